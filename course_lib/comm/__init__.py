@@ -1,0 +1,1 @@
+"""Ranks, what they say to each other, and what that costs."""
