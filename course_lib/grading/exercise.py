@@ -1,0 +1,234 @@
+"""What an exercise is: its declaration, its cases, what ranks hand back, and the verdict.
+
+One `Exercise` is declared per file of `verdicts/`; the notebook header, the check, the hidden cell and
+the docs all read it from there. Nothing here imports torch: the judge needs none to compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from course_lib.comm.trace import RankTrace
+
+Array = NDArray[Any]
+
+GATES = ("implemented", "closed", "signature", "runs", "terminates", "inputs", "shape", "dtype", "values", "gradients")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exercise:
+    """Declare one exercise, once.
+
+    Attributes:
+        id: the name in `grading.check("<id>", ...)`, of its two files and of its zoo file.
+        lab: folder name of the lab, "03_data_parallel".
+        order: position in the lab, from 1.
+        symbol: what the student defines: a class or a function.
+        title: a few words for tables.
+        minutes: honest working time, at most 30.
+        difficulty: 1 to 5 stars.
+        importance: 1 to 5 stars.
+        lines: about how many lines the answer has.
+        points: points of each part; "values" is awarded when every gate holds.
+        graded: one sentence, what is checked, with the bounds spelled out.
+        hints: three steps, from a nudge to nearly there; none prints the solution.
+        closed: what the answer may not reach, see `closed.py`.
+        signature: how the program calls the symbol, "(module, *, bucket_bytes)"; "" skips the gate.
+        bonus: points on top of the lab's full mark.
+        numeric: the symbol returns {name: number} and each name is a part; no gate but "implemented".
+    """
+
+    id: str
+    lab: str
+    order: int
+    symbol: str
+    title: str
+    minutes: int
+    difficulty: int
+    importance: int
+    lines: int
+    points: Mapping[str, float]
+    graded: str
+    hints: tuple[str, str, str]
+    closed: tuple[str, ...] = ()
+    signature: str = ""
+    bonus: bool = False
+    numeric: bool = False
+
+    @property
+    def max_score(self) -> float:
+        """Full mark of this exercise."""
+        return float(sum(self.points.values()))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts, in the order they are shown."""
+        return tuple(self.points)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One world the answer is run in.
+
+    Attributes:
+        world_size: number of ranks.
+        seed: of the data; stays outside the ranks.
+        params: plain data the program gets, equal on every rank.
+        label: a few words for messages, "3 ranks, tied weights".
+        trace: record a trace (needed by bytes, memory and order parts).
+        timeout_s: limit of one run.
+    """
+
+    world_size: int
+    seed: int
+    params: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""
+    trace: bool = True
+    timeout_s: float = 20.0
+
+    @property
+    def name(self) -> str:
+        """Words for a message."""
+        return self.label or (f"{self.world_size} ranks" if self.world_size > 1 else "1 rank")
+
+
+@dataclass(frozen=True)
+class RankData:
+    """What one rank handed back: plain data only.
+
+    Attributes:
+        tensors: arrays by name (bfloat16 arrives as float32; `dtypes` keeps its name).
+        values: numbers, strings, lists and dicts by name.
+        trace: this rank's trace, None if the case did not ask for one.
+        dtypes: torch's name of each tensor's dtype, "float64".
+    """
+
+    tensors: dict[str, Array] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    trace: RankTrace | None = None
+    dtypes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def traced(self) -> RankTrace:
+        """The trace; raises when the case did not ask for one."""
+        if self.trace is None:
+            raise ValueError("a part that reads the trace needs Case(trace=True); got trace=False")
+        return self.trace
+
+
+@dataclass(frozen=True)
+class Want:
+    """What the oracle expects under one name.
+
+    Attributes:
+        value: the expected array or plain value; a list with one entry a rank if `per_rank`.
+        per_rank: `value` differs from rank to rank.
+        alone: one entry a rank: what that rank would hold had it not communicated (a fingerprint).
+        near: wrong results worth naming: sentence -> array (or one a rank), "only the last microbatch".
+    """
+
+    value: Any
+    per_rank: bool = False
+    alone: list[Any] | None = None
+    near: Mapping[str, Any] = field(default_factory=dict)
+
+    def on(self, rank: int) -> Any:
+        """Return what `rank` must hold."""
+        return self.value[rank] if self.per_rank else self.value
+
+
+@dataclass(frozen=True)
+class Part:
+    """One statement about one case. `gate=True`: if it fails, the check ends with 0 points."""
+
+    name: str
+    ok: bool
+    message: str = ""
+    gate: bool = False
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """One row of a verdict: a part of `Exercise.points`, merged over the cases."""
+
+    ok: bool
+    points: float
+    max_points: float
+    message: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of one check.
+
+    Attributes:
+        exercise: the declaration.
+        parts: result of each part of `exercise.points`.
+        gate: name of the gate that failed, "" if all held.
+        message: what the failed gate says.
+        seed: replays the same data.
+        seconds: how long the check took.
+        cases: names of the cases that were run.
+    """
+
+    exercise: Exercise
+    parts: dict[str, PartResult]
+    seed: int
+    seconds: float
+    gate: str = ""
+    message: str = ""
+    cases: tuple[str, ...] = ()
+
+    @property
+    def score(self) -> float:
+        """Points, between 0 and the maximum."""
+        total = float(sum(part.points for part in self.parts.values()))
+        return min(max(total, 0.0), self.max_score)
+
+    @property
+    def max_score(self) -> float:
+        """Full mark."""
+        return self.exercise.max_score
+
+    @property
+    def passed(self) -> bool:
+        """Every part holds."""
+        return not self.gate and all(part.ok for part in self.parts.values())
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Names of the parts that do not hold."""
+        return tuple(name for name, part in self.parts.items() if not part.ok)
+
+    def render(self) -> str:
+        """Return the report a student reads."""
+        from course_lib.grading.present import render
+
+        return render(self)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return JSON-able data: what the ledger, the docs and the display bundle hold."""
+        return {
+            "exercise": self.exercise.id,
+            "lab": self.exercise.lab,
+            "score": self.score,
+            "max_score": self.max_score,
+            "passed": self.passed,
+            "gate": self.gate,
+            "message": self.message,
+            "parts": {name: asdict(part) for name, part in self.parts.items()},
+            "cases": list(self.cases),
+            "seed": self.seed,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def rng(case: Case, *stream: int) -> np.random.Generator:
+    """Return the generator of a case; pass the rank (and more) to get independent streams."""
+    return np.random.default_rng([case.seed, case.world_size, *stream])

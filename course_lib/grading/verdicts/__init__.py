@@ -1,0 +1,1 @@
+"""One file an exercise: declaration, cases, inputs, oracle, verdict. Never enters a rank."""

@@ -1,0 +1,100 @@
+# Answers to rank_hello: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+
+# %% right: keyword names and an explicit reduce op
+def rank_hello(secret):
+    total = torch.full((1,), secret, dtype=torch.int64)
+    dist.all_reduce(total, op=dist.ReduceOp.SUM)
+    return dist.get_rank(), dist.get_world_size(), int(total[0])
+
+
+# %% right: asynchronous, a float64 sum, a helper
+def _sum_over_ranks(value):
+    tensor = torch.tensor(value, dtype=torch.float64)
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    return round(tensor.item())
+
+
+def rank_hello(secret):
+    return dist.get_rank(), dist.get_world_size(), _sum_over_ranks(secret)
+
+
+# %% wrong values: does nothing
+# says: rank 0 holds its own value
+def rank_hello(secret):
+    return dist.get_rank(), dist.get_world_size(), secret
+
+
+# %% wrong values: right on rank 0 only
+# says: right on rank 0 only
+def rank_hello(secret):
+    total = torch.tensor([secret])
+    dist.reduce(total, dst=0)
+    return dist.get_rank(), dist.get_world_size(), int(total.item() if dist.get_rank() == 0 else 0)
+
+
+# %% wrong values: right at world size 2 only
+# says: 3 ranks
+def rank_hello(secret):
+    mine, n, rank = torch.tensor([secret]), dist.get_world_size(), dist.get_rank()
+    if n == 1:
+        return rank, n, secret
+    other = torch.zeros_like(mine)
+    if rank < 2:
+        requests = [dist.isend(mine, 1 - rank), dist.irecv(other, 1 - rank)]
+        for request in requests:
+            request.wait()
+    return rank, n, int(mine + other)
+
+
+# %% wrong values: averages
+# says: world_size
+def rank_hello(secret):
+    total = torch.tensor([secret], dtype=torch.float64)
+    dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), total.item() / dist.get_world_size()
+
+
+# %% wrong bytes: gathers everything and sums at home
+# says: all_gather
+def rank_hello(secret):
+    parts = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, torch.tensor([secret]))
+    return dist.get_rank(), dist.get_world_size(), int(sum(part.item() for part in parts))
+
+
+# %% wrong bytes: sums twice
+# says: 2
+def rank_hello(secret):
+    total = torch.tensor([secret])
+    dist.all_reduce(total)
+    again = torch.tensor([secret])
+    dist.all_reduce(again)
+    return dist.get_rank(), dist.get_world_size(), int(total.item())
+
+
+# %% wrong values: one rank skips the collective
+# says: rank 0
+def rank_hello(secret):
+    total = torch.tensor([secret])
+    if dist.get_rank() != 0 or dist.get_world_size() == 1:
+        dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), int(total.item())
+
+
+# %% wrong values: returns the tensor instead of an int
+# says: greeting
+def rank_hello(secret):
+    total = torch.tensor([secret])
+    dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), total
+
+
+# %% wrong values: not written
+# says: not written yet
+def rank_hello(secret): ...
