@@ -63,6 +63,8 @@ _FUNCTIONAL = {  # torch.distributed._functional_collectives, as DTensor uses th
     "broadcast": "broadcast",
     "broadcast_": "broadcast",
 }
+_INPUT_NAMES = ("input_tensors", "input_tensor", "inputs", "input_list", "input", "tensors")
+_OUTPUT_NAMES = ("output_tensors", "output_tensor", "outputs", "output_lists", "output")
 _COMM_DIR = os.path.dirname(__file__)
 _COURSE_DIR = os.path.dirname(_COMM_DIR)
 _SYSTEM_DIRS = (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"], torch.__path__[0])
@@ -128,7 +130,7 @@ class Interceptor(TorchDispatchMode):
     """Tell `listeners` of every communication call and operation of this thread while it is entered."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.listeners = tuple(listeners)
         self.pending: dict[int, tuple[Work, CommCall]] = {}  # launched, never waited for; by id(work)
         self._pending_results: dict[int, CommCall] = {}  # functional collectives, by storage
@@ -168,7 +170,7 @@ class Interceptor(TorchDispatchMode):
         out = func(*args, **kwargs)
         script = out[-1] if isinstance(out, tuple) and out else out
         if isinstance(script, torch.ScriptObject):
-            work = Work.unbox(script)  # type: ignore[attr-defined]
+            work = Work.unbox(script)
             # Held until waited for, so that the student's wait meets this very object.
             self.pending[id(work)] = (work, call)
         for listener in self.listeners:
@@ -187,13 +189,12 @@ class Interceptor(TorchDispatchMode):
             return out
         if name not in _FUNCTIONAL:
             return func(*args, **kwargs)
-        group = torch._C._distributed_c10d._resolve_process_group(
-            _named_args(func, args, kwargs)["group_name"]
-        )
+        named = _named_args(func, args, kwargs)
+        group = torch._C._distributed_c10d._resolve_process_group(named["group_name"])
         tensors = [a for a in _flat(args) if isinstance(a, torch.Tensor)]
         call = self._new_call(_FUNCTIONAL[name], group)
         _fill(call, tensors, tensors)
-        call.reduce_op = str(_named_args(func, args, kwargs).get("reduce_op") or "").upper() or None
+        call.reduce_op = str(named.get("reduce_op") or "").upper() or None
         for listener in self.listeners:
             listener.launch(call, args)
         out = func(*args, **kwargs)
@@ -215,10 +216,8 @@ class Interceptor(TorchDispatchMode):
             src = members[named["src"]] if "src" in named else None
             peer = {"src": src, "dst": dist.get_rank(), "tag": named["tag"]}
         call = self._new_call(op, group, **peer)
-        inputs: Any = next((named[k] for k in ("input_tensors", "input_tensor", "inputs", "input_list", "input",
-                                          "tensors") if k in named), [])  # fmt: skip
-        outputs = next((named[k] for k in ("output_tensors", "output_tensor", "outputs", "output_lists",
-                                           "output") if k in named), inputs)  # fmt: skip
+        inputs: Any = next((named[k] for k in _INPUT_NAMES if k in named), [])
+        outputs = next((named[k] for k in _OUTPUT_NAMES if k in named), inputs)
         _fill(call, _flat([inputs]), _flat([outputs]))
         if "reduce_op" in named:
             call.reduce_op = _reduce_op_name(named["reduce_op"])
