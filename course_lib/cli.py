@@ -1,0 +1,170 @@
+"""`course`: everything the Makefile does, for a Python without make.
+
+Each command imports what it needs when it runs, so that `course --help` and `course doctor` answer on a
+machine where half of the course is missing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="From one GPU to 16,384: the course's commands, for students, instructors and authors.",
+)
+console = Console()
+
+OptionalLab = Annotated[str | None, typer.Argument(metavar="[LAB]", help='name or number of a lab, "03"')]
+
+
+def main() -> None:
+    """Run one command; a wrong input is one message and a non-zero exit, not a traceback."""
+    try:
+        app()
+    except (ValueError, FileNotFoundError, ModuleNotFoundError) as error:
+        Console(stderr=True).print(f"course: {error}", markup=False, highlight=False, soft_wrap=True)
+        raise SystemExit(1) from error
+
+
+@app.command()
+def doctor(world: Annotated[bool, typer.Option(help="start two ranks and let them talk")] = True) -> None:
+    """Say what this machine has, what is missing and what to do about it."""
+    from course_lib import doctor as examination
+
+    findings = examination.examine(world=world)
+    for finding in findings:
+        console.print(finding.line(), markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(code=examination.exit_code(findings))
+
+
+@app.command()
+def lab(
+    arguments: Annotated[list[str] | None, typer.Argument(help="passed on to jupyter lab, after --")] = None,
+) -> None:
+    """Open JupyterLab on notebooks/."""
+    _need("jupyterlab", "course")
+    notebooks = _checkout() / "notebooks"
+    raise typer.Exit(
+        code=subprocess.call([sys.executable, "-m", "jupyterlab", *(arguments or [])], cwd=notebooks)
+    )
+
+
+@app.command()
+def check(lab: Annotated[str, typer.Argument(metavar="LAB", help='name or number of a lab, "03"')]) -> None:
+    """Check every answer in your notebook of LAB, as the check cells do."""
+    _need("nbformat", "course")
+    from course_lib.staff import answers
+
+    raise typer.Exit(code=answers.check_notebook(_checkout(), lab, console))
+
+
+@app.command()
+def build(
+    lab: OptionalLab = None,
+    check: Annotated[bool, typer.Option("--check", help="compare only; run and write nothing")] = False,
+) -> None:
+    """Make the notebooks of LAB (of all labs) from solutions/NN_topic.py."""
+    _need("jupytext", "staff")
+    from course_lib.staff import build as builder
+
+    raise typer.Exit(code=builder.command(_checkout(), lab, check, console))
+
+
+@app.command()
+def zoo(
+    lab: Annotated[str | None, typer.Option(help='name or number of a lab, "03"')] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="how many times in a row")] = 1,
+) -> None:
+    """Check every known right and wrong answer; a false accept or reject is a failure."""
+    _need("jupytext", "staff")
+    from course_lib.staff import zoo as answers
+
+    raise typer.Exit(code=answers.command(_checkout(), lab, repeat, console))
+
+
+@app.command()
+def demo() -> None:
+    """Autograde four submissions of lab 03 through nbgrader and print their scores."""
+    _need("nbgrader", "course")
+    _need("jupytext", "staff")
+    from course_lib.staff import demo as demonstration
+
+    raise typer.Exit(code=demonstration.command(_checkout(), console))
+
+
+@app.command()
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="which of benchmarks/bench_*.py; all by default")
+    ] = None,
+) -> None:
+    """Measure the course's ratios on this machine and write docs/benchmarks.md."""
+    _script("benchmarks/run.py", *(names or []))
+
+
+@app.command("test")
+def run_tests(
+    arguments: Annotated[list[str] | None, typer.Argument(help="passed on to pytest, after --")] = None,
+) -> None:
+    """Run the tests."""
+    _need("pytest", "course")
+    _steps([["-m", "pytest", *(arguments or [])]])
+
+
+@app.command()
+def style() -> None:
+    """Run what `make check` runs: ruff, format, types, import directions, notebooks against their sources."""
+    _need("mypy", "dev")
+    _steps(
+        [
+            ["-m", "ruff", "check", "."],
+            ["-m", "ruff", "format", "--check", "."],
+            ["-m", "mypy"],
+            ["-c", "from importlinter.cli import lint_imports_command as run; run()"],
+            ["-m", "course_lib.cli", "build", "--check"],
+        ]
+    )
+
+
+def _checkout() -> Path:
+    """Return the repository's root: the folder at or above the current one that holds solutions/."""
+    for folder in [Path.cwd(), *Path.cwd().parents]:
+        if (folder / "solutions").is_dir() and (folder / "pyproject.toml").exists():
+            return folder
+    raise ValueError(
+        f"this command works in a checkout of the course; got {Path.cwd()}. "
+        "clone the repository and change into it"
+    )
+
+
+def _need(module: str, extra: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise ModuleNotFoundError(
+            f"this command needs {module}; it is not installed. "
+            f"run `make setup`, or `pip install -e .[{extra}]`"
+        )
+
+
+def _script(path: str, *arguments: str) -> None:
+    raise typer.Exit(code=subprocess.call([sys.executable, path, *arguments], cwd=_checkout()))
+
+
+def _steps(steps: list[list[str]]) -> None:
+    """Run every step, then exit with 1 if one failed: a reader wants all complaints at once."""
+    root = _checkout()
+    codes = [subprocess.call([sys.executable, *step], cwd=root) for step in steps]
+    raise typer.Exit(code=int(any(codes)))
+
+
+if __name__ == "__main__":
+    main()

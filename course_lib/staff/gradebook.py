@@ -1,0 +1,119 @@
+"""nbgrader through its Python API: one configuration, one call a step, an exception when a step fails.
+
+The configuration is `nbgrader_config.py` in the repository's root, read here too, so that `nbgrader` typed in
+a shell and the commands of `course` do the same. nbgrader's commands exit with 0 on some failures and only warn
+about an unknown option, hence: judge the reported result, never an exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from nbgrader.apps import NbGraderAPI
+from nbgrader.converters import GenerateAssignment
+from nbgrader.preprocessors import ClearSolutions, SaveCells
+from traitlets.config import Config, PyFileConfigLoader
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class NamedStubs(ClearSolutions):  # type: ignore[misc]
+    """Clear a solution to a stub that names its exercise, so that an unfilled answer explains itself."""
+
+    def preprocess_cell(self, cell: Any, resources: Any, cell_index: int) -> tuple[Any, Any]:
+        grade_id = cell.metadata.get("nbgrader", {}).get("grade_id", "?")
+        self.code_stub = {"python": f'raise NotImplementedError("exercise {grade_id}")'}
+        cleared: tuple[Any, Any] = super().preprocess_cell(cell, resources, cell_index)
+        return cleared
+
+
+def release_steps() -> list[type]:
+    """Return nbgrader's steps from source to release, with stubs that name their exercise."""
+    default: list[type] = GenerateAssignment.class_traits()["preprocessors"].default_args[0]
+    return [NamedStubs if step is ClearSolutions else step for step in default]
+
+
+def cell_timeout_s(cell: Any) -> int:
+    """Return the seconds a cell may run when it is graded; a hang is diagnosed long before."""
+    graded = cell.metadata.get("nbgrader", {}).get("grade", False)
+    return 240 if graded else 180
+
+
+def course_config(root: Path, config_folder: Path = REPOSITORY) -> Config:
+    """Return the course's nbgrader configuration for a course that lives in `root`."""
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(config_folder)).load_config()
+    config.CourseDirectory.root = str(root)
+    config.CourseDirectory.db_url = f"sqlite:///{root}/grading/gradebook.db"
+    return config
+
+
+class Course:
+    """The nbgrader steps for one course folder; each raises RuntimeError with nbgrader's log if it fails."""
+
+    def __init__(self, root: Path) -> None:
+        find_alembic()
+        (root / "grading").mkdir(parents=True, exist_ok=True)
+        self.root = root
+        self.api = NbGraderAPI(config=course_config(root))
+        self.api.log_level = "WARNING"
+
+    def release(self, lab: str) -> Path:
+        """Make the student release of `lab` and enter its graded cells into the gradebook."""
+        self._must(self.api.generate_assignment(lab), f"releasing {lab}")
+        return self.root / "notebooks" / lab / f"{lab}.ipynb"
+
+    def submitted(self, student: str, lab: str) -> Path:
+        """Return where the submission of `student` lies."""
+        return self.root / "grading" / "submitted" / student / lab / f"{lab}.ipynb"
+
+    def autograde(self, student: str, lab: str) -> Path:
+        """Run and score one submission; return the graded notebook."""
+        self._must(self.api.autograde(lab, student), f"autograding {student}")
+        return self.root / "grading" / "autograded" / student / lab / f"{lab}.ipynb"
+
+    def feedback(self, student: str, lab: str) -> Path:
+        """Write the feedback page of one graded submission."""
+        self._must(self.api.generate_feedback(lab, student), f"writing feedback for {student}")
+        return self.root / "grading" / "feedback" / student / lab / f"{lab}.html"
+
+    def scores(self, student: str, lab: str) -> dict[str, float]:
+        """Return {grade_id: score} of one submission as the gradebook holds it."""
+        with self.api.gradebook as gradebook:
+            submission = gradebook.find_submission(lab, student)
+            return {
+                grade.name: float(grade.score)
+                for notebook in submission.notebooks
+                for grade in notebook.grades
+            }
+
+    @staticmethod
+    def _must(result: dict[str, Any], step: str) -> None:
+        if not result.get("success"):
+            raise RuntimeError(
+                f"{step} must succeed; nbgrader says:\n{result.get('error') or result.get('log')}"
+            )
+
+
+def find_alembic() -> None:
+    """Put this environment's programs first on PATH.
+
+    nbgrader starts `alembic` by name; without it, it leaves half a database.
+    """
+    programs = str(Path(sys.executable).parent)
+    if os.environ.get("PATH", "").split(os.pathsep)[0] != programs:
+        os.environ["PATH"] = programs + os.pathsep + os.environ.get("PATH", "")
+
+
+def release_in(root: Path, lab: str) -> str:
+    """Return the text of the student release of `root`/solutions/`lab`, made without a gradebook."""
+    find_alembic()
+    api = NbGraderAPI(config=course_config(root))
+    api.coursedir.assignment_id = lab
+    converter = GenerateAssignment(coursedir=api.coursedir, parent=api)
+    converter.force, converter.no_database = True, True
+    converter.preprocessors = [step for step in release_steps() if step is not SaveCells]
+    converter.start()
+    return (root / "notebooks" / lab / f"{lab}.ipynb").read_text(encoding="utf-8")

@@ -1,0 +1,31 @@
+"""nbgrader's configuration for this course: for `nbgrader` in a shell and for the commands of `course`."""
+
+from course_lib.staff.gradebook import cell_timeout_s, release_steps
+
+c = get_config()  # type: ignore[name-defined]  # noqa: F821
+
+# One folder a lab: solutions/ is the source, notebooks/ what students get, grading/ is never committed.
+c.CourseDirectory.course_id = "training-at-scale"
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "notebooks"
+c.CourseDirectory.submitted_directory = "grading/submitted"
+c.CourseDirectory.autograded_directory = "grading/autograded"
+c.CourseDirectory.feedback_directory = "grading/feedback"
+c.CourseDirectory.solution_directory = "grading/solution"
+c.CourseDirectory.source_with_tests_directory = "grading/source_with_tests"
+c.CourseDirectory.db_url = "sqlite:///grading/gradebook.db"
+
+# Stubs name their exercise.
+c.GenerateAssignment.preprocessors = release_steps()
+
+# Each cell has its own budget; a hang of the ranks is diagnosed within seconds and is not a timeout.
+c.Execute.timeout = None
+c.ExecutePreprocessor.timeout_func = cell_timeout_s
+
+# Output on stderr in a graded cell means 0 points to nbgrader: log lines of torch's C++ code are not the
+# student's.
+c.IgnorePattern.enabled = True
+c.IgnorePattern.pattern = r"^\[W\d{4} "
+
+# A submission without one of the graded cells gets it back, and its zero, instead of stopping the batch.
+c.OverwriteCells.add_missing_cells = True
