@@ -1,0 +1,100 @@
+"""Deterministic synthetic text, and which rank trains on which samples.
+
+Tokens follow a hidden successor table nine times in ten, so that a model has something to learn and its loss
+falls below log V. Each global batch is cut from the epoch's order first and sharded second: the ranks'
+shards of step t together are the batch one process sees at step t. Lab 03. torch's `DistributedSampler`
+deals samples out in turn and repeats some to make shards equal; here shards may differ by one sample, and
+none is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FOLLOW_PROBABILITY = 0.9
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Hold inputs and next tokens, both int64 [B, S]; targets[:, t] is the token after tokens[:, t]."""
+
+    tokens: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, samples: slice | Tensor) -> Batch:
+        """Select samples (dim 0)."""
+        return Batch(self.tokens[samples], self.targets[samples])
+
+
+def synthetic_batch(num_samples: int, seq_len: int, vocab_size: int, seed: int = 0) -> Batch:
+    """Draw `num_samples` sequences; equal arguments give equal tokens, whatever the global generators did.
+
+    Raises: ValueError for a negative number of samples, or an empty sequence or vocabulary.
+    """
+    if num_samples < 0 or seq_len < 1 or vocab_size < 1:
+        raise ValueError(
+            f"num_samples must be >= 0, seq_len and vocab_size >= 1; got num_samples={num_samples}, "
+            f"seq_len={seq_len}, vocab_size={vocab_size}. Use positive sizes."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    successor = torch.randperm(vocab_size, generator=generator)
+    noise = torch.randint(vocab_size, (num_samples, seq_len + 1), generator=generator)
+    follows = torch.rand(num_samples, seq_len + 1, generator=generator) < FOLLOW_PROBABILITY
+    text = noise.clone()
+    for position in range(1, seq_len + 1):
+        text[:, position] = torch.where(
+            follows[:, position], successor[text[:, position - 1]], noise[:, position]
+        )
+    return Batch(text[:, :-1].contiguous(), text[:, 1:].contiguous())
+
+
+def shard_slice(num_samples: int, rank: int, world_size: int) -> slice:
+    """Give rank its consecutive samples; the first num_samples % world_size ranks get one more.
+
+    Raises: ValueError if rank is outside 0 .. world_size - 1.
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(
+            f"rank must be in 0 .. world_size - 1; got rank={rank}, world_size={world_size}. "
+            "Pass the rank inside the data-parallel group."
+        )
+    size, larger = divmod(num_samples, world_size)
+    start = rank * size + min(rank, larger)
+    return slice(start, start + size + (rank < larger))
+
+
+def shard_batch(batch: Batch, rank: int, world_size: int) -> Batch:
+    """Cut out rank's shard: disjoint and complete over ranks; empty on some if samples are too few."""
+    return batch[shard_slice(len(batch), rank, world_size)]
+
+
+def epoch_order(num_samples: int, epoch: int, seed: int = 0) -> Tensor:
+    """Permute 0 .. num_samples - 1, differently each epoch, equally on each rank, as int64 [num_samples]."""
+    # One stream of permutations a seed: epoch e takes the e-th. Seeding with seed + epoch repeats orders.
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(num_samples, generator=generator)
+    for _ in range(epoch):
+        order = torch.randperm(num_samples, generator=generator)
+    return order
+
+
+def epoch_batches(
+    data: Batch, batch_size: int, *, epoch: int = 0, seed: int = 0, rank: int = 0, world_size: int = 1
+) -> Iterator[Batch]:
+    """Yield rank's shard of every global batch of one epoch; the last batch may be smaller.
+
+    `batch_size` counts the samples of all ranks together. Every rank gets the same number of shards.
+    Raises: ValueError if batch_size is not positive.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be positive; got {batch_size}. Choose at least one sample a rank.")
+    order = epoch_order(len(data), epoch, seed)
+    for start in range(0, len(data), batch_size):
+        yield shard_batch(data[order[start : start + batch_size]], rank, world_size)

@@ -1,0 +1,149 @@
+"""A small Llama-style decoder: embedding, L blocks of attention and SwiGLU, output head; RMSNorm before each.
+
+Every lab trains this model, and one process running it is the oracle of all parallel versions. Weights
+depend on the seed alone, never on torch's global generator, the dtype or the device. Production code:
+torchtitan `models/llama3`, Megatron-Core `models/gpt`; they add fused kernels and initialisation on the meta
+device.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.config import ModelConfig
+from course_lib.model.attention import Attention, causal_mask, rope_tables
+
+INIT_STD = 0.02
+
+
+class RMSNorm(nn.Module):
+    """Scale each token to root mean square 1, then by a learnt weight: x / sqrt(mean(x^2) + eps) * weight.
+
+    Layout: x [..., D] -> [..., D]; weight [D]. Reference: Zhang & Sennrich (arXiv:1910.07467).
+    """
+
+    def __init__(self, model_dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(model_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps) * self.weight
+
+
+class SwiGLU(nn.Module):
+    """Transform each token alone: down(silu(gate(x)) * up(x)).
+
+    Layout: x [B, S, D] -> [B, S, D]; gate and up [F, D], down [D, F]. Reference: Shazeer (arXiv:2002.05202).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.model_dim, config.ffn_dim, bias=False)
+        self.up_proj = nn.Linear(config.model_dim, config.ffn_dim, bias=False)
+        self.down_proj = nn.Linear(config.ffn_dim, config.model_dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Block(nn.Module):
+    """Add attention, then the feed-forward network, to the residual stream [B, S, D]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(config.model_dim, config.norm_eps)
+        self.attention = Attention(config)
+        self.ffn_norm = RMSNorm(config.model_dim, config.norm_eps)
+        self.ffn = SwiGLU(config)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin, mask)
+        out: Tensor = x + self.ffn(self.ffn_norm(x))
+        return out
+
+
+class Transformer(nn.Module):
+    """Predict the next token at every position.
+
+    Layout: tokens int64 [B, S] -> logits [B, S, V].
+    Memory: config.num_params elements; tied_embeddings makes `head.weight` and `embedding.weight` one
+    parameter.
+    Raises: ValueError for tokens that are not [B, S], or longer than max_seq_len.
+    """
+
+    def __init__(self, config: ModelConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.model_dim)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.norm = RMSNorm(config.model_dim, config.norm_eps)
+        self.head = nn.Linear(config.model_dim, config.vocab_size, bias=False)
+        if config.tied_embeddings:
+            self.head.weight = self.embedding.weight
+        self.to(dtype)
+        init_weights_(self, seed)
+
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Compute logits [B, S, V]; `positions` [S] are 0 .. S-1 unless given."""
+        self._check_tokens(tokens)
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.embedding(tokens)  # [B, S, D]
+        cos, sin = rope_tables(positions, self.config.head_dim, self.config.rope_theta, x.dtype)
+        mask = causal_mask(positions)
+        for block in self.blocks:
+            x = block(x, cos, sin, mask)
+        logits: Tensor = self.head(self.norm(x))  # [B, S, V]
+        return logits
+
+    def _check_tokens(self, tokens: Tensor) -> None:
+        if tokens.dim() != 2 or tokens.shape[1] > self.config.max_seq_len:
+            raise ValueError(
+                f"tokens must be [B, S] with S <= max_seq_len={self.config.max_seq_len}; got shape "
+                f"{list(tokens.shape)}. Add the batch dim or cut the sequence."
+            )
+
+
+@torch.no_grad()
+def init_weights_(model: Transformer, seed: int) -> None:
+    """Fill norms with 1, matrices with N(0, 0.02^2), those that write to the residual stream with less.
+
+    Their std is 0.02 / sqrt(2 L), as GPT-2. Drawn in float64 on the CPU in parameter order: one seed gives
+    the same weights, up to rounding, everywhere.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    residual_std = INIT_STD / math.sqrt(2 * model.config.num_layers)
+    for name, param in model.named_parameters():
+        if param.dim() == 1:
+            param.fill_(1.0)
+            continue
+        std = residual_std if name.endswith(("out_proj.weight", "down_proj.weight")) else INIT_STD
+        param.copy_(torch.randn(param.shape, generator=generator, dtype=torch.float64) * std)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
+    """Sum or average -log softmax(logits)[target] over tokens, as logsumexp(logits) - logits[target].
+
+    Layout: logits [..., V], targets int64 [...] -> scalar. For shards of unequal size the mean of the means
+    is not the mean: divide the sum by the token count of the whole batch instead.
+    Raises: ValueError for unequal shapes, an unknown reduction, or a mean over no token.
+    """
+    if logits.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"logits must be targets' shape plus the vocabulary dim; got logits {list(logits.shape)}, "
+            f"targets {list(targets.shape)}. Do not flatten one without the other."
+        )
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction must be 'mean' or 'sum'; got {reduction!r}. Choose one of them.")
+    if reduction == "mean" and targets.numel() == 0:
+        raise ValueError("a mean needs at least one token; got an empty shard. Use reduction='sum'.")
+    chosen = logits.gather(-1, targets[..., None])[..., 0]
+    losses = torch.logsumexp(logits, dim=-1) - chosen
+    return losses.mean() if reduction == "mean" else losses.sum()

@@ -1,0 +1,66 @@
+"""Attention against the formula written out, and what RoPE promises."""
+
+import math
+
+import torch
+
+from course_lib.config import ModelConfig
+from course_lib.model.attention import Attention, apply_rope, causal_mask, rope_tables
+
+CONFIG = ModelConfig(model_dim=24, num_heads=6, num_kv_heads=2)
+
+
+def textbook_attention(layer: Attention, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """softmax(q k^T / sqrt(H)) v, one head at a time, with rotations as complex numbers."""
+    head_dim = layer.head_dim
+    num_heads, num_kv_heads = (layer.q_proj.out_features // head_dim, layer.k_proj.out_features // head_dim)
+    frequency = CONFIG.rope_theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    turn = torch.polar(
+        torch.ones(len(positions), head_dim // 2, dtype=torch.float64), positions[:, None] * frequency
+    )
+
+    def rotate(head: torch.Tensor) -> torch.Tensor:
+        turned = torch.complex(head[..., : head_dim // 2], head[..., head_dim // 2 :]) * turn
+        return torch.cat((turned.real, turned.imag), dim=-1)
+
+    query, key, value = layer.q_proj(x), layer.k_proj(x), layer.v_proj(x)
+    outs = []
+    for head in range(num_heads):
+        shared = head // (num_heads // num_kv_heads)
+        q = rotate(query[..., head * head_dim : (head + 1) * head_dim])
+        k = rotate(key[..., shared * head_dim : (shared + 1) * head_dim])
+        scores = q @ k.transpose(-1, -2) / math.sqrt(head_dim)
+        scores = scores.masked_fill(positions[:, None] < positions[None, :], -math.inf)
+        outs.append(scores.softmax(-1) @ value[..., shared * head_dim : (shared + 1) * head_dim])
+    return layer.out_proj(torch.cat(outs, dim=-1))
+
+
+def test_equals_the_textbook_forward_and_backward() -> None:
+    torch.manual_seed(1)
+    layer = Attention(CONFIG).double()
+    positions = torch.tensor([3, 4, 5, 6, 7])
+    x = torch.randn(2, 5, 24, dtype=torch.float64, requires_grad=True)
+    cos, sin = rope_tables(positions, layer.head_dim, CONFIG.rope_theta, torch.float64)
+    got = layer(x, cos, sin, causal_mask(positions))
+    want = textbook_attention(layer, x, positions)
+    torch.testing.assert_close(got, want)
+    inputs = (x, *layer.parameters())
+    torch.testing.assert_close(
+        torch.autograd.grad(got.square().sum(), inputs), torch.autograd.grad(want.square().sum(), inputs)
+    )
+
+
+def test_rope_keeps_lengths_and_sees_only_distances() -> None:
+    torch.manual_seed(2)
+    query, key = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
+
+    def score(query_position: int, key_position: int) -> torch.Tensor:
+        turned = [
+            apply_rope(x, *rope_tables(torch.tensor([position]), 8, 100.0, torch.float64))
+            for x, position in ((query, query_position), (key, key_position))
+        ]
+        torch.testing.assert_close(turned[0].norm(), query.norm())
+        return (turned[0] * turned[1]).sum()
+
+    torch.testing.assert_close(score(5, 2), score(103, 100))
+    assert not torch.allclose(score(5, 2), score(5, 3))
