@@ -1,7 +1,7 @@
 """nbgrader through its Python API: one configuration, one call a step, an exception when a step fails.
 
-The configuration is `nbgrader_config.py` in the repository's root, read here too, so that `nbgrader` typed in
-a shell and the commands of `course` do the same. nbgrader's commands exit with 0 on some failures and only warn
+The configuration is `nbgrader_config.py` in the repository's root, read here too, so that `nbgrader` in a
+shell and the commands of `course` do the same. nbgrader's commands exit with 0 on some failures and only warn
 about an unknown option, hence: judge the reported result, never an exit code.
 """
 
@@ -15,7 +15,8 @@ from typing import Any
 from nbgrader.apps import NbGraderAPI
 from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import ClearSolutions, SaveCells
-from traitlets.config import Config, PyFileConfigLoader
+from traitlets.config import Config
+from traitlets.config.loader import PyFileConfigLoader
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -44,7 +45,7 @@ def cell_timeout_s(cell: Any) -> int:
 
 def course_config(root: Path, config_folder: Path = REPOSITORY) -> Config:
     """Return the course's nbgrader configuration for a course that lives in `root`."""
-    config = PyFileConfigLoader("nbgrader_config.py", path=str(config_folder)).load_config()
+    config: Config = PyFileConfigLoader("nbgrader_config.py", path=str(config_folder)).load_config()
     config.CourseDirectory.root = str(root)
     config.CourseDirectory.db_url = f"sqlite:///{root}/grading/gradebook.db"
     return config

@@ -1,10 +1,9 @@
 """From the one hand-written source of a lab to its notebook, not yet run.
 
 `solutions/NN_topic.py` is a jupytext percent file. Its author writes text, ordinary cells and, for each
-exercise, one cell `# %% exercise="<id>"` that holds the answer between `### BEGIN SOLUTION` and
-`### END SOLUTION`. Everything else an exercise needs in a notebook (card, hints, check cell, locked graded cell,
-nbgrader metadata, cell ids) is made here from what `course_lib.grading` declares, so it cannot drift from what is
-checked.
+exercise, one cell `# %% exercise="<id>"`, the answer between `### BEGIN SOLUTION` and `### END SOLUTION`.
+The rest of an exercise (card, hints, check cell, locked graded cell, nbgrader metadata, cell ids) is made
+here from what `course_lib.grading` declares, so it cannot drift from what is checked.
 """
 
 from __future__ import annotations
@@ -161,6 +160,6 @@ def _refuse_repeats(cells: list[nbformat.NotebookNode], source: Path) -> None:
     repeated = sorted({grade_id for grade_id in ids if ids.count(grade_id) > 1})
     if repeated:
         raise BuildError(
-            f"an exercise must appear once in a lab; got {', '.join(repeated)} more than once in {source.name}. "
+            f"an exercise must appear once in a lab; got {', '.join(repeated)} again in {source.name}. "
             "remove one"
         )

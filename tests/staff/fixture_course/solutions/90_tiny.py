@@ -6,6 +6,7 @@
 # %%
 import math
 
+
 # %% exercise="add_one"
 def add_one(number: float) -> float:
     """Return `number` plus one."""

@@ -1,0 +1,49 @@
+# The commands of the README. Everything here is also a subcommand of `course` (see `course --help`).
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+	>/dev/null 2>&1 && { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LAB ?=
+REPEAT ?= 1
+
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help setup demo test lab check bench zoo build clean
+
+help:  ## list the commands
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /make \1|/' | column -t -s '|'
+
+setup: $(READY)  ## make the environment .venv and install the course into it
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 with venv must be on PATH; none was found. Install one (Debian: apt install python3 python3-venv) or name it: make setup PYTHON=/path/to/python3.12"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install torch==2.13.0
+	$(BIN)/pip install -c constraints.txt -e '.[course,staff,dev]'
+	touch $@
+
+demo: $(READY)  ## autograde four submissions of lab 03 and print their scores
+	$(BIN)/course demo
+
+test: $(READY)  ## run the tests
+	$(BIN)/python -m pytest
+
+lab: $(READY)  ## open JupyterLab on notebooks/
+	$(BIN)/course lab
+
+check: $(READY)  ## ruff, format, types, import directions, notebooks against their sources
+	$(BIN)/course style
+
+build: $(READY)  ## make the notebooks from their sources (LAB=03 for one lab)
+	$(BIN)/course build $(LAB)
+
+bench: $(READY)  ## measure, and write docs/benchmarks.md
+	$(BIN)/course bench
+
+zoo: $(READY)  ## check every known right and wrong answer (LAB=03 for one lab, REPEAT=10)
+	$(BIN)/course zoo $(if $(LAB),--lab $(LAB)) --repeat $(REPEAT)
+
+clean:  ## remove what the commands made, the environment included
+	rm -rf $(VENV) grading build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

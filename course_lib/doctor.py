@@ -1,0 +1,160 @@
+"""What this machine has of what the course needs, and what to do about the rest.
+
+Each finding says what must hold, what was found and, if it is not enough, what to do. Only the Python
+version, torch and two ranks that can talk are necessary; the other findings name what stays closed without
+them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+PYTHONS = ((3, 11), (3, 13))
+TORCH_AT_LEAST = (2, 9)
+EXTRAS = {
+    "course": ("jupyterlab", "ipywidgets", "nbgrader", "pytest"),
+    "staff": ("jupytext", "nbclient", "nbconvert"),
+    "dev": ("ruff", "mypy", "import-linter", "hypothesis"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the examination; `necessary` findings that are not `ok` stop the course."""
+
+    ok: bool
+    name: str
+    text: str
+    necessary: bool = True
+
+    def line(self) -> str:
+        """Return the line a student reads."""
+        mark = "ok     " if self.ok else ("MISSING" if self.necessary else "absent ")
+        return f"{mark} {self.name:<12} {self.text}"
+
+
+def examine(*, world: bool = True) -> list[Finding]:
+    """Look at everything; with `world`, also start two ranks and let them add a number."""
+    findings = [_python(), _system(), _torch(), *_packages(), _loopback(), _memory(), *_programs()]
+    if world and all(finding.ok for finding in findings if finding.necessary):
+        findings.append(_world())
+    return findings
+
+
+def exit_code(findings: list[Finding]) -> int:
+    """Return 0 if the course can be taken on this machine."""
+    return int(any(finding.necessary and not finding.ok for finding in findings))
+
+
+def _python() -> Finding:
+    version = sys.version_info[:2]
+    ok = PYTHONS[0] <= version <= PYTHONS[1]
+    advice = (
+        ""
+        if ok
+        else "; Python 3.11, 3.12 or 3.13 is needed. install one and run `make setup PYTHON=python3.12`"
+    )
+    return Finding(ok, "python", f"{platform.python_version()}{advice}")
+
+
+def _system() -> Finding:
+    name = platform.system()
+    if name == "Windows":
+        return Finding(False, "system", "Windows; ranks need Linux or macOS. install WSL2 and work inside it")
+    note = {"Linux": "", "Darwin": " (macOS; ranks are started by spawn if forkserver fails)"}.get(
+        name, " (untested)"
+    )
+    return Finding(name in ("Linux", "Darwin"), "system", f"{name} {platform.machine()}{note}")
+
+
+def _torch() -> Finding:
+    try:
+        installed = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(
+            False, "torch", "not installed; 2.9 or newer is needed. run `make setup`, or `pip install torch`"
+        )
+    version = tuple(int(part) for part in installed.split("+")[0].split(".")[:2])
+    ok = version >= TORCH_AT_LEAST
+    return Finding(
+        ok, "torch", installed if ok else f"{installed}; 2.9 or newer is needed. run `pip install -U torch`"
+    )
+
+
+def _packages() -> Iterator[Finding]:
+    for extra, names in EXTRAS.items():
+        missing = [name for name in names if not _installed(name)]
+        advice = (
+            f"without {', '.join(missing)}. run `pip install -e .[{extra}]`" if missing else ", ".join(names)
+        )
+        yield Finding(not missing, f"[{extra}]", advice, necessary=False)
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _loopback() -> Finding:
+    names = [name for _, name in socket.if_nameindex()]
+    found = next((name for name in ("lo", "lo0") if name in names), None)
+    if found is None:
+        advice = f"none among {', '.join(names) or 'no interfaces'}; ranks talk over it. bring up `lo`"
+        return Finding(False, "loopback", advice)
+    return Finding(True, "loopback", found)
+
+
+def _memory() -> Finding:
+    import psutil
+
+    free = psutil.virtual_memory().available
+    ok = free > 2e9
+    advice = "" if ok else "; eight ranks need about 2 GB. close something"
+    return Finding(
+        ok, "memory", f"{free / 1e9:.1f} GB free, {psutil.cpu_count()} cores{advice}", necessary=False
+    )
+
+
+def _programs() -> Iterator[Finding]:
+    for name, use in (
+        ("make", "every make command is also a `course` command"),
+        ("git", "needed to contribute"),
+    ):
+        found = shutil.which(name)
+        yield Finding(found is not None, name, "found" if found else f"not on PATH; {use}", necessary=False)
+
+
+def _sum_of_ranks() -> float:
+    import torch
+    import torch.distributed as dist
+
+    total = torch.tensor(float(dist.get_rank() + 1))
+    dist.all_reduce(total)
+    return total.item()
+
+
+def _world() -> Finding:
+    from course_lib.comm.launch import run_ranks
+
+    start = time.perf_counter()
+    try:
+        results = run_ranks(_sum_of_ranks, 2, timeout_s=60.0, quiet=True)
+    except Exception as error:
+        return Finding(
+            False, "two ranks", f"must add 1 and 2; got {type(error).__name__}: {error}. report this output"
+        )
+    sums = [results[rank] for rank in range(2)]
+    seconds = time.perf_counter() - start
+    return Finding(
+        sums == [3.0, 3.0], "two ranks", f"added 1 and 2 to {sums[0]:g} on both in {seconds:.1f} s"
+    )
