@@ -138,6 +138,8 @@ class Interceptor(TorchDispatchMode):
         self._groups_made: Counter[tuple[int, ...]] = Counter()
         self._ordinals: Counter[Any] = Counter()
         self._next_id = 0
+        self.in_op = False  # read by the heartbeat thread
+        self.num_ops = 0
         self._before = [o.before_op for o in listeners if _overrides(o, "before_op")]
         self._after = [o.after_op for o in listeners if _overrides(o, "after_op")]
 
@@ -156,7 +158,12 @@ class Interceptor(TorchDispatchMode):
             return self._functional(func, args, kwargs)
         for before in self._before:
             before(func)
-        out = func(*args, **kwargs)
+        self.in_op = True
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self.in_op = False
+            self.num_ops += 1
         for after in self._after:
             after(func, args, kwargs, out)
         return out
@@ -310,9 +317,9 @@ def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
         Work.wait, c10d._new_group_with_tag = wait, make_group  # type: ignore[method-assign]
 
 
-def call_site() -> Site:
-    """The innermost frame outside torch and this package: the student's line."""
-    frame: Any = sys._getframe(1)
+def call_site(frame: Any = None) -> Site:
+    """The innermost frame outside torch and this package, from `frame` outwards: the student's line."""
+    frame = frame or sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if _is_student_code(file):

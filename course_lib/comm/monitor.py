@@ -1,0 +1,124 @@
+"""What a rank tells its parent while it runs: every communication call, and a heartbeat.
+
+Each event is one JSON line appended to a file before the call is made, so that it survives SIGKILL and
+SIGABRT. The parent (`hang.py`) reads the lines of all ranks and knows who waits for whom.
+"""
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from course_lib.comm.intercept import CommCall, Interceptor, Listener, Site, call_site
+
+HEARTBEAT_S = 0.25
+
+
+class Log:
+    """An append-only file of JSON lines; one write call an event keeps lines whole between threads."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, kind: str, **fields: Any) -> None:
+        fields["time_s"] = time.time()
+        os.write(self._fd, (json.dumps({"kind": kind, **fields}, separators=(",", ":")) + "\n").encode())
+
+
+class Monitor(Listener):
+    """Log the communication calls of this rank."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.waiting = False  # read by the heartbeat thread
+
+    def launch(self, call: CommCall, args: tuple[Any, ...]) -> None:  # noqa: ARG002
+        self.waiting = call.op == "new_group"
+        self.log.write("launch", call=dataclasses.asdict(call))
+
+    def launched(self, call: CommCall) -> None:
+        self.waiting = False
+        if call.op == "new_group":
+            self.log.write("launched", id=call.id)
+
+    def wait_begin(self, call: CommCall) -> None:
+        self.waiting = True
+        self.log.write("wait", id=call.id, site=call_site())
+
+    def wait_end(self, call: CommCall) -> None:
+        self.waiting = False
+        self.log.write("done", id=call.id)
+
+
+class Pulse(threading.Thread):
+    """Tell the parent twice a second where the main thread is, and end the rank when it must end.
+
+    A rank is live while it is inside torch operations, completes them, or waits for communication. Otherwise
+    its main thread either burns CPU time (`spin_s`) or sleeps (`idle_s`). Both are measured so that a machine
+    too busy to run this rank adds to neither.
+    """
+
+    def __init__(self, log: Log, parent: Connection) -> None:
+        super().__init__(name="pulse", daemon=True)
+        self._log, self._parent = log, parent
+        self.mode: Interceptor | None = None
+        self.monitor: Monitor | None = None
+        self._spin_s = self._idle_s = self._cpu_s = 0.0
+        self._seen: tuple[Any, ...] = ()
+        main = threading.main_thread()
+        self._main_ident = main.ident or 0
+        self._stat = f"/proc/self/task/{main.native_id}/stat"
+
+    def run(self) -> None:
+        last_s = time.monotonic()
+        while True:
+            try:
+                if self._parent.poll(HEARTBEAT_S):
+                    self._parent.recv_bytes()
+                    os._exit(0)
+            except (EOFError, OSError):  # the notebook's kernel is gone: leave nothing behind
+                os.killpg(0, signal.SIGKILL)
+            now_s = time.monotonic()
+            if self.monitor is not None:
+                self._beat(min(now_s - last_s, 2 * HEARTBEAT_S))
+            last_s = now_s
+
+    def _beat(self, elapsed_s: float) -> None:
+        assert self.mode is not None
+        assert self.monitor is not None
+        cpu_s = _thread_cpu_s(self._main_ident)
+        burnt_s, self._cpu_s = cpu_s - self._cpu_s, cpu_s
+        seen = (self.mode.num_ops, self.mode._next_id)
+        live = self.mode.in_op or self.monitor.waiting or seen != self._seen
+        self._seen = seen
+        if live:
+            self._spin_s = self._idle_s = 0.0
+        elif burnt_s > 0.1 * elapsed_s:
+            self._spin_s += burnt_s
+        elif self._sleeps():
+            self._idle_s += elapsed_s
+        self._log.write("beat", spin_s=self._spin_s, idle_s=self._idle_s, site=main_thread_site())
+
+    def _sleeps(self) -> bool:
+        try:
+            with open(self._stat) as file:
+                return file.read().rsplit(") ", 1)[1][0] in "ST"
+        except OSError:  # no /proc: believe the CPU clock
+            return True
+
+
+def _thread_cpu_s(ident: int) -> float:
+    if not hasattr(time, "pthread_getcpuclockid"):  # macOS: all threads of the rank, of which one works
+        return time.process_time()
+    return time.clock_gettime(time.pthread_getcpuclockid(ident))
+
+
+def main_thread_site() -> Site:
+    """The innermost line of student code that the main thread is in."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return call_site(frame) if frame is not None else ("", 0, "")

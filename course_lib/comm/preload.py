@@ -1,0 +1,16 @@
+"""Imported once by the fork server, so that a new rank starts in hundredths of a second.
+
+Only what every rank needs and nobody edits: torch, what the first dispatch mode imports, and this package's
+`comm`. Never `course_lib.parallel`: a check may have to close it. No threads may run here, since ranks are
+forked from this process.
+"""
+
+import torch
+
+import course_lib.comm.rank
+from course_lib.comm.intercept import Interceptor
+
+torch.set_num_threads(1)
+with Interceptor(()):  # the first use of a dispatch mode imports a good part of torch
+    torch.ones(1, requires_grad=True).sum().backward()
+assert course_lib.comm.rank

@@ -1,0 +1,196 @@
+"""What runs in one rank: join the group, call the function, write its value, wait until all have finished.
+
+A rank does not leave when its function returns: gloo turns an early exit into "connection closed by peer" on
+others, and the real cause is lost. The parent releases all ranks together.
+"""
+
+import dataclasses
+import io
+import os
+import random
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from course_lib.comm import ship
+from course_lib.comm.intercept import Listener, intercepted
+from course_lib.comm.monitor import Log, Monitor, Pulse
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankOptions:
+    """What the parent tells a rank.
+
+    folder: the world's scratch folder, shared by its ranks.
+    environment: the parent's environment at the time of the call, with what gloo needs.
+    """
+
+    rank: int
+    world_size: int
+    folder: str
+    environment: dict[str, str]
+    device: str
+    seed: int
+    trace: bool
+    monitor: bool
+    timeout_s: float
+
+
+def rank_main(parent: Connection, options: RankOptions) -> None:
+    """Entry point of a rank's process; never returns."""
+    os.setsid()
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its ranks itself
+    _redirect_output(options)
+    log = Log(f"{options.folder}/log.{options.rank}")
+    pulse = Pulse(log, parent)
+    pulse.start()
+    try:
+        _run(options, log, pulse)
+        log.write("finished")
+    except BaseException as error:
+        log.write("failed", **describe_error(error))
+    _flush()
+    parent.send_bytes(b"ended")
+    pulse.join()  # until the parent releases all ranks together
+
+
+def _run(options: RankOptions, log: Log, pulse: Pulse) -> None:
+    os.environ.clear()
+    os.environ.update(options.environment)
+    torch.set_num_threads(1)
+    seed_everything(options.seed, options.rank)
+    fn, args = ship.loads(_read(f"{options.folder}/call"))
+    with warnings.catch_warnings():
+        # torch 2.13 renamed *_tensor collectives to *_single; both spellings work on torch 2.9 to 2.13.
+        warnings.filterwarnings("ignore", message=".*_tensor` is deprecated")
+        _join_group(options)
+        log.write("running")
+        with _observed(options, log, pulse) as recorder:
+            value = fn(*args)
+    if recorder is not None:
+        _write(f"{options.folder}/trace.{options.rank}", ship.dumps(recorder.to_plain()))
+    _write(f"{options.folder}/value.{options.rank}", _dump_value(value))
+
+
+@contextmanager
+def _observed(options: RankOptions, log: Log, pulse: Pulse) -> Iterator[Any]:
+    """Enter what watches the function: the hang monitor, the trace recorder, or neither."""
+    listeners: list[Listener] = []
+    recorder = None
+    with ExitStack() as stack:
+        if options.monitor:
+            listeners.append(Monitor(log))
+        if options.trace:
+            from course_lib.comm.recorder import Recorder
+
+            recorder = stack.enter_context(Recorder(options.rank))
+            listeners.append(recorder)
+        if not listeners:
+            yield None
+            return
+        mode = stack.enter_context(intercepted(listeners))
+        if options.monitor:
+            pulse.mode, pulse.monitor = mode, listeners[0]  # type: ignore[assignment]
+        yield recorder
+        for _, call in mode.pending.values():
+            log.write("never_waited", id=call.id)
+        pulse.monitor = None
+
+
+def _join_group(options: RankOptions) -> None:
+    store = dist.FileStore(  # type: ignore[attr-defined]
+        f"{options.folder}/store", options.world_size
+    )
+    device_id = None
+    if options.device == "cuda":
+        device_id = torch.device("cuda", options.rank)
+        torch.cuda.set_device(device_id)
+    dist.init_process_group(
+        "nccl" if options.device == "cuda" else "gloo",
+        store=store,
+        rank=options.rank,
+        world_size=options.world_size,
+        timeout=timedelta(seconds=options.timeout_s + 60),  # ours must strike first: it can explain
+        device_id=device_id,
+    )
+
+
+def seed_everything(seed: int, rank: int) -> None:
+    """Seed Python's, numpy's and torch's generators from (run, rank): different on every rank."""
+    state = np.random.SeedSequence([seed, rank]).generate_state(1)[0]
+    random.seed(int(state))
+    np.random.seed(int(state))
+    torch.manual_seed(int(state))
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """An exception as plain data, its frames as (file, line, function, text)."""
+    frames = [(f.filename, f.lineno, f.name, f.line or "") for f in traceback.extract_tb(error.__traceback__)]
+    message = f"sys.exit({error.code!r}) was called" if isinstance(error, SystemExit) else str(error)
+    syntax = (error.filename, error.lineno, error.text) if isinstance(error, SyntaxError) else None
+    cause = error.__cause__
+    return {
+        "type": type(error).__name__,
+        "message": message,
+        "frames": frames,
+        "syntax": syntax,
+        "cause": f"{type(cause).__name__}: {cause}" if cause else None,
+    }
+
+
+def _dump_value(value: Any) -> bytes:
+    try:
+        return ship.dumps(value)
+    except Exception as error:
+        raise ValueError(
+            f"what a rank returns must be picklable; got {type(value).__name__} ({error}). "
+            "Return tensors, numbers, strings, or lists and dicts of them."
+        ) from error
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this rank with the fork server, which ends with the kernel."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _redirect_output(options: RankOptions) -> None:
+    _flush()
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        path = f"{options.folder}/{name}.{options.rank}"
+        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(target, fd)
+        os.close(target)
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        text = io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), "utf-8", "replace", line_buffering=True)
+        setattr(sys, name, text)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)

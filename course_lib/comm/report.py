@@ -1,0 +1,248 @@
+"""The texts a student reads when ranks hang, disagree, fail or die."""
+
+import linecache
+import signal
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from course_lib.comm.hang import Mismatch, RankState, WaitGraph
+from course_lib.comm.intercept import CommCall, Site
+
+_ORDER = "Every rank of a group must make the same calls, in the same order, with the same shapes and dtypes."
+
+
+def names(ranks: Iterable[int]) -> str:
+    """'rank 2', or 'ranks 0, 1 and 3'."""
+    listed = [str(r) for r in sorted(ranks)]
+    if len(listed) == 1:
+        return f"rank {listed[0]}"
+    return f"ranks {', '.join(listed[:-1])} and {listed[-1]}"
+
+
+def where(site: Site | list[Any] | None) -> str:
+    """'cell [5], line 3, in step: dist.all_reduce(t)' or 'file.py:3, in step: ...'."""
+    if not site or not site[0]:
+        return "an unknown line"
+    file, line, function = site[0], site[1], str(site[2]).rsplit("<locals>.", 1)[-1]
+    text = (site[3] if len(site) > 3 and site[3] else linecache.getline(file, line)).strip()
+    cell = _cell_number(file)
+    place = f"cell [{cell}], line {line}" if cell is not None else f"{_short(file)}:{line}"
+    inside = "" if function == "<module>" else f", in {function}"
+    return f"{place}{inside}" + (f": {text}" if text else "")
+
+
+def _short(file: str) -> str:
+    if "ipykernel_" in file:
+        return "a notebook cell"
+    return file if file.startswith("<") else "/".join(file.rsplit("/", 2)[-2:])
+
+
+def _cell_number(file: str) -> int | None:
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = get_ipython() if get_ipython else None
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
+    return number if isinstance(number, int) else None
+
+
+def describe(call: CommCall) -> str:
+    """'all_reduce #3 of the world (SUM, float32 [4, 4])'; calls are numbered from 1."""
+    details = [call.reduce_op] if call.reduce_op else []
+    if call.op == "new_group":
+        details.append(f"ranks {list(call.shapes[0])}")
+    elif call.dtype:
+        shapes = call.out_shapes if call.op == "scatter" else call.shapes
+        details.append(f"{call.dtype} {', '.join(str(list(s)) for s in shapes[:3])}")
+    if call.root is not None:
+        details.append(f"root {call.root}")
+    if call.op == "send":
+        return f"send to rank {call.dst}" + _tag(call) + _in(details)
+    if call.op == "recv":
+        source = "any rank" if call.src is None else f"rank {call.src}"
+        return f"recv from {source}" + _tag(call) + _in(details)
+    return f"{call.op} (call #{call.ordinal + 1} of {_group(call)}{_in(details, '; ', '')})"
+
+
+def _tag(call: CommCall) -> str:
+    return f" with tag {call.tag}" if call.tag else ""
+
+
+def _in(details: list[str], before: str = " (", after: str = ")") -> str:
+    return f"{before}{', '.join(details)}{after}" if details else ""
+
+
+def _group(call: CommCall) -> str:
+    ranks = call.group.ranks
+    return "the world" if ranks == tuple(range(len(ranks))) and not call.group.index else str(call.group)
+
+
+def hang_report(graph: WaitGraph, stuck: dict[int, set[int]]) -> tuple[str, int]:
+    """The report on ranks that nothing can release, and the rank to look at first."""
+    culprits = _culprits(graph, stuck)
+    if culprits:
+        first = min(culprits)
+        head = f"{names(stuck)} would wait for ever for {names(culprits)}."
+    else:
+        first = min(stuck)
+        head = f"{names(stuck)} wait for each other for ever: a deadlock."
+    lines = [f"Hang: {head}", *_who(graph, range(len(graph.ranks))), _advice(graph, stuck, culprits)]
+    return "\n".join(lines), first
+
+
+def _culprits(graph: WaitGraph, stuck: dict[int, set[int]]) -> set[int]:
+    """Ranks that have ended but are waited for; else the ranks that wait elsewhere than most do."""
+    ended = {r for need in stuck.values() for r in need if r not in stuck}
+    if ended:
+        return ended
+    targets: dict[Any, set[int]] = {}
+    for rank in stuck:
+        call = graph.ranks[rank].blocked
+        assert call is not None
+        targets.setdefault((call.op, call.group, call.ordinal), set()).add(rank)
+    sizes = sorted(targets.values(), key=len)
+    return sizes[0] if len(sizes) == 2 and len(sizes[0]) < len(sizes[1]) else set()
+
+
+def _advice(graph: WaitGraph, stuck: dict[int, set[int]], culprits: set[int]) -> str:
+    blocked = [s.blocked for r, s in enumerate(graph.ranks) if r in stuck and s.blocked]
+    if all(c.op in ("send", "recv") for c in blocked):
+        return (
+            "What to do: each send needs a recv with the same peer, tag and order. Two ranks that both send "
+            "first wait for each other: let one side receive first, or use isend / batch_isend_irecv."
+        )
+    if any(c.op == "new_group" for c in blocked):
+        return "What to do: every rank must call new_group, also ranks outside the new group, in one order."
+    skipped = f" Look at what makes {names(culprits)} skip or reorder a call." if culprits else ""
+    return f"What to do: {_ORDER[0].lower()}{_ORDER[1:]}{skipped}"
+
+
+def stall_report(graph: WaitGraph, ranks: list[int]) -> str:
+    """The report on ranks that others need and that do nothing that could release them."""
+    lines = [f"Hang: {names(graph_waiters(graph))} wait for {names(ranks)}, which makes no progress."]
+    lines += _who(graph, range(len(graph.ranks)))
+    return "\n".join([*lines, "What to do: look at that line: an endless loop, a lock, a sleep, an input()?"])
+
+
+def graph_waiters(graph: WaitGraph) -> list[int]:
+    """Ranks that wait for a communication call."""
+    return [r for r, s in enumerate(graph.ranks) if s.blocked is not None]
+
+
+def timeout_report(graph: WaitGraph, timeout_s: float) -> str:
+    """The report on a world that has used up its time."""
+    return "\n".join(
+        [
+            f"Timeout: the ranks must end within timeout_s = {timeout_s:g} s; they did not.",
+            *_who(graph, range(len(graph.ranks))),
+            "What to do: if the work is that long, pass a larger timeout_s; else look at those lines.",
+        ]
+    )
+
+
+def mismatch_report(mismatch: Mismatch) -> str:
+    """The report on two ranks that made different calls where the same was due."""
+    a, b = mismatch.first, mismatch.second
+    if {a.op, b.op} == {"send", "recv"}:
+        head = f"a send and its recv must have the same dtype and size; their {mismatch.differs} differs."
+    else:
+        head = f"call #{a.ordinal + 1} of {_group(a)} must be the same on all its ranks; its {mismatch.differs} differs."  # noqa: E501
+    lines = [f"Mismatch: {head}"]
+    lines += [
+        f"  rank {r}: {describe(c)} at {where(c.site)}" for r, c in zip(mismatch.ranks, (a, b), strict=True)
+    ]
+    return "\n".join([*lines, f"What to do: {_ORDER[0].lower()}{_ORDER[1:]}"])
+
+
+def death_report(graph: WaitGraph, rank: int) -> str:
+    """The report on a rank whose process ended before its function returned."""
+    state = graph.ranks[rank]
+    last = f" Its last call was {describe(state.last)} at {where(state.last.site)}." if state.last else ""
+    lines = [f"Rank {rank} died before it returned: {_exit(state.exit_code)}.{last}"]
+    others = [r for r in range(len(graph.ranks)) if r != rank]
+    return "\n".join(lines + _who(graph, others))
+
+
+def _exit(code: int | None) -> str:
+    if code is None:
+        return "its process is gone"
+    if code < 0:
+        name = signal.Signals(-code).name
+        why = {
+            "SIGKILL": " (killed from outside, or out of memory)",
+            "SIGABRT": " (aborted inside gloo or C++)",
+        }
+        return f"signal {name}{why.get(name, '')}"
+    return f"its process ended with exit code {code} (os._exit?)"
+
+
+def failure_report(graph: WaitGraph) -> tuple[str, int]:
+    """The report on exceptions: the first cause with its line, the consequences named as such."""
+    failed = [r for r, s in enumerate(graph.ranks) if s.failure]
+    first = min(failed, key=lambda r: (_is_consequence(graph.ranks[r]), graph.ranks[r].failure["time_s"]))  # type: ignore[index]
+    cause = graph.ranks[first]
+    same = [r for r in failed if _same(graph.ranks[r], cause)]
+    failure = cause.failure or {}
+    head = f"{names(same)} raised {failure['type']}: {failure['message']}"
+    lines = [head[0].upper() + head[1:], *_frames(failure)]
+    rest = [r for r in failed if r not in same]
+    lines += [f"  rank {r} then raised {_one_line(graph.ranks[r])}" for r in rest]
+    waiting = [r for r in graph_waiters(graph)]
+    lines += ["As a consequence:"] * bool(waiting) + _who(graph, waiting)
+    return "\n".join(lines), first
+
+
+def _same(state: RankState, other: RankState) -> bool:
+    a, b = state.failure or {}, other.failure or {}
+    return bool(a["type"] == b["type"] and a["frames"][-1:] == b["frames"][-1:])
+
+
+def _is_consequence(state: RankState) -> bool:
+    message = str((state.failure or {}).get("message", ""))
+    return any(t in message for t in ("Connection closed by peer", "Connection reset", "connectFullMesh"))
+
+
+def _one_line(state: RankState) -> str:
+    failure = state.failure or {}
+    return f"{failure['type']}: {str(failure['message']).splitlines()[0] if failure['message'] else ''}"
+
+
+def _frames(failure: dict[str, Any]) -> list[str]:
+    if failure.get("syntax"):
+        file, line, text = failure["syntax"]
+        return [f"  at {where((file, line, '<module>', text or ''))}"]
+    frames = [f for f in failure["frames"] if "/course_lib/comm/" not in f[0]]
+    student = [f for f in frames if "/site-packages/" not in f[0] and "/lib/python3" not in f[0]]
+    return [f"  at {where(f)}" for f in (student or frames)[-5:]]
+
+
+def _who(graph: WaitGraph, ranks: Iterable[int]) -> list[str]:
+    """One line for each different thing that ranks do."""
+    doing: dict[str, list[int]] = {}
+    for rank in ranks:
+        doing.setdefault(_doing(graph, rank), []).append(rank)
+    return [f"  {names(who)}: {what}" for what, who in doing.items()]
+
+
+def _doing(graph: WaitGraph, rank: int) -> str:
+    state = graph.ranks[rank]
+    if state.blocked is not None:
+        missing = graph.missing(state.blocked)
+        verb = "is inside" if state.blocked.op == "new_group" else "waits in"
+        whom = f", for {names(missing)}" if missing and len(missing) < len(state.blocked.group.ranks) else ""
+        return f"{verb} {describe(state.blocked)}{whom}, at {where(state.wait_site or state.blocked.site)}"
+    after = (
+        f" after {describe(state.last)} at {where(state.last.site)}" if state.last else " without any call"
+    )
+    if state.status == "finished":
+        return f"has returned,{after}"
+    if state.status == "failed":
+        return f"raised {_one_line(state)}"
+    if state.status == "dead":
+        return f"died: {_exit(state.exit_code)}"
+    if state.status == "starting":
+        return "has not started its function yet"
+    spin_s, idle_s = state.beat.get("spin_s", 0.0), state.beat.get("idle_s", 0.0)
+    how = "computes" if max(spin_s, idle_s) < 1 else (
+        f"has slept for {idle_s:.0f} s" if idle_s > spin_s else f"has run {spin_s:.0f} s of Python"
+    )  # fmt: skip
+    return f"{how} at {where(state.beat.get('site'))}"

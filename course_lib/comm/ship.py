@@ -1,0 +1,72 @@
+"""Send functions and values between the notebook and its ranks: cloudpickle, with what it needs for torch."""
+
+import inspect
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import torch
+
+
+class _Pickler(cloudpickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        # cloudpickle follows `torch.ops` and `torch.classes` when a function merely uses the names "ops" or
+        # "classes", and cannot pickle the objects behind them.
+        if obj is torch.ops:
+            return getattr, (torch, "ops")
+        if obj is torch.classes:
+            return getattr, (torch, "classes")
+        if isinstance(obj, torch.Tensor) and obj.is_cuda:
+            return obj.cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return super().reducer_override(obj)
+
+
+def dumps(value: Any) -> bytes:
+    """Serialise `value`; functions and classes of `__main__` travel by value, those of modules by name."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def loads(data: bytes) -> Any:
+    """Inverse of `dumps`. Runs code: only for data that this user's own processes wrote."""
+    return pickle.loads(data)
+
+
+def dump_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """Serialise a call, or say which of its parts cannot travel and what to do instead.
+
+    Raises:
+        ValueError: a part of it cannot be pickled; the message names the part.
+    """
+    try:
+        return dumps((fn, args))
+    except Exception as error:
+        name, value, cause = _culprit(fn, args, error)
+        raise ValueError(
+            f"everything a rank needs must be picklable; got {name} of type {type(value).__name__} ({cause}). "
+            "Build it inside the function, on each rank, or pass the plain data it is made from."
+        ) from error
+
+
+def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], error: Exception) -> tuple[str, Any, Exception]:
+    for position, value in enumerate(args):
+        if (cause := _why_not(value)) is not None:
+            return f"argument {position + 1}", value, cause
+    target = inspect.unwrap(fn)
+    if inspect.isfunction(target):
+        used = inspect.getclosurevars(target)
+        for name, value in {**used.nonlocals, **used.globals}.items():
+            if (cause := _why_not(value)) is not None:
+                return f"variable `{name}`, which {target.__name__} uses,", value, cause
+    return f"function {getattr(fn, '__name__', fn)!s}", fn, error
+
+
+def _why_not(value: Any) -> Exception | None:
+    try:
+        dumps(value)
+    except Exception as error:
+        return error
+    return None

@@ -1,0 +1,355 @@
+"""The parent's side of a world of ranks: start them, watch them, end them, leave nothing behind.
+
+Ranks are forked from a fork server that has torch loaded: 0.05 s for two instead of seconds. Plain fork would
+hang after a threaded backward in the kernel; spawn cannot see functions of a notebook cell. They meet through
+a file, so no port can be taken.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import connection
+from typing import Any
+
+import psutil
+
+from course_lib.comm import report
+from course_lib.comm.hang import STALL_S, WaitGraph
+from course_lib.comm.monitor import HEARTBEAT_S
+from course_lib.comm.rank import RankOptions, rank_main
+
+MAX_OUTPUT_BYTES = 10_000_000  # of all ranks together
+_STRAGGLER_S = 2.0  # after a failure, for the others to finish or fail too
+_NOISE = ("[Gloo]", "ProcessGroupGloo", "Unable to resolve hostname", "socket.cpp")
+
+
+@dataclasses.dataclass(frozen=True)
+class RankFailure:
+    """What happened on one rank: exception type and message, and its frames (file, line, function, text)."""
+
+    type: str
+    message: str
+    frames: list[Any]
+    cause: str | None = None
+
+
+class RanksError(RuntimeError):
+    """A world did not return. `str()` of it is the report to read.
+
+    kind: "exception", "hang", "mismatch", "died", "timeout" or "output".
+    first: the rank to look at first. ranks: all ranks named as cause.
+    errors: the exceptions, by rank. stdout, stderr: each rank's output.
+    """
+
+    def __init__(
+        self, kind: str, text: str, first: int | None = None, graph: WaitGraph | None = None
+    ) -> None:
+        super().__init__(text)
+        self.kind, self.first = kind, first
+        self.stdout: list[str] = []
+        self.stderr: list[str] = []
+        failures = {r: s.failure for r, s in enumerate(graph.ranks) if s.failure} if graph else {}
+        self.errors = {
+            r: RankFailure(f["type"], f["message"], f["frames"], f["cause"]) for r, f in failures.items()
+        }
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the report, without the frames of the launcher."""
+        return [f"RanksError: {self}"]
+
+
+class World:
+    """One run: `with World(...) as world: world.run()`."""
+
+    def __init__(
+        self,
+        call: bytes,
+        world_size: int,
+        *,
+        timeout_s: float,
+        device: str,
+        trace: bool,
+        monitor: bool,
+        seed: int,
+    ) -> None:
+        self.world_size, self.timeout_s = world_size, timeout_s
+        self.graph = WaitGraph(world_size)
+        self.folder = tempfile.mkdtemp(prefix="course_ranks_")
+        self.processes: list[Any] = []
+        self.pipes: list[connection.Connection] = []
+        self._logs = [LogReader(f"{self.folder}/log.{r}") for r in range(world_size)]
+        self._silent_s = [0.0] * world_size
+        self._silent_cpu_s = [0.0] * world_size
+        self._options = RankOptions(
+            rank=0,
+            world_size=world_size,
+            folder=self.folder,
+            environment=_rank_environment(),
+            device=device,
+            seed=seed,
+            trace=trace,
+            monitor=monitor,
+            timeout_s=timeout_s,
+        )
+        with open(f"{self.folder}/call", "wb") as file:
+            file.write(call)
+
+    def __enter__(self) -> "World":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # also what the rank itself started
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)  # a rank that is not a group leader yet
+        for process in self.processes:
+            process.join()
+            process.close()
+        for pipe in self.pipes:
+            pipe.close()
+        for log in self._logs:
+            log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(self) -> None:
+        """Start the ranks and return when all have finished.
+
+        Raises:
+            RanksError: as soon as it is certain that they will not.
+        """
+        self._start()
+        try:
+            self._watch()
+        except RanksError as error:
+            error.stdout, error.stderr = self.outputs("stdout"), self.outputs("stderr")
+            raise
+        for pipe in self.pipes:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                pipe.send_bytes(b"leave")
+        deadline_s = time.monotonic() + 1.0
+        for process in self.processes:
+            process.join(max(0.0, deadline_s - time.monotonic()))
+
+    def _start(self) -> None:
+        context = _context()
+        with _start_lock, _without_main_file():
+            for rank in range(self.world_size):
+                ours, theirs = context.Pipe()
+                options = dataclasses.replace(self._options, rank=rank)
+                process = context.Process(target=rank_main, args=(theirs, options), name=f"rank {rank}")
+                process.start()
+                theirs.close()
+                self.processes.append(process)
+                self.pipes.append(ours)
+
+    def _watch(self) -> None:
+        start_s = last_s = time.monotonic()
+        failed_s: float | None = None
+        while True:
+            self._wait()
+            now_s = time.monotonic()
+            self._read_logs(now_s - last_s)
+            last_s = now_s
+            if self.graph.mismatch is not None:
+                mismatch = self.graph.mismatch
+                self._raise("mismatch", report.mismatch_report(mismatch), mismatch.ranks[0])
+            self._check_deaths()
+            states = [s.status for s in self.graph.ranks]
+            if all(s == "finished" for s in states):
+                return
+            if "failed" in states:
+                failed_s = failed_s or now_s
+                ended = all(s.status in ("finished", "failed") for s in self.graph.ranks)
+                stuck = self.graph.stuck()
+                rest = [r for r, s in enumerate(self.graph.ranks) if s.can_move and r not in stuck]
+                if ended or not rest or now_s - failed_s > _STRAGGLER_S:
+                    self._raise("exception", *report.failure_report(self.graph))
+                continue
+            self._check_hangs()
+            if now_s - start_s > self.timeout_s:
+                self._raise("timeout", report.timeout_report(self.graph, self.timeout_s))
+            if self.output_bytes() > MAX_OUTPUT_BYTES:
+                self._raise(
+                    "output",
+                    f"ranks must print at most {MAX_OUTPUT_BYTES // 1_000_000} MB together; they printed "
+                    f"{self.output_bytes() // 1_000_000} MB. Print less, or on one rank only.",
+                )
+
+    def _wait(self) -> None:
+        """Until a rank ends, or a moment has passed."""
+        pipes = [p for p, s in zip(self.pipes, self.graph.ranks, strict=True) if _is_open(s.status)]
+        sentinels = [p.sentinel for p in self.processes]
+        ready = connection.wait([*pipes, *sentinels], timeout=0.05)
+        for pipe in ready:
+            if isinstance(pipe, connection.Connection):
+                with contextlib.suppress(EOFError, OSError):
+                    pipe.recv_bytes()
+
+    def _read_logs(self, elapsed_s: float) -> None:
+        for rank, log in enumerate(self._logs):
+            events = log.read()
+            for event in events:
+                self.graph.feed(rank, event)
+            if events or not self._options.monitor:
+                self._silent_s[rank] = 0.0
+            else:
+                self._silent_s[rank] += min(elapsed_s, 2 * HEARTBEAT_S)
+
+    def _check_deaths(self) -> None:
+        for rank, process in enumerate(self.processes):
+            if process.exitcode is None or not _is_open(self.graph.ranks[rank].status):
+                continue
+            self._read_logs(0.0)  # what it wrote last may explain it
+            state = self.graph.ranks[rank]
+            if _is_open(state.status):
+                state.status, state.blocked, state.exit_code = "dead", None, process.exitcode
+                if self.graph.mismatch is not None:
+                    mismatch = self.graph.mismatch
+                    self._raise("mismatch", report.mismatch_report(mismatch), mismatch.ranks[0])
+                time.sleep(0.05)  # let the others log where they are
+                self._read_logs(0.0)
+                self._raise("died", report.death_report(self.graph, rank), rank)
+
+    def _check_hangs(self) -> None:
+        stuck = self.graph.stuck()
+        if stuck:
+            text, first = report.hang_report(self.graph, stuck)
+            self._raise("hang", text, first)
+        stalled = self.graph.stalled() or [r for r in self.graph.needed() if self._is_frozen(r)]
+        if stalled:
+            self._raise("hang", report.stall_report(self.graph, stalled), stalled[0])
+
+    def _is_frozen(self, rank: int) -> bool:
+        """No heartbeat although the machine could run it: stopped, or inside C code that holds the GIL."""
+        if self._silent_s[rank] < STALL_S:
+            self._silent_cpu_s[rank] = -1.0
+            return False
+        try:
+            process = psutil.Process(self.processes[rank].pid)
+            used_s, status = sum(process.cpu_times()[:2]), process.status()
+        except psutil.Error:
+            return False
+        if self._silent_cpu_s[rank] < 0:
+            self._silent_cpu_s[rank] = used_s
+        return status != psutil.STATUS_RUNNING or used_s - self._silent_cpu_s[rank] > STALL_S
+
+    def _raise(self, kind: str, text: str, first: int | None = None) -> None:
+        raise RanksError(kind, text, first, self.graph)
+
+    # ---- what the ranks left
+
+    def read(self, name: str) -> bytes:
+        """The content of a file in the world's folder."""
+        with open(f"{self.folder}/{name}", "rb") as file:
+            return file.read()
+
+    def outputs(self, stream: str) -> list[str]:
+        """Each rank's "stdout" or "stderr", without gloo's own chatter."""
+        texts = []
+        for rank in range(self.world_size):
+            try:
+                text = self.read(f"{stream}.{rank}")[:MAX_OUTPUT_BYTES].decode(errors="replace")
+            except FileNotFoundError:
+                text = ""
+            lines = text.splitlines(keepends=True)
+            texts.append("".join(line for line in lines if not any(noise in line for noise in _NOISE)))
+        return texts
+
+    def output_bytes(self) -> int:
+        """Bytes that the ranks have printed so far."""
+        paths = [f"{self.folder}/{s}.{r}" for s in ("stdout", "stderr") for r in range(self.world_size)]
+        return sum(os.path.getsize(p) for p in paths if os.path.exists(p))
+
+    def warnings(self) -> list[str]:
+        """What a program should not do but survived."""
+        found: dict[str, list[int]] = {}
+        for rank, state in enumerate(self.graph.ranks):
+            for call in state.never_waited:
+                text = f"never waited for its {call.op} at {report.where(call.site)}: call wait() on its Work"
+                found.setdefault(text, []).append(rank)
+        texts = [f"{report.names(ranks)} {text}" for text, ranks in found.items()]
+        for call, missing in self.graph.incomplete():
+            texts.append(f"{report.describe(call)} at {report.where(call.site)} never completed: "
+                         f"{report.names(missing)} did not take part")  # fmt: skip
+        return texts
+
+
+class LogReader:
+    """Read the new whole lines of a file that grows."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._file, self._rest = path, None, b""
+
+    def read(self) -> list[dict[str, Any]]:
+        if self._file is None:
+            try:
+                self._file = open(self._path, "rb", buffering=0)  # type: ignore[assignment]  # noqa: SIM115
+            except FileNotFoundError:
+                return []
+        data = self._file.read()  # type: ignore[attr-defined]
+        if not data:
+            return []
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _is_open(status: str) -> bool:
+    return status in ("starting", "running")
+
+
+_start_lock = threading.Lock()
+
+
+@functools.cache
+def _context() -> Any:
+    try:
+        context = multiprocessing.get_context("forkserver")
+    except ValueError:  # no fork on this platform: slower, and works the same
+        return multiprocessing.get_context("spawn")
+    context.set_forkserver_preload(["course_lib.comm.preload"])
+    return context
+
+
+@contextlib.contextmanager
+def _without_main_file() -> Iterator[None]:
+    """Hide that `__main__` is a file, or each rank would run the user's script once more."""
+    main = sys.modules["__main__"].__dict__
+    hidden = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
+    try:
+        main["__spec__"] = None
+        yield
+    finally:
+        main.update(hidden)
+
+
+def _rank_environment() -> dict[str, str]:
+    """This process's environment as it is now, and what keeps gloo on the loopback and quiet."""
+    return {
+        **os.environ,
+        "GLOO_SOCKET_IFNAME": _loopback(),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@functools.cache
+def _loopback() -> str:
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(a.address == "127.0.0.1" for a in addresses):
+            return name
+    raise OSError("ranks talk over the loopback interface; got none with 127.0.0.1. Bring up `lo`.")
