@@ -1,0 +1,181 @@
+"""Follow every tensor storage of a rank from its first operation to its end, and name what it is for.
+
+A storage is followed by a weak reference, so nothing is kept alive. It gets one category for its whole life,
+the first of these that ever applies:
+
+parameters   storage of an `nn.Parameter` (a gathered flat parameter too)
+gradients    storage of a parameter's `.grad`
+optimizer    in the state of a `torch.optim.Optimizer`
+activations  made in the forward pass (or recomputed) and still alive when backward begins
+other        everything else: inputs, buffers, temporaries, communication buckets that are no `.grad`
+
+A storage that a communication thread may be the last to hold has no certain time of death; its end is booked
+at the next wait or mark, so that the same program gives the same trace.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "other")
+PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, OTHER = range(5)
+
+
+class TrackedStorage(weakref.ref[torch.UntypedStorage]):
+    """A weak reference to a storage with what the trace knows about it."""
+
+    __slots__ = ("bytes_", "category", "id", "is_shared_with_comm", "key", "may_be_activation")
+    id: int
+    key: int  # address of the storage object, unique while it lives
+    bytes_: int
+    category: int
+    may_be_activation: bool
+    is_shared_with_comm: bool
+
+
+class MemoryTracker:
+    """Book allocations and frees through `on_alloc` and `on_free`, in program order.
+
+    Units: bytes of storages as allocated, not of the tensors that view them.
+    """
+
+    def __init__(
+        self, on_alloc: Callable[[TrackedStorage, bool], None], on_free: Callable[[TrackedStorage], None]
+    ) -> None:
+        self.storages: list[TrackedStorage] = []  # all, by id
+        self.is_backward = False
+        self._live: dict[int, TrackedStorage] = {}
+        self._parameters: dict[int, weakref.ref[Parameter]] = {}
+        self._recomputed: list[TrackedStorage] = []
+        self._unbooked: list[TrackedStorage] = []  # dead; booked at the next wait
+        self._thread = threading.get_ident()
+        self._on_alloc, self._on_free = on_alloc, on_free
+
+    # ---- life
+
+    def see(self, tensor: torch.Tensor, *, is_new: bool) -> TrackedStorage:
+        """Return the record of the tensor's storage; register it the first time.
+
+        A storage that is not the result of an operation (`is_new` false) existed before the trace, or came
+        from numpy: it is never an activation.
+        """
+        storage = tensor.untyped_storage()
+        found = self._live.get(storage._cdata)
+        return found if found is not None else self._register(storage, is_new)
+
+    def _register(self, storage: torch.UntypedStorage, is_new: bool) -> TrackedStorage:
+        record = TrackedStorage(storage, self._died)
+        record.id, record.key = len(self.storages), storage._cdata
+        record.bytes_, record.category = storage.nbytes(), OTHER
+        record.may_be_activation = is_new
+        record.is_shared_with_comm = False
+        self.storages.append(record)
+        self._live[record.key] = record
+        if self.is_backward:
+            self._note_recomputation(record)
+        self._on_alloc(record, not is_new)
+        return record
+
+    def _note_recomputation(self, record: TrackedStorage) -> None:
+        """In backward, gradients are computed with grad mode off: what is made with it on is recomputed."""
+        if torch.is_grad_enabled():
+            self._recomputed.append(record)
+            return
+        record.may_be_activation = False
+        if self._recomputed:
+            self._keep_activations(self._recomputed)
+            self._recomputed = []
+
+    def _died(self, record: weakref.ref[torch.UntypedStorage]) -> None:
+        assert isinstance(record, TrackedStorage)
+        self._live.pop(record.key, None)
+        if record.is_shared_with_comm or threading.get_ident() != self._thread:
+            self._unbooked.append(record)
+        else:
+            self._on_free(record)
+
+    def book_late_frees(self) -> None:
+        """Book the storages that died since the last wait, in order of their allocation."""
+        dead, self._unbooked = self._unbooked, []
+        for record in sorted(dead, key=lambda r: r.id):
+            self._on_free(record)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Book a storage that was resized in place as freed and, if not empty, allocated anew."""
+        record = self._live.get(storage._cdata)
+        num_bytes = storage.nbytes()
+        if record is None or record.bytes_ == num_bytes:
+            return
+        self._on_free(record)
+        del self._live[record.key]
+        again = self._register(storage, is_new=record.may_be_activation)
+        again.category = record.category
+        again.is_shared_with_comm = record.is_shared_with_comm
+
+    # ---- categories
+
+    def share_with_comm(self, values: Any) -> None:
+        """Note that a communication thread will hold these tensors."""
+        for tensor in tensors_in(values):
+            self.see(tensor, is_new=False).is_shared_with_comm = True
+
+    def tag(self, tensor: torch.Tensor, category: int) -> None:
+        """Put the tensor's storage into `category`, unless an earlier category applies already."""
+        for local in _plain_tensors(tensor):
+            record = self.see(local, is_new=False)
+            record.category = min(record.category, category)
+
+    def add_parameter(self, parameter: Parameter) -> None:
+        """Follow a parameter: its storage now and its `.grad` at every later sample point."""
+        key = id(parameter)
+        if key not in self._parameters:
+            self._parameters[key] = weakref.ref(parameter, lambda _: self._parameters.pop(key, None))
+        self.tag(parameter, PARAMETERS)
+
+    def add_buffer(self, tensor: torch.Tensor) -> None:
+        """A module's buffer outlives forward without being an activation."""
+        for local in _plain_tensors(tensor):
+            self.see(local, is_new=False).may_be_activation = False
+
+    def sample_gradients(self) -> None:
+        """Tag the gradients that parameters hold now."""
+        for reference in list(self._parameters.values()):
+            parameter = reference()
+            if parameter is not None and parameter.grad is not None:
+                self.tag(parameter.grad, GRADIENTS)
+
+    def keep_activations(self) -> None:
+        """Backward begins: what forward made and is alive now is an activation."""
+        self._keep_activations(self._live.values())
+
+    def _keep_activations(self, records: Iterable[TrackedStorage]) -> None:
+        for record in records:
+            if record.may_be_activation and record.category == OTHER and record() is not None:
+                record.category = ACTIVATIONS
+
+
+def tensors_in(values: Any) -> Iterable[torch.Tensor]:
+    """Yield the tensors in nested lists and tuples."""
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from tensors_in(value)
+
+
+def _plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors with storage behind a parameter: itself, or a DTensor's local shard."""
+    if type(tensor) in (torch.Tensor, Parameter):
+        return [tensor]
+    local = getattr(tensor, "_local_tensor", None)
+    if isinstance(local, torch.Tensor):
+        return [local]
+    return [] if hasattr(type(tensor), "__torch_dispatch__") and _is_wrapper(tensor) else [tensor]
+
+
+def _is_wrapper(tensor: torch.Tensor) -> bool:
+    return bool(torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor)) or tensor.is_meta
