@@ -1,9 +1,10 @@
-"""What a program of `programs/` may ask for inside a rank: where it is, marks in the trace, quiet memory."""
+"""What a program of `programs/` may ask for inside a rank: where it is, and marks in the trace."""
 
 from __future__ import annotations
 
-import gc
 from dataclasses import dataclass
+
+from course_lib.comm import trace
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,5 @@ class Probe:
     world_size: int
 
     def mark(self, name: str) -> None:
-        """Put a named mark into the trace (nothing if untraced): `rank_trace.marks`, `.live_bytes_at(name)`."""
-        from course_lib.comm.trace import mark
-
-        mark(name)
-
-    def settle(self, name: str) -> None:
-        """Collect garbage, then mark: the point at which a memory part reads live bytes."""
-        gc.collect()
-        self.mark(name)
+        """Collect garbage and put a named mark into the trace: where `.live_bytes_at(name)` reads. Free if untraced."""
+        trace.mark(name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.grading.compare import count_calls
+from course_lib.grading.measure import count_calls
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want, rng
 
 EXERCISE = Exercise(

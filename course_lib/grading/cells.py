@@ -1,0 +1,163 @@
+"""Read notebook cells by `ast`: what each top-level statement binds, reads, and whether it is plain.
+
+Plain means that the statement gives the same result wherever it runs: def, class, import, and assignments of
+literals, lambdas and aliases. Everything else is computed at run time, and lives only in one notebook's memory.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import symtable
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+_PYTHON_MAGICS = ("%%time", "%%capture", "%%timeit", "%%prun")
+_PLAIN_EXPR = (
+    ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop,
+    ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.expr_context, ast.JoinedStr, ast.FormattedValue,
+)  # fmt: skip
+
+
+def is_plain_expr(node: ast.expr | None) -> bool:
+    """Literals, aliases (dotted names), lambdas and arithmetic on them; no call, no comprehension."""
+    if node is None or isinstance(node, ast.Lambda):
+        return True
+    if not isinstance(node, _PLAIN_EXPR):
+        return False
+    return all(is_plain_expr(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
+
+
+def is_stub(node: ast.stmt) -> bool:
+    """A function with no body yet (docstring, pass, ..., raise NotImplementedError), or a class of only such."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return all(_is_filler(statement) for statement in node.body)
+    if isinstance(node, ast.ClassDef):
+        inner = [s for s in node.body if not isinstance(s, ast.AnnAssign)]
+        return all(_is_filler(s) or is_stub(s) for s in inner)
+    return False
+
+
+def _is_filler(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Raise) and node.exc is not None:
+        return "NotImplementedError" in ast.unparse(node.exc)
+    return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One top-level statement of a cell."""
+
+    node: ast.stmt
+    text: str
+
+    @cached_property
+    def _table(self) -> symtable.SymbolTable:
+        return symtable.symtable(self.text, "<cell>", "exec")
+
+    @cached_property
+    def binds(self) -> frozenset[str]:
+        """Names this statement gives a value at the top level."""
+        symbols = self._table.get_symbols()
+        return frozenset(s.get_name() for s in symbols if s.is_assigned() or s.is_imported())
+
+    @cached_property
+    def patches(self) -> frozenset[str]:
+        """Names whose object it changes: `X` in `X.step = f`, `X["a"] = 1`."""
+        targets = self.node.targets if isinstance(self.node, ast.Assign) else []
+        return frozenset(
+            root for t in targets if isinstance(t, ast.Attribute | ast.Subscript) and (root := _root(t)) is not None
+        )
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """Names of the module it uses, at any depth; locals of its functions are not among them."""
+        return frozenset(_global_reads(self._table))
+
+    @property
+    def is_import(self) -> bool:
+        """An import."""
+        return isinstance(self.node, ast.Import | ast.ImportFrom)
+
+    @property
+    def is_star(self) -> bool:
+        """`from x import *`: may bind anything."""
+        return isinstance(self.node, ast.ImportFrom) and self.node.names[0].name == "*"
+
+    @property
+    def is_future(self) -> bool:
+        """`from __future__ import ...`."""
+        return isinstance(self.node, ast.ImportFrom) and self.node.module == "__future__"
+
+    @property
+    def is_plain(self) -> bool:
+        """Gives the same wherever it runs."""
+        return _is_plain(self.node)
+
+
+def _is_plain(node: ast.stmt) -> bool:
+    if isinstance(
+        node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Pass
+    ):
+        return True
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return is_plain_expr(node.value)
+    if isinstance(node, ast.Try):
+        inner = [*node.body, *node.orelse, *node.finalbody, *(s for h in node.handlers for s in h.body)]
+        return all(_is_plain(s) for s in inner)
+    if isinstance(node, ast.If):
+        return is_plain_expr(node.test) and all(_is_plain(s) for s in [*node.body, *node.orelse])
+    return False
+
+
+def _root(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _global_reads(table: symtable.SymbolTable) -> Iterator[str]:
+    top = table.get_type() == "module"
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (top or symbol.is_global()):
+            yield symbol.get_name()
+    for child in table.get_children():
+        yield from _global_reads(child)
+
+
+def clean(cell: str) -> str:
+    """Return the Python of a cell: magics and shell lines made harmless, line numbers kept."""
+    text = textwrap.dedent(cell)
+    first = text.lstrip().split("\n", 1)[0]
+    if first.startswith("%%"):
+        if not first.startswith(_PYTHON_MAGICS):
+            return ""
+        text = text.replace(first, "", 1)
+    text = re.sub(r"^(\s*)[%!?][^\n]*$", r"\1pass", text, flags=re.M)
+    text = re.sub(r"^(\s*)[\w.]+\?\??\s*$", r"\1pass", text, flags=re.M)
+    return re.sub(r"^(\s*[\w, ]+=\s*)[%!][^\n]*$", r"\1get_ipython()", text, flags=re.M)
+
+
+def statements(cell: str) -> list[Statement]:
+    """Split a cell into its top-level statements. Raises SyntaxError as Python does."""
+    text = clean(cell)
+    lines = text.splitlines()
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tree = compile(text, "<cell>", "exec", flags, dont_inherit=True)
+    assert isinstance(tree, ast.Module)
+    return [Statement(node, _text_of(node, lines, tree.body)) for node in tree.body if _is_sync(node)]
+
+
+def _is_sync(node: ast.stmt) -> bool:
+    defines = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    awaits = ast.Await | ast.AsyncFor | ast.AsyncWith
+    return defines or not any(isinstance(inner, awaits) for inner in ast.walk(node))
+
+
+def _text_of(node: ast.stmt, lines: list[str], body: list[ast.stmt]) -> str:
+    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+    last = node.end_lineno or first
+    shared = any(n is not node and n.lineno <= last and (n.end_lineno or 0) >= first for n in body)
+    return ast.unparse(node) if shared else "\n".join(lines[first - 1 : last])

@@ -1,0 +1,250 @@
+"""Close, inside a rank, what an exercise asks the student to write.
+
+Modules of the library are blocked at import and forgotten if already there; torch is never unloaded (it cannot be
+imported twice), its entry points are made to raise instead. This stops accidental and lazy use. What is reached is
+also noted, so that a swallowed error still counts. The judge's sandbox does not even have the closed files.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+ALWAYS = ("course_lib.grading.verdicts",)
+
+_PIPE = ("pipeline", "PipelineStage", "ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B")
+_STYLES = ("parallelize_module", "ColwiseParallel", "RowwiseParallel", "SequenceParallel", "PrepareModuleInput")
+TORCH: dict[str, tuple[str, ...]] = {
+    "ddp": (
+        "torch.nn.parallel.distributed:DistributedDataParallel",
+        "torch.nn.parallel.data_parallel:DataParallel",
+        "torch.distributed._composable.replicate:replicate",
+    ),
+    "fsdp": ("torch.distributed.fsdp:FullyShardedDataParallel", "torch.distributed.fsdp:fully_shard"),
+    "zero": ("torch.distributed.optim:ZeroRedundancyOptimizer",),
+    "checkpoint": (
+        "torch.utils.checkpoint:checkpoint",
+        "torch.utils.checkpoint:checkpoint_sequential",
+        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:checkpoint_wrapper",
+        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:apply_activation_checkpointing",
+    ),
+    "offload": ("torch.autograd.graph:save_on_cpu",),
+    "pipelining": tuple(f"torch.distributed.pipelining:{name}" for name in _PIPE),
+    "dtensor": (
+        "torch.distributed.tensor:distribute_tensor",
+        "torch.distributed.tensor:distribute_module",
+        "torch.distributed.tensor:DTensor.from_local",
+        *(f"torch.distributed.tensor.parallel:{name}" for name in _STYLES),
+        "torch.distributed.tensor.experimental:context_parallel",
+    ),
+    "mesh": ("torch.distributed.device_mesh:init_device_mesh", "torch.distributed.device_mesh:DeviceMesh"),
+    "join": ("torch.distributed.algorithms.join:Join",),
+    "sampler": ("torch.utils.data.distributed:DistributedSampler",),
+    "comm_hooks": (
+        "torch.distributed.algorithms.ddp_comm_hooks.default_hooks:allreduce_hook",
+        "torch.distributed.algorithms.ddp_comm_hooks.default_hooks:fp16_compress_hook",
+        "torch.distributed.algorithms.ddp_comm_hooks.default_hooks:bf16_compress_hook",
+    ),
+}
+
+# A collective: its functions in torch.distributed, the functional ones, methods of ProcessGroup, operators.
+_COLLECTIVES: dict[str, tuple[str, str, str, str]] = {
+    "all_reduce": (
+        "all_reduce all_reduce_coalesced",
+        "all_reduce all_reduce_inplace all_reduce_coalesced",
+        "allreduce allreduce_coalesced",
+        "allreduce_ allreduce_coalesced_",
+    ),
+    "broadcast": ("broadcast broadcast_object_list", "broadcast", "broadcast", "broadcast_"),
+    "reduce": ("reduce", "", "reduce", "reduce_"),
+    "all_gather": (
+        "all_gather all_gather_into_tensor all_gather_single all_gather_object all_gather_coalesced",
+        "all_gather_tensor all_gather_into_tensor_coalesced all_gather_tensor_autograd all_gather_inplace",
+        "allgather _allgather_base allgather_coalesced allgather_into_tensor_coalesced all_gather_single",
+        "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_",
+    ),
+    "reduce_scatter": (
+        "reduce_scatter reduce_scatter_tensor reduce_scatter_single",
+        "reduce_scatter_tensor reduce_scatter_tensor_coalesced reduce_scatter_tensor_autograd",
+        "reduce_scatter _reduce_scatter_base reduce_scatter_tensor_coalesced reduce_scatter_single",
+        "reduce_scatter_ _reduce_scatter_base_ reduce_scatter_tensor_coalesced_",
+    ),
+    "all_to_all": (
+        "all_to_all all_to_all_single",
+        "all_to_all_single all_to_all_single_autograd all_to_all_inplace",
+        "alltoall alltoall_base",
+        "alltoall_ alltoall_base_",
+    ),
+    "gather": ("gather gather_object", "", "gather", "gather_"),
+    "scatter": ("scatter scatter_object_list", "", "scatter", "scatter_"),
+    "send_recv": ("send recv isend irecv batch_isend_irecv", "", "send recv recv_anysource", "send recv_"),
+    "barrier": ("barrier monitored_barrier", "", "barrier monitored_barrier", "barrier"),
+}
+
+
+class ClosedHere(RuntimeError):
+    """The answer reached something it is asked to write."""
+
+
+class Guard(importlib.abc.MetaPathFinder):
+    """Block closed modules, make closed entry points raise, note what was reached."""
+
+    def __init__(self, exercise_id: str, closed: Sequence[str]) -> None:
+        """Sort the entries of `Exercise.closed`."""
+        self.exercise_id = exercise_id
+        self.reached: list[str] = []
+        self.modules = (*ALWAYS, *(_full_name(c) for c in closed if not c.startswith("torch:")))
+        self.entries = [entry for c in closed if c.startswith("torch:") for entry in torch_entries(c)]
+
+    def install(self) -> None:
+        """Close everything; call it after the program was imported and before the answer is loaded."""
+        sys.meta_path.insert(0, self)
+        self._forget_modules()
+        self.patch(entry for entry in self.entries if entry.partition(":")[0] in sys.modules)
+
+    def refuse(self, name: str) -> NoReturn:
+        """Note it and raise the one wording."""
+        self.reached.append(name)
+        raise ClosedHere(closed_message(self.exercise_id, name))
+
+    def is_closed(self, module: str) -> bool:
+        """True for a closed module and all modules below it."""
+        return any(module == m or module.startswith(m + ".") for m in self.modules)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Refuse closed modules; let torch's be imported, then close their entries."""
+        del target
+        if self.is_closed(fullname):
+            self.refuse(fullname)
+        mine = [e for e in self.entries if e.partition(":")[0] == fullname]
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path) if mine else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _PatchAfter(spec.loader, lambda: self.patch(mine))
+        return spec
+
+    def _forget_modules(self) -> None:
+        keep = ("course_lib.grading",)
+        for name, module in list(sys.modules.items()):
+            if not name.startswith("course_lib.") or (name.startswith(keep) and not self.is_closed(name)):
+                continue
+            if self.is_closed(name) or self._holds_closed(module):
+                del sys.modules[name]
+                parent, _, last = name.rpartition(".")
+                if hasattr(sys.modules.get(parent), last):
+                    delattr(sys.modules[parent], last)
+
+    def _holds_closed(self, module: types.ModuleType) -> bool:
+        owners = (getattr(value, "__module__", None) for value in list(vars(module).values()))
+        return any(isinstance(owner, str) and self.is_closed(owner) for owner in owners)
+
+    def patch(self, entries: Iterable[str]) -> None:
+        """Make entry points raise, wherever torch holds a reference to them."""
+        swaps: dict[int, tuple[Any, Any]] = {}
+        for entry in entries:
+            module_name, _, path = entry.partition(":")
+            owner: Any = sys.modules[module_name]
+            *outer, last = path.split(".")
+            for name in outer:
+                owner = getattr(owner, name, None)
+            found = getattr(owner, last, None)
+            name = f"{module_name}.{path}"
+            if isinstance(found, type):
+                self._close_class(found, name)
+            elif found is not None and not getattr(found, "__closed_here__", False):
+                stand_in = self._raising(name)
+                setattr(owner, last, stand_in)
+                if isinstance(found, types.FunctionType):
+                    swaps[id(found)] = (found, stand_in)
+        _swap_everywhere(swaps)
+
+    def _raising(self, name: str) -> Callable[..., Any]:
+        def closed(*_args: Any, **_kwargs: Any) -> NoReturn:
+            self.refuse(name)
+
+        closed.__closed_here__ = True  # type: ignore[attr-defined]
+        return closed
+
+    def _close_class(self, cls: type, name: str) -> None:
+        def subclassed(sub: type, **_: Any) -> None:
+            if not sub.__module__.startswith("torch."):
+                self.refuse(name)
+
+        cls.__init__ = self._raising(name)  # type: ignore[misc]
+        cls.__init_subclass__ = classmethod(subclassed)  # type: ignore[assignment]
+
+
+class _PatchAfter(importlib.abc.Loader):
+    """Run the real loader, then close what the module brought."""
+
+    def __init__(self, loader: importlib.abc.Loader, after: Callable[[], None]) -> None:
+        self.loader = loader
+        self.after = after
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        self.loader.exec_module(module)
+        self.after()
+
+
+def closed_message(exercise_id: str, name: str) -> str:
+    """The one wording for reaching what is closed."""
+    return f"exercise {exercise_id} asks you to write this; {name} is closed here. Write it with what stays open."
+
+
+def torch_entries(closed: str) -> tuple[str, ...]:
+    """Resolve "torch:ddp" or "torch:collectives:all_reduce" to "module:attribute" entries.
+
+    Raises: ValueError for a group that does not exist.
+    """
+    group, _, collective = closed.removeprefix("torch:").partition(":")
+    if group in TORCH and not collective:
+        return TORCH[group]
+    if group != "collectives" or collective not in _COLLECTIVES:
+        known = sorted([*TORCH, *(f"collectives:{name}" for name in _COLLECTIVES)])
+        raise ValueError(f"closed entries of torch are {known}; got {closed!r}. Use one, or add it to closed.py.")
+    functions, functional, methods, operators = (words.split() for words in _COLLECTIVES[collective])
+    c10d, core = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"
+    return (
+        *(f"{c10d}:{name}" for name in functions),
+        *(f"torch.distributed._functional_collectives:{name}" for name in functional),
+        *(f"torch.distributed.nn.functional:{name}" for name in functions),
+        *(f"{core}:{owner}.{name}" for owner in ("ProcessGroup", "Backend") for name in methods),
+        *(f"torch:ops.c10d.{name}" for name in operators),
+    )
+
+
+def closed_ops(closed: Sequence[str]) -> frozenset[str]:
+    """Names under which closed collectives appear in a trace: the net below the patched entry points."""
+    names = {c.rpartition(":")[2] for c in closed if c.startswith("torch:collectives:")}
+    tables = {
+        "all_gather": ("all_gather", "all_gather_single"),
+        "reduce_scatter": ("reduce_scatter", "reduce_scatter_single"),
+        "all_to_all": ("all_to_all", "all_to_all_single"),
+        "send_recv": ("send", "recv"),
+    }
+    return frozenset(op for name in names for op in tables.get(name, (name,)))
+
+
+def _full_name(module: str) -> str:
+    return module if module.startswith("course_lib") else f"course_lib.{module}"
+
+
+def _swap_everywhere(swaps: dict[int, tuple[Any, Any]]) -> None:
+    """Replace functions in every torch module that imported them by name."""
+    if not swaps:
+        return
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] != "torch" or not isinstance(module, types.ModuleType):
+            continue
+        for key, value in list(vars(module).items()):
+            if id(value) in swaps and swaps[id(value)][0] is value:
+                setattr(module, key, swaps[id(value)][1])

@@ -1,0 +1,225 @@
+"""Compare what ranks hold with the oracle, and say what kind of mistake it looks like.
+
+Tolerances are fixed. Data are float64 and of order one: adding in another order moves a result by about 1e-15,
+the mistakes of this course by more than 1e-6. 1e-9 of the largest entry leaves room on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from course_lib.grading.exercise import Array, Case, Part, RankData, Want
+
+TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 5e-3, "bfloat16": 3e-2}
+_NUMBER = (int, float)
+
+
+def gate_parts(case: Case, got: list[RankData], want: Mapping[str, Any]) -> list[Part]:
+    """Compare every public name of the oracle on every rank; returns failing gates only, shape before values."""
+    failing = [
+        part
+        for name, value in want.items()
+        if not name.startswith("_")
+        for part in [compare(name, case, got, value if isinstance(value, Want) else Want(value))]
+        if part is not None
+    ]
+    return sorted(failing, key=lambda part: ("shape", "dtype", "values", "gradients").index(part.name))
+
+
+def compare(name: str, case: Case, got: list[RankData], want: Want) -> Part | None:
+    """Compare one name on every rank; None if all hold what they must."""
+    gate = "gradients" if name.startswith("grad:") else "values"
+    label = name.removeprefix("grad:")
+    words = f"gradient of `{label}`" if gate == "gradients" else f"`{label}`"
+    if isinstance(want.on(0), np.ndarray):
+        early = _form(words, name, got, want)
+        if early is not None:
+            return early
+        seen = [data.tensors[name] for data in got]
+        tolerance = min(TOLERANCE.get(data.dtypes.get(name, "float64"), 1e-9) for data in got)
+    else:
+        plain = [_plain(name, data) for data in got]
+        arrays = [_numeric(p, want.on(r)) for r, p in enumerate(plain)]
+        if any(a is None for a in arrays):
+            return _plain_part(gate, words, plain, want)
+        seen, tolerance = [a for a in arrays if a is not None], 1e-9
+        want = _as_arrays(want, len(got))
+    wrong = [r for r, array in enumerate(seen) if not close(array, want.on(r), tolerance)]
+    if not wrong:
+        return None
+    finger = fingerprint(case, seen, want, wrong, tolerance)
+    return Part(gate, False, _value_message(words, case, seen, want, wrong, finger), gate=True)
+
+
+def close(got: Array, want: Any, tolerance: float) -> bool:
+    """Equal within `tolerance` of the largest entry of `want`; integers and booleans exactly."""
+    target = np.asarray(want)
+    if got.shape != target.shape:
+        return False
+    if got.size == 0:
+        return True
+    if got.dtype.kind in "iub" and target.dtype.kind in "iub":
+        return bool(np.array_equal(got, target))
+    scale = float(np.max(np.abs(target), initial=0.0, where=np.isfinite(target)))
+    return bool(np.allclose(got, target, rtol=0, atol=tolerance * (scale or 1.0), equal_nan=True))
+
+
+def _form(words: str, name: str, got: list[RankData], want: Want) -> Part | None:
+    """Presence, shape and dtype of a tensor on every rank."""
+    for rank, data in enumerate(got):
+        target = want.on(rank)
+        if name not in data.tensors:
+            seen = data.values.get(name, "nothing")
+            text = f"{words} must be a tensor of shape {target.shape}; rank {rank} has {_short(seen)}."
+            return Part("shape", False, text, gate=True)
+        array = data.tensors[name]
+        if array.shape != target.shape:
+            text = f"{words} must have shape {target.shape} on rank {rank}; got {array.shape}."
+            return Part("shape", False, text, gate=True)
+        dtype = data.dtypes.get(name, str(array.dtype))
+        if dtype != str(target.dtype) and not (dtype == "bfloat16" and target.dtype == np.float32):
+            text = f"{words} must have dtype {target.dtype} on rank {rank}; got {dtype}. Keep the dtype of the input."
+            return Part("dtype", False, text, gate=True)
+    return None
+
+
+def fingerprint(case: Case, got: Sequence[Array], want: Want, wrong: list[int], tolerance: float) -> str:
+    """Name the mistake if it is a known one; "" if not."""
+    n = case.world_size
+
+    def all_match(make: Any) -> bool:
+        return all(close(got[r], make(r), tolerance) for r in wrong)
+
+    def target(r: int) -> Any:
+        return np.asarray(want.on(r), dtype=np.float64)
+
+    if any(not np.all(np.isfinite(got[r])) for r in wrong if got[r].dtype.kind == "f"):
+        return "it holds NaN or infinity."
+    for words, value in want.near.items():
+        if all_match(lambda r, v=value: v[r] if isinstance(v, list) else v):
+            return f"this is what you get if {words}."
+    if want.alone is not None and n > 1 and all_match(lambda r: want.alone[r]):  # type: ignore[index]
+        return f"rank {wrong[0]} holds its own value: nothing was communicated."
+    if n > 1 and wrong == list(range(1, n)):
+        return "right on rank 0 only: does every rank get the result?"
+    if n > 1 and _scaled(got, target, wrong, n, tolerance):
+        return f"off by exactly {n} = world_size: did you average?"
+    if n > 1 and _scaled(got, target, wrong, 1 / n, tolerance):
+        return f"too small by exactly {n} = world_size: divided by it where a sum was asked, or divided twice?"
+    if n > 1 and _scaled(got, target, wrong, 1 / n**2, tolerance):
+        return f"too small by exactly {n}^2: divided by world_size twice?"
+    if _scaled(got, target, wrong, 2, tolerance):
+        return "doubled: was it summed twice?"
+    if all(not np.any(got[r]) for r in wrong):
+        return "it is all zeros: was it ever filled?"
+    if all_match(lambda r: -target(r)):
+        return "it has the wrong sign."
+    for shift in range(1, n):
+        if want.per_rank and all_match(lambda r, s=shift: want.on((r + s) % n)):
+            return f"rank {wrong[0]} holds what belongs to rank {(wrong[0] + shift) % n}."
+    return ""
+
+
+def _scaled(got: Sequence[Array], target: Any, wrong: list[int], factor: float, tolerance: float) -> bool:
+    """Every entry that is wrong is `factor` times its target, and some target is not zero."""
+    found = False
+    for r in wrong:
+        want, have = target(r), np.asarray(got[r], dtype=np.float64)
+        if have.shape != want.shape:
+            return False
+        scale = tolerance * (float(np.max(np.abs(want), initial=0.0)) or 1.0)
+        off = np.abs(have - want) > scale
+        if not np.all(np.abs(have - factor * want)[off] <= scale * max(factor, 1.0)):
+            return False
+        found = found or bool(np.any(off))
+    return found
+
+
+def _value_message(
+    words: str, case: Case, got: Sequence[Array], want: Want, wrong: list[int], finger: str
+) -> str:
+    rank = wrong[0]
+    target = np.asarray(want.on(rank))
+    where = f"rank {rank}" if len(wrong) == 1 else f"ranks {_join(wrong)}"
+    who = "every rank" if len(wrong) == case.world_size and len(wrong) > 1 else where
+    text = f"{words} must equal the one-process result on every rank; wrong on {who}: {_first_difference(got[rank], target, rank)}."
+    return f"{text} {finger[:1].upper()}{finger[1:]}".rstrip()
+
+
+def _first_difference(got: Array, want: Array, rank: int) -> str:
+    if got.shape != want.shape:
+        return f"rank {rank} has shape {got.shape}, expected {want.shape}"
+    if got.ndim == 0 or got.size == 1:
+        return f"rank {rank} got {_number(got.item())}, expected {_number(want.item())}"
+    error = np.abs(got.astype(np.float64) - want.astype(np.float64))
+    at = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.nan_to_num(error, nan=np.inf))), error.shape))
+    index = ", ".join(map(str, at))
+    return f"rank {rank} got {_number(got[at].item())} at [{index}], expected {_number(want[at].item())}"
+
+
+def _plain(name: str, data: RankData) -> Any:
+    if name in data.tensors:
+        return f"<Tensor of shape {data.tensors[name].shape}>"
+    return data.values.get(name, "<nothing>")
+
+
+def _numeric(seen: Any, want: Any) -> Array | None:
+    """`seen` as an array if it is a number or a list of numbers of the form of `want`."""
+    if isinstance(want, bool) or isinstance(seen, bool):
+        return None
+    if isinstance(want, _NUMBER) and isinstance(seen, _NUMBER):
+        return np.asarray(seen)
+    if not (isinstance(want, list | tuple) and isinstance(seen, list) and len(want) == len(seen) > 0):
+        return None
+    if all(isinstance(x, _NUMBER) and not isinstance(x, bool) for x in [*want, *seen]):
+        return np.asarray(seen)
+    return None
+
+
+def _as_arrays(want: Want, world_size: int) -> Want:
+    value = [np.asarray(want.on(r)) for r in range(world_size)]
+    alone = None if want.alone is None else [np.asarray(a) for a in want.alone]
+    return Want(value, per_rank=True, alone=alone, near=want.near)
+
+
+def _plain_part(gate: str, words: str, seen: list[Any], want: Want) -> Part | None:
+    wrong = [r for r, value in enumerate(seen) if not same_plain(value, want.on(r))]
+    if not wrong:
+        return None
+    rank = wrong[0]
+    finger = " Right on rank 0 only: does every rank get the result?" if wrong == list(range(1, len(seen))) else ""
+    return Part(
+        gate,
+        False,
+        f"{words} must be {_short(want.on(rank))} on rank {rank}; got {_short(seen[rank])}.{finger}",
+        gate=True,
+    )
+
+
+def same_plain(got: Any, want: Any) -> bool:
+    """Equal plain data; floats within the tolerance, tuples equal to lists."""
+    if isinstance(want, bool) or isinstance(got, bool) or want is None:
+        return got is want
+    if isinstance(want, _NUMBER) and isinstance(got, _NUMBER):
+        return close(np.asarray(got), want, 1e-9)
+    if isinstance(want, list | tuple):
+        return isinstance(got, list) and len(got) == len(want) and all(map(same_plain, got, want))
+    if isinstance(want, dict):
+        return isinstance(got, dict) and got.keys() == want.keys() and all(same_plain(got[k], want[k]) for k in want)
+    return bool(got == want)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _join(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"

@@ -1,0 +1,240 @@
+"""What a check does inside a rank: close, load the answer, run the program, hand back plain data.
+
+Each rank takes its own shard from a file that it then removes; nobody starts before all have taken theirs, so a
+rank never sees another's data. Neither oracle nor seed is here.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import linecache
+import os
+import pickle
+import sys
+import time
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from course_lib.grading.closed import ClosedHere, Guard
+from course_lib.grading.exercise import Array
+from course_lib.grading.probe import Probe
+from course_lib.grading.source import FromSource, Refusal, not_defined, not_written
+
+_MODULE = "student_answer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What the parent tells every rank.
+
+    Attributes:
+        exercise_id: names the program.
+        symbol: what the answer defines.
+        signature: how the program calls it, "" for any.
+        closed: what the answer may not reach.
+        answer: source text, or a pickled object.
+        params: of the case.
+        inbox: folder with one file of inputs a rank.
+        program: module that holds the program.
+    """
+
+    exercise_id: str
+    symbol: str
+    signature: str
+    closed: tuple[str, ...]
+    answer: FromSource | bytes
+    params: dict[str, Any]
+    inbox: str
+    program: str
+
+
+class NotWritten(Exception):
+    """The answer ran into an unfilled stub."""
+
+
+def rank_job(job: Job) -> dict[str, Any]:
+    """Run one case on this rank. Returns {"refused": (gate, text)} or tensors, values, mutated, reached."""
+    arrays = _take_inputs(job.inbox)
+    program = importlib.import_module(job.program).program
+    guard = Guard(job.exercise_id, job.closed)
+    guard.install()
+    try:
+        impl = prepare(load(job), job)
+    except ClosedHere as error:
+        return {"refused": ("closed", str(error))}
+    except Refusal as refusal:
+        return {"refused": (refusal.gate, refusal.message)}
+    inputs = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    probe = Probe(rank=dist.get_rank(), world_size=dist.get_world_size())
+    out = program(impl, job.params, inputs, probe)
+    mutated = [name for name, array in arrays.items() if not _same(inputs[name], array)]
+    return {**plain_output(out), "mutated": mutated, "reached": guard.reached}
+
+
+def _take_inputs(inbox: str) -> dict[str, Array]:
+    path = os.path.join(inbox, f"{dist.get_rank()}.npz")
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    os.remove(path)
+    while os.listdir(inbox):
+        time.sleep(0.001)
+    return arrays
+
+
+def _same(tensor: torch.Tensor, array: Array) -> bool:
+    now = tensor.detach().numpy()
+    return now.shape == array.shape and now.tobytes() == np.ascontiguousarray(array).tobytes()
+
+
+def load(job: Job) -> Any:
+    """Bring the answer to life in this rank.
+
+    Raises: Refusal, ClosedHere.
+    """
+    try:
+        if isinstance(job.answer, bytes):
+            return pickle.loads(job.answer)
+        return _execute(job.answer)
+    except (ClosedHere, Refusal):
+        raise
+    except NotImplementedError as error:
+        raise not_written(job.exercise_id) from error
+    except Exception as error:
+        raise Refusal(
+            "implemented",
+            f"the cell that defines `{job.symbol}` must run by itself; got {type(error).__name__}: {error}. "
+            "Restart the kernel, run from the top, and repair what fails.",
+        ) from error
+
+
+def _execute(source: FromSource) -> Any:
+    """Execute source text in a fresh module that tracebacks and `inspect` can read."""
+    filename = f"<answer {source.symbol}>"
+    linecache.cache[filename] = (len(source.text), None, source.text.splitlines(True), filename)
+    module = types.ModuleType(_MODULE)
+    module.__file__ = filename
+    sys.modules[_MODULE] = module
+    exec(compile(source.text, filename, "exec", dont_inherit=True), module.__dict__)
+    if not hasattr(module, source.symbol):
+        raise not_defined(source.symbol)
+    return getattr(module, source.symbol)
+
+
+def prepare(obj: Any, job: Job) -> Any:
+    """Check that the answer is callable as the program calls it; a function that returns None is not written.
+
+    Raises: Refusal.
+    """
+    if not callable(obj):
+        raise Refusal(
+            "implemented",
+            f"`{job.symbol}` must be a function or a class; got {type(obj).__name__}. Define it with def or class.",
+        )
+    if job.signature:
+        check_signature(obj, job.symbol, job.signature)
+    if isinstance(obj, type) or job.symbol.endswith("_") or _is_generator(obj):
+        return obj
+    return _needs_value(obj, job)
+
+
+def _is_generator(obj: Any) -> bool:
+    return inspect.isgeneratorfunction(obj) or isinstance(obj, functools.partial)
+
+
+def _needs_value(obj: Callable[..., Any], job: Job) -> Callable[..., Any]:
+    @functools.wraps(obj)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        value = obj(*args, **kwargs)
+        if value is None and job.signature.partition("->")[2].strip() != "None":
+            raise NotWritten(
+                f"exercise {job.exercise_id} is not written yet, or lacks its `return`: `{job.symbol}` must return "
+                "a value; got None. Fill in its cell, run it, then check again."
+            )
+        return value
+
+    return checked
+
+
+def check_signature(obj: Any, symbol: str, wanted: str) -> None:
+    """Check that `obj` can be called with the parameters of `wanted`, "(module, *, bucket_bytes=1)".
+
+    Raises: Refusal.
+    """
+    head = wanted.partition("->")[0].strip()
+    parameters = _parameters(head)
+    try:
+        actual = inspect.signature(obj)
+    except (TypeError, ValueError):
+        return
+    required = [p for p in parameters if p.default is p.empty]
+    for chosen in (required, parameters):
+        args = [None for p in chosen if p.kind is not p.KEYWORD_ONLY]
+        try:
+            actual.bind(*args, **{p.name: None for p in chosen if p.kind is p.KEYWORD_ONLY})
+        except TypeError as error:
+            raise Refusal(
+                "signature",
+                f"`{symbol}` must accept {symbol}{head}; got {symbol}{actual} ({error}). "
+                "Restore the parameters of the stub.",
+            ) from error
+
+
+def _parameters(text: str) -> list[inspect.Parameter]:
+    """Read "(module, *, bucket_bytes=1)" without executing it."""
+    node = ast.parse(f"def f{text}: ...").body[0]
+    assert isinstance(node, ast.FunctionDef)
+    kind = inspect.Parameter
+    spec = node.args
+    plain = [*spec.posonlyargs, *spec.args]
+    first_default = len(plain) - len(spec.defaults)
+    out = [
+        kind(a.arg, kind.POSITIONAL_OR_KEYWORD, default=None if i >= first_default else kind.empty)
+        for i, a in enumerate(plain)
+    ]
+    for a, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True):
+        out.append(kind(a.arg, kind.KEYWORD_ONLY, default=kind.empty if default is None else None))
+    return out
+
+
+def plain_output(out: Any) -> dict[str, Any]:
+    """Turn what a program returns into arrays and plain values."""
+    tensors: dict[str, Array] = {}
+    dtypes: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    for name, value in out.items():
+        if isinstance(value, torch.Tensor):
+            dtypes[name] = str(value.dtype).removeprefix("torch.")
+            tensors[name] = to_array(value)
+        else:
+            values[name] = to_plain(value)
+    return {"tensors": tensors, "values": values, "dtypes": dtypes}
+
+
+def to_array(tensor: torch.Tensor) -> Array:
+    """Copy a tensor into an array of its own; bfloat16, which numpy lacks, becomes float32."""
+    plain = torch.Tensor.detach(tensor).cpu()
+    if plain.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+        plain = plain.float()
+    return np.array(plain.resolve_conj().resolve_neg().numpy())
+
+
+def to_plain(value: Any) -> Any:
+    """JSON-able data; anything else becomes the name of its type, "<Tensor>"."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int | float | np.number):
+        return value.item() if isinstance(value, np.number) else value + 0
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return [to_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    return str(value) if isinstance(value, torch.dtype) else f"<{type(value).__name__}>"

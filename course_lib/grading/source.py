@@ -1,0 +1,273 @@
+"""What counts as the student's answer: one rule, applied to an object in a kernel and to the cells of a file.
+
+An answer may use modules, functions and classes of the notebook (these in turn by the same rule), literals,
+lambdas, aliases, and what its own cell computes. Any other notebook variable exists only in the memory of one
+kernel: the judge, which reads the file, would not have it. So both refuse it, with the same words.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import linecache
+import re
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from course_lib.grading.cells import Statement, is_stub, statements
+
+
+class Refusal(Exception):
+    """The answer cannot be run at all: `gate` says which gate fails, the text is for the student."""
+
+    def __init__(self, gate: str, message: str) -> None:
+        """Keep gate and message apart."""
+        super().__init__(message)
+        self.gate = gate
+        self.message = message
+
+
+@dataclass(frozen=True)
+class FromObject:
+    """An answer that lives in this kernel; travels to the ranks by value."""
+
+    obj: Any
+
+
+@dataclass(frozen=True)
+class FromSource:
+    """An answer as text, executed in each rank in a fresh module."""
+
+    text: str
+    symbol: str
+
+
+def uses_variable(symbol: str, name: str) -> Refusal:
+    """The one wording for a notebook variable that the judge cannot have."""
+    return Refusal(
+        "implemented",
+        f"`{symbol}` uses notebook variable `{name}`, computed at run time; "
+        "pass it as an argument or compute it inside.",
+    )
+
+
+def not_written(exercise_id: str) -> Refusal:
+    """The one wording for an unfilled stub."""
+    return Refusal(
+        "implemented", f"exercise {exercise_id} is not written yet: fill in its cell, run it, then check again."
+    )
+
+
+def not_defined(symbol: str) -> Refusal:
+    """The one wording for a missing or renamed symbol."""
+    return Refusal(
+        "implemented",
+        f"`{symbol}` must be defined; no cell that was run defines it. "
+        f"Run the exercise's cell (and the cells above it), and keep the name `{symbol}`.",
+    )
+
+
+def parse(cells: Iterable[str]) -> list[list[Statement]]:
+    """Split cells into statements; a cell that is not Python counts as empty."""
+    out = []
+    for cell in cells:
+        try:
+            out.append(statements(cell))
+        except (SyntaxError, ValueError):
+            out.append([])
+    return out
+
+
+def definitions(cells: list[str], symbol: str, exercise_id: str = "") -> str:
+    """Take the definition of `symbol` with everything it needs from the cells of a notebook, as one source text.
+
+    Raises: Refusal if it is missing, unfilled, or uses what another cell computes.
+    """
+    parsed = parse(cells)
+    answer = _last_cell_binding(parsed, symbol, len(parsed) - 1)
+    if answer is None:
+        raise _syntax_refusal(cells, symbol) or not_defined(symbol)
+    if _only_stubs(parsed[answer], symbol):
+        raise not_written(exercise_id or symbol)
+    taken = _closure(parsed, symbol, answer)
+    body = [s for cell, row in enumerate(parsed) for i, s in enumerate(row) if (cell, i) in taken or s.is_future]
+    body.sort(key=lambda s: not s.is_future)
+    return "\n\n".join(s.text for s in body) + "\n"
+
+
+def _only_stubs(row: list[Statement], symbol: str) -> bool:
+    found = [s for s in row if symbol in s.binds]
+    return bool(found) and is_stub(found[-1].node)
+
+
+def _last_cell_binding(parsed: list[list[Statement]], name: str, upto: int) -> int | None:
+    rows = [i for i in range(upto, -1, -1) if any(name in s.binds for s in parsed[i])]
+    return rows[0] if rows else None
+
+
+def _closure(parsed: list[list[Statement]], symbol: str, answer: int) -> set[tuple[int, int]]:
+    """Positions of the statements that `symbol` needs."""
+    taken: set[tuple[int, int]] = set()
+    seen: set[str] = set()
+    todo = [symbol]
+    unresolved = False
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        # A notebook is run from the top: what stands at or above the answer wins over what comes later.
+        cell = _last_cell_binding(parsed, name, answer)
+        if cell is None:
+            cell = _last_cell_binding(parsed, name, len(parsed) - 1)
+        if cell is None:
+            unresolved = unresolved or not hasattr(builtins, name)
+            continue
+        for where, statement in _bindings(parsed, name, cell, answer):
+            if where[0] != answer and not statement.is_plain:
+                raise uses_variable(symbol, name)
+            taken.add(where)
+            todo.extend(statement.reads)
+    if unresolved:
+        taken |= {(c, i) for c, row in enumerate(parsed) for i, s in enumerate(row) if s.is_star}
+    return taken
+
+
+def _bindings(
+    parsed: list[list[Statement]], name: str, cell: int, answer: int
+) -> list[tuple[tuple[int, int], Statement]]:
+    """The statements that give `name` its value: those of one cell, and patches up to the answer's cell."""
+    here = [((cell, i), s) for i, s in enumerate(parsed[cell]) if name in s.binds]
+    if here[-1][1].is_import:
+        return here[-1:]
+    later = range(cell, max(cell, answer) + 1)
+    return here + [((c, i), s) for c in later for i, s in enumerate(parsed[c]) if name in s.patches]
+
+
+def _syntax_refusal(cells: list[str], symbol: str) -> Refusal | None:
+    pattern = re.compile(rf"^\s*(def|class)\s+{re.escape(symbol)}\b", re.M)
+    for cell in cells:
+        if pattern.search(cell):
+            try:
+                statements(cell)
+            except SyntaxError as error:
+                where = f"line {error.lineno} of its cell: {error.msg}"
+                return Refusal("implemented", f"`{symbol}` must be valid Python; syntax error in {where}. Repair it.")
+    return None
+
+
+def check_object(obj: Any, symbol: str, exercise_id: str) -> None:
+    """Apply the rule of `definitions` to a function or class of this kernel.
+
+    Raises: Refusal, with the words `definitions` uses.
+    """
+    home = getattr(obj, "__module__", None)
+    names = _globals_of(obj)
+    if names is None or (home or "").split(".")[0] in ("course_lib", "torch"):
+        return
+    own = _cell_of(obj)
+    name = getattr(obj, "__name__", symbol)
+    bound = [s for s in own if name in s.binds]
+    if bound and is_stub(bound[-1].node):
+        raise not_written(exercise_id)
+    others = parse(cell for cell in names.get("In", []) if isinstance(cell, str))
+    _walk(obj, name, own, others, names, symbol)
+
+
+def _walk(
+    obj: Any, name: str, own: list[Statement], others: list[list[Statement]], names: Mapping[str, Any], symbol: str
+) -> None:
+    home = getattr(obj, "__module__", None)
+    seen: set[str] = {name}
+    todo = _reads_of(obj, name, own)
+    while todo:
+        ref = todo.pop()
+        if ref in seen or ref not in names:
+            continue
+        seen.add(ref)
+        value = names[ref]
+        in_answer = [s for s in own if ref in s.binds or ref in s.patches]
+        if isinstance(value, type | types.FunctionType) and getattr(value, "__module__", None) == home:
+            todo |= _reads_of(value, ref, _cell_of(value))
+        elif isinstance(value, types.ModuleType | types.BuiltinFunctionType | type | types.FunctionType):
+            continue
+        elif in_answer:
+            todo |= {r for s in in_answer for r in s.reads}
+        else:
+            todo |= _reads_of_variable(ref, value, others, symbol)
+
+
+def _reads_of_variable(ref: str, value: Any, others: list[list[Statement]], symbol: str) -> set[str]:
+    """What a variable from another cell depends on; refuses one that was computed."""
+    for row in reversed(others):
+        bound = [s for s in row if ref in s.binds or ref in s.patches]
+        if not bound:
+            continue
+        if not all(s.is_plain for s in bound):
+            raise uses_variable(symbol, ref)
+        return {r for s in bound for r in s.reads}
+    if not is_literal(value):
+        raise uses_variable(symbol, ref)
+    return set()
+
+
+def is_literal(value: Any) -> bool:
+    """Numbers, strings, None and containers of them."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(is_literal(item) for item in value)
+    if isinstance(value, dict):
+        return all(is_literal(k) and is_literal(v) for k, v in value.items())
+    return value is None or value is ... or type(value) in (bool, int, float, complex, str, bytes)
+
+
+def _functions_of(obj: Any) -> list[types.FunctionType]:
+    """The functions a function or class is made of."""
+    if isinstance(obj, types.FunctionType):
+        inner = [c.cell_contents for c in obj.__closure__ or () if _filled(c)]
+        return [obj, *(f for f in inner if isinstance(f, types.FunctionType) and f is not obj)]
+    if not isinstance(obj, type):
+        return []
+    found: list[types.FunctionType] = []
+    for value in vars(obj).values():
+        for f in (value, *(getattr(value, a, None) for a in ("__func__", "fget", "fset", "func"))):
+            if isinstance(f, types.FunctionType) and f.__module__ == obj.__module__:
+                found.append(f)
+    return found
+
+
+def _filled(cell: types.CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _globals_of(obj: Any) -> dict[str, Any] | None:
+    functions = _functions_of(obj)
+    return functions[0].__globals__ if functions else None
+
+
+def _cell_of(obj: Any) -> list[Statement]:
+    """The statements of the cell (or file) that defines `obj`, through linecache; empty if unknown."""
+    for function in _functions_of(obj):
+        text = "".join(linecache.getlines(function.__code__.co_filename))
+        if text:
+            return parse([text])[0]
+    return []
+
+
+def _reads_of(obj: Any, name: str, cell: list[Statement]) -> set[str]:
+    """Names a definition uses: by its source (decorators, defaults, bases too), else by its bytecode."""
+    bound = [s for s in cell if name in s.binds or name in s.patches]
+    if bound:
+        return {r for s in bound for r in s.reads}
+    return {n for f in _functions_of(obj) for n in _names_of_code(f.__code__)}
+
+
+def _names_of_code(code: types.CodeType) -> set[str]:
+    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
+    here = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return here.union(*(_names_of_code(c) for c in inner))
