@@ -165,7 +165,7 @@ def _choose_device(device: str, world_size: int) -> str:
 def _load_trace(world: World) -> "Trace":
     from course_lib.comm.trace import Trace
 
-    return Trace.from_plain([ship.loads(world.read(f"trace.{r}")) for r in range(world.world_size)])
+    return Trace.gather(ship.loads(world.read(f"trace.{r}")) for r in range(world.world_size))
 
 
 def print_output(stdout: list[str], stderr: list[str], limit: int | None = None) -> None:

@@ -3,11 +3,11 @@
 import linecache
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from course_lib.comm.hang import Mismatch, RankState, WaitGraph
-from course_lib.comm.intercept import CommCall, Site
+from course_lib.comm.intercept import CommCall
 
 _ORDER = "Every rank of a group must make the same calls, in the same order, with the same shapes and dtypes."
 
@@ -20,7 +20,7 @@ def names(ranks: Iterable[int]) -> str:
     return f"ranks {', '.join(listed[:-1])} and {listed[-1]}"
 
 
-def where(site: Site | list[Any] | None) -> str:
+def where(site: Sequence[Any] | None) -> str:
     """'cell [5], line 3, in step: dist.all_reduce(t)' or 'file.py:3, in step: ...'."""
     if not site or not site[0]:
         return "an unknown line"
@@ -169,7 +169,7 @@ def _exit(code: int | None) -> str:
         name = signal.Signals(-code).name
         why = {
             "SIGKILL": " (killed from outside, or out of memory)",
-            "SIGABRT": " (aborted inside gloo or C++)",
+            "SIGABRT": " (aborted inside C++)",
         }
         return f"signal {name}{why.get(name, '')}"
     return f"its process ended with exit code {code} (os._exit?)"
@@ -186,7 +186,7 @@ def failure_report(graph: WaitGraph) -> tuple[str, int]:
     lines = [head[0].upper() + head[1:], *_frames(failure)]
     rest = [r for r in failed if r not in same]
     lines += [f"  rank {r} then raised {_one_line(graph.ranks[r])}" for r in rest]
-    waiting = [r for r in graph_waiters(graph)]
+    waiting = graph_waiters(graph)
     lines += ["As a consequence:"] * bool(waiting) + _who(graph, waiting)
     return "\n".join(lines), first
 

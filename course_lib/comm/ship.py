@@ -46,7 +46,8 @@ def dump_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     except Exception as error:
         name, value, cause = _culprit(fn, args, error)
         raise ValueError(
-            f"everything a rank needs must be picklable; got {name} of type {type(value).__name__} ({cause}). "
+            f"everything a rank needs must be picklable; got {name} of type {type(value).__name__} "
+            f"({cause}). "
             "Build it inside the function, on each rank, or pass the plain data it is made from."
         ) from error
 

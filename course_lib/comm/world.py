@@ -328,8 +328,8 @@ def _context() -> Any:
 @contextlib.contextmanager
 def _without_main_file() -> Iterator[None]:
     """Hide that `__main__` is a file, or each rank would run the user's script once more."""
-    main = sys.modules["__main__"].__dict__
-    hidden = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
+    main: dict[str, Any] = sys.modules["__main__"].__dict__
+    hidden: dict[str, Any] = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
     try:
         main["__spec__"] = None
         yield
