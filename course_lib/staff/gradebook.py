@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nbgrader.apps import NbGraderAPI
+from nbgrader.apps import NbGraderAPI, ZipCollectApp
 from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import ClearSolutions, SaveCells
+from nbgrader.utils import temp_attrs
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
@@ -66,9 +67,24 @@ class Course:
         self._must(self.api.generate_assignment(lab), f"releasing {lab}")
         return self.root / "notebooks" / lab / f"{lab}.ipynb"
 
-    def submitted(self, student: str, lab: str) -> Path:
-        """Return where the submission of `student` lies."""
-        return self.root / "grading" / "submitted" / student / lab / f"{lab}.ipynb"
+    def hand_in(self, student: str, lab: str, text: str) -> Path:
+        """Put a notebook where a download from a learning platform would put it."""
+        name = f"{student}_attempt_2026-01-15-12-00-00_{lab}.ipynb"
+        path = self.root / "grading" / "downloaded" / lab / "archive" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def collect(self, lab: str) -> list[str]:
+        """Sort the downloaded notebooks of `lab` by student; return the students."""
+        with temp_attrs(self.api.coursedir, assignment_id=lab):
+            app = ZipCollectApp(config=self.api.config, coursedir=self.api.coursedir)
+            app.log_level = "ERROR"
+            app.force = True
+            app.init_plugins()
+            app.extract_archive_files()
+            app.process_extracted_files()
+        return sorted(self.api.get_submitted_students(lab))
 
     def autograde(self, student: str, lab: str) -> Path:
         """Run and score one submission; return the graded notebook."""

@@ -1,0 +1,217 @@
+"""`course demo`: four submissions of lab 03, from hand-in to feedback, and whether each got what it deserves.
+
+The four are made from the release notebook by filling in answers of the zoo: a correct one, one whose DDP
+never overlaps communication with backward, one that sums gradients instead of averaging them, and one that
+hangs on one rank. They go through nbgrader as a class's would: released, collected, autograded, fed back.
+The gradebook's scores are compared with what each answer must lose; a difference is a failure of the
+demonstration.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nbformat
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from course_lib.staff import build
+from course_lib.staff.gradebook import Course
+from course_lib.staff.source import Catalog, notebook_of
+from course_lib.staff.submissions import GradedCell, answers_of, filled_in, graded_cells
+
+LAB = "03_data_parallel"
+FOLDER = Path("grading") / "demo"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """One student of the demonstration.
+
+    Attributes
+        student: id in the gradebook.
+        story: what the student did, in a few words.
+        exercise: whose answer differs from the reference, "" for none.
+        wrong: name of that answer in the zoo.
+        loses: parts of that exercise it must lose; nothing else may be lost.
+        gate: gate that must stop the check, "" for none.
+    """
+
+    student: str
+    story: str
+    exercise: str = ""
+    wrong: str = ""
+    loses: frozenset[str] = frozenset()
+    gate: str = ""
+
+
+SUBMISSIONS = (
+    Submission(student="correct", story="the reference"),
+    Submission(
+        student="never_overlaps",
+        story="buckets are reduced only after backward",
+        exercise="bucketed_ddp",
+        wrong="never overlaps",
+        loses=frozenset({"order"}),
+    ),
+    Submission(
+        student="sums",
+        story="gradients are summed, not averaged",
+        exercise="naive_ddp",
+        wrong="sums",
+        loses=frozenset({"values", "bytes"}),
+        gate="values",
+    ),
+    Submission(
+        student="hangs",
+        story="one rank skips a collective",
+        exercise="naive_ddp",
+        wrong="skips on one rank",
+        loses=frozenset({"values", "bytes"}),
+        gate="terminates",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graded:
+    """What came back for one submission."""
+
+    submission: Submission
+    cells: dict[str, GradedCell]
+    scores: dict[str, float]
+    feedback: Path
+    seconds: float = field(default=0.0, compare=False)
+
+    def problems(self) -> list[str]:
+        """Return what differs from what the submission deserves; empty is right."""
+        wanted = self.submission
+        lost = {pair for cell in self.cells.values() for pair in cell.lost()}
+        must = {(wanted.exercise, part) for part in wanted.loses}
+        found = [f"lost {exercise}/{part}, which is right" for exercise, part in sorted(lost - must)]
+        found += [f"kept {exercise}/{part}, which is wrong" for exercise, part in sorted(must - lost)]
+        for cell in self.cells.values():
+            found += self._cell_problems(cell)
+        return [f"{wanted.student}: {text}" for text in found]
+
+    def _cell_problems(self, cell: GradedCell) -> Iterable[str]:
+        if cell.verdict is None or cell.errors:
+            yield f"{cell.exercise} has no clean verdict: {cell.message()}"
+            return
+        points = sum(points for points, _ in cell.parts().values())
+        score = self.scores[f"test_{cell.exercise}"]
+        if abs(points - score) > 1e-9:
+            yield f"{cell.exercise}: the gradebook has {score}, the verdict {points}"
+        gate = self.submission.gate if cell.exercise == self.submission.exercise else ""
+        if cell.verdict["gate"] != gate:
+            yield f"{cell.exercise} must stop at gate {gate!r}; got {cell.verdict['gate']!r}"
+
+
+def command(root: Path, console: Console) -> int:
+    """Run the demonstration; return the exit status."""
+    start = time.perf_counter()
+    lab = build.find_lab(root, LAB)
+    course = fresh_course(root / FOLDER, lab, build.default_catalog())
+    release = course.release(lab.name).read_text(encoding="utf-8")
+    reference = answers_of(
+        nbformat.read(course.root / "solutions" / lab.name / f"{lab.name}.ipynb", as_version=4)
+    )
+    for submission in SUBMISSIONS:
+        changed = {submission.exercise: zoo_answer(root, submission)} if submission.exercise else {}
+        course.hand_in(submission.student, lab.name, filled_in(release, reference | changed))
+    course.collect(lab.name)
+    graded = autograde_all(course.root, lab.name, console)
+    report(graded, root, console)
+    problems = [problem for one in graded for problem in one.problems()]
+    for problem in problems:
+        console.print(f"WRONG  {problem}", markup=False, highlight=False, soft_wrap=True)
+    verdict = "every submission got what it deserves" if not problems else f"{len(problems)} scores are wrong"
+    console.print(f"\n{verdict} ({time.perf_counter() - start:.0f} s)", highlight=False)
+    return int(bool(problems))
+
+
+def fresh_course(folder: Path, lab: build.Lab, catalog: Catalog) -> Course:
+    """Return an empty nbgrader course in `folder` that holds the source of `lab`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    copy = build.Lab(name=lab.name, root=folder)
+    build.replace_text(copy.solution, build.text_of(notebook_of(lab.source, catalog)))
+    return Course(folder)
+
+
+def zoo_answer(root: Path, submission: Submission) -> str:
+    """Return the text of a wrong answer of the zoo."""
+    from course_lib.staff import zoo
+
+    return zoo.find_answer(root, LAB, submission.exercise, submission.wrong)
+
+
+def autograde_all(root: Path, lab: str, console: Console, workers: int | None = None) -> list[Graded]:
+    """Autograde every submission, a process each, with a progress bar; return them in order."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    context = multiprocessing.get_context("spawn")
+    most = workers or max(1, min(len(SUBMISSIONS), (os.cpu_count() or 2)))
+    with Progress(*columns, console=console) as bar, ProcessPoolExecutor(most, mp_context=context) as pool:
+        task = bar.add_task(f"autograding {len(SUBMISSIONS)} submissions", total=len(SUBMISSIONS))
+        futures = [pool.submit(autograde, root, lab, submission) for submission in SUBMISSIONS]
+        _advance(futures, lambda: bar.advance(task))
+    return [future.result() for future in futures]
+
+
+def _advance(futures: list[Future[Graded]], step: Callable[[], None]) -> None:
+    for future in as_completed(futures):
+        future.result()
+        step()
+
+
+def autograde(root: Path, lab: str, submission: Submission) -> Graded:
+    """Run, score and explain one submission."""
+    start = time.perf_counter()
+    course = Course(root)
+    cells = graded_cells(nbformat.read(course.autograde(submission.student, lab), as_version=4))
+    page = course.feedback(submission.student, lab)
+    scores = course.scores(submission.student, lab)
+    seconds = time.perf_counter() - start
+    return Graded(submission=submission, cells=cells, scores=scores, feedback=page, seconds=seconds)
+
+
+def report(graded: list[Graded], root: Path, console: Console) -> None:
+    """Print scores by part, the feedback pages and the diagnosis of each lost part."""
+    table = Table(title=f"Lab {LAB}: points from nbgrader's gradebook")
+    table.add_column("exercise")
+    table.add_column("part")
+    for one in graded:
+        table.add_column(one.submission.student, justify="right")
+    for exercise, part in _rows(graded):
+        table.add_row(exercise, part, *(_mark(one.cells.get(exercise), part) for one in graded))
+    table.add_section()
+    table.add_row("total", "", *(f"{sum(one.scores.values()):g}" for one in graded))
+    table.add_row("seconds", "", *(f"{one.seconds:.0f}" for one in graded))
+    console.print(table)
+    for one in graded:
+        console.print(f"\n{one.submission.student}: {one.submission.story}", style="bold", highlight=False)
+        console.print(f"  feedback: {one.feedback.relative_to(root)}", highlight=False, soft_wrap=True)
+        for cell in one.cells.values():
+            if cell.lost() or cell.errors:
+                console.print(f"  {cell.exercise}: {cell.message()}", markup=False, highlight=False)
+
+
+def _rows(graded: list[Graded]) -> list[tuple[str, str]]:
+    rows: dict[tuple[str, str], None] = {}
+    for one in graded:
+        rows |= {(exercise, part): None for exercise, cell in one.cells.items() for part in cell.parts()}
+    return sorted(rows, key=lambda row: [exercise for exercise, _ in rows].index(row[0]))
+
+
+def _mark(cell: GradedCell | None, part: str) -> str:
+    if cell is None or part not in cell.parts():
+        return "no verdict"
+    points, most = cell.parts()[part]
+    return f"{points:g}/{most:g}" if points >= most else f"[red]{points:g}/{most:g}[/red]"
