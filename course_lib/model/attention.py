@@ -64,6 +64,5 @@ class Attention(nn.Module):
         return out
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], -1, self.head_dim).transpose(
-            1, 2
-        )  # [B, S, heads * H] -> [B, heads, S, H]
+        heads = x.view(*x.shape[:2], x.shape[-1] // self.head_dim, self.head_dim)
+        return heads.transpose(1, 2)  # [B, S, heads * H] -> [B, heads, S, H]

@@ -47,6 +47,13 @@ def test_a_token_never_sees_later_ones() -> None:
     assert not torch.allclose(before[:, 6:], after[:, 6:])
 
 
+def test_an_empty_shard_has_zero_gradients() -> None:
+    model = Transformer(CONFIG)
+    empty = synthetic_batch(0, 5, CONFIG.vocab_size)
+    cross_entropy(model(empty.tokens), empty.targets, "sum").backward()
+    assert all(param.grad is not None and not param.grad.any() for param in model.parameters())
+
+
 def test_tied_head_is_one_parameter() -> None:
     model = Transformer(ModelConfig(tied_embeddings=True))
     assert model.head.weight is model.embedding.weight
