@@ -148,7 +148,9 @@ class Interceptor(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if types:  # a subclass such as DTensor: let it become plain operations, and see those
+        # A subclass such as DTensor: let it become plain operations, and see those. torch.Tensor itself is
+        # listed when rsqrt, sigmoid and the like save their result.
+        if any(t is not torch.Tensor for t in types):
             return NotImplemented
         kwargs = kwargs or {}
         namespace = func.namespace
