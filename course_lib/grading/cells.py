@@ -68,7 +68,9 @@ class Statement:
         """Names whose object it changes: `X` in `X.step = f`, `X["a"] = 1`."""
         targets = self.node.targets if isinstance(self.node, ast.Assign) else []
         return frozenset(
-            root for t in targets if isinstance(t, ast.Attribute | ast.Subscript) and (root := _root(t)) is not None
+            root
+            for t in targets
+            if isinstance(t, ast.Attribute | ast.Subscript) and (root := _root(t)) is not None
         )
 
     @cached_property

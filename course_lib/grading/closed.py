@@ -18,7 +18,13 @@ from typing import Any, NoReturn
 ALWAYS = ("course_lib.grading.verdicts",)
 
 _PIPE = ("pipeline", "PipelineStage", "ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B")
-_STYLES = ("parallelize_module", "ColwiseParallel", "RowwiseParallel", "SequenceParallel", "PrepareModuleInput")
+_STYLES = (
+    "parallelize_module",
+    "ColwiseParallel",
+    "RowwiseParallel",
+    "SequenceParallel",
+    "PrepareModuleInput",
+)
 TORCH: dict[str, tuple[str, ...]] = {
     "ddp": (
         "torch.nn.parallel.distributed:DistributedDataParallel",
@@ -210,7 +216,9 @@ def torch_entries(closed: str) -> tuple[str, ...]:
         return TORCH[group]
     if group != "collectives" or collective not in _COLLECTIVES:
         known = sorted([*TORCH, *(f"collectives:{name}" for name in _COLLECTIVES)])
-        raise ValueError(f"closed entries of torch are {known}; got {closed!r}. Use one, or add it to closed.py.")
+        raise ValueError(
+            f"closed entries of torch are {known}; got {closed!r}. Use one, or add it to closed.py."
+        )
     functions, functional, methods, operators = (words.split() for words in _COLLECTIVES[collective])
     c10d, core = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"
     return (

@@ -106,9 +106,12 @@ def fingerprint(case: Case, got: Sequence[Array], want: Want, wrong: list[int], 
     if n > 1 and wrong == list(range(1, n)):
         return "right on rank 0 only: does every rank get the result?"
     if n > 1 and _scaled(got, target, wrong, n, tolerance):
-        return f"off by exactly {n} = world_size: did you average?"
+        twice = " Or sum twice?" if n == 2 else ""
+        return f"off by exactly {n} = world_size: did you average?{twice}"
     if n > 1 and _scaled(got, target, wrong, 1 / n, tolerance):
-        return f"too small by exactly {n} = world_size: divided by it where a sum was asked, or divided twice?"
+        return (
+            f"too small by exactly {n} = world_size: divided by it where a sum was asked, or divided twice?"
+        )
     if n > 1 and _scaled(got, target, wrong, 1 / n**2, tolerance):
         return f"too small by exactly {n}^2: divided by world_size twice?"
     if _scaled(got, target, wrong, 2, tolerance):
@@ -155,7 +158,9 @@ def _first_difference(got: Array, want: Array, rank: int) -> str:
     if got.ndim == 0 or got.size == 1:
         return f"rank {rank} got {_number(got.item())}, expected {_number(want.item())}"
     error = np.abs(got.astype(np.float64) - want.astype(np.float64))
-    at = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.nan_to_num(error, nan=np.inf))), error.shape))
+    at = tuple(
+        int(i) for i in np.unravel_index(int(np.argmax(np.nan_to_num(error, nan=np.inf))), error.shape)
+    )
     index = ", ".join(map(str, at))
     return f"rank {rank} got {_number(got[at].item())} at [{index}], expected {_number(want[at].item())}"
 
@@ -190,7 +195,9 @@ def _plain_part(gate: str, words: str, seen: list[Any], want: Want) -> Part | No
     if not wrong:
         return None
     rank = wrong[0]
-    finger = " Right on rank 0 only: does every rank get the result?" if wrong == list(range(1, len(seen))) else ""
+    finger = (
+        " Right on rank 0 only: does every rank get the result?" if wrong == list(range(1, len(seen))) else ""
+    )
     return Part(
         gate,
         False,
@@ -208,7 +215,11 @@ def same_plain(got: Any, want: Any) -> bool:
     if isinstance(want, list | tuple):
         return isinstance(got, list) and len(got) == len(want) and all(map(same_plain, got, want))
     if isinstance(want, dict):
-        return isinstance(got, dict) and got.keys() == want.keys() and all(same_plain(got[k], want[k]) for k in want)
+        return (
+            isinstance(got, dict)
+            and got.keys() == want.keys()
+            and all(same_plain(got[k], want[k]) for k in want)
+        )
     return bool(got == want)
 
 

@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-GATES = ("implemented", "closed", "signature", "runs", "terminates", "inputs", "shape", "dtype", "values", "gradients")
+GATES = (
+    "implemented",
+    "closed",
+    "signature",
+    "runs",
+    "terminates",
+    "inputs",
+    "shape",
+    "dtype",
+    "values",
+    "gradients",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +222,9 @@ class Verdict:
         from course_lib.grading.present import render
 
         return render(self)
+
+    def _ipython_display_(self) -> None:
+        """Nothing: `check` has shown the report already."""
 
     def to_plain(self) -> dict[str, Any]:
         """Return JSON-able data: what the ledger, the docs and the display bundle hold."""

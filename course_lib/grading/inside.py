@@ -134,16 +134,25 @@ def prepare(obj: Any, job: Job) -> Any:
 
     Raises: Refusal.
     """
-    if not callable(obj):
-        raise Refusal(
-            "implemented",
-            f"`{job.symbol}` must be a function or a class; got {type(obj).__name__}. Define it with def or class.",
-        )
+    check_kind(obj, job.symbol)
     if job.signature:
         check_signature(obj, job.symbol, job.signature)
     if isinstance(obj, type) or job.symbol.endswith("_") or _is_generator(obj):
         return obj
     return _needs_value(obj, job)
+
+
+def check_kind(obj: Any, symbol: str) -> None:
+    """Refuse what is not callable, and an instance where a class is asked."""
+    if symbol[:1].isupper() and callable(obj) and type(obj).__name__ == symbol:
+        raise Refusal(
+            "implemented",
+            f"the check must be given the class `{symbol}`; got an instance of it. Pass {symbol}, without parentheses.",
+        )
+    if not callable(obj):
+        kind = "class" if symbol[:1].isupper() else "function"
+        text = f"`{symbol}` must be a {kind}; got {type(obj).__name__}. Define it with def or class."
+        raise Refusal("implemented", text)
 
 
 def _is_generator(obj: Any) -> bool:

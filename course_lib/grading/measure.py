@@ -15,7 +15,12 @@ SILENT = ("new_group", "barrier")  # carry no data: counted only where asked for
 
 
 def count_calls(
-    name: str, got: Sequence[RankData], exactly: Mapping[str, int], *, why: str, ignore: Sequence[str] = SILENT
+    name: str,
+    got: Sequence[RankData],
+    exactly: Mapping[str, int],
+    *,
+    why: str,
+    ignore: Sequence[str] = SILENT,
 ) -> Part:
     """Each rank launched exactly these communication calls and no others. One rank alone may skip them."""
     wanted = _calls(exactly)
@@ -64,7 +69,9 @@ def between(name: str, counts: Sequence[float], low: float, high: float, *, what
         if not low <= count <= high:
             bound = _bound(low, high)
             ratio = f" ({count / high:.2g}x the bound)" if high and count > high else ""
-            return Part(name, False, f"rank {rank} must have {bound} {what}; got {_big(count)}{ratio}. {_why(why)}")
+            return Part(
+                name, False, f"rank {rank} must have {bound} {what}; got {_big(count)}{ratio}. {_why(why)}"
+            )
     return Part(name, True, f"{_big(max(counts, default=0))} {what} a rank ({_bound(low, high)})")
 
 

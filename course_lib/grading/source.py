@@ -56,7 +56,8 @@ def uses_variable(symbol: str, name: str) -> Refusal:
 def not_written(exercise_id: str) -> Refusal:
     """The one wording for an unfilled stub."""
     return Refusal(
-        "implemented", f"exercise {exercise_id} is not written yet: fill in its cell, run it, then check again."
+        "implemented",
+        f"exercise {exercise_id} is not written yet: fill in its cell, run it, then check again.",
     )
 
 
@@ -92,7 +93,9 @@ def definitions(cells: list[str], symbol: str, exercise_id: str = "") -> str:
     if _only_stubs(parsed[answer], symbol):
         raise not_written(exercise_id or symbol)
     taken = _closure(parsed, symbol, answer)
-    body = [s for cell, row in enumerate(parsed) for i, s in enumerate(row) if (cell, i) in taken or s.is_future]
+    body = [
+        s for cell, row in enumerate(parsed) for i, s in enumerate(row) if (cell, i) in taken or s.is_future
+    ]
     body.sort(key=lambda s: not s.is_future)
     return "\n\n".join(s.text for s in body) + "\n"
 
@@ -154,7 +157,9 @@ def _syntax_refusal(cells: list[str], symbol: str) -> Refusal | None:
                 statements(cell)
             except SyntaxError as error:
                 where = f"line {error.lineno} of its cell: {error.msg}"
-                return Refusal("implemented", f"`{symbol}` must be valid Python; syntax error in {where}. Repair it.")
+                return Refusal(
+                    "implemented", f"`{symbol}` must be valid Python; syntax error in {where}. Repair it."
+                )
     return None
 
 
@@ -177,7 +182,12 @@ def check_object(obj: Any, symbol: str, exercise_id: str) -> None:
 
 
 def _walk(
-    obj: Any, name: str, own: list[Statement], others: list[list[Statement]], names: Mapping[str, Any], symbol: str
+    obj: Any,
+    name: str,
+    own: list[Statement],
+    others: list[list[Statement]],
+    names: Mapping[str, Any],
+    symbol: str,
 ) -> None:
     home = getattr(obj, "__module__", None)
     seen: set[str] = {name}

@@ -1,0 +1,45 @@
+"""Checks and diagnoses the notebooks call: `grading.check("<exercise>", answer)`, `grading.hint("<exercise>")`.
+
+Names are loaded when used: ranks import this package too, and must not meet an oracle by doing so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from course_lib.grading.engine import check as check
+    from course_lib.grading.engine import score as score
+    from course_lib.grading.exercise import Exercise as Exercise
+    from course_lib.grading.exercise import Verdict as Verdict
+    from course_lib.grading.present import card as card
+    from course_lib.grading.present import hint as hint
+    from course_lib.grading.registry import exercises as exercises
+    from course_lib.grading.registry import get as get
+    from course_lib.grading.source import FromObject as FromObject
+    from course_lib.grading.source import FromSource as FromSource
+
+_HOMES = {
+    "check": "engine",
+    "score": "engine",
+    "Exercise": "exercise",
+    "Verdict": "exercise",
+    "card": "present",
+    "hint": "present",
+    "exercises": "registry",
+    "get": "registry",
+    "FromObject": "source",
+    "FromSource": "source",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"course_lib.grading has {__all__}; got {name!r}.")
+    return getattr(importlib.import_module(f"course_lib.grading.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,327 @@
+"""One engine for every check: in a notebook, in the locked cell, in pytest, in the zoo.
+
+A case is run on fresh ranks; what comes back is plain data; gates first, then the parts. The verdict is a function
+of (exercise, answer, seed) and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import secrets
+import sys
+import tempfile
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from course_lib.comm import ship
+from course_lib.comm.launch import RanksError, print_output, run_ranks
+from course_lib.grading.closed import closed_message, closed_ops
+from course_lib.grading.compare import gate_parts
+from course_lib.grading.exercise import Case, Exercise, Part, PartResult, RankData, Verdict
+from course_lib.grading.inside import Job, check_kind, rank_job
+from course_lib.grading.present import say, show
+from course_lib.grading.registry import Spec, owner_of, program_name, spec
+from course_lib.grading.source import FromObject, FromSource, Refusal, check_object, not_defined, not_written
+
+OPEN_SEED = 20240715
+Launcher = Callable[[Job, Case], list[RankData]]
+
+
+class CaseFailed(Exception):
+    """A gate failed before there was anything to compare; output is what the ranks printed."""
+
+    def __init__(self, gate: str, message: str, output: tuple[list[str], list[str]] | None = None) -> None:
+        super().__init__(message)
+        self.part = Part(gate, False, message, gate=True)
+        self.output = output
+
+
+def check(
+    exercise_id: str, answer: Any, *, seed: int | None = None, hidden: bool = False, quiet: bool = False
+) -> Verdict:
+    """Check an answer and show the report.
+
+    Args:
+        exercise_id: as in the exercise's title.
+        answer: the function or class; or `globals()`; or a `FromSource`.
+        seed: of the data; the same seed replays the same check.
+        hidden: the sizes of the graded cell.
+        quiet: do not show the report.
+
+    Raises: ValueError for an exercise that does not exist. Never for anything the answer does.
+    """
+    declared = spec(exercise_id)
+    started = time.perf_counter()
+    seed = OPEN_SEED if seed is None else seed
+    output = None
+    try:
+        job_of = job_factory(declared.EXERCISE, as_answer(declared.EXERCISE, answer))
+        verdict, output = judge(declared, job_of, seed, hidden)
+    except Refusal as refusal:
+        gate = Part(refusal.gate, False, refusal.message, gate=True)
+        verdict = merge(declared.EXERCISE, [], [], gate, seed)
+    verdict = _timed(verdict, time.perf_counter() - started)
+    if not quiet:
+        if output is not None:
+            print_output(*output, limit=20)
+        show(verdict)
+    return verdict
+
+
+def score(exercise_id: str, namespace: Any, *, seed: int | None = None) -> float:
+    """Return the points of an answer for the locked cell: a plain float between 0 and the maximum.
+
+    Never raises and writes nothing to stderr: nbgrader turns one byte there into 0 points for the cell.
+    """
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    with _silent_stderr():
+        try:
+            verdict = check(exercise_id, namespace, seed=seed, hidden=True)
+            return float(min(max(verdict.score, 0.0), verdict.max_score))
+        except KeyboardInterrupt:
+            say(f"exercise {exercise_id}: interrupted, 0 points.")
+        except BaseException as error:  # whatever it is, the other cells must be graded
+            say(
+                f"exercise {exercise_id}: the check itself failed ({type(error).__name__}: {error}), 0 points."
+            )
+    return 0.0
+
+
+@contextlib.contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Drop what Python and C code write to stderr."""
+    sys.stderr.flush()
+    saved, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(sink, 2)
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(sink)
+
+
+def as_answer(exercise: Exercise, answer: Any) -> FromObject | FromSource:
+    """Find the answer in what `check` was given.
+
+    Raises: Refusal if it is missing, unfilled, another exercise's, of the wrong kind, or not self-contained.
+    """
+    if isinstance(answer, FromSource):
+        return answer
+    obj = answer.obj if isinstance(answer, FromObject) else answer
+    if isinstance(obj, types.ModuleType):
+        obj = vars(obj)
+    if isinstance(obj, dict):
+        if exercise.symbol not in obj:
+            raise not_defined(exercise.symbol)
+        obj = obj[exercise.symbol]
+    if obj is None or obj is ...:
+        raise not_written(exercise.id)
+    refuse_foreign(exercise, obj)
+    check_kind(obj, exercise.symbol)
+    check_object(obj, exercise.symbol, exercise.id)
+    return FromObject(obj)
+
+
+def refuse_foreign(exercise: Exercise, obj: Any) -> None:
+    """Refuse the class or function of another exercise."""
+    name = getattr(obj, "__name__", "")
+    other = owner_of(name) if name != exercise.symbol else None
+    if other is not None:
+        raise Refusal(
+            "implemented",
+            f"exercise {exercise.id} must be given `{exercise.symbol}`; got `{name}`, which belongs to exercise "
+            f'{other.id}. Call grading.check("{exercise.id}", {exercise.symbol}).',
+        )
+
+
+def job_factory(exercise: Exercise, answer: FromObject | FromSource) -> Callable[[Case, str], Job]:
+    """Return what makes the job of a case; the answer is pickled once.
+
+    Raises: Refusal if it cannot travel to the ranks.
+    """
+    payload = answer if isinstance(answer, FromSource) else _pickled(answer.obj, exercise.symbol)
+
+    def job_of(case: Case, inbox: str) -> Job:
+        return Job(
+            exercise_id=exercise.id,
+            symbol=exercise.symbol,
+            signature=exercise.signature,
+            closed=exercise.closed,
+            answer=payload,
+            params=dict(case.params),
+            inbox=inbox,
+            program=program_name(exercise.id, exercise.numeric),
+        )
+
+    return job_of
+
+
+def _pickled(obj: Any, symbol: str) -> bytes:
+    try:
+        with _by_value(sys.modules.get(getattr(obj, "__module__", None) or "")):
+            return ship.dumps(obj)
+    except Exception as error:
+        raise Refusal(
+            "implemented",
+            f"`{symbol}` must be able to travel to the ranks; got {type(error).__name__}: {error}. "
+            "Create what cannot be copied (files, locks, generators) inside it.",
+        ) from error
+
+
+@contextlib.contextmanager
+def _by_value(module: types.ModuleType | None) -> Iterator[None]:
+    """Let what a test file or a script next to the notebook defines travel by value, as cells do."""
+    import cloudpickle
+
+    file = getattr(module, "__file__", None)
+    name = getattr(module, "__name__", "__main__")
+    installed = (
+        file is None or Path(file).is_relative_to(sys.prefix) or Path(file).is_relative_to(sys.base_prefix)
+    )
+    if module is None or installed or name == "__main__" or name.startswith("course_lib"):
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def judge(
+    declared: Spec, job_of: Callable[[Case, str], Job], seed: int, hidden: bool
+) -> tuple[Verdict, tuple[list[str], list[str]] | None]:
+    """Run the cases until a gate fails; return the verdict and, then, what the ranks printed."""
+    exercise = declared.EXERCISE
+    parts: list[tuple[Case, Part]] = []
+    done: list[Case] = []
+    for case in declared.cases(seed, hidden):
+        done.append(case)
+        try:
+            got = run_case(declared, job_of, case)
+        except CaseFailed as failed:
+            return merge(exercise, done, parts, _at(case, failed.part), seed), failed.output
+        found = _parts_of(declared, case, got)
+        gate = next((p for p in found if p.gate and not p.ok), None)
+        if gate is not None:
+            return merge(exercise, done, parts, _at(case, gate), seed), None
+        parts += [(case, p) for p in found if not p.gate]
+    return merge(exercise, done, parts, None, seed), None
+
+
+def _parts_of(declared: Spec, case: Case, got: list[RankData]) -> list[Part]:
+    want = declared.oracle(case)
+    failing = gate_parts(case, got, want)
+    if failing:
+        return failing
+    try:
+        return declared.verdict(case, got, want)
+    except Exception as error:
+        text = f"what the ranks returned could not be read ({type(error).__name__}: {error})."
+        return [Part("values", False, text, gate=True)]
+
+
+def _at(case: Case, part: Part) -> Part:
+    return Part(part.name, part.ok, f"At {case.name}: {part.message}", part.gate)
+
+
+def run_case(declared: Spec, job_of: Callable[[Case, str], Job], case: Case) -> list[RankData]:
+    """Run one case on fresh ranks, each with its own shard.
+
+    Raises: CaseFailed when a gate fails that needs no comparison.
+    """
+    exercise = declared.EXERCISE
+    with tempfile.TemporaryDirectory(prefix="course_inputs_") as inbox:
+        for rank in range(case.world_size):
+            arrays: dict[str, Any] = dict(declared.inputs(case, rank))
+            np.savez(os.path.join(inbox, f"{rank}.npz"), **arrays)
+        try:
+            results = run_ranks(
+                rank_job,
+                case.world_size,
+                job_of(case, inbox),
+                timeout_s=case.timeout_s,
+                device="cpu",
+                trace=case.trace,
+                quiet=True,
+            )
+        except RanksError as error:
+            raise _failure(exercise, error) from error
+    for rank, result in enumerate(results):
+        _refuse(exercise, rank, result)
+    data = [
+        RankData(r["tensors"], r["values"], results.trace[rank] if case.trace else None, r["dtypes"])
+        for rank, r in enumerate(results)
+    ]
+    shut = closed_ops(exercise.closed)
+    for one in data:
+        for launch in one.trace.launches() if one.trace is not None and shut else ():
+            if launch.op in shut:
+                raise CaseFailed("closed", closed_message(exercise.id, f"torch.distributed.{launch.op}"))
+    return data
+
+
+def _refuse(exercise: Exercise, rank: int, result: dict[str, Any]) -> None:
+    if "refused" in result:
+        raise CaseFailed(*result["refused"])
+    if result["reached"]:
+        raise CaseFailed("closed", closed_message(exercise.id, result["reached"][0]))
+    if result["mutated"]:
+        name = result["mutated"][0]
+        text = f"input `{name}` must stay as it was; rank {rank} changed it in place. Work on a copy: x = x.clone()."
+        raise CaseFailed("inputs", text)
+
+
+def _failure(exercise: Exercise, error: RanksError) -> CaseFailed:
+    """Which gate a world that did not return fails."""
+    types_ = {failure.type: failure for failure in reversed(list(error.errors.values()))}
+    output = (error.stdout, error.stderr)
+    if "ClosedHere" in types_:
+        return CaseFailed("closed", types_["ClosedHere"].message, output)
+    if "NotWritten" in types_:
+        return CaseFailed("implemented", types_["NotWritten"].message, output)
+    if "NotImplementedError" in types_:
+        return CaseFailed("implemented", not_written(exercise.id).message, output)
+    if "Refusal" in types_:
+        return CaseFailed("implemented", types_["Refusal"].message, output)
+    gate = "terminates" if error.kind in ("hang", "mismatch", "timeout") else "runs"
+    return CaseFailed(gate, str(error), output)
+
+
+def merge(
+    exercise: Exercise, done: list[Case], parts: list[tuple[Case, Part]], gate: Part | None, seed: int
+) -> Verdict:
+    """Merge parts over the cases: a part holds if it holds in all; the first failing case speaks."""
+    names = tuple(dict.fromkeys(case.name for case in done))
+    if gate is not None:
+        rows = {n: PartResult(False, 0.0, p, "") for n, p in exercise.points.items()}
+        return Verdict(exercise, rows, seed, 0.0, gate.name, gate.message, names)
+    rows = {name: _merge_part(name, points, parts) for name, points in exercise.points.items()}
+    return Verdict(exercise, rows, seed, 0.0, cases=names)
+
+
+def _merge_part(name: str, points: float, parts: list[tuple[Case, Part]]) -> PartResult:
+    mine = [(case, part) for case, part in parts if part.name == name]
+    bad = next(((case, part) for case, part in mine if not part.ok), None)
+    if bad is not None:
+        return PartResult(False, 0.0, points, f"At {bad[0].name}: {bad[1].message}")
+    if not mine and name != "values":
+        return PartResult(False, 0.0, points, "it was not measured: report this to your instructor.")
+    message = mine[-1][1].message if mine else "equal to the one-process result on every rank"
+    return PartResult(True, float(points), points, message)
+
+
+def _timed(verdict: Verdict, seconds: float) -> Verdict:
+    v = verdict
+    return Verdict(v.exercise, v.parts, v.seed, seconds, v.gate, v.message, v.cases)

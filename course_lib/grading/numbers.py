@@ -1,0 +1,98 @@
+"""Numeric problems: the answer is a function that returns {name: number}; each name is a part.
+
+Program and verdict of all of them. A verdict file holds `EXERCISE` (with `numeric=True`) and
+`cases, inputs, oracle, verdict = numeric({...})`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from course_lib.grading.exercise import Array, Case, Part, RankData
+from course_lib.grading.probe import Probe
+
+
+@dataclass(frozen=True)
+class Number:
+    """An expected number.
+
+    Attributes:
+        value: in SI units, or as the text says.
+        rel: how far off an answer may be, relative.
+        unit: shown in messages.
+        near: known mistakes: sentence -> number.
+    """
+
+    value: float
+    rel: float = 0.01
+    unit: str = ""
+    near: Mapping[str, float] = field(default_factory=dict)
+
+    def holds(self, got: float) -> bool:
+        """Within the tolerance."""
+        return abs(got - self.value) <= self.rel * abs(self.value)
+
+
+def program(
+    impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Any], probe: Probe
+) -> dict[str, Any]:
+    """Call the answer; it takes no arguments."""
+    del params, inputs, probe
+    return {"answers": impl()}
+
+
+Functions = tuple[
+    Callable[[int, bool], list[Case]],
+    Callable[[Case, int], dict[str, Array]],
+    Callable[[Case], dict[str, Any]],
+    Callable[[Case, list[RankData], dict[str, Any]], list[Part]],
+]
+
+
+def numeric(answers: Mapping[str, Number]) -> Functions:
+    """Return `cases, inputs, oracle, verdict` of a numeric problem."""
+
+    def cases(seed: int, hidden: bool) -> list[Case]:
+        del hidden
+        return [Case(world_size=1, seed=seed, trace=False)]
+
+    def inputs(case: Case, rank: int) -> dict[str, Array]:
+        del case, rank
+        return {}
+
+    def oracle(case: Case) -> dict[str, Any]:
+        del case
+        return {"_numbers": answers}
+
+    def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
+        del case, want
+        return [_part(name, number, got[0].values.get("answers")) for name, number in answers.items()]
+
+    return cases, inputs, oracle, verdict
+
+
+def _part(name: str, number: Number, answers: Any) -> Part:
+    if not isinstance(answers, dict):
+        return Part(name, False, f"the function must return a dict of numbers; got {answers!r}.")
+    got = answers.get(name)
+    if isinstance(got, bool) or not isinstance(got, int | float):
+        return Part(name, False, f"{name!r} must be a number; got {got!r}. Replace it with your result.")
+    if number.holds(got):
+        return Part(name, True, f"{got:,.6g} {number.unit}".strip())
+    for words, value in number.near.items():
+        if abs(got - value) <= number.rel * abs(value):
+            return Part(name, False, f"{name} = {got:,.6g}: this is what you get if {words}.")
+    return Part(
+        name, False, f"{name} = {got:,.6g} {number.unit}".strip() + f" is {_how_far(got, number.value)}."
+    )
+
+
+def _how_far(got: float, want: float) -> str:
+    """Direction without the number itself."""
+    if want and got and got / want < 0:
+        return "of the wrong sign"
+    ratio = abs(got / want) if want else float("inf")
+    size = "far " if not 0.1 < ratio < 10 else ""
+    return f"{size}too {'large' if ratio > 1 else 'small'}"

@@ -1,0 +1,161 @@
+"""What a student reads: the report of a check, hints, and the card above an exercise."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from course_lib.grading.exercise import Exercise, PartResult, Verdict
+from course_lib.grading.registry import get
+
+MIME = "application/vnd.course.verdict+json"
+_WIDTH = 110
+
+
+def render(verdict: Verdict) -> str:
+    """Return the report: one line if everything holds, else what failed, where, and what to do next."""
+    exercise = verdict.exercise
+    mark = f"{_points(verdict.score)}/{_points(verdict.max_score)}"
+    if verdict.passed:
+        checked = "; ".join(f"{name}: {_phrase(part.message)}" for name, part in verdict.parts.items())
+        where = f" ({_cases(verdict.cases)})" if not exercise.numeric else ""
+        return f"PASS  {exercise.id}  {mark}  {checked}{where}"
+    if verdict.gate:
+        head = f"FAIL  {exercise.id}  {mark}  {verdict.gate}"
+        return f"{head}\n{_wrap(verdict.message)}\n{_next(verdict)}"
+    rows = [_row(name, part) for name, part in verdict.parts.items()]
+    return "\n".join([f"PART  {exercise.id}  {mark}", *rows, _next(verdict)])
+
+
+def _row(name: str, part: PartResult) -> str:
+    state = "ok  " if part.ok else "lost"
+    head = f"  {state}  {name} {_points(part.points)}/{_points(part.max_points)}: "
+    return _wrap(head + part.message, later="        ")
+
+
+def _next(verdict: Verdict) -> str:
+    exercise = verdict.exercise
+    replay = f'grading.check("{exercise.id}", {exercise.symbol}, seed={verdict.seed})'
+    hint_call = f'grading.hint("{exercise.id}")'
+    if verdict.gate == "implemented":
+        return f"  hint: {hint_call}"
+    return f"  hint: {hint_call}   same data again: {replay}"
+
+
+def _wrap(text: str, later: str = "  ") -> str:
+    """Wrap long lines; lines that are short or indented (reports, code) stay as they are."""
+    out = []
+    for line in text.splitlines():
+        if len(line) <= _WIDTH:
+            out.append(line)
+        else:
+            out += textwrap.wrap(line, _WIDTH, subsequent_indent=later, break_long_words=False)
+    return textwrap.indent("\n".join(out), "  ", lambda line: not line.startswith("  "))
+
+
+def _phrase(message: str) -> str:
+    return message.rstrip(".")
+
+
+def _cases(names: tuple[str, ...]) -> str:
+    """ "1, 2 and 3 ranks" where that says it all, else the names."""
+    counts = [
+        name.split(" ")[0] for name in names if name.endswith((" ranks", " rank")) and name.count(" ") == 1
+    ]
+    if len(counts) == len(names) > 1:
+        return f"{', '.join(counts[:-1])} and {counts[-1]} ranks"
+    return "; ".join(names)
+
+
+def _points(points: float) -> str:
+    return f"{points:g}"
+
+
+def _shell() -> Any:
+    try:
+        from IPython.core.getipython import get_ipython
+    except ImportError:
+        return None
+    return get_ipython()  # type: ignore[no-untyped-call,unused-ignore]
+
+
+def show(verdict: Verdict) -> None:
+    """Display the report in a notebook, with its data beside it; print it elsewhere."""
+    text = render(verdict)
+    if _shell() is None:
+        print(text, flush=True)
+        return
+    from IPython.display import display
+
+    display({MIME: verdict.to_plain(), "text/plain": text}, raw=True)  # type: ignore[no-untyped-call,unused-ignore]
+
+
+def say(text: str) -> None:
+    """Print a line, even where printing fails."""
+    try:
+        print(text, flush=True)
+    except (OSError, ValueError):
+        return
+
+
+def hint(exercise_id: str, step: int = 1) -> None:
+    """Print one of three hints, each more precise than the one before; none is the solution."""
+    exercise = get(exercise_id)
+    if step not in (1, 2, 3):
+        raise ValueError(f"step must be 1, 2 or 3; got {step!r}. Start with grading.hint({exercise_id!r}).")
+    print(_wrap(f"Hint {step} of 3: {exercise.hints[step - 1]}"))
+    if step < 3:
+        print(f"  more: grading.hint({exercise_id!r}, {step + 1})")
+
+
+def card(exercise: Exercise) -> str:
+    """Return the markdown above an exercise, from its declaration."""
+    points = ", ".join(f"{name} {_points(p)}" for name, p in exercise.points.items())
+    bonus = " (bonus)" if exercise.bonus else ""
+    table = (
+        ("time", f"{exercise.minutes} min, about {_lines(exercise.lines)}"),
+        ("difficulty", _stars(exercise.difficulty)),
+        ("importance", _stars(exercise.importance)),
+        ("points", f"{_points(exercise.max_score)}{bonus}: {points}"),
+        ("graded", exercise.graded),
+        *((("closed", _closed(exercise)),) if exercise.closed else ()),
+    )
+    head = f"### Exercise {exercise.order}: {exercise.title} (`{exercise.id}`)"
+    rows = "\n".join(f"| {key} | {value} |" for key, value in table)
+    return f"{head}\n\n| | |\n|---|---|\n{rows}\n\nHints: `grading.hint({exercise.id!r})`."
+
+
+def _lines(count: int) -> str:
+    return f"{count} line" + ("s" if count != 1 else "")
+
+
+def _stars(count: int) -> str:
+    return "★" * count + "☆" * (5 - count)
+
+
+_OPEN_NAMES = {
+    "ddp": "torch's DistributedDataParallel and DataParallel",
+    "fsdp": "torch's FSDP",
+    "zero": "ZeroRedundancyOptimizer",
+    "checkpoint": "torch.utils.checkpoint",
+    "offload": "torch.autograd.graph.save_on_cpu",
+    "pipelining": "torch.distributed.pipelining",
+    "dtensor": "DTensor and its parallel styles",
+    "mesh": "init_device_mesh and DeviceMesh",
+    "join": "torch's Join",
+    "sampler": "DistributedSampler",
+    "comm_hooks": "torch's DDP communication hooks",
+}
+
+
+def _closed(exercise: Exercise) -> str:
+    names = []
+    for entry in exercise.closed:
+        group, _, rest = entry.removeprefix("torch:").partition(":")
+        if not entry.startswith("torch:"):
+            names.append(f"`{entry}`")
+        elif rest:
+            names.append(f"`dist.{rest}`" if rest != "send_recv" else "`dist.send` and its relatives")
+        else:
+            names.append(_OPEN_NAMES.get(group, group))
+    return "this exercise asks you to write it, so its check refuses " + ", ".join(names)
