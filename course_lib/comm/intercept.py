@@ -324,13 +324,14 @@ def call_site(frame: Any = None) -> Site:
     frame = frame or sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if _is_student_code(file):
+        if is_student_code(file):
             return (file, frame.f_lineno, frame.f_code.co_qualname)
         frame = frame.f_back
     return ("", 0, "")
 
 
-def _is_student_code(file: str) -> bool:
+def is_student_code(file: str) -> bool:
+    """Whether a frame of this file is neither torch, Python's library nor this package's machinery."""
     if file.startswith(_COURSE_DIR):
         return not file.startswith(_COMM_DIR)
     return not file.startswith((*_SYSTEM_DIRS, "<frozen"))

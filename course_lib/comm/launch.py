@@ -7,6 +7,7 @@ flight recorder; lab 00 teaches this one, lab 13 those.
 """
 
 import contextlib
+import inspect
 import os
 import secrets
 import sys
@@ -98,11 +99,14 @@ def run_ranks(
         RanksError: a rank raised, died, hung, disagreed with the others, or time ran out.
         TypeError, ValueError: a bad argument, or something that cannot be sent to a rank.
     """
-    _validate(fn, world_size, timeout_s, device)
+    _validate(fn, world_size, args, timeout_s, device)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from course_lib.comm.torchrun import run_on_existing_ranks
 
-        return RanksResult(*run_on_existing_ranks(fn, world_size, args, trace=trace))
+        seed = 0 if seed is None else seed
+        gathered, recorded = run_on_existing_ranks(fn, world_size, args, trace=trace, seed=seed)
+        empty = [""] * world_size
+        return RanksResult(gathered, empty, empty, [], seed, recorded)
     seed = secrets.randbits(32) if seed is None else seed
     call = ship.dump_call(fn, args)
     with World(
@@ -136,7 +140,7 @@ def run_ranks(
     return result
 
 
-def _validate(fn: Any, world_size: Any, timeout_s: float, device: str) -> None:
+def _validate(fn: Any, world_size: Any, args: tuple[Any, ...], timeout_s: float, device: str) -> None:
     if not callable(fn):
         raise TypeError(f"fn must be a function; got {type(fn).__name__}. Pass the function, not its result.")
     if isinstance(world_size, bool) or not isinstance(world_size, int):
@@ -146,6 +150,16 @@ def _validate(fn: Any, world_size: Any, timeout_s: float, device: str) -> None:
             f"world_size must be between 1 and {MAX_WORLD_SIZE} ranks on one machine; got {world_size}. "
             "Each rank is a process of about 50 MB: take fewer, and simulate larger clusters."
         )
+    try:
+        inspect.signature(fn).bind(*args)
+    except ValueError:  # a builtin without a signature
+        pass
+    except TypeError as error:
+        name = getattr(fn, "__name__", "fn")
+        raise TypeError(
+            f"{name}{inspect.signature(fn)} must accept the {len(args)} arguments after world_size; {error}. "
+            f"Call run_ranks({name}, {world_size}, ...) with its arguments."
+        ) from None
     if not timeout_s > 0:
         raise ValueError(f"timeout_s must be positive seconds; got {timeout_s!r}.")
     if device not in ("auto", "cpu", "cuda"):

@@ -7,6 +7,7 @@ SIGABRT. The parent (`hang.py`) reads the lines of all ranks and knows who waits
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -63,9 +64,9 @@ class Pulse(threading.Thread):
     too busy to run this rank adds to neither.
     """
 
-    def __init__(self, log: Log, parent: Connection) -> None:
+    def __init__(self, log: Log, parent: Connection, folder: str) -> None:
         super().__init__(name="pulse", daemon=True)
-        self._log, self._parent = log, parent
+        self._log, self._parent, self._folder = log, parent, folder
         self.mode: Interceptor | None = None
         self.monitor: Monitor | None = None
         self._spin_s = self._idle_s = self._cpu_s = 0.0
@@ -82,6 +83,7 @@ class Pulse(threading.Thread):
                     self._parent.recv_bytes()
                     os._exit(0)
             except (EOFError, OSError):  # the notebook's kernel is gone: leave nothing behind
+                shutil.rmtree(self._folder, ignore_errors=True)
                 os.killpg(0, signal.SIGKILL)
             now_s = time.monotonic()
             if self.monitor is not None:

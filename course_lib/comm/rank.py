@@ -5,6 +5,7 @@ others, and the real cause is lost. The parent releases all ranks together.
 """
 
 import dataclasses
+import faulthandler
 import io
 import os
 import random
@@ -52,8 +53,10 @@ def rank_main(parent: Connection, options: RankOptions) -> None:
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its ranks itself
     _redirect_output(options)
+    stack = open(f"{options.folder}/stack.{options.rank}", "w")  # noqa: SIM115  (for the rank's life)
+    faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
     log = Log(f"{options.folder}/log.{options.rank}")
-    pulse = Pulse(log, parent)
+    pulse = Pulse(log, parent, options.folder)
     pulse.start()
     try:
         _run(options, log, pulse)

@@ -20,6 +20,12 @@ def names(ranks: Iterable[int]) -> str:
     return f"ranks {', '.join(listed[:-1])} and {listed[-1]}"
 
 
+def waiters(ranks: Iterable[int]) -> str:
+    """'rank 2 waits', or 'ranks 0 and 1 wait'."""
+    listed = list(ranks)
+    return f"{names(listed)} wait{'s' if len(listed) == 1 else ''}"
+
+
 def where(site: Sequence[Any] | None) -> str:
     """'cell [5], line 3, in step: dist.all_reduce(t)' or 'file.py:3, in step: ...'."""
     if not site or not site[0]:
@@ -45,8 +51,8 @@ def _cell_number(file: str) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def describe(call: CommCall) -> str:
-    """'all_reduce #3 of the world (SUM, float32 [4, 4])'; calls are numbered from 1."""
+def describe(call: CommCall, world_size: int) -> str:
+    """'all_reduce (call #3 of the world; SUM, float32 [4, 4])'; calls are numbered from 1."""
     details = [call.reduce_op] if call.reduce_op else []
     if call.op == "new_group":
         details.append(f"ranks {list(call.shapes[0])}")
@@ -60,7 +66,7 @@ def describe(call: CommCall) -> str:
     if call.op == "recv":
         source = "any rank" if call.src is None else f"rank {call.src}"
         return f"recv from {source}" + _tag(call) + _in(details)
-    return f"{call.op} (call #{call.ordinal + 1} of {_group(call)}{_in(details, '; ', '')})"
+    return f"{call.op} (call #{call.ordinal + 1} of {_group(call, world_size)}{_in(details, '; ', '')})"
 
 
 def _tag(call: CommCall) -> str:
@@ -71,9 +77,9 @@ def _in(details: list[str], before: str = " (", after: str = ")") -> str:
     return f"{before}{', '.join(details)}{after}" if details else ""
 
 
-def _group(call: CommCall) -> str:
-    ranks = call.group.ranks
-    return "the world" if ranks == tuple(range(len(ranks))) and not call.group.index else str(call.group)
+def _group(call: CommCall, world_size: int) -> str:
+    is_world = call.group.ranks == tuple(range(world_size)) and not call.group.index
+    return "the world" if is_world else str(call.group)
 
 
 def hang_report(graph: WaitGraph, stuck: dict[int, set[int]]) -> tuple[str, int]:
@@ -81,7 +87,9 @@ def hang_report(graph: WaitGraph, stuck: dict[int, set[int]]) -> tuple[str, int]
     culprits = _culprits(graph, stuck)
     if culprits:
         first = min(culprits)
-        head = f"{names(stuck)} would wait for ever for {names(culprits)}."
+        ended = all(graph.ranks[r].status != "running" for r in culprits)
+        why = "already ended" if ended else "never get" + "s" * (len(culprits) == 1) + " there"
+        head = f"{waiters(set(stuck) - culprits)} for {names(culprits)}, which {why}."
     else:
         first = min(stuck)
         head = f"{names(stuck)} wait for each other for ever: a deadlock."
@@ -91,9 +99,13 @@ def hang_report(graph: WaitGraph, stuck: dict[int, set[int]]) -> tuple[str, int]
 
 def _culprits(graph: WaitGraph, stuck: dict[int, set[int]]) -> set[int]:
     """Ranks that have ended but are waited for; else the ranks that wait elsewhere than most do."""
-    ended = {r for need in stuck.values() for r in need if r not in stuck}
+    ended = {r for need in stuck.values() for r in need if not graph.ranks[r].can_move} - set(stuck)
     if ended:
         return ended
+    for rank, need in stuck.items():
+        call = graph.ranks[rank].blocked
+        if call is not None and call.op == "new_group" and need:
+            return need
     targets: dict[Any, set[int]] = {}
     for rank in stuck:
         call = graph.ranks[rank].blocked
@@ -118,7 +130,7 @@ def _advice(graph: WaitGraph, stuck: dict[int, set[int]], culprits: set[int]) ->
 
 def stall_report(graph: WaitGraph, ranks: list[int]) -> str:
     """The report on ranks that others need and that do nothing that could release them."""
-    lines = [f"Hang: {names(graph_waiters(graph))} wait for {names(ranks)}, which makes no progress."]
+    lines = [f"Hang: {waiters(graph_waiters(graph))} for {names(ranks)}, which makes no progress."]
     lines += _who(graph, range(len(graph.ranks)))
     return "\n".join([*lines, "What to do: look at that line: an endless loop, a lock, a sleep, an input()?"])
 
@@ -139,16 +151,18 @@ def timeout_report(graph: WaitGraph, timeout_s: float) -> str:
     )
 
 
-def mismatch_report(mismatch: Mismatch) -> str:
+def mismatch_report(graph: WaitGraph, mismatch: Mismatch) -> str:
     """The report on two ranks that made different calls where the same was due."""
-    a, b = mismatch.first, mismatch.second
+    a, b, n = mismatch.first, mismatch.second, len(graph.ranks)
     if {a.op, b.op} == {"send", "recv"}:
         head = f"a send and its recv must have the same dtype and size; their {mismatch.differs} differs."
     else:
-        head = f"call #{a.ordinal + 1} of {_group(a)} must be the same on all its ranks; its {mismatch.differs} differs."  # noqa: E501
+        head = f"call #{a.ordinal + 1} of {_group(a, n)} must be the same on all its ranks; "
+        head += f"its {mismatch.differs} differs."
     lines = [f"Mismatch: {head}"]
     lines += [
-        f"  rank {r}: {describe(c)} at {where(c.site)}" for r, c in zip(mismatch.ranks, (a, b), strict=True)
+        f"  rank {r}: {describe(c, n)} at {where(c.site)}"
+        for r, c in zip(mismatch.ranks, (a, b), strict=True)
     ]
     return "\n".join([*lines, f"What to do: {_ORDER[0].lower()}{_ORDER[1:]}"])
 
@@ -156,7 +170,8 @@ def mismatch_report(mismatch: Mismatch) -> str:
 def death_report(graph: WaitGraph, rank: int) -> str:
     """The report on a rank whose process ended before its function returned."""
     state = graph.ranks[rank]
-    last = f" Its last call was {describe(state.last)} at {where(state.last.site)}." if state.last else ""
+    call, n = state.last, len(graph.ranks)
+    last = f" Its last call was {describe(call, n)} at {where(call.site)}." if call else ""
     lines = [f"Rank {rank} died before it returned: {_exit(state.exit_code)}.{last}"]
     others = [r for r in range(len(graph.ranks)) if r != rank]
     return "\n".join(lines + _who(graph, others))
@@ -224,25 +239,26 @@ def _who(graph: WaitGraph, ranks: Iterable[int]) -> list[str]:
 
 
 def _doing(graph: WaitGraph, rank: int) -> str:
-    state = graph.ranks[rank]
+    state, n = graph.ranks[rank], len(graph.ranks)
     if state.blocked is not None:
-        missing = graph.missing(state.blocked)
-        verb = "is inside" if state.blocked.op == "new_group" else "waits in"
-        whom = f", for {names(missing)}" if missing and len(missing) < len(state.blocked.group.ranks) else ""
-        return f"{verb} {describe(state.blocked)}{whom}, at {where(state.wait_site or state.blocked.site)}"
+        call = state.blocked
+        missing = graph.missing(call) - ({call.src, call.dst} if call.op in ("send", "recv") else set())
+        verb = "inside" if call.op == "new_group" else "waiting in"
+        whom = f", for {names(missing)}" if missing else ""
+        return f"{verb} {describe(call, n)}{whom}, at {where(state.wait_site or call.site)}"
     after = (
-        f" after {describe(state.last)} at {where(state.last.site)}" if state.last else " without any call"
+        f" after {describe(state.last, n)} at {where(state.last.site)}" if state.last else " without any call"
     )
     if state.status == "finished":
-        return f"has returned,{after}"
+        return f"returned{after}"
     if state.status == "failed":
         return f"raised {_one_line(state)}"
     if state.status == "dead":
         return f"died: {_exit(state.exit_code)}"
     if state.status == "starting":
-        return "has not started its function yet"
+        return "not in its function yet"
     spin_s, idle_s = state.beat.get("spin_s", 0.0), state.beat.get("idle_s", 0.0)
-    how = "computes" if max(spin_s, idle_s) < 1 else (
-        f"has slept for {idle_s:.0f} s" if idle_s > spin_s else f"has run {spin_s:.0f} s of Python"
+    how = "computing" if max(spin_s, idle_s) < 1 else (
+        f"asleep for {idle_s:.0f} s" if idle_s > spin_s else f"{spin_s:.0f} s in Python code"
     )  # fmt: skip
     return f"{how} at {where(state.beat.get('site'))}"

@@ -11,6 +11,7 @@ import functools
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import sys
@@ -25,12 +26,20 @@ import psutil
 
 from course_lib.comm import report
 from course_lib.comm.hang import STALL_S, WaitGraph
+from course_lib.comm.intercept import is_student_code
 from course_lib.comm.monitor import HEARTBEAT_S
 from course_lib.comm.rank import RankOptions, rank_main
 
 MAX_OUTPUT_BYTES = 10_000_000  # of all ranks together
 _STRAGGLER_S = 2.0  # after a failure, for the others to finish or fail too
-_NOISE = ("[Gloo]", "ProcessGroupGloo", "Unable to resolve hostname", "socket.cpp")
+_NOISE = (
+    "[Gloo]",
+    "ProcessGroupGloo",
+    "Unable to resolve hostname",
+    "socket.cpp",
+    "instance of 'gloo::",
+    "[enforce fail at",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +172,7 @@ class World:
             last_s = now_s
             if self.graph.mismatch is not None:
                 mismatch = self.graph.mismatch
-                self._raise("mismatch", report.mismatch_report(mismatch), mismatch.ranks[0])
+                self._raise("mismatch", report.mismatch_report(self.graph, mismatch), mismatch.ranks[0])
             self._check_deaths()
             states = [s.status for s in self.graph.ranks]
             if all(s == "finished" for s in states):
@@ -216,7 +225,7 @@ class World:
                 state.status, state.blocked, state.exit_code = "dead", None, process.exitcode
                 if self.graph.mismatch is not None:
                     mismatch = self.graph.mismatch
-                    self._raise("mismatch", report.mismatch_report(mismatch), mismatch.ranks[0])
+                    self._raise("mismatch", report.mismatch_report(self.graph, mismatch), mismatch.ranks[0])
                 time.sleep(0.05)  # let the others log where they are
                 self._read_logs(0.0)
                 self._raise("died", report.death_report(self.graph, rank), rank)
@@ -226,13 +235,16 @@ class World:
         if stuck:
             text, first = report.hang_report(self.graph, stuck)
             self._raise("hang", text, first)
-        stalled = self.graph.stalled() or [r for r in self.graph.needed() if self._is_frozen(r)]
+        frozen = [r for r in self.graph.needed() if self._is_frozen(r)]
+        for rank in frozen:
+            self._ask_where(rank)
+        stalled = self.graph.stalled() or frozen
         if stalled:
             self._raise("hang", report.stall_report(self.graph, stalled), stalled[0])
 
     def _is_frozen(self, rank: int) -> bool:
         """No heartbeat although the machine could run it: stopped, or inside C code that holds the GIL."""
-        if self._silent_s[rank] < STALL_S:
+        if self._silent_s[rank] < 2 * HEARTBEAT_S:
             self._silent_cpu_s[rank] = -1.0
             return False
         try:
@@ -242,7 +254,24 @@ class World:
             return False
         if self._silent_cpu_s[rank] < 0:
             self._silent_cpu_s[rank] = used_s
-        return status != psutil.STATUS_RUNNING or used_s - self._silent_cpu_s[rank] > STALL_S
+        if self._silent_s[rank] < STALL_S:
+            return False
+        return status != psutil.STATUS_RUNNING or used_s - self._silent_cpu_s[rank] > STALL_S - 1
+
+    def _ask_where(self, rank: int) -> None:
+        """Let faulthandler say where a rank is whose heartbeat has stopped: it needs no GIL."""
+        os.kill(self.processes[rank].pid, signal.SIGUSR1)
+        time.sleep(0.1)
+        for file, line, function in re.findall(r'File "(.+)", line (\d+) in (.+)', self._read_stack(rank)):
+            if is_student_code(file):
+                self.graph.ranks[rank].beat = {"site": (file, int(line), function)}
+                return
+
+    def _read_stack(self, rank: int) -> str:
+        try:
+            return self.read(f"stack.{rank}").decode(errors="replace")
+        except FileNotFoundError:
+            return ""
 
     def _raise(self, kind: str, text: str, first: int | None = None) -> None:
         raise RanksError(kind, text, first, self.graph)
@@ -280,8 +309,8 @@ class World:
                 found.setdefault(text, []).append(rank)
         texts = [f"{report.names(ranks)} {text}" for text, ranks in found.items()]
         for call, missing in self.graph.incomplete():
-            texts.append(f"{report.describe(call)} at {report.where(call.site)} never completed: "
-                         f"{report.names(missing)} did not take part")  # fmt: skip
+            what = f"{report.describe(call, self.world_size)} at {report.where(call.site)}"
+            texts.append(f"{what} never completed: {report.names(missing)} did not take part")
         return texts
 
 
