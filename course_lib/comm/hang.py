@@ -163,7 +163,7 @@ class WaitGraph:
     def stalled(self) -> list[int]:
         """Ranks that others need and that have long done nothing that could release them."""
         beats = {r: self.ranks[r].beat for r in sorted(self.needed())}
-        return [r for r, b in beats.items() if b and max(b["spin_s"], b["idle_s"]) >= STALL_S]
+        return [r for r, b in beats.items() if max(b.get("spin_s", 0.0), b.get("idle_s", 0.0)) >= STALL_S]
 
     def incomplete(self) -> list[tuple[CommCall, set[int]]]:
         """Launched calls that some member never made, found once all ranks have finished."""

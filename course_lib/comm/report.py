@@ -9,6 +9,7 @@ from typing import Any
 from course_lib.comm.hang import Mismatch, RankState, WaitGraph
 from course_lib.comm.intercept import CommCall
 
+_ENDED = ("finished", "failed", "dead")
 _ORDER = "Every rank of a group must make the same calls, in the same order, with the same shapes and dtypes."
 
 
@@ -87,7 +88,7 @@ def hang_report(graph: WaitGraph, stuck: dict[int, set[int]]) -> tuple[str, int]
     culprits = _culprits(graph, stuck)
     if culprits:
         first = min(culprits)
-        ended = all(graph.ranks[r].status != "running" for r in culprits)
+        ended = all(graph.ranks[r].status in _ENDED for r in culprits)
         why = "already ended" if ended else "never get" + "s" * (len(culprits) == 1) + " there"
         head = f"{waiters(set(stuck) - culprits)} for {names(culprits)}, which {why}."
     else:
@@ -99,7 +100,7 @@ def hang_report(graph: WaitGraph, stuck: dict[int, set[int]]) -> tuple[str, int]
 
 def _culprits(graph: WaitGraph, stuck: dict[int, set[int]]) -> set[int]:
     """Ranks that have ended but are waited for; else the ranks that wait elsewhere than most do."""
-    ended = {r for need in stuck.values() for r in need if not graph.ranks[r].can_move} - set(stuck)
+    ended = {r for need in stuck.values() for r in need if graph.ranks[r].status in _ENDED}
     if ended:
         return ended
     for rank, need in stuck.items():
@@ -218,6 +219,8 @@ def _is_consequence(state: RankState) -> bool:
 
 def _one_line(state: RankState) -> str:
     failure = state.failure or {}
+    if _is_consequence(state):
+        return "an error because its connection was lost"
     return f"{failure['type']}: {str(failure['message']).splitlines()[0] if failure['message'] else ''}"
 
 

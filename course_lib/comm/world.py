@@ -233,6 +233,7 @@ class World:
     def _check_hangs(self) -> None:
         stuck = self.graph.stuck()
         if stuck:
+            stuck = self._settle()
             text, first = report.hang_report(self.graph, stuck)
             self._raise("hang", text, first)
         frozen = [r for r in self.graph.needed() if self._is_frozen(r)]
@@ -241,6 +242,16 @@ class World:
         stalled = self.graph.stalled() or frozen
         if stalled:
             self._raise("hang", report.stall_report(self.graph, stalled), stalled[0])
+
+    def _settle(self) -> dict[int, set[int]]:
+        """The verdict is certain; let the other ranks reach where they will stay, for a clear report."""
+        for _ in range(10):
+            time.sleep(0.03)
+            self._read_logs(0.0)
+            stuck = self.graph.stuck()
+            if all(r in stuck or not _is_open(s.status) for r, s in enumerate(self.graph.ranks)):
+                break
+        return stuck
 
     def _is_frozen(self, rank: int) -> bool:
         """No heartbeat although the machine could run it: stopped, or inside C code that holds the GIL."""
@@ -264,7 +275,7 @@ class World:
         time.sleep(0.1)
         for file, line, function in re.findall(r'File "(.+)", line (\d+) in (.+)', self._read_stack(rank)):
             if is_student_code(file):
-                self.graph.ranks[rank].beat = {"site": (file, int(line), function)}
+                self.graph.ranks[rank].beat |= {"site": (file, int(line), function)}
                 return
 
     def _read_stack(self, rank: int) -> str:
