@@ -1,4 +1,4 @@
-"""Checks and diagnoses the notebooks call: `grading.check("<exercise>", answer)`, `grading.hint("<exercise>")`.
+"""Checks and diagnoses the notebooks call: `grading.check("<id>", answer)`, `grading.hint("<id>")`.
 
 Names are loaded when used: ranks import this package too, and must not meet an oracle by doing so.
 """

@@ -1,7 +1,7 @@
 """Read notebook cells by `ast`: what each top-level statement binds, reads, and whether it is plain.
 
-Plain means that the statement gives the same result wherever it runs: def, class, import, and assignments of
-literals, lambdas and aliases. Everything else is computed at run time, and lives only in one notebook's memory.
+Plain means that the statement gives the same result wherever it runs: def, class, import, and assignments
+of literals, lambdas and aliases. All else is computed at run time, and lives only in one notebook's memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def is_plain_expr(node: ast.expr | None) -> bool:
 
 
 def is_stub(node: ast.stmt) -> bool:
-    """A function with no body yet (docstring, pass, ..., raise NotImplementedError), or a class of only such."""
+    """A function with no body yet (docstring, pass, ..., NotImplementedError), or a class of only such."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return all(_is_filler(statement) for statement in node.body)
     if isinstance(node, ast.ClassDef):

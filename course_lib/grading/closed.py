@@ -1,8 +1,8 @@
 """Close, inside a rank, what an exercise asks the student to write.
 
-Modules of the library are blocked at import and forgotten if already there; torch is never unloaded (it cannot be
-imported twice), its entry points are made to raise instead. This stops accidental and lazy use. What is reached is
-also noted, so that a swallowed error still counts. The judge's sandbox does not even have the closed files.
+Modules of the library are blocked at import and forgotten if already there; torch is never unloaded (it
+cannot be imported twice), its entry points are made to raise instead. This stops accidental and lazy use.
+What is reached is noted too: a swallowed error still counts. The judge's sandbox lacks the closed files.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Guard(importlib.abc.MetaPathFinder):
         return closed
 
     def _close_class(self, cls: type, name: str) -> None:
-        def subclassed(sub: type, **_: Any) -> None:
+        def subclassed(sub: type[Any], /, **_: Any) -> None:
             if not sub.__module__.startswith("torch."):
                 self.refuse(name)
 
@@ -203,7 +203,7 @@ class _PatchAfter(importlib.abc.Loader):
 
 def closed_message(exercise_id: str, name: str) -> str:
     """The one wording for reaching what is closed."""
-    return f"exercise {exercise_id} asks you to write this; {name} is closed here. Write it with what stays open."
+    return f"exercise {exercise_id} asks you to write this; {name} is closed here. Use what stays open."
 
 
 def torch_entries(closed: str) -> tuple[str, ...]:

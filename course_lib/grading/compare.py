@@ -1,7 +1,7 @@
 """Compare what ranks hold with the oracle, and say what kind of mistake it looks like.
 
-Tolerances are fixed. Data are float64 and of order one: adding in another order moves a result by about 1e-15,
-the mistakes of this course by more than 1e-6. 1e-9 of the largest entry leaves room on both sides.
+Tolerances are fixed. Data are float64 and of order one: adding in another order moves a result by about
+1e-15, the mistakes of this course by more than 1e-6. 1e-9 of the largest entry leaves room on both sides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NUMBER = (int, float)
 
 
 def gate_parts(case: Case, got: list[RankData], want: Mapping[str, Any]) -> list[Part]:
-    """Compare every public name of the oracle on every rank; returns failing gates only, shape before values."""
+    """Compare every public name of the oracle on every rank; failing gates only, shape before values."""
     failing = [
         part
         for name, value in want.items()
@@ -81,7 +81,9 @@ def _form(words: str, name: str, got: list[RankData], want: Want) -> Part | None
             return Part("shape", False, text, gate=True)
         dtype = data.dtypes.get(name, str(array.dtype))
         if dtype != str(target.dtype) and not (dtype == "bfloat16" and target.dtype == np.float32):
-            text = f"{words} must have dtype {target.dtype} on rank {rank}; got {dtype}. Keep the dtype of the input."
+            text = (
+                f"{words} must have dtype {target.dtype} on rank {rank}; got {dtype}. Keep that of the input."
+            )
             return Part("dtype", False, text, gate=True)
     return None
 
@@ -101,7 +103,7 @@ def fingerprint(case: Case, got: Sequence[Array], want: Want, wrong: list[int], 
     for words, value in want.near.items():
         if all_match(lambda r, v=value: v[r] if isinstance(v, list) else v):
             return f"this is what you get if {words}."
-    if want.alone is not None and n > 1 and all_match(lambda r: want.alone[r]):  # type: ignore[index]
+    if want.alone is not None and n > 1 and all_match(lambda r: want.alone[r]):
         return f"rank {wrong[0]} holds its own value: nothing was communicated."
     if n > 1 and wrong == list(range(1, n)):
         return "right on rank 0 only: does every rank get the result?"
@@ -148,7 +150,8 @@ def _value_message(
     target = np.asarray(want.on(rank))
     where = f"rank {rank}" if len(wrong) == 1 else f"ranks {_join(wrong)}"
     who = "every rank" if len(wrong) == case.world_size and len(wrong) > 1 else where
-    text = f"{words} must equal the one-process result on every rank; wrong on {who}: {_first_difference(got[rank], target, rank)}."
+    seen = _first_difference(got[rank], target, rank)
+    text = f"{words} must equal the one-process result on every rank; wrong on {who}: {seen}."
     return f"{text} {finger[:1].upper()}{finger[1:]}".rstrip()
 
 

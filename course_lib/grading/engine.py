@@ -1,7 +1,7 @@
 """One engine for every check: in a notebook, in the locked cell, in pytest, in the zoo.
 
-A case is run on fresh ranks; what comes back is plain data; gates first, then the parts. The verdict is a function
-of (exercise, answer, seed) and nothing else.
+A case is run on fresh ranks; what comes back is plain data; gates first, then the parts. The verdict is a
+function of (exercise, answer, seed) and nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,15 @@ from course_lib.grading.exercise import Case, Exercise, Part, PartResult, RankDa
 from course_lib.grading.inside import Job, check_kind, rank_job
 from course_lib.grading.present import say, show
 from course_lib.grading.registry import Spec, owner_of, program_name, spec
-from course_lib.grading.source import FromObject, FromSource, Refusal, check_object, not_defined, not_written
+from course_lib.grading.source import (
+    FromObject,
+    FromSource,
+    Refusal,
+    check_object,
+    definitions,
+    not_defined,
+    not_written,
+)
 
 OPEN_SEED = 20240715
 Launcher = Callable[[Job, Case], list[RankData]]
@@ -51,7 +59,7 @@ def check(
 
     Args:
         exercise_id: as in the exercise's title.
-        answer: the function or class; or `globals()`; or a `FromSource`.
+        answer: the function or class; `globals()`; a `FromSource`; or a list of cells, of which it is taken.
         seed: of the data; the same seed replays the same check.
         hidden: the sizes of the graded cell.
         quiet: do not show the report.
@@ -89,9 +97,7 @@ def score(exercise_id: str, namespace: Any, *, seed: int | None = None) -> float
         except KeyboardInterrupt:
             say(f"exercise {exercise_id}: interrupted, 0 points.")
         except BaseException as error:  # whatever it is, the other cells must be graded
-            say(
-                f"exercise {exercise_id}: the check itself failed ({type(error).__name__}: {error}), 0 points."
-            )
+            say(f"exercise {exercise_id}: the check failed itself, 0 points. {type(error).__name__}: {error}")
     return 0.0
 
 
@@ -118,6 +124,8 @@ def as_answer(exercise: Exercise, answer: Any) -> FromObject | FromSource:
     """
     if isinstance(answer, FromSource):
         return answer
+    if isinstance(answer, list):
+        return FromSource(definitions(answer, exercise.symbol, exercise.id), exercise.symbol)
     obj = answer.obj if isinstance(answer, FromObject) else answer
     if isinstance(obj, types.ModuleType):
         obj = vars(obj)
@@ -140,8 +148,8 @@ def refuse_foreign(exercise: Exercise, obj: Any) -> None:
     if other is not None:
         raise Refusal(
             "implemented",
-            f"exercise {exercise.id} must be given `{exercise.symbol}`; got `{name}`, which belongs to exercise "
-            f'{other.id}. Call grading.check("{exercise.id}", {exercise.symbol}).',
+            f"exercise {exercise.id} must be given `{exercise.symbol}`; got `{name}`, which belongs to "
+            f'exercise {other.id}. Call grading.check("{exercise.id}", {exercise.symbol}).',
         )
 
 
@@ -279,7 +287,7 @@ def _refuse(exercise: Exercise, rank: int, result: dict[str, Any]) -> None:
         raise CaseFailed("closed", closed_message(exercise.id, result["reached"][0]))
     if result["mutated"]:
         name = result["mutated"][0]
-        text = f"input `{name}` must stay as it was; rank {rank} changed it in place. Work on a copy: x = x.clone()."
+        text = f"input `{name}` must stay as it was; rank {rank} changed it in place. Use a copy: x.clone()."
         raise CaseFailed("inputs", text)
 
 

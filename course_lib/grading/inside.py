@@ -1,7 +1,7 @@
 """What a check does inside a rank: close, load the answer, run the program, hand back plain data.
 
-Each rank takes its own shard from a file that it then removes; nobody starts before all have taken theirs, so a
-rank never sees another's data. Neither oracle nor seed is here.
+Each rank takes its own shard from a file that it then removes; nobody starts before all have taken theirs, so
+a rank never sees another's data. Neither oracle nor seed is here.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def check_kind(obj: Any, symbol: str) -> None:
     if symbol[:1].isupper() and callable(obj) and type(obj).__name__ == symbol:
         raise Refusal(
             "implemented",
-            f"the check must be given the class `{symbol}`; got an instance of it. Pass {symbol}, without parentheses.",
+            f"the check must be given the class `{symbol}`; got an instance. Pass {symbol}, no parentheses.",
         )
     if not callable(obj):
         kind = "class" if symbol[:1].isupper() else "function"
@@ -165,8 +165,8 @@ def _needs_value(obj: Callable[..., Any], job: Job) -> Callable[..., Any]:
         value = obj(*args, **kwargs)
         if value is None and job.signature.partition("->")[2].strip() != "None":
             raise NotWritten(
-                f"exercise {job.exercise_id} is not written yet, or lacks its `return`: `{job.symbol}` must return "
-                "a value; got None. Fill in its cell, run it, then check again."
+                f"exercise {job.exercise_id} is not written yet, or lacks its `return`: `{job.symbol}` must "
+                "return a value; got None. Fill in its cell, run it, then check again."
             )
         return value
 

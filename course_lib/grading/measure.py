@@ -1,6 +1,6 @@
 """Parts that read the trace: counts, bytes, memory, order. Each says the bound, what was seen where, and why.
 
-Bounds, not equalities, wherever another right style would differ. A failing part names the first rank it fails on.
+Bounds, not equalities, wherever another right style would differ. A failing part names the first such rank.
 """
 
 from __future__ import annotations

@@ -20,5 +20,5 @@ class Probe:
     world_size: int
 
     def mark(self, name: str) -> None:
-        """Collect garbage and put a named mark into the trace: where `.live_bytes_at(name)` reads. Free if untraced."""
+        """Collect garbage and put a named mark into the trace, where `.live_bytes_at(name)` reads."""
         trace.mark(name)

@@ -82,7 +82,7 @@ def parse(cells: Iterable[str]) -> list[list[Statement]]:
 
 
 def definitions(cells: list[str], symbol: str, exercise_id: str = "") -> str:
-    """Take the definition of `symbol` with everything it needs from the cells of a notebook, as one source text.
+    """Take the definition of `symbol` and all it needs from the cells of a notebook, as one source text.
 
     Raises: Refusal if it is missing, unfilled, or uses what another cell computes.
     """

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.grading.measure import count_calls
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want, rng
+from course_lib.grading.measure import count_calls
 
 EXERCISE = Exercise(
     id="rank_hello",
@@ -20,13 +20,13 @@ EXERCISE = Exercise(
     importance=3,
     lines=4,
     points={"values": 1.0, "bytes": 1.0},
-    graded="Every rank returns (rank, world_size, sum of the secrets of all ranks) as three ints, at 1-4 ranks. "
-    "Bytes: exactly one collective, an all_reduce, is launched on each rank.",
+    graded="Every rank returns (rank, world_size, sum of the secrets of all ranks) as three ints, at 1-4 "
+    "ranks. Bytes: exactly one collective, an all_reduce, is launched on each rank.",
     signature="(secret)",
     hints=(
-        "Two functions of torch.distributed tell a rank who it is and how many there are. Neither communicates.",
+        "Two functions of torch.distributed say who it is and how many there are: nobody communicates.",
         "The sum needs every secret. One collective leaves the sum of a tensor on every rank, in place.",
-        "Put the secret into an integer tensor of one element, sum it over the ranks, and take the number out with .item().",
+        "Put the secret into an integer tensor of one element, sum it over the ranks, take .item().",
     ),
 )
 

@@ -1,0 +1,107 @@
+"""Small models that programs train and oracles train again: every awkward case of data parallelism in one.
+
+A program builds the model from plain `params` and from the weights this rank was given; the oracle, in one
+process, does the same with rank 0's. No torch.distributed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from course_lib.grading.exercise import Array
+
+WEIGHT = "weight:"
+
+
+class ToyNet(nn.Module):
+    """Map [samples, 5] to [samples, 3] through tanh layers of odd widths.
+
+    Options: depth (hidden layers), width, tied (the last hidden layer shares the first one's weight), frozen (a
+    layer that does not train), unused (parameters no forward reads), optional (a layer that only calls with
+    `with_optional=True` use). A buffer scales the output. `embed.weight` gets its gradient last.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int = 7,
+        depth: int = 3,
+        tied: bool = False,
+        frozen: bool = False,
+        unused: bool = False,
+        optional: bool = False,
+    ) -> None:
+        super().__init__()
+        self.embed = nn.Linear(5, width, bias=False)
+        self.hidden = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        if tied:
+            self.hidden[-1].weight = self.hidden[0].weight
+        self.optional = nn.Linear(width, width) if optional else None
+        self.frozen = nn.Linear(width, width).requires_grad_(False) if frozen else None
+        self.unused = nn.Linear(width, 2) if unused else None
+        self.gain = nn.Parameter(torch.ones(()))
+        self.head = nn.Linear(width, 3)
+        self.scale: Tensor
+        self.register_buffer("scale", torch.ones(3))
+        self.double()
+
+    def forward(self, x: Tensor, *, with_optional: bool = True) -> Tensor:
+        """Compute the outputs [samples, 3]."""
+        x = torch.tanh(self.embed(x))
+        for layer in self.hidden:
+            x = x + torch.tanh(layer(x))
+        if self.frozen is not None:
+            x = torch.tanh(self.frozen(x))
+        if self.optional is not None and with_optional:
+            x = x + torch.tanh(self.optional(x))
+        out: Tensor = self.head(x) * self.gain * self.scale
+        return out
+
+
+def toy_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters (tied ones once) and buffers by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def toy_weights(spec: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Array]:
+    """Draw weights of order one for `ToyNet(**spec)`, under the names `build_toy` reads."""
+    tensors = toy_tensors(ToyNet(**spec))
+    return {WEIGHT + name: rng.normal(0.3, 0.5, tuple(t.shape)) for name, t in tensors.items()}
+
+
+@torch.no_grad()
+def build_toy(spec: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> ToyNet:
+    """Build `ToyNet(**spec)` with copies of the weights among `inputs`."""
+    model = ToyNet(**spec)
+    for name, tensor in toy_tensors(model).items():
+        tensor.copy_(inputs[WEIGHT + name])
+    return model
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of every trainable parameter's gradient, zeros where there is none."""
+    return {
+        name: torch.zeros_like(p) if p.grad is None else p.grad.detach().clone()
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    }
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of every parameter and buffer."""
+    return {name: tensor.detach().clone() for name, tensor in toy_tensors(model).items()}
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that train, tied ones once, in the order of `parameters()`."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def nbytes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of tensors."""
+    return sum(t.numel() * t.element_size() for t in tensors)

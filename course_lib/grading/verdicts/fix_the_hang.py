@@ -1,0 +1,79 @@
+"""`fix_the_hang`: two programs that wait for ever, one call missing and two calls in another order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want, rng
+from course_lib.grading.measure import bytes_between
+
+EXERCISE = Exercise(
+    id="fix_the_hang",
+    lab="00_start_here",
+    order=3,
+    symbol="end_of_step",
+    title="Two programs that wait for ever",
+    minutes=15,
+    difficulty=2,
+    importance=5,
+    lines=9,
+    points={"values": 2.0, "bytes": 1.0},
+    graded="`end_of_step` ends, and returns on every rank, at 1-4 ranks: the mean of all losses (ranks hold different "
+    "numbers of them), the sum of all tokens, and the learning rate of rank 0. "
+    "Bytes: each rank hands at most 64 bytes to collectives (four float64 numbers are 32), so no losses travel one by one.",
+    signature="(losses, tokens, learning_rate)",
+    hints=(
+        "Read both reports again: which rank is missing, and what does it do instead? Which two calls met?",
+        "A collective is a call of the whole group. Move every collective out of the branches that only some ranks "
+        "take; what only rank 0 wants (printing) stays inside.",
+        "Program 1: all ranks all_reduce, then rank 0 prints. Program 2: choose one order, "
+        "and let all ranks follow it; any order will do.",
+    ),
+)
+
+
+def cases(seed: int, hidden: bool) -> list[Case]:
+    """Worlds of 1 to 4 ranks; hidden: 5 and 6 too."""
+    return [Case(world_size=n, seed=seed) for n in ((1, 2, 3, 4, 5, 6) if hidden else (1, 2, 3, 4))]
+
+
+def inputs(case: Case, rank: int) -> dict[str, Array]:
+    """Other losses, as many as no other rank has, tokens and a learning rate; only rank 0's rate counts."""
+    numbers = rng(case, rank)
+    count = 20 + 7 * rank + int(numbers.integers(0, 6))
+    return {
+        "losses": numbers.uniform(1, 4, size=count),
+        "tokens": np.array(float(numbers.integers(1_000, 9_000))),
+        "learning_rate": np.array(numbers.uniform(1e-5, 1e-3)),
+    }
+
+
+def oracle(case: Case) -> dict[str, Any]:
+    """One process that has everything."""
+    shards = [inputs(case, rank) for rank in range(case.world_size)]
+    losses = [shard["losses"] for shard in shards]
+    tokens = [shard["tokens"].item() for shard in shards]
+    rates = [shard["learning_rate"].item() for shard in shards]
+    means = [values.mean().item() for values in losses]
+    return {
+        "mean_loss": Want(
+            np.concatenate(losses).mean().item(),
+            alone=means,
+            near={
+                "the means of the ranks are averaged, though ranks hold different numbers of losses": np.mean(
+                    means
+                )
+            },
+        ),
+        "tokens": Want(sum(tokens), alone=tokens),
+        "learning_rate": Want(rates[0], alone=rates, near={"the ranks' rates are averaged": np.mean(rates)}),
+    }
+
+
+def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
+    """Few bytes; that it ends was a gate."""
+    del case, want
+    why = "sums travel, not the losses themselves"
+    return [bytes_between("bytes", got, 0, 64, why=why)]

@@ -1,0 +1,107 @@
+"""`numbers_00`: what a 70B model needs in memory and in time."""
+
+from __future__ import annotations
+
+from course_lib.grading.exercise import Exercise
+from course_lib.grading.numbers import Number, numeric
+
+EXERCISE = Exercise(
+    id="numbers_00",
+    lab="00_start_here",
+    order=4,
+    symbol="numbers_00",
+    title="The numbers of a 70B model",
+    minutes=15,
+    difficulty=1,
+    importance=4,
+    lines=8,
+    points={
+        "state_gb": 1.0,
+        "min_gpus": 1.0,
+        "train_flops": 1.0,
+        "years_on_one_gpu": 1.0,
+        "days_on_1024": 1.0,
+    },
+    graded="Five numbers about a dense model of 70 billion parameters trained on 15 trillion tokens, each within 1%. "
+    "GB = 10^9 bytes.",
+    numeric=True,
+    hints=(
+        "Memory is parameters times bytes a parameter; time is FLOPs divided by FLOPs per second. Watch the units.",
+        "16 bytes a parameter; GPUs are whole; 6 FLOPs a parameter and token; a GPU delivers 40% of its dense peak.",
+        "Divide the state by 40 GB and round up. Divide the FLOPs by 0.40 * 989e12 to get seconds on one GPU; a year "
+        "has 365.25 * 24 * 3600 of them. 1,024 GPUs take 1/1,024 of the time, if nothing is lost.",
+    ),
+)
+
+_PARAMS, _TOKENS, _YEAR_S, _DAY_S = 70e9, 15e12, 365.25 * 86_400, 86_400
+_STATE_GB = _PARAMS * 16 / 1e9
+_FLOPS = 6 * _PARAMS * _TOKENS
+_SECONDS = _FLOPS / (0.40 * 989e12)
+_SPARSE = "the peak with sparsity (1,979 TFLOP/s) is taken; training is dense: 989"
+_NO_MFU = "the GPU delivers its whole peak; it delivers 40% of it"
+_FORWARD = (
+    "only the forward pass is counted: 2 FLOPs a parameter and token; backward costs twice as many again"
+)
+
+cases, inputs, oracle, verdict = numeric(
+    {
+        "state_gb": Number(
+            _STATE_GB,
+            unit="GB",
+            near={
+                "GiB (2^30 bytes) are counted; a GB is 10^9 bytes": _PARAMS * 16 / 2**30,
+                "only the bf16 weights are counted (2 bytes a parameter); training holds 16": _PARAMS
+                * 2
+                / 1e9,
+                "only fp32 weights are counted (4 bytes a parameter); training holds 16": _PARAMS * 4 / 1e9,
+                "8 bytes a parameter are counted; gradients and the float32 copy of the weights are 8 more": 560.0,
+                "the answer is in bytes; it is asked in GB": _PARAMS * 16,
+                "the answer is in TB; it is asked in GB": _STATE_GB / 1e3,
+            },
+        ),
+        "min_gpus": Number(
+            28,
+            unit="GPUs",
+            near={
+                "GiB and GB are mixed: the memory of the GPU is given in GB too": 27,
+                "the GPU has 80 GB; this one has 40": 14,
+                "only the bf16 weights have to fit": 4,
+                "only half of the state has to fit": 14.0,
+            },
+        ),
+        "train_flops": Number(
+            _FLOPS,
+            unit="FLOPs",
+            near={
+                _FORWARD: _FLOPS / 3,
+                "the forward pass is left out: 4 FLOPs a parameter and token are the backward pass": _FLOPS
+                * 2
+                / 3,
+                "the 8 FLOPs of a run that recomputes its activations are counted": _FLOPS * 4 / 3,
+                "a trillion is taken for 10^9; it is 10^12": _FLOPS / 1e3,
+            },
+        ),
+        "years_on_one_gpu": Number(
+            _SECONDS / _YEAR_S,
+            unit="years",
+            near={
+                _SPARSE: _SECONDS / 1979 * 989 / _YEAR_S,
+                _NO_MFU: _SECONDS * 0.40 / _YEAR_S,
+                "the sparse peak and all of it is taken": _SECONDS * 0.40 / 1979 * 989 / _YEAR_S,
+                _FORWARD: _SECONDS / 3 / _YEAR_S,
+                "the answer is in seconds; it is asked in years": _SECONDS,
+                "the answer is in days; it is asked in years": _SECONDS / _DAY_S,
+            },
+        ),
+        "days_on_1024": Number(
+            _SECONDS / 1024 / _DAY_S,
+            unit="days",
+            near={
+                _SPARSE: _SECONDS / 1979 * 989 / 1024 / _DAY_S,
+                _NO_MFU: _SECONDS * 0.40 / 1024 / _DAY_S,
+                "the answer is in years; it is asked in days": _SECONDS / 1024 / _YEAR_S,
+                "the answer is in hours; it is asked in days": _SECONDS / 1024 / 3600,
+            },
+        ),
+    }
+)
