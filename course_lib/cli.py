@@ -89,7 +89,8 @@ def zoo(
     _need("jupytext", "staff")
     from course_lib.staff import zoo as answers
 
-    raise typer.Exit(code=answers.command(_checkout(), lab, repeat, console))
+    number = lab.zfill(2) if lab and lab.isdigit() else lab
+    raise typer.Exit(code=answers.command(_checkout(), number, repeat, console))
 
 
 @app.command()

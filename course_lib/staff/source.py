@@ -114,7 +114,7 @@ def hints_text(exercise: Any) -> str:
 
 def check_code(exercise_id: str) -> str:
     """Return the open cell in which a student checks an answer, in any order and as often as wished."""
-    return f'from course_lib import grading\n\ngrading.check("{exercise_id}", globals())'
+    return f'from course_lib import grading\n\ngrading.check("{exercise_id}", globals());'
 
 
 def graded_code(exercise_id: str) -> str:

@@ -51,7 +51,7 @@ def test_an_exercise_becomes_card_answer_hints_check_and_locked_cell(lab: build.
     assert answer.metadata.nbgrader.solution
     assert not answer.metadata.nbgrader.grade
     assert hints.source.count("<details>") == 3
-    assert check.source.endswith('grading.check("add_one", globals())')
+    assert check.source.endswith('grading.check("add_one", globals());')
     assert "nbgrader" not in check.metadata
     assert graded.metadata.nbgrader.points == 1.5
     assert graded.metadata.nbgrader.locked

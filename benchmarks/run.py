@@ -1,0 +1,83 @@
+"""Measure the course's numbers on this machine: print them and write docs/benchmarks.md.
+
+Each benchmarks/bench_*.py has `rows()`, a list of (name, value, unit, note): one table, titled by the
+first line of its docstring. A number that matters is a ratio of two measurements of the same run, never
+seconds alone.
+
+    python benchmarks/run.py            all
+    python benchmarks/run.py launch     one; the tables of the others stay as they are in docs/benchmarks.md
+"""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import torch
+
+Row = tuple[str, float, str, str]
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+INTRODUCTION = """# Benchmarks
+
+Written by `make bench`. Ratios (x) compare measurements made one after the other in the same run; seconds
+depend on the machine and are there for scale.
+"""
+
+
+def main(names: list[str]) -> int:
+    """Run the chosen benchmarks; return the exit status."""
+    known = sorted(path.stem for path in HERE.glob("bench_*.py"))
+    chosen = [name if name.startswith("bench_") else f"bench_{name}" for name in names] or known
+    unknown = sorted(set(chosen) - set(known))
+    if unknown:
+        print(f"names must be among {', '.join(known)}; got {', '.join(unknown)}. name one of them")
+        return 1
+    sections = read_sections(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
+    for name in chosen:
+        sections[name] = section(name)
+        print(sections[name], flush=True)
+    text = "\n".join([INTRODUCTION, *(sections[name] for name in known if name in sections)])
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(HERE.parent)}")
+    return 0
+
+
+def section(name: str) -> str:
+    """Run one benchmark and return its part of the page."""
+    module = importlib.import_module(name)
+    title = (module.__doc__ or name).strip().splitlines()[0].rstrip(".")
+    return f"<!-- {name} -->\n## {title}\n\n{machine()}\n\n{markdown(module.rows())}\n"
+
+
+def machine() -> str:
+    """Return what the numbers depend on, without naming the machine."""
+    cores, memory_gb = psutil.cpu_count(), psutil.virtual_memory().total / 1e9
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    return f"{cores} cores ({platform.machine()}, {memory_gb:.0f} GB), {versions}"
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return `rows` as a table; a number has three digits."""
+    lines = [f"| {name} | {value:.3g} {unit} | {note} |" for name, value, unit, note in rows]
+    return "\n".join(["| measured | value | note |", "| --- | ---: | --- |", *lines])
+
+
+def read_sections(page: str) -> dict[str, str]:
+    """Return {benchmark: its part of the page} of an earlier run."""
+    pieces = re.split(r"^<!-- (bench_\w+) -->\n", page, flags=re.MULTILINE)
+    return {
+        name: f"<!-- {name} -->\n{text.rstrip()}\n"
+        for name, text in zip(pieces[1::2], pieces[2::2], strict=True)
+    }
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    raise SystemExit(main(sys.argv[1:]))
