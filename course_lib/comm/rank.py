@@ -163,12 +163,18 @@ def _dump_value(value: Any) -> bytes:
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to end this rank with the fork server, which ends with the kernel."""
+    """End this rank when the kernel is killed, even if C code holds the GIL and `Pulse` cannot run.
+
+    The fork server ends with the kernel, and Linux then sends this rank SIGHUP. Its handler is libc's own
+    `alarm`, called with the signal's number: 1 second later SIGALRM ends the process. `Pulse` has that second
+    to remove the world's folder.
+    """
     if sys.platform == "linux":
         import ctypes
 
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        libc, pr_set_pdeathsig = ctypes.CDLL(None), 1
+        libc.signal(signal.SIGHUP, libc.alarm)
+        libc.prctl(pr_set_pdeathsig, signal.SIGHUP)
 
 
 def _redirect_output(options: RankOptions) -> None:
