@@ -1,11 +1,13 @@
 """Write a trace as Chrome JSON, which Perfetto and chrome://tracing show.
 
-Each rank is a process with tracks for compute, for the communication of each group (from launch to wait), for
-waits, and a counter of live bytes by category. Arrows lead from each launch to its wait.
+Each rank is a process with tracks for compute, for waits, for the communication of each group (from launch
+to the end of its wait), and a counter of live bytes by category. Arrows lead from each launch to its wait.
 Format: the "Trace Event Format" document of the Chromium project; times in microseconds.
 """
 
+import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,29 +54,43 @@ def _rank_rows(rank: "RankTrace") -> list[Row]:
 
 
 def _comm_rows(rank: "RankTrace") -> list[Row]:
-    tracks = _group_tracks(rank)
-    waits = {w.launch_id: w for w in rank.waits()}
     rows = []
-    for call in rank.launches():
-        wait = waits.get(call.id)
-        end_s = wait.t_s + wait.duration_s if wait else call.t_s
-        rows.append(_span(rank, tracks[_track(call)], call.op, call.t_s, end_s - call.t_s, _details(call)))
-        if wait is not None:
-            rows.append(_span(rank, WAITS, f"wait {call.op}", wait.t_s, wait.duration_s, {"launch": call.id}))
-            rows += _arrow(rank, call, wait, tracks[_track(call)])
+    lanes = comm_lanes(rank)
+    tracks = {name: FIRST_GROUP + i for i, name in enumerate(lanes)}
+    for name, track in tracks.items():
+        rows += _name_track(rank, f"comm {name}", track)
+        for call, wait in lanes[name]:
+            duration_s = wait.t_s + wait.duration_s - call.t_s if wait else 0.0
+            rows.append(_span(rank, track, call.op, call.t_s, duration_s, _details(call)))
+            if wait is not None:
+                waited = {"launch": call.id}
+                rows.append(_span(rank, WAITS, f"wait {call.op}", wait.t_s, wait.duration_s, waited))
+                rows += _arrow(rank, call, wait, track)
     return rows
 
 
-def _track(call: Launch) -> str:
-    """One stream per group, and one per ordered pair for point-to-point."""
+def comm_lanes(rank: "RankTrace") -> dict[str, list[tuple[Launch, Wait | None]]]:
+    """Return the calls with their waits by lane: a group's stream, or an ordered pair's for send and recv.
+
+    Calls of one stream that are in flight together get a lane each: "group [0, 1]", "group [0, 1] #2".
+    """
+    waits = {w.launch_id: w for w in rank.waits()}
+    lanes: dict[str, list[tuple[Launch, Wait | None]]] = {}
+    busy_until_s: dict[str, float] = {}
+    for call in rank.launches():
+        wait = waits.get(call.id)
+        lane = next(name for name in _lane_names(call) if busy_until_s.get(name, 0.0) <= call.t_s)
+        busy_until_s[lane] = wait.t_s + wait.duration_s if wait else call.t_s
+        lanes.setdefault(lane, []).append((call, wait))
+    return dict(sorted(lanes.items()))
+
+
+def _lane_names(call: Launch) -> Iterator[str]:
+    name = str(call.group)
     if call.op in ("send", "recv"):
-        return f"{call.src if call.src is not None else 'any'} -> {call.dst}"
-    return str(call.group)
-
-
-def _group_tracks(rank: "RankTrace") -> dict[str, int]:
-    names = dict.fromkeys(_track(call) for call in rank.launches())
-    return {name: FIRST_GROUP + i for i, name in enumerate(names)}
+        name = f"{call.src if call.src is not None else 'any'} -> {call.dst}"
+    yield name
+    yield from (f"{name} #{i}" for i in itertools.count(2))
 
 
 def _details(call: Launch) -> Row:
@@ -107,14 +123,14 @@ def _point(rank: "RankTrace", name: str, t_s: float) -> Row:
 
 
 def _names(rank: "RankTrace") -> list[Row]:
-    tracks = {"compute": COMPUTE, "waits": WAITS}
-    tracks |= {f"comm {name}": track for name, track in _group_tracks(rank).items()}
-    rows: list[Row] = [_meta(rank, "process_name", 0, {"name": f"rank {rank.rank}"})]
-    rows.append(_meta(rank, "process_sort_index", 0, {"sort_index": rank.rank}))
-    for name, track in tracks.items():
-        rows.append(_meta(rank, "thread_name", track, {"name": name}))
-        rows.append(_meta(rank, "thread_sort_index", track, {"sort_index": track}))
-    return rows
+    process = _meta(rank, "process_name", 0, {"name": f"rank {rank.rank}"})
+    order = _meta(rank, "process_sort_index", 0, {"sort_index": rank.rank})
+    return [process, order, *_name_track(rank, "compute", COMPUTE), *_name_track(rank, "waits", WAITS)]
+
+
+def _name_track(rank: "RankTrace", name: str, track: int) -> list[Row]:
+    order = _meta(rank, "thread_sort_index", track, {"sort_index": track})
+    return [_meta(rank, "thread_name", track, {"name": name}), order]
 
 
 def _meta(rank: "RankTrace", name: str, track: int, args: Row) -> Row:

@@ -70,10 +70,10 @@ class Recorder(Listener):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end_s = _now_s()
         trace.marker = None
         self.memory.sample_gradients()
         self.memory.book_late_frees()
+        self._end_s = _now_s()
         while self._undo:
             self._undo.pop()()
 
@@ -257,7 +257,7 @@ class Recorder(Listener):
         for row in list(self._rows):
             event, live_bytes = self._event(row, live_bytes)
             events.append(event)
-        return trace.RankTrace(self.rank, self._start_s, self._end_s or _now_s(), events).to_plain()
+        return trace.RankTrace(self.rank, self._start_s, self._end_s, events).to_plain()
 
     def _event(self, row: tuple[Any, ...], live_bytes: int) -> tuple[trace.Event, int]:
         kind, t_s, *rest = row
