@@ -150,22 +150,22 @@ def _value_message(
     target = np.asarray(want.on(rank))
     where = f"rank {rank}" if len(wrong) == 1 else f"ranks {_join(wrong)}"
     who = "every rank" if len(wrong) == case.world_size and len(wrong) > 1 else where
-    seen = _first_difference(got[rank], target, rank)
+    seen = _first_difference(got[rank], target, f"rank {rank} " if len(wrong) > 1 else "")
     text = f"{words} must equal the one-process result on every rank; wrong on {who}: {seen}."
     return f"{text} {finger[:1].upper()}{finger[1:]}".rstrip()
 
 
-def _first_difference(got: Array, want: Array, rank: int) -> str:
+def _first_difference(got: Array, want: Array, who: str) -> str:
     if got.shape != want.shape:
-        return f"rank {rank} has shape {got.shape}, expected {want.shape}"
+        return f"{who}has shape {got.shape}, expected {want.shape}"
     if got.ndim == 0 or got.size == 1:
-        return f"rank {rank} got {_number(got.item())}, expected {_number(want.item())}"
+        return f"{who}got {_number(got.item())}, expected {_number(want.item())}"
     error = np.abs(got.astype(np.float64) - want.astype(np.float64))
     at = tuple(
         int(i) for i in np.unravel_index(int(np.argmax(np.nan_to_num(error, nan=np.inf))), error.shape)
     )
     index = ", ".join(map(str, at))
-    return f"rank {rank} got {_number(got[at].item())} at [{index}], expected {_number(want[at].item())}"
+    return f"{who}got {_number(got[at].item())} at [{index}], expected {_number(want[at].item())}"
 
 
 def _plain(name: str, data: RankData) -> Any:
