@@ -1,0 +1,186 @@
+"""Draw a trace: what each rank computed, when its messages were in flight, and what filled its memory.
+
+Communication that lies under compute is hidden; where the rank waits, it is exposed. Lab 00 introduces the
+figure. Perfetto (`trace.to_perfetto(path)`) shows the same with zoom and details.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from course_lib.comm.perfetto import comm_lanes
+from course_lib.comm.trace import Compute, RankTrace, Trace
+from course_lib.viz import style
+
+_COMPUTE_HEIGHT, _COMM_HEIGHT, _GAP = 0.36, 0.40, 0.24
+_LABEL_SHARE = 0.012  # of the window's width, for each character of a label
+
+
+@dataclass(frozen=True)
+class _Window:
+    begin_s: float
+    end_s: float
+
+    @property
+    def width_ms(self) -> float:
+        return (self.end_s - self.begin_s) * 1e3
+
+    def ms(self, t_s: float) -> float:
+        return (min(max(t_s, self.begin_s), self.end_s) - self.begin_s) * 1e3
+
+    def bar(self, t_s: float, duration_s: float) -> tuple[float, float]:
+        return self.ms(t_s), self.ms(t_s + duration_s) - self.ms(t_s)
+
+    def shows(self, t_s: float, duration_s: float) -> bool:
+        return t_s < self.end_s and t_s + duration_s > self.begin_s
+
+
+def draw_timeline(
+    trace: Trace,
+    *,
+    ranks: Sequence[int] | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    memory_rank: int | None = 0,
+    title: str | None = None,
+) -> Figure:
+    """Draw two lanes a rank, compute above communication, and the memory of one rank below.
+
+    Args:
+        ranks: which ranks to draw; all by default.
+        start, end: names of marks that bound the drawn time (the first `start`, the first `end` after it).
+        memory_rank: whose memory to draw; None for no memory strip.
+
+    Raises: ValueError for a rank or a mark that is not in the trace.
+    """
+    chosen = _choose(trace, range(trace.world_size) if ranks is None else ranks)
+    window = _window(chosen, start, end)
+    with style.course_style():
+        has_memory = memory_rank is not None
+        heights = [0.9 * len(chosen) + 0.5, *([1.5] if has_memory else [])]
+        figure = style.new_figure(10, sum(heights) + 0.9)
+        panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+        _draw_lanes(panels[0], chosen, window)
+        shown = f"{len(chosen)} of {trace.world_size}" if len(chosen) < trace.world_size else len(chosen)
+        panels[0].set_title(title or f"{shown} ranks: compute above, communication below", pad=24)
+        if memory_rank is not None:
+            _draw_memory(panels[1], _choose(trace, [memory_rank])[0], window)
+        panels[-1].set_xlabel("time in ms")
+        panels[-1].set_xlim(0, window.width_ms)
+    return figure
+
+
+def _choose(trace: Trace, ranks: Sequence[int]) -> list[RankTrace]:
+    for rank in ranks:
+        if not 0 <= rank < trace.world_size:
+            raise ValueError(
+                f"a rank must be between 0 and {trace.world_size - 1}; got {rank}. Correct the argument."
+            )
+    return [trace.ranks[rank] for rank in ranks]
+
+
+def _window(ranks: list[RankTrace], start: str | None, end: str | None) -> _Window:
+    starts = [_mark_s(r, start, 0.0) if start else _first_event_s(r) for r in ranks]
+    begin_s = min(starts)
+    ends = [_mark_s(r, end, begin_s) if end else _last_activity_s(r) for r in ranks]
+    return _Window(begin_s, max(*ends, begin_s + 1e-6))
+
+
+def _mark_s(rank: RankTrace, name: str, after_s: float) -> float:
+    times = [m.t_s for m in rank.marks if m.name == name and m.t_s > after_s]
+    if not times:
+        known = sorted({m.name for m in rank.marks})
+        raise ValueError(f"a mark must be in the trace; got {name!r}, recorded {known}. Use one of these.")
+    return times[0]
+
+
+def _first_event_s(rank: RankTrace) -> float:
+    return min((e.t_s for e in rank.events), default=rank.start_s)
+
+
+def _last_activity_s(rank: RankTrace) -> float:
+    return max((e.t_s + getattr(e, "duration_s", 0.0) for e in rank.events), default=rank.end_s)
+
+
+# ---- lanes
+
+
+def _draw_lanes(ax: Axes, ranks: list[RankTrace], window: _Window) -> None:
+    for row, rank in enumerate(ranks):
+        _draw_compute(ax, rank, window, float(row))
+        _draw_communication(ax, rank, window, row + _COMPUTE_HEIGHT)
+    ax.set_ylim(len(ranks) - _GAP / 2, -_GAP / 2)
+    middle = (_COMPUTE_HEIGHT + _COMM_HEIGHT) / 2
+    ax.set_yticks([row + middle for row in range(len(ranks))], [f"rank {r.rank}" for r in ranks])
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    phases = [p for p in style.PHASES if any(c.phase == p for r in ranks for c in r.of(Compute))]
+    handles = [Patch(color=style.PHASES[p], label=p) for p in phases]
+    handles.append(Patch(facecolor="white", edgecolor=style.WAITING, hatch="/////", label="rank waits"))
+    handles.append(Patch(color=style.COMMUNICATION, label="launch to end of wait"))
+    ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(handles), borderpad=0)
+
+
+def _draw_compute(ax: Axes, rank: RankTrace, window: _Window, y: float) -> None:
+    """Operations in full colour, on a pale band where the rank is between operations of one phase."""
+    for phase, color in style.PHASES.items():
+        bands = [b for p, *b in _phase_bands(rank) if p == phase]
+        ops = [(c.t_s, c.duration_s) for c in rank.computes(phase)]
+        for spans, alpha in ((bands, 0.25), (ops, 1.0)):
+            bars = [window.bar(t_s, d_s) for t_s, d_s in spans if window.shows(t_s, d_s)]
+            ax.broken_barh(bars, (y, _COMPUTE_HEIGHT), facecolors=color, alpha=alpha, linewidth=0)
+    waits = [window.bar(w.t_s, w.duration_s) for w in rank.waits() if window.shows(w.t_s, w.duration_s)]
+    lane = (y, _COMPUTE_HEIGHT)
+    ax.broken_barh(waits, lane, facecolors="white", edgecolors=style.WAITING, linewidth=0.6, hatch="////")
+
+
+def _phase_bands(rank: RankTrace) -> list[tuple[str, float, float]]:
+    """(phase, start, duration) of runs of operations of one phase."""
+    bands: list[tuple[str, float, float]] = []
+    for c in rank.of(Compute):
+        end_s = c.t_s + c.duration_s
+        if bands and bands[-1][0] == c.phase:
+            bands[-1] = (c.phase, bands[-1][1], end_s - bands[-1][1])
+        else:
+            bands.append((c.phase, c.t_s, c.duration_s))
+    return bands
+
+
+def _draw_communication(ax: Axes, rank: RankTrace, window: _Window, y: float) -> None:
+    """One thin lane for each call in flight at the same time."""
+    lanes = comm_lanes(rank)
+    height = _COMM_HEIGHT / max(1, len(lanes))
+    for i, calls in enumerate(lanes.values()):
+        top = y + i * height
+        for call, wait in calls:
+            duration_s = wait.t_s + wait.duration_s - call.t_s if wait else 0.0
+            if not window.shows(call.t_s, duration_s):
+                continue
+            left, width = window.bar(call.t_s, duration_s)
+            span, edge = [(left, width)], 0.6 if width > 0.01 * window.width_ms else 0.0
+            ax.broken_barh(span, (top, height), facecolors=style.COMMUNICATION, edgecolors="w", lw=edge)
+            if width > _LABEL_SHARE * len(call.op) * window.width_ms and height > 0.12:
+                ax.text(left + width / 2, top + height / 2, call.op, ha="center", va="center", fontsize=8)
+
+
+# ---- memory
+
+
+def _draw_memory(ax: Axes, rank: RankTrace, window: _Window) -> None:
+    times, live = [window.ms(window.begin_s)], {c: [0.0] for c in style.MEMORY}
+    for t_s, now in rank.live():
+        if t_s > window.end_s:
+            break
+        times.append(window.ms(t_s))
+        for category, series in live.items():
+            series.append(now[category] / 1e6)
+    times.append(window.width_ms)
+    stack = [[*values, values[-1]] for values in live.values()]
+    ax.stackplot(times, stack, colors=list(style.MEMORY.values()), labels=list(live), step="post", lw=0)
+    ax.set_ylabel("MB")
+    ax.set_ylim(0, None)
+    ax.set_title(f"live bytes of rank {rank.rank}")
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(live), borderpad=0)
