@@ -22,7 +22,7 @@ def count_calls(
     why: str,
     ignore: Sequence[str] = SILENT,
 ) -> Part:
-    """Each rank launched exactly these communication calls and no others; one rank alone may do as it likes."""
+    """Each rank launched exactly these communication calls and no others; one rank alone is free."""
     wanted = _calls(exactly)
     if len(got) == 1:
         return Part(name, True, f"{wanted} on each rank")

@@ -1,0 +1,40 @@
+"""Run an answer against `rank_hello` with some of its declaration changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from typing import Any
+
+from course_lib.grading import engine
+from course_lib.grading.exercise import Part, Verdict
+from course_lib.grading.registry import spec
+from course_lib.grading.source import FromSource, Refusal
+
+HELLO = """
+import torch
+import torch.distributed as dist
+
+
+def rank_hello(secret):
+    total = torch.tensor([secret])
+    dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), int(total.item())
+"""
+
+
+def run(answer: Any, *, world_sizes: tuple[int, ...] = (2,), program: str = "", **changes: Any) -> Verdict:
+    """Judge `answer`; `changes` replace fields of the exercise."""
+    base = spec("rank_hello")
+    exercise = dataclasses.replace(base.EXERCISE, **changes)
+    declared = types.SimpleNamespace(**{name: getattr(base, name) for name in ("inputs", "oracle", "verdict")})
+    declared.EXERCISE = exercise
+    declared.cases = lambda seed, hidden: [c for c in base.cases(seed, hidden) if c.world_size in world_sizes]
+    if isinstance(answer, str):
+        answer = FromSource(answer, exercise.symbol)
+    try:
+        job_of = engine.job_factory(exercise, engine.as_answer(exercise, answer))
+    except Refusal as refusal:
+        return engine.merge(exercise, [], [], Part(refusal.gate, False, refusal.message, gate=True), 1)
+    verdict, _ = engine.judge(declared, job_of, 1, False)
+    return verdict

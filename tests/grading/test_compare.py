@@ -1,0 +1,74 @@
+"""Fingerprints: a wrong result is called by the name of its mistake."""
+
+import numpy as np
+import pytest
+
+from course_lib.grading.compare import close, gate_parts
+from course_lib.grading.exercise import Case, RankData, Want
+
+N = 3
+RNG = np.random.default_rng(0)
+FULL = RNG.normal(size=(4, 2))
+ALONE = [RNG.normal(size=(4, 2)) for _ in range(N)]
+CASE = Case(world_size=N, seed=0)
+OWN = [RNG.normal(size=5) for _ in range(N)]
+
+
+def _message(arrays, want, name="out", gate="values"):
+    parts = gate_parts(CASE, [RankData({name: a}, dtypes={name: str(a.dtype)}) for a in arrays], {name: want})
+    assert [p.name for p in parts] == [gate]
+    assert parts[0].gate
+    return parts[0].message.lower()
+
+
+WANT = Want(FULL, alone=ALONE, near={"only the last microbatch was used": FULL[::-1] * 3})
+
+
+@pytest.mark.parametrize(
+    ("arrays", "says"),
+    [
+        ([FULL * N] * N, "off by exactly 3 = world_size: did you average?"),
+        ([FULL / N] * N, "too small by exactly 3 = world_size"),
+        ([FULL / N**2] * N, "divided by world_size twice"),
+        ([FULL * 2] * N, "doubled"),
+        ([FULL * 0] * N, "all zeros"),
+        ([-FULL] * N, "wrong sign"),
+        (ALONE, "rank 0 holds its own value: nothing was communicated"),
+        ([FULL, *ALONE[1:]], "rank 1 holds its own value: nothing was communicated"),
+        ([FULL, FULL * 0.3, FULL * 0.7], "right on rank 0 only"),
+        ([FULL[::-1] * 3] * N, "only the last microbatch was used"),
+        ([FULL, FULL + 1e-6, FULL], "wrong on rank 1: got"),
+        ([FULL, np.full_like(FULL, np.nan), FULL], "nan"),
+    ],
+)
+def test_fingerprint(arrays, says):
+    assert says in _message([np.array(a) for a in arrays], WANT)
+
+
+def test_swapped_ranks():
+    want = Want(OWN, per_rank=True)
+    assert "rank 0 holds what belongs to rank 1" in _message([OWN[1], OWN[2], OWN[0]], want)
+
+
+def test_gradients_have_a_gate_of_their_own():
+    assert "gradient of `w`" in _message([FULL * 2] * N, FULL, name="grad:w", gate="gradients")
+
+
+def test_shape_and_dtype_come_first():
+    assert "shape (4, 2) on rank 0; got (2, 4)" in _message([FULL.T] * N, FULL, gate="shape")
+    assert "dtype float64" in _message([FULL.astype(np.float32)] * N, FULL, gate="dtype")
+    parts = gate_parts(CASE, [RankData()] * N, {"out": FULL})
+    assert "rank 0 has 'nothing'" in parts[0].message
+
+
+def test_order_of_summation_is_no_mistake():
+    assert close(FULL * (1 + 1e-13), FULL, 1e-9)
+    assert not close(FULL * (1 + 1e-6), FULL, 1e-9)
+
+
+def test_plain_values():
+    got = [RankData(values={"out": [0, "a", {"k": 1.0}]})] * N
+    assert gate_parts(CASE, got, {"out": [0, "a", {"k": 1.0}], "_private": 1}) == []
+    assert "must be [1, 'a'" in gate_parts(CASE, got, {"out": [1, "a", {"k": 1.0}]})[0].message
+    assert gate_parts(CASE, [RankData(values={"out": True})] * N, {"out": 1})
+    assert "<nothing>" in gate_parts(CASE, [RankData()] * N, {"out": 1})[0].message

@@ -1,0 +1,193 @@
+"""From an answer to a verdict: right ones, wrong ones, and bad input. Nothing crashes, every message helps."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+from helpers import HELLO, run
+
+from course_lib import grading
+from course_lib.grading.source import FromSource
+
+
+def test_right_answer_by_source_and_by_object_get_the_same_verdict():
+    namespace: dict = {}
+    exec(HELLO, namespace)
+    by_source = grading.check("rank_hello", FromSource(HELLO, "rank_hello"), quiet=True)
+    by_object = grading.check("rank_hello", namespace["rank_hello"], quiet=True)
+    by_cells = grading.check("rank_hello", ["import torch", HELLO], quiet=True)
+    plain = [{**v.to_plain(), "seconds": 0} for v in (by_source, by_object, by_cells)]
+    assert plain[0] == plain[1] == plain[2]
+    assert by_source.passed
+    assert by_source.score == 2.0
+
+
+def test_pass_is_one_line_with_its_numbers(capsys):
+    grading.check("rank_hello", FromSource(HELLO, "rank_hello"))
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert out.startswith("PASS  rank_hello  2/2")
+    assert "1 all_reduce on each rank (1, 2, 3 and 4 ranks)" in out
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (None, "not written yet"),
+        (..., "not written yet"),
+        (7, "must be a function; got int"),
+        ({}, "no cell that was run defines it"),
+        ({"rank_helo": len}, "keep the name `rank_hello`"),
+        ({"rank_hello": None}, "not written yet"),
+        ({"rank_hello": "text"}, "must be a function; got str"),
+        ([], "no cell that was run defines it"),
+        (["def rank_hello(secret:\n    pass"], "syntax error in line 1"),
+        (FromSource("def other(): ...", "rank_hello"), "no cell that was run defines it"),
+        (FromSource("import nothing_like_it", "rank_hello"), "must run by itself"),
+        (FromSource("def rank_hello(secret): pass", "rank_hello"), "not written yet"),
+        (FromSource("def rank_hello(secret): raise NotImplementedError('exercise rank_hello')", "rank_hello"),
+         "exercise rank_hello is not written yet"),
+        (FromSource("def rank_hello(): return 1", "rank_hello"), "must accept rank_hello(secret); got rank_hello()"),
+        (FromSource("def rank_hello(a, b): return 1", "rank_hello"), "got rank_hello(a, b)"),
+        (FromSource("rank_hello = 3", "rank_hello"), "must be a function; got int"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_named(answer, says, capsys):
+    verdict = grading.check("rank_hello", answer)
+    assert verdict.gate in ("implemented", "signature")
+    assert verdict.score == 0
+    assert says in verdict.message
+    assert "rank_hello" in capsys.readouterr().out
+
+
+def test_optional_parameters_and_callable_kinds_are_accepted():
+    more = HELLO.replace("(secret)", "(secret, scale=1, *, verbose=False)", 1)
+    assert run(more).passed
+    assert run(HELLO.replace("def rank_hello", "def _f") + "\nimport functools\nrank_hello = functools.partial(_f)").passed
+
+
+def test_class_of_another_exercise_is_named():
+    def mean_gradient(model, loss_fn, x, y):
+        return 1
+
+    verdict = grading.check("rank_hello", mean_gradient, quiet=True)
+    assert "got `mean_gradient`, which belongs to exercise mean_gradient" in verdict.message
+
+
+def test_unknown_exercise_suggests_the_nearest():
+    with pytest.raises(ValueError, match="Did you mean 'rank_hello'"):
+        grading.check("rank_helo", len)
+
+
+@pytest.mark.parametrize(
+    ("body", "gate", "says"),
+    [
+        ("    1 / 0", "runs", "ZeroDivisionError"),
+        ("    import sys; sys.exit(0)", "runs", "sys.exit"),
+        ("    import os; os._exit(0)", "runs", "rank"),
+        ("    return None", "implemented", "must return a value; got None"),
+        ("    if dist.get_rank() == 0: dist.all_reduce(torch.ones(1))\n    return 0, 0, 0", "terminates", "rank 0"),
+        ("    dist.all_reduce(torch.ones(1 + dist.get_rank()))\n    return 0, 0, 0", "terminates", "shape"),
+        ("    return object()", "values", "<object>"),
+        ("    return dist.get_rank(), 2, float('nan')", "values", "NaN"),
+        ("    return 'x' * 10_000", "values", "..."),
+        ("    raise NotImplementedError", "implemented", "not written yet"),
+        ("    raise NotImplementedError", "implemented", "exercise rank_hello"),
+    ],
+)
+def test_what_student_code_does_is_a_verdict(body, gate, says):
+    verdict = run(f"import torch\nimport torch.distributed as dist\n\n\ndef rank_hello(secret):\n    secret = 0\n{body}\n")
+    assert verdict.gate == gate, verdict.render()
+    assert says in verdict.message
+    assert verdict.message.startswith("At 2 ranks: ")
+    assert verdict.score == 0
+
+
+def test_a_lost_part_keeps_the_others():
+    text = HELLO.replace("    return", "    dist.all_reduce(total.clone())\n    return")
+    verdict = grading.check("rank_hello", FromSource(text, "rank_hello"), quiet=True)
+    assert verdict.lost == ("bytes",)
+    assert verdict.score == 1.0
+    assert "At 2 ranks: rank 0 must launch 1 all_reduce and nothing else; it launched 2 all_reduce" in verdict.render()
+    assert 'grading.hint("rank_hello")' in verdict.render()
+
+
+def test_a_part_nobody_measured_is_lost():
+    verdict = run(HELLO, points={"values": 1.0, "bytes": 1.0, "memory": 1.0})
+    assert verdict.lost == ("memory",)
+
+
+def test_output_of_ranks_is_shown_when_a_check_fails(capsys):
+    text = HELLO.replace("    total =", "    print('looking for it')\n    1 / 0\n    total =")
+    grading.check("rank_hello", FromSource(text, "rank_hello"))
+    assert "[rank 0] looking for it" in capsys.readouterr().out
+
+
+def _hostile():
+    """A class that ends the process when anything is asked of it."""
+
+    class Hostile(type):
+        def __getattribute__(cls, name):
+            raise SystemExit(name)
+
+    return Hostile("rank_hello", (), {})
+
+
+@pytest.mark.parametrize("make", [dict, int, object, lambda: {"rank_hello": 1}, lambda: {"rank_hello": _hostile()}])
+def test_score_never_raises_and_writes_nothing_to_stderr(make, capfd):
+    points = grading.score("rank_hello", make())
+    assert type(points) is float
+    assert points == 0.0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert "rank_hello" in out
+
+
+def test_score_of_an_unknown_exercise_is_zero(capfd):
+    assert grading.score("no_such_exercise", {}) == 0.0
+    assert capfd.readouterr().err == ""
+
+
+def test_score_hides_stderr_of_the_answer(capfd):
+    noisy = "import sys, warnings\n" + HELLO.replace(
+        "    total =", "    sys.stderr.write('noise')\n    warnings.warn('noise')\n    total ="
+    )
+    namespace: dict = {"sys": sys}
+    exec(noisy, namespace)
+    assert grading.score("rank_hello", namespace) == 2.0
+    assert capfd.readouterr().err == ""
+
+
+def test_score_survives_a_replaced_stderr(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert grading.score("rank_hello", {}) == 0.0
+
+
+def test_verdict_is_plain_data():
+    plain = run(HELLO).to_plain()
+    assert plain["parts"]["bytes"]["ok"] is True
+    assert not any(isinstance(value, np.generic) for value in plain.values())
+
+
+def test_same_seed_same_verdict():
+    text = FromSource(HELLO.replace("total.item()", "secret"), "rank_hello")
+    first, again = (grading.check("rank_hello", text, seed=3, quiet=True).message for _ in range(2))
+    assert first == again
+
+
+def test_each_rank_sees_its_own_shard_only():
+    spy = HELLO.replace(
+        "    total =",
+        "    import sys, os\n    frame = sys._getframe()\n    while 'job' not in frame.f_locals: frame = frame.f_back\n"
+        "    job = frame.f_locals['job']\n"
+        "    assert not os.listdir(job.inbox)\n    assert not hasattr(job, 'seed')\n    total =",
+    )
+    assert run(spy, world_sizes=(3,)).passed
+
+
+def test_open_cells_of_the_library_are_lazy():
+    import subprocess
+
+    code = "import sys, course_lib.grading; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
