@@ -1,0 +1,329 @@
+# Answers to mean_gradient: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+
+# %% right: one flat all_reduce, autograd.grad, asynchronous
+def mean_gradient(model, loss_fn, x, y):
+    grads = torch.autograd.grad(loss_fn(model(x), y), list(model.parameters()))
+    flat = torch.cat([grad.reshape(-1) for grad in grads])
+    dist.all_reduce(flat, async_op=True).wait()
+    flat /= dist.get_world_size()
+    pieces = flat.split([grad.numel() for grad in grads])
+    return [piece.view_as(grad) for piece, grad in zip(pieces, grads)]
+
+
+# %% right: scale the loss first, a tuple, no communication when alone
+def mean_gradient(model, loss_fn, x, y):
+    n = dist.get_world_size()
+    (loss_fn(model(x), y) / n).backward()
+    for parameter in model.parameters():
+        if n > 1:
+            dist.all_reduce(parameter.grad, op=dist.ReduceOp.SUM)
+    return tuple(parameter.grad for parameter in model.parameters())
+
+
+# %% right: hooks reduce each gradient as soon as it is there
+def mean_gradient(model, loss_fn, x, y):
+    works = []
+
+    def reduce_it(parameter):
+        works.append(dist.all_reduce(parameter.grad, async_op=True))
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(reduce_it)
+    loss_fn(model(x), y).backward()
+    for work in works:
+        work.wait()
+    return [parameter.grad / dist.get_world_size() for parameter in model.parameters()]
+
+
+# %% right: prints, waits at a barrier, lets the backend average
+def mean_gradient(model, loss_fn, x, y):
+    model.zero_grad()
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    print("loss", loss.item())
+    dist.barrier()
+    out = []
+    for parameter in model.parameters():
+        grad = parameter.grad.clone()
+        dist.all_reduce(grad, op=dist.ReduceOp.AVG)
+        out.append(grad)
+    return out
+
+
+# %% wrong values: does nothing
+# says: nothing was communicated
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: not written
+# says: not written yet
+def mean_gradient(model, loss_fn, x, y): ...
+
+
+# %% wrong values: forgets the return
+# says: lacks its `return`
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+# %% wrong values: sums instead of averaging
+# says: world_size: did you average?
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: divides twice
+# says: divided twice?
+def mean_gradient(model, loss_fn, x, y):
+    n = dist.get_world_size()
+    (loss_fn(model(x), y) / n).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    return [parameter.grad / n for parameter in model.parameters()]
+
+
+# %% wrong values: right at world size 2 only
+# says: 3 ranks
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    return [parameter.grad / min(2, dist.get_world_size()) for parameter in model.parameters()]
+
+
+# %% wrong values: right on rank 0 only
+# says: right on rank 0 only
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.reduce(parameter.grad, dst=0)
+    return [parameter.grad / dist.get_world_size() for parameter in model.parameters()]
+
+
+# %% wrong values: broadcasts the gradient of rank 0
+# says: every rank ends with the gradient of rank 0
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.broadcast(parameter.grad, src=0)
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: averages the weights, not the gradients
+# says: nothing was communicated
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.data)
+        parameter.data /= dist.get_world_size()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: reduces the loss, hoping that the gradient follows
+# says: nothing was communicated
+def mean_gradient(model, loss_fn, x, y):
+    loss = loss_fn(model(x), y)
+    total = loss.detach().clone()
+    dist.all_reduce(total)
+    loss.data = total / dist.get_world_size()
+    loss.backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: the bias gradients are forgotten
+# says: gradient of `0.bias`
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: takes a step as well
+# says: after the call
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: returns a dict
+# says: dict
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+# %% wrong values: sends half precision
+# says: dtype
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    out = []
+    for parameter in model.parameters():
+        grad = parameter.grad.float()
+        dist.all_reduce(grad)
+        out.append(grad / dist.get_world_size())
+    return out
+
+
+# %% wrong values: normalises its input in place
+# says: input `x` must stay as it was
+def mean_gradient(model, loss_fn, x, y):
+    x -= x.mean()
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    return [parameter.grad / dist.get_world_size() for parameter in model.parameters()]
+
+
+# %% wrong values: skips the collective on rank 0
+# says: rank 0
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        if dist.get_rank() > 0 or dist.get_world_size() == 1:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: goes through the parameters in another order on the last rank
+# says: shape
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    parameters = list(model.parameters())
+    last = dist.get_world_size() > 1 and dist.get_rank() == dist.get_world_size() - 1
+    for parameter in reversed(parameters) if last else parameters:
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+    return [parameter.grad for parameter in parameters]
+
+
+# %% wrong values: torch's DistributedDataParallel
+# says: closed
+def mean_gradient(model, loss_fn, x, y):
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    loss_fn(model(x), y).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: the same under an alias
+# says: closed
+from torch.nn.parallel import DistributedDataParallel as Magic
+
+
+def mean_gradient(model, loss_fn, x, y):
+    model = Magic(model)
+    loss_fn(model(x), y).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: the same by subclass
+# says: closed
+class Mine(torch.nn.parallel.DistributedDataParallel):
+    pass
+
+
+def mean_gradient(model, loss_fn, x, y):
+    model = Mine(model)
+    loss_fn(model(x), y).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: the same through getattr
+# says: closed
+def mean_gradient(model, loss_fn, x, y):
+    model = getattr(torch.nn.parallel, "Distributed" + "DataParallel")(model)
+    loss_fn(model(x), y).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: the course's own DDP
+# says: closed
+def mean_gradient(model, loss_fn, x, y):
+    from course_lib.parallel.ddp import NaiveDDP
+
+    model = NaiveDDP(model)
+    loss_fn(model(x), y).backward()
+    model.sync_gradients()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong bytes: gathers all gradients and averages at home
+# says: all_gather
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    out = []
+    for parameter in model.parameters():
+        copies = [torch.zeros_like(parameter) for _ in range(dist.get_world_size())]
+        dist.all_gather(copies, parameter.grad)
+        out.append(torch.stack(copies).mean(0).detach())
+    return out
+
+
+# %% wrong bytes: gathers all rows, and every rank does all the work
+# says: all_gather
+def mean_gradient(model, loss_fn, x, y):
+    def everybody(rows):
+        parts = [torch.zeros_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows)
+        return torch.cat(parts)
+
+    loss_fn(model(everybody(x)), everybody(y)).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong bytes: all rows through all_reduce
+# says: must have exactly
+def mean_gradient(model, loss_fn, x, y):
+    def everybody(rows):
+        out = torch.zeros(dist.get_world_size(), *rows.shape, dtype=rows.dtype)
+        out[dist.get_rank()] = rows
+        dist.all_reduce(out)
+        return out.flatten(0, 1)
+
+    loss_fn(model(everybody(x)), everybody(y)).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong bytes: reduces to rank 0, then broadcasts
+# says: reduce
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.reduce(parameter.grad, dst=0)
+        parameter.grad /= dist.get_world_size()
+        dist.broadcast(parameter.grad, src=0)
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong bytes: averages twice, which changes nothing
+# says: 2x the bound
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for _ in range(2):
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+    return [parameter.grad for parameter in model.parameters()]

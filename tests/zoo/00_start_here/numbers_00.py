@@ -1,0 +1,121 @@
+# Answers to numbers_00: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import math
+
+
+# %% right: rounded results
+def numbers_00():
+    return {
+        "state_gb": 1120,
+        "min_gpus": 28,
+        "train_flops": 6.3e24,
+        "years_on_one_gpu": 505,
+        "days_on_1024": 180,
+    }
+
+
+# %% right: worked out, a year of 365 days
+def numbers_00():
+    seconds = 6 * 70e9 * 15e12 / (0.4 * 989e12)
+    return {
+        "days_on_1024": seconds / 1024 / 86_400,
+        "years_on_one_gpu": seconds / (365 * 24 * 3600),
+        "train_flops": 6 * 70e9 * 15e12,
+        "min_gpus": math.ceil(16 * 70 / 40),
+        "state_gb": 16 * 70.0,
+        "note": "dense peak",
+    }
+
+
+# %% wrong state_gb, min_gpus, train_flops, years_on_one_gpu, days_on_1024: does nothing
+# says: not written yet
+def numbers_00():
+    raise NotImplementedError("exercise numbers_00")
+
+
+# %% wrong state_gb, min_gpus: GiB
+# says: GiB
+def numbers_00():
+    state = 70e9 * 16 / 2**30
+    return {
+        "state_gb": state,
+        "min_gpus": math.ceil(state / 40),
+        "train_flops": 6.3e24,
+        "years_on_one_gpu": 504.6,
+        "days_on_1024": 180,
+    }
+
+
+# %% wrong state_gb, min_gpus: the weights alone
+# says: weights
+def numbers_00():
+    return {
+        "state_gb": 140,
+        "min_gpus": 4,
+        "train_flops": 6.3e24,
+        "years_on_one_gpu": 504.6,
+        "days_on_1024": 180,
+    }
+
+
+# %% wrong years_on_one_gpu, days_on_1024: the sparse peak
+# says: sparsity
+def numbers_00():
+    seconds = 6.3e24 / (0.4 * 1979e12)
+    return {
+        "state_gb": 1120,
+        "min_gpus": 28,
+        "train_flops": 6.3e24,
+        "years_on_one_gpu": seconds / 86_400 / 365.25,
+        "days_on_1024": seconds / 86_400 / 1024,
+    }
+
+
+# %% wrong years_on_one_gpu, days_on_1024: the whole peak
+# says: 40%
+def numbers_00():
+    seconds = 6.3e24 / 989e12
+    return {
+        "state_gb": 1120,
+        "min_gpus": 28,
+        "train_flops": 6.3e24,
+        "years_on_one_gpu": seconds / 86_400 / 365.25,
+        "days_on_1024": seconds / 86_400 / 1024,
+    }
+
+
+# %% wrong train_flops: the forward pass alone
+# says: forward
+def numbers_00():
+    return {
+        "state_gb": 1120,
+        "min_gpus": 28,
+        "train_flops": 2 * 70e9 * 15e12,
+        "years_on_one_gpu": 504.6,
+        "days_on_1024": 180,
+    }
+
+
+# %% wrong days_on_1024: hours
+# says: hours
+def numbers_00():
+    return {
+        "state_gb": 1120,
+        "min_gpus": 28,
+        "train_flops": 6.3e24,
+        "years_on_one_gpu": 504.6,
+        "days_on_1024": 4320,
+    }
+
+
+# %% wrong min_gpus, years_on_one_gpu: one missing, one text
+# says: must be a number
+def numbers_00():
+    return {"state_gb": 1120, "train_flops": 6.3e24, "years_on_one_gpu": "505", "days_on_1024": 180}
+
+
+# %% wrong state_gb, min_gpus, train_flops, years_on_one_gpu, days_on_1024: a list
+# says: dict
+def numbers_00():
+    return [1120, 28, 6.3e24, 504.6, 180]
