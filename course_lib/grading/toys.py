@@ -12,18 +12,22 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 
 from course_lib.grading.exercise import Array
+from course_lib.grading.probe import Probe
 
 WEIGHT = "weight:"
+LEARNING_RATE = 0.1
+NUM_STEPS = 2
 
 
 class ToyNet(nn.Module):
     """Map [samples, 5] to [samples, 3] through tanh layers of odd widths.
 
-    Options: depth (hidden layers), width, tied (the last hidden layer shares the first one's weight), frozen (a
-    layer that does not train), unused (parameters no forward reads), optional (a layer that only calls with
-    `with_optional=True` use). A buffer scales the output. `embed.weight` gets its gradient last.
+    Options: depth (hidden layers), width, tied (the last hidden layer shares the first one's weight), frozen
+    (a layer that does not train), unused (parameters no forward reads), optional (a layer that only calls
+    with `with_optional=True` use). A buffer scales the output. `embed.weight` gets its gradient last.
     """
 
     def __init__(
@@ -105,3 +109,29 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 def nbytes(tensors: Iterable[Tensor]) -> int:
     """Return the bytes of tensors."""
     return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def train_wrapped(
+    ddp: Any, model: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, Tensor], probe: Probe
+) -> dict[str, Tensor]:
+    """Train `model` through its data-parallel wrapper on this rank's shards; marks name the steps."""
+    probe.mark("constructed")
+    optimizer = torch.optim.SGD(trainable(model), lr=LEARNING_RATE)
+    with_optional = probe.rank not in params.get("without_optional", ())
+    out: dict[str, Tensor] = {}
+    for step in range(NUM_STEPS):
+        probe.mark(f"step {step} begins")
+        optimizer.zero_grad()
+        output = ddp(inputs[f"x{step}"], with_optional=with_optional)
+        mse_loss(output, inputs[f"y{step}"]).backward()
+        ddp.sync_gradients()
+        probe.mark(f"step {step} synchronised")
+        out[f"output of step {step}"] = output.detach().clone()
+        out |= {f"grad:{name} at step {step}": grad for name, grad in gradients_of(model).items()}
+        optimizer.step()
+    return out | {f"{name} after {NUM_STEPS} steps": tensor for name, tensor in state_of(model).items()}
+
+
+def mark_last_gradient(model: ToyNet, probe: Probe) -> None:
+    """Put the mark "last gradient" where backward has finished the first layer's gradient."""
+    model.embed.weight.register_post_accumulate_grad_hook(lambda _: probe.mark("last gradient"))

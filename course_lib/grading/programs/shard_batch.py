@@ -1,0 +1,51 @@
+"""Run `shard_batch` in a rank: two epochs, one of them twice, and what a world of one rank would see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from course_lib.grading.probe import Probe
+
+
+def program(
+    impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
+) -> dict[str, Any]:
+    """Return the schedules as lists of lists of sample numbers."""
+    del inputs
+
+    def schedule(
+        epoch: int, *, rank: int = probe.rank, world_size: int = probe.world_size
+    ) -> list[list[int]]:
+        steps = impl(
+            num_samples=params["num_samples"],
+            batch_size=params["batch_size"],
+            rank=rank,
+            world_size=world_size,
+            epoch=epoch,
+            seed=params["seed"],
+        )
+        return plain(steps)
+
+    return {
+        "epoch 0": schedule(0),
+        "epoch 1": schedule(1),
+        "epoch 0 again": schedule(0),
+        "epoch 0, one rank": schedule(0, rank=0, world_size=1),
+    }
+
+
+def plain(steps: Any) -> list[list[int]]:
+    """Turn tensors, arrays, ranges and generators of sample numbers into lists.
+
+    Raises: TypeError for anything else.
+    """
+    try:
+        return [[int(sample) for sample in step] for step in steps]
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            "shard_batch must return one sequence of sample numbers a step, such as [[4, 0], [2]]; "
+            f"got {type(steps).__name__} ({error}). Return a list of lists or of 1-D tensors."
+        ) from None

@@ -1,0 +1,161 @@
+"""What data-parallel training of a toy must give: one process, the whole batch. Verdict side only.
+
+Known mistakes are trained too, as replicas that combine gradients wrongly, so that a verdict can name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from course_lib.comm.trace import Event, Launch, Mark, RankTrace
+from course_lib.grading.exercise import Array, Case, Want, rng
+from course_lib.grading.toys import (
+    LEARNING_RATE,
+    NUM_STEPS,
+    ToyNet,
+    build_toy,
+    gradients_of,
+    state_of,
+    toy_weights,
+)
+
+SAMPLES = 3  # of a rank at a step
+Combine = Callable[[list[Tensor]], list[Tensor]]  # every rank's gradient -> what every rank ends up with
+Results = dict[str, Any]
+
+
+def toy_inputs(case: Case, rank: int) -> dict[str, Array]:
+    """Weights of this rank's own (ranks start different) and its shards of two batches."""
+    draw = rng(case, rank)
+    arrays = toy_weights(case.params["model"], draw)
+    for step in range(NUM_STEPS):
+        arrays[f"x{step}"] = draw.normal(size=(SAMPLES, 5))
+        arrays[f"y{step}"] = draw.normal(size=(SAMPLES, 3))
+    return arrays
+
+
+def toy_oracle(case: Case) -> dict[str, Want]:
+    """Train on the whole batch in one process from rank 0's weights, and each known mistake beside it."""
+    n = case.world_size
+    shards = [{k: torch.from_numpy(v) for k, v in toy_inputs(case, r).items()} for r in range(n)]
+    right = _whole_batch(case, shards)
+    alone = _replicas(case, shards, lambda grads: grads) if n > 1 else None
+    mistakes = {
+        "gradients are summed and not divided: did you average?": _replicas(case, shards, _total),
+        "gradients are averaged but rank 0's weights were never broadcast": _replicas(
+            case, shards, _mean, own_start=True
+        ),
+        "nothing is communicated, at the start or later": _replicas(
+            case, shards, lambda grads: grads, own_start=True
+        ),
+        "gradients are divided by world_size twice": _replicas(
+            case, shards, lambda grads: [g / n for g in _mean(grads)]
+        ),
+    }
+    return {
+        name: Want(
+            [_array(value[r]) for r in range(n)],
+            per_rank=True,
+            alone=[_array(a) for a in alone[name]] if alone else None,
+            near={words: [_array(a) for a in found[name]] for words, found in mistakes.items()}
+            if n > 1
+            else {},
+        )
+        for name, value in right.items()
+    }
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.detach().numpy()
+
+
+def _with_optional(case: Case, rank: int) -> bool:
+    return rank not in case.params.get("without_optional", ())
+
+
+def _whole_batch(case: Case, shards: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Tensor]]:
+    """One model, one loss over all samples."""
+    n = case.world_size
+    model = build_toy(case.params["model"], shards[0])
+    out: dict[str, list[Tensor]] = {}
+    for step in range(NUM_STEPS):
+        model.zero_grad()
+        outputs = [
+            model(shard[f"x{step}"], with_optional=_with_optional(case, r)) for r, shard in enumerate(shards)
+        ]
+        mse_loss(torch.cat(outputs), torch.cat([shard[f"y{step}"] for shard in shards])).backward()
+        grads = gradients_of(model)
+        out[f"output of step {step}"] = outputs
+        out |= {f"grad:{name} at step {step}": [grad] * n for name, grad in grads.items()}
+        _step(model, grads)
+    return out | {f"{name} after {NUM_STEPS} steps": [t] * n for name, t in state_of(model).items()}
+
+
+def _replicas(
+    case: Case, shards: Sequence[Mapping[str, Tensor]], combine: Combine, *, own_start: bool = False
+) -> dict[str, list[Tensor]]:
+    """A model a rank, gradients combined by `combine`; own_start: from each rank's own weights."""
+    n = case.world_size
+    models = [build_toy(case.params["model"], shards[r if own_start else 0]) for r in range(n)]
+    out: dict[str, list[Tensor]] = {}
+    for step in range(NUM_STEPS):
+        outputs = []
+        for rank, (model, shard) in enumerate(zip(models, shards, strict=True)):
+            model.zero_grad()
+            outputs.append(model(shard[f"x{step}"], with_optional=_with_optional(case, rank)))
+            mse_loss(outputs[-1], shard[f"y{step}"]).backward()
+        local = [gradients_of(model) for model in models]
+        combined = {name: combine([grads[name] for grads in local]) for name in local[0]}
+        out[f"output of step {step}"] = outputs
+        out |= {f"grad:{name} at step {step}": grads for name, grads in combined.items()}
+        for rank, model in enumerate(models):
+            _step(model, {name: grads[rank] for name, grads in combined.items()})
+    states = [state_of(model) for model in models]
+    return out | {f"{name} after {NUM_STEPS} steps": [s[name] for s in states] for name in states[0]}
+
+
+def _total(grads: list[Tensor]) -> list[Tensor]:
+    return [torch.stack(grads).sum(0)] * len(grads)
+
+
+def _mean(grads: list[Tensor]) -> list[Tensor]:
+    return [torch.stack(grads).mean(0)] * len(grads)
+
+
+@torch.no_grad()
+def _step(model: ToyNet, grads: Mapping[str, Tensor]) -> None:
+    for name, param in model.named_parameters():
+        if name in grads:
+            param.sub_(grads[name], alpha=LEARNING_RATE)
+
+
+def events_between(trace: RankTrace, start: str | None, end: str) -> list[Event]:
+    """The events from one mark (None: the beginning) to the first mark `end` after it."""
+    events = trace.events
+    first = 0 if start is None else _index(events, start, 0)
+    return events[first : _index(events, end, first)]
+
+
+def _index(events: Sequence[Event], name: str, first: int) -> int:
+    return next(i for i in range(first, len(events)) if isinstance(e := events[i], Mark) and e.name == name)
+
+
+def collectives(events: Sequence[Event]) -> list[Launch]:
+    """The launches that carry data."""
+    return [e for e in events if isinstance(e, Launch) and e.op not in ("barrier", "new_group")]
+
+
+def construction_problem(trace: RankTrace, model_bytes: int) -> str:
+    """Say what is wasteful before the first step; "" if nothing."""
+    seen = sum(c.bytes_ for c in collectives(events_between(trace, None, "constructed")))
+    if seen <= model_bytes:
+        return ""
+    return (
+        f"the constructor may put at most the model's {model_bytes:,} bytes into collectives (each "
+        f"parameter and buffer once); it put in {seen:,}."
+    )

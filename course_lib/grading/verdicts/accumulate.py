@@ -1,0 +1,159 @@
+"""`accumulate`: many micro-batches, one synchronisation, the gradient of the whole batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want, rng
+from course_lib.grading.measure import between
+from course_lib.grading.toy_oracle import collectives, events_between
+from course_lib.grading.toys import (
+    LEARNING_RATE,
+    ToyNet,
+    build_toy,
+    gradients_of,
+    nbytes,
+    toy_weights,
+    trainable,
+)
+
+EXERCISE = Exercise(
+    id="accumulate",
+    lab="03_data_parallel",
+    order=4,
+    symbol="accumulate",
+    title="A batch larger than memory",
+    minutes=20,
+    difficulty=3,
+    importance=5,
+    lines=10,
+    points={"values": 2.0, "bytes": 1.0, "memory": 1.0},
+    graded="Values, at 1-4 ranks (hidden: 5, 6): gradients and the weights after SGD equal one process on "
+    "all samples of all micro-batches of all ranks, with micro-batches of different sizes and numbers. "
+    "Bytes: at most one gradient's worth, plus 64 bytes, goes into collectives. Memory: activations peak at "
+    "1.5 times those of the largest micro-batch alone, or less.",
+    closed=("course_lib.parallel", "torch:ddp", "torch:fsdp", "torch:comm_hooks"),
+    signature="(ddp, microbatches, loss_fn, num_samples) -> None",
+    hints=(
+        "The loss of the whole batch is a sum over samples divided by `num_samples`. What share of it is "
+        "the mean over one micro-batch?",
+        "`ddp` takes the mean over ranks, that is, it divides by world_size. Put that factor back, so that "
+        "what remains is a sum over ranks. Dividing by the number of micro-batches is right only if all are "
+        "equal.",
+        "Scale each micro-batch's loss by its number of samples * world_size / num_samples, and call "
+        "backward on each at once. All but the last go under ddp.no_sync(); ddp.sync_gradients() ends the "
+        "step.",
+    ),
+)
+MODEL = {"width": 24}
+
+
+def cases(seed: int, hidden: bool) -> list[Case]:
+    """Equal micro-batches on one world, different sizes and numbers on the others."""
+    return [_case(n, seed) for n in ((1, 2, 3, 4, 5, 6) if hidden else (1, 2, 3, 4))]
+
+
+def _case(world_size: int, seed: int) -> Case:
+    draw = np.random.default_rng([seed, world_size])
+    sizes = [[int(s) for s in draw.integers(6, 13, size=4 + rank % 2)] for rank in range(world_size)]
+    for rank, row in enumerate(sizes):
+        row[-1] = 3 + rank % 2  # a short last one, as at the end of an epoch
+    words = f"{world_size} rank{'s' * (world_size > 1)}, uneven micro-batches"
+    return Case(world_size=world_size, seed=seed, params={"model": MODEL, "sizes": sizes}, label=words)
+
+
+def inputs(case: Case, rank: int) -> dict[str, Array]:
+    """Equal weights everywhere, this rank's samples."""
+    draw = rng(case, rank)
+    num = sum(case.params["sizes"][rank])
+    weights = toy_weights(case.params["model"], rng(case, 1000))
+    return weights | {"x": draw.normal(size=(num, 5)), "y": draw.normal(size=(num, 3))}
+
+
+def oracle(case: Case) -> dict[str, Any]:
+    """One backward over all samples; known wrong weights beside it."""
+    ranks = [{k: torch.from_numpy(v) for k, v in inputs(case, r).items()} for r in range(case.world_size)]
+    sizes = case.params["sizes"]
+    n, total = case.world_size, sum(map(sum, sizes))
+    right = _gradients(case, ranks, [[s / total for s in row] for row in sizes])
+    near = {
+        "all micro-batches weigh the same, whatever their size": [
+            [1 / len(row) / n for _ in row] for row in sizes
+        ],
+        "micro-batches are added up and never divided": [[1 / n for _ in row] for row in sizes],
+        "every rank weighs the same, however many samples it has": [
+            [s / sum(row) / n for s in row] for row in sizes
+        ],
+        "only the last micro-batch of each rank counts": [[0.0] * (len(row) - 1) + [1 / n] for row in sizes],
+        "only the last micro-batch counts, with its right weight": [
+            [0.0] * (len(row) - 1) + [row[-1] / total] for row in sizes
+        ],
+        "the division by world_size inside `ddp` is not put back": [
+            [s / total / n for s in row] for row in sizes
+        ],
+    }
+    wrong = {words: _gradients(case, ranks, weights) for words, weights in near.items()}
+    alone = [_gradients(case, ranks, _only(sizes, r, n / total)) for r in range(n)]
+    start = {k.removeprefix("weight:"): v.numpy() for k, v in ranks[0].items() if k.startswith("weight:")}
+    out: dict[str, Any] = {}
+    for name, grad in right.items():
+        mistakes = (
+            {words: grads[name] for words, grads in wrong.items()}
+            if n > 1
+            else {
+                words: grads[name]
+                for words, grads in wrong.items()
+                if "rank" not in words and "world" not in words
+            }
+        )
+        mine = [grads[name] for grads in alone]
+        out[f"grad:{name}"] = Want(grad, alone=mine, near=mistakes)
+    for name, value in start.items():
+        out[f"{name} after a step"] = Want(_moved(value, right.get(name)))
+    return out
+
+
+def _moved(value: Array, grad: Array | None) -> Array:
+    return value if grad is None else value - LEARNING_RATE * grad
+
+
+def _only(sizes: list[list[int]], rank: int, factor: float) -> list[list[float]]:
+    return [[s * factor * (r == rank) for s in row] for r, row in enumerate(sizes)]
+
+
+def _gradients(case: Case, ranks: list[dict[str, Tensor]], weights: list[list[float]]) -> dict[str, Array]:
+    """Gradient of the weighted sum of the micro-batches' mean losses, in one process."""
+    model = build_toy(case.params["model"], ranks[0])
+    loss = torch.zeros((), dtype=torch.float64)
+    for rank, row, sizes in zip(ranks, weights, case.params["sizes"], strict=True):
+        pairs = zip(rank["x"].split(sizes), rank["y"].split(sizes), strict=True)
+        for weight, (x, y) in zip(row, pairs, strict=True):
+            loss = loss + weight * mse_loss(model(x), y)
+    loss.backward()
+    return {name: grad.numpy() for name, grad in gradients_of(model).items()}
+
+
+def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
+    """One synchronisation, and no more activations than one micro-batch needs."""
+    del want
+    grad_bytes = nbytes(trainable(ToyNet(**case.params["model"])))
+    sent = [
+        sum(c.bytes_ for c in collectives(events_between(d.traced, "accumulate begins", "accumulate ends")))
+        for d in got
+    ]
+    low = 0 if case.world_size == 1 else grad_bytes
+    why = "backwards under ddp.no_sync() send nothing; one outside it sends all"
+    parts = [between("bytes", sent, low, grad_bytes + 64, what="bytes into collectives", why=why)]
+    peaks = [_peak(d, "accumulate") / max(_peak(d, "one"), 1) for d in got]
+    why = "call backward on each micro-batch before the next forward, or all their graphs are alive at once"
+    what = "times the activations of the largest micro-batch"
+    return [*parts, between("memory", peaks, 0, 1.5, what=what, why=why)]
+
+
+def _peak(data: RankData, name: str) -> int:
+    return data.traced.peak_bytes("activations", start=f"{name} begins", end=f"{name} ends")

@@ -1,0 +1,172 @@
+"""`BucketedDDP`: gradients in buckets by a stated rule, sent while backward still computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from course_lib.comm.trace import RankTrace, Wait
+from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
+from course_lib.grading.toy_oracle import (
+    collectives,
+    construction_problem,
+    events_between,
+    toy_inputs,
+    toy_oracle,
+)
+from course_lib.grading.toys import NUM_STEPS, ToyNet, nbytes, toy_tensors, trainable
+
+EXERCISE = Exercise(
+    id="bucketed_ddp",
+    lab="03_data_parallel",
+    order=3,
+    symbol="BucketedDDP",
+    title="Buckets that travel while backward computes",
+    minutes=30,
+    difficulty=4,
+    importance=5,
+    lines=40,
+    points={"values": 3.0, "bytes": 2.0, "order": 2.0},
+    graded="Values as for NaiveDDP, and parameters that some ranks or no rank uses (they count as zero "
+    "there). Bytes: the constructor puts at most the model once into collectives; a step launches exactly "
+    "one all_reduce a bucket, of its bytes by the packing rule, and nothing else. Order, where all "
+    "parameters are used: when the last gradient (the first layer's) is ready, every bucket before its own "
+    "has been launched, and none was waited for. One rank alone may skip all of it.",
+    closed=(
+        "course_lib.parallel",
+        "course_lib.grading.programs.accumulate",
+        "torch:ddp",
+        "torch:fsdp",
+        "torch:comm_hooks",
+    ),
+    signature="(module, bucket_bytes)",
+    hints=(
+        "Three jobs: pack once in the constructor; in a hook, count the gradients a bucket still misses and "
+        "launch it when none is missing; in `sync_gradients`, launch what is left, wait for all, and put "
+        "the means into `.grad`.",
+        "`param.register_post_accumulate_grad_hook(f)` calls f(param) when param.grad is final for this "
+        "backward. dist.all_reduce(flat, async_op=True) returns a Work; keep it and the flat tensor until "
+        "you call wait().",
+        "Ranks pair their collectives by order of launch, and a rank that does not use a parameter never "
+        "gets its hook. So launch bucket i only after bucket i - 1, on every rank, and let sync_gradients "
+        "fill the gaps with zeros. Reset all counters there: the second step must start like the first.",
+    ),
+)
+
+AWKWARD = {"tied": True, "frozen": True, "unused": True, "optional": True}
+
+
+def cases(seed: int, hidden: bool) -> list[Case]:
+    """Bucket sizes that pack unevenly, and each awkward kind of parameter."""
+    rows: list[tuple[int, str, int, dict[str, Any], list[int]]] = [
+        (1, "plain", 500, {}, []),
+        (2, "tied and frozen", 700, {"tied": True, "frozen": True}, []),
+        (3, "an uneven last bucket", 450, {"width": 9}, []),
+        (2, "one bucket for all", 10**6, {"depth": 2}, []),
+        (4, "used by some ranks, or by none", 460, AWKWARD, [1]),
+    ]
+    if hidden:
+        rows += [
+            (5, "tied, used by some ranks, or by none", 600, AWKWARD, [0, 3]),
+            (6, "every parameter alone", 1, {"depth": 2}, []),
+            (3, "a model of 1.5 MB", 600_000, {"width": 250, "optional": True}, []),
+        ]
+    return [
+        Case(
+            world_size=n,
+            seed=seed,
+            params={"model": model, "bucket_bytes": size, "without_optional": without},
+            label=f"{n} rank{'s' * (n > 1)}, bucket_bytes={size:,}, {words}",
+        )
+        for n, words, size, model, without in rows
+    ]
+
+
+def inputs(case: Case, rank: int) -> dict[str, Array]:
+    """Weights of this rank's own, and its shards of two batches."""
+    return toy_inputs(case, rank)
+
+
+def oracle(case: Case) -> dict[str, Any]:
+    """One process on the whole batch."""
+    return dict(toy_oracle(case))
+
+
+def pack(sizes: Sequence[int], bucket_bytes: int) -> list[list[int]]:
+    """Pack positions in reverse; a bucket closes when the next one would make it exceed bucket_bytes."""
+    buckets: list[list[int]] = []
+    used = 0
+    for position in reversed(range(len(sizes))):
+        if not buckets or used + sizes[position] > bucket_bytes:
+            buckets.append([])
+            used = 0
+        buckets[-1].append(position)
+        used += sizes[position]
+    return buckets
+
+
+def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
+    """Compare the collectives of each step with the packing rule; read overlap from the order of events."""
+    del want
+    model = ToyNet(**case.params["model"])
+    sizes = [nbytes([p]) for p in trainable(model)]
+    buckets = pack(sizes, case.params["bucket_bytes"])
+    parts = [_bytes(got, nbytes(toy_tensors(model).values()), [sum(sizes[i] for i in b) for b in buckets])]
+    first_layer = next(i for i, p in enumerate(trainable(model)) if p is model.embed.weight)
+    early = next(i for i, bucket in enumerate(buckets) if first_layer in bucket)
+    if case.world_size > 1 and early > 0 and model.unused is None:
+        parts.append(_order(got, early))
+    return parts
+
+
+def _bytes(got: list[RankData], model_bytes: int, wanted: list[int]) -> Part:
+    for rank, data in enumerate(got):
+        problem = construction_problem(data.traced, model_bytes)
+        for step in range(NUM_STEPS):
+            problem = problem or _step_problem(data.traced, step, wanted, alone=len(got) == 1)
+        if problem:
+            return Part("bytes", False, f"on rank {rank} {problem}")
+    return Part("bytes", True, f"{len(wanted)} all_reduces, {sum(wanted):,} bytes a step on each rank")
+
+
+def _step_problem(trace: RankTrace, step: int, wanted: list[int], *, alone: bool) -> str:
+    calls = collectives(events_between(trace, f"step {step} begins", f"step {step} synchronised"))
+    seen = [call.bytes_ for call in calls]
+    others = sorted({call.op for call in calls} - {"all_reduce"})
+    if (sorted(seen) == sorted(wanted) and not others) or (alone and not calls):
+        return ""
+    names = f" ({', '.join(others)} among them)" if others else ""
+    return (
+        f"the packing rule gives {len(wanted)} all_reduces of {_list(wanted)} bytes; step {step} launched "
+        f"{len(seen)} collectives{names} of {_list(seen)} bytes."
+    )
+
+
+def _list(sizes: Sequence[int]) -> str:
+    shown = ", ".join(f"{s:,}" for s in sizes[:8])
+    return shown + (", ..." if len(sizes) > 8 else "") if sizes else "0"
+
+
+def _order(got: list[RankData], early: int) -> Part:
+    for rank, data in enumerate(got):
+        for step in range(NUM_STEPS):
+            events = events_between(data.traced, f"step {step} begins", f"step {step} synchronised")
+            before = events_between(data.traced, f"step {step} begins", "last gradient")
+            ids = {call.id for call in collectives(events)}
+            launched = len(collectives(before))
+            waited = [e for e in before if isinstance(e, Wait) and e.launch_id in ids]
+            if waited:
+                text = (
+                    f"no bucket may be waited for before the last gradient is ready; rank {rank} waited for "
+                    f"{len(waited)} in step {step}. Launch with async_op=True in the hook, wait in "
+                    "sync_gradients."
+                )
+                return Part("order", False, text)
+            if launched < early:
+                text = (
+                    f"{early} buckets must be launched before the first layer's gradient is ready; rank "
+                    f"{rank} had launched {launched} in step {step}. Nothing overlaps unless a bucket "
+                    "leaves as soon as it is full, from inside backward."
+                )
+                return Part("order", False, text)
+    return Part("order", True, f"{early} buckets in flight before the last gradient, no wait before it")

@@ -1,0 +1,106 @@
+"""`NaiveDDP`: one all_reduce a parameter, after backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
+from course_lib.grading.toy_oracle import (
+    collectives,
+    construction_problem,
+    events_between,
+    toy_inputs,
+    toy_oracle,
+)
+from course_lib.grading.toys import NUM_STEPS, ToyNet, nbytes, toy_tensors
+
+EXERCISE = Exercise(
+    id="naive_ddp",
+    lab="03_data_parallel",
+    order=2,
+    symbol="NaiveDDP",
+    title="Data parallelism, the plain way",
+    minutes=25,
+    difficulty=2,
+    importance=5,
+    lines=16,
+    points={"values": 3.0, "bytes": 1.0},
+    graded="Values, at 1-4 ranks (hidden: 5, 6), over two steps: outputs, gradients and the weights after "
+    "SGD equal one process on the whole batch, with tied weights, a frozen layer and parameters no rank "
+    "uses; ranks that start different end equal, buffers and frozen parameters too. Bytes: the constructor "
+    "puts at most the model once into collectives; a step launches exactly one all_reduce for each "
+    "parameter that has a gradient (a tied one once), of its bytes, and nothing else. One rank alone may "
+    "skip them.",
+    closed=(
+        "course_lib.parallel",
+        "course_lib.grading.programs.accumulate",
+        "torch:ddp",
+        "torch:fsdp",
+        "torch:comm_hooks",
+    ),
+    signature="(module)",
+    hints=(
+        "Two moments need communication: when the module is wrapped (all ranks must start from rank 0's "
+        "weights) and after each backward. In between every rank works alone.",
+        "`module.parameters()` gives a tied parameter once; `module.buffers()` gives the buffers. After "
+        "backward, `.grad` is None for what is frozen or was not used.",
+        "In the constructor: under torch.no_grad, broadcast every parameter and buffer from rank 0. In "
+        "`sync_gradients`: all_reduce each `.grad` that exists, in place, and divide it by the world size.",
+    ),
+)
+
+AWKWARD = {"tied": True, "frozen": True, "unused": True}
+
+
+def cases(seed: int, hidden: bool) -> list[Case]:
+    """Each awkward kind of parameter; hidden: 5 and 6 ranks, and a model of over 1 MB."""
+    models: list[tuple[int, str, dict[str, Any]]] = [
+        (1, "plain", {}),
+        (2, "tied weights", {"tied": True}),
+        (3, "a frozen layer, unused parameters", {"frozen": True, "unused": True}),
+        (4, "tied, frozen and unused parameters", AWKWARD),
+    ]
+    if hidden:
+        models += [(5, "tied, frozen and unused parameters", AWKWARD), (6, "plain", {"depth": 1})]
+        models += [(3, "a model of 1.5 MB", {"width": 250, "tied": True})]
+    return [
+        Case(world_size=n, seed=seed, params={"model": model}, label=f"{n} rank{'s' * (n > 1)}, {words}")
+        for n, words, model in models
+    ]
+
+
+def inputs(case: Case, rank: int) -> dict[str, Array]:
+    """Weights of this rank's own, and its shards of two batches."""
+    return toy_inputs(case, rank)
+
+
+def oracle(case: Case) -> dict[str, Any]:
+    """One process on the whole batch."""
+    return dict(toy_oracle(case))
+
+
+def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
+    """Count the collectives of the constructor and of each step."""
+    del want
+    model = ToyNet(**case.params["model"])
+    used = [p for name, p in model.named_parameters() if p.requires_grad and not name.startswith("unused")]
+    for rank, data in enumerate(got):
+        problem = construction_problem(data.traced, nbytes(toy_tensors(model).values()))
+        for step in range(NUM_STEPS):
+            problem = problem or _step_problem(data, step, len(used), nbytes(used), alone=len(got) == 1)
+        if problem:
+            return [Part("bytes", False, f"on rank {rank} {problem}")]
+    return [Part("bytes", True, f"{len(used)} all_reduces, {nbytes(used):,} bytes a step on each rank")]
+
+
+def _step_problem(data: RankData, step: int, num: int, total: int, *, alone: bool) -> str:
+    calls = collectives(events_between(data.traced, f"step {step} begins", f"step {step} synchronised"))
+    seen = sum(call.bytes_ for call in calls)
+    others = sorted({call.op for call in calls} - {"all_reduce"})
+    if (len(calls), seen, others) == (num, total, []) or (alone and not calls):
+        return ""
+    names = f" ({', '.join(others)} among them)" if others else ""
+    return (
+        f"a step must launch {num} all_reduces, one a parameter that has a gradient, {total:,} bytes in "
+        f"all; step {step} launched {len(calls)} collectives{names}, {seen:,} bytes."
+    )

@@ -1,0 +1,192 @@
+"""`shard_batch`: which samples each rank takes at each step of an epoch. Any permutation is right."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
+
+Schedule = list[list[int]]
+
+EXERCISE = Exercise(
+    id="shard_batch",
+    lab="03_data_parallel",
+    order=1,
+    symbol="shard_batch",
+    title="Who trains on which samples",
+    minutes=20,
+    difficulty=2,
+    importance=4,
+    lines=8,
+    points={"values": 2.0, "epochs": 1.0},
+    graded="Values, at 1-4 ranks (hidden: 5, 6) and sizes that do not divide: every rank has "
+    "ceil(num_samples / batch_size) steps; at each step the ranks' shards are disjoint, differ by at most "
+    "one sample, and together are batch_size samples (the last step: what is left), the same ones at any "
+    "world size; an epoch holds each sample once. Any shuffle is right. Epochs: the batches change with the "
+    "epoch, and equal arguments give an equal schedule.",
+    closed=("course_lib.model.batches", "torch:sampler"),
+    signature="(num_samples, batch_size, rank, world_size, epoch, seed)",
+    hints=(
+        "Two decisions, in this order: which samples form the batch of step t (the same answer on all "
+        "ranks), then which of these are mine.",
+        "All ranks must shuffle alike, and torch's default generator is seeded differently on each rank. A "
+        "torch.Generator of your own, seeded from `seed` and `epoch`, is the same everywhere.",
+        "Permute, cut the order into batches, and from each batch take every world_size-th sample, "
+        "beginning at your rank. Such a slice is never longer than another one by more than one.",
+    ),
+)
+
+
+def cases(seed: int, hidden: bool) -> list[Case]:
+    """Sizes that divide and sizes that do not; fewer samples in the last batch than ranks."""
+    sizes = [(1, 24, 6), (2, 40, 8), (3, 41, 8), (4, 50, 12)]
+    if hidden:
+        sizes += [(5, 63, 11), (6, 31, 6), (4, 7, 12)]
+    return [
+        Case(
+            world_size=n,
+            seed=seed,
+            params={"num_samples": samples, "batch_size": batch, "seed": seed % 1000},
+            label=f"{n} rank{'s' * (n > 1)}, {samples} samples in batches of {batch}",
+            trace=False,
+        )
+        for n, samples, batch in sizes
+    ]
+
+
+def inputs(case: Case, rank: int) -> dict[str, Array]:
+    """All is in the arguments."""
+    del case, rank
+    return {}
+
+
+def oracle(case: Case) -> dict[str, Any]:
+    """Any permutation is right, so `verdict` looks at properties instead."""
+    del case
+    return {}
+
+
+def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
+    """Judge the schedule of epoch 0, then what changes with the epoch."""
+    del want
+    ranks = [data.values["epoch 0"] for data in got]
+    alone = got[0].values["epoch 0, one rank"]
+    for problem in (
+        _steps(case, ranks),
+        _overlap(ranks),
+        _batches(case, ranks),
+        _complete(case, ranks),
+        _balance(ranks),
+        _same_batches(ranks, alone),
+    ):
+        if problem:
+            return [Part("values", False, problem, gate=True)]
+    words = "each sample once an epoch, shards disjoint and even"
+    return [Part("values", True, words), _epochs(case, got)]
+
+
+def _steps(case: Case, ranks: list[Schedule]) -> str:
+    samples, batch = case.params["num_samples"], case.params["batch_size"]
+    steps = math.ceil(samples / batch)
+    for rank, schedule in enumerate(ranks):
+        if len(schedule) != steps:
+            return (
+                f"every rank must have ceil({samples} / {batch}) = {steps} steps; rank {rank} has "
+                f"{len(schedule)}. A rank with fewer steps than the others leaves them waiting in an "
+                "all_reduce; keep the smaller last batch, and return an empty shard where a rank has no "
+                "sample in it."
+            )
+    return ""
+
+
+def _overlap(ranks: list[Schedule]) -> str:
+    if len(ranks) > 1 and all(schedule == ranks[0] for schedule in ranks):
+        return "the shards of a step must be disjoint; every rank got the same samples. Does `rank` enter?"
+    for step in range(len(ranks[0])):
+        owner: dict[int, int] = {}
+        for rank, schedule in enumerate(ranks):
+            for sample in schedule[step]:
+                if sample in owner:
+                    who = (
+                        f"ranks {owner[sample]} and {rank}" if owner[sample] != rank else f"rank {rank} twice"
+                    )
+                    return (
+                        f"the shards of a step must be disjoint; at step {step} sample {sample} is with "
+                        f"{who}. Do all ranks shuffle alike? torch's default generator differs from rank to "
+                        "rank."
+                    )
+                owner[sample] = rank
+    return ""
+
+
+def _batches(case: Case, ranks: list[Schedule]) -> str:
+    samples, batch = case.params["num_samples"], case.params["batch_size"]
+    for step in range(len(ranks[0])):
+        size = sum(len(schedule[step]) for schedule in ranks)
+        wanted = min(batch, samples - step * batch)
+        if size != wanted:
+            hint = (
+                " `batch_size` counts the samples of all ranks together."
+                if size == wanted * len(ranks)
+                else ""
+            )
+            return f"step {step} must hold {wanted} samples over all ranks; got {size}.{hint}"
+    return ""
+
+
+def _complete(case: Case, ranks: list[Schedule]) -> str:
+    seen = [sample for schedule in ranks for step in schedule for sample in step]
+    missing = sorted(set(range(case.params["num_samples"])) - set(seen))
+    if missing or len(seen) != len(set(seen)):
+        twice = sorted({s for s in seen if seen.count(s) > 1})
+        return f"an epoch must hold each sample exactly once; missing {missing[:5]}, repeated {twice[:5]}."
+    return ""
+
+
+def _balance(ranks: list[Schedule]) -> str:
+    for step in range(len(ranks[0])):
+        sizes = [len(schedule[step]) for schedule in ranks]
+        if max(sizes) - min(sizes) > 1:
+            return (
+                f"shards of a step may differ by one sample; at step {step} the ranks hold {sizes}. The "
+                "others wait for the rank with the most."
+            )
+    return ""
+
+
+def _same_batches(ranks: list[Schedule], alone: Schedule) -> str:
+    for step in range(len(ranks[0])):
+        together = sorted(sample for schedule in ranks for sample in schedule[step])
+        if step >= len(alone) or together != sorted(alone[step]):
+            return (
+                f"the batch of a step must be the same samples at any world size; at step {step} "
+                f"{len(ranks)} ranks train on others than one rank does. Cut the batch first, then shard "
+                "it; not the epoch."
+            )
+    return ""
+
+
+def _epochs(case: Case, got: list[RankData]) -> Part:
+    first, second = got[0].values["epoch 0"], got[0].values["epoch 1"]
+    order = [sample for step in got[0].values["epoch 0, one rank"] for sample in step]
+    for rank, data in enumerate(got):
+        if data.values["epoch 0"] != data.values["epoch 0 again"]:
+            text = f"equal arguments must give equal schedules; rank {rank} got two. Seed a generator."
+            return Part("epochs", False, text)
+    if order == sorted(order):
+        return Part(
+            "epochs", False, "an epoch must be shuffled; epoch 0 visits the samples in their own order."
+        )
+    if first == second:
+        return Part(
+            "epochs", False, "epoch 1 must be another shuffle; it equals epoch 0. Does `epoch` enter?"
+        )
+    if case.world_size > 1 and len(first) > 1 and _members(first) == _members(second):
+        text = "rank 0 must not see the same samples in every epoch; it does. Shuffle, then shard."
+        return Part("epochs", False, text)
+    return Part("epochs", True, "another shuffle each epoch, repeatable")
+
+
+def _members(schedule: Schedule) -> set[int]:
+    return {sample for step in schedule for sample in step}
