@@ -131,7 +131,7 @@ def as_answer(exercise: Exercise, answer: Any) -> FromObject | FromSource:
         obj = vars(obj)
     if isinstance(obj, dict):
         if exercise.symbol not in obj:
-            raise not_defined(exercise.symbol)
+            raise not_defined(exercise.symbol, exercise.id)
         obj = obj[exercise.symbol]
     if obj is None or obj is ...:
         raise not_written(exercise.id)

@@ -103,7 +103,7 @@ def load(job: Job) -> Any:
     try:
         if isinstance(job.answer, bytes):
             return pickle.loads(job.answer)
-        return _execute(job.answer)
+        return _execute(job.answer, job.exercise_id)
     except (ClosedHere, Refusal):
         raise
     except NotImplementedError as error:
@@ -116,7 +116,7 @@ def load(job: Job) -> Any:
         ) from error
 
 
-def _execute(source: FromSource) -> Any:
+def _execute(source: FromSource, exercise_id: str) -> Any:
     """Execute source text in a fresh module that tracebacks and `inspect` can read."""
     filename = f"<answer {source.symbol}>"
     linecache.cache[filename] = (len(source.text), None, source.text.splitlines(True), filename)
@@ -125,7 +125,7 @@ def _execute(source: FromSource) -> Any:
     sys.modules[_MODULE] = module
     exec(compile(source.text, filename, "exec", dont_inherit=True), module.__dict__)
     if not hasattr(module, source.symbol):
-        raise not_defined(source.symbol)
+        raise not_defined(source.symbol, exercise_id)
     return getattr(module, source.symbol)
 
 

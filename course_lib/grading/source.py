@@ -61,11 +61,12 @@ def not_written(exercise_id: str) -> Refusal:
     )
 
 
-def not_defined(symbol: str) -> Refusal:
+def not_defined(symbol: str, exercise_id: str = "") -> Refusal:
     """The one wording for a missing or renamed symbol."""
+    head = f"exercise {exercise_id} is not written yet, or not run: " if exercise_id else ""
     return Refusal(
         "implemented",
-        f"`{symbol}` must be defined; no cell that was run defines it. "
+        f"{head}`{symbol}` must be defined; no cell that was run defines it. "
         f"Run the exercise's cell (and the cells above it), and keep the name `{symbol}`.",
     )
 
@@ -89,7 +90,7 @@ def definitions(cells: list[str], symbol: str, exercise_id: str = "") -> str:
     parsed = parse(cells)
     answer = _last_cell_binding(parsed, symbol, len(parsed) - 1)
     if answer is None:
-        raise _syntax_refusal(cells, symbol) or not_defined(symbol)
+        raise _syntax_refusal(cells, symbol) or not_defined(symbol, exercise_id)
     if _only_stubs(parsed[answer], symbol):
         raise not_written(exercise_id or symbol)
     taken = _closure(parsed, symbol, answer)

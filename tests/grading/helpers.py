@@ -27,7 +27,9 @@ def run(answer: Any, *, world_sizes: tuple[int, ...] = (2,), program: str = "", 
     """Judge `answer`; `changes` replace fields of the exercise."""
     base = spec("rank_hello")
     exercise = dataclasses.replace(base.EXERCISE, **changes)
-    declared = types.SimpleNamespace(**{name: getattr(base, name) for name in ("inputs", "oracle", "verdict")})
+    declared = types.SimpleNamespace(
+        **{name: getattr(base, name) for name in ("inputs", "oracle", "verdict")}
+    )
     declared.EXERCISE = exercise
     declared.cases = lambda seed, hidden: [c for c in base.cases(seed, hidden) if c.world_size in world_sizes]
     if isinstance(answer, str):

@@ -32,7 +32,9 @@ def test_closed_module_is_refused(cheat):
 
 
 def test_other_modules_stay_open():
-    assert run("import course_lib.model.attention\nimport course_lib.config\n" + HELLO, closed=(MODULE,)).passed
+    assert run(
+        "import course_lib.model.attention\nimport course_lib.config\n" + HELLO, closed=(MODULE,)
+    ).passed
 
 
 DDP_CHEATS = {
@@ -96,7 +98,10 @@ def test_other_collectives_stay_open():
         ("torch:dtensor", "from torch.distributed.tensor import DTensor; DTensor.from_local(total)"),
         ("torch:sampler", "from torch.utils.data import DistributedSampler as S; S([1, 2])"),
         ("torch:join", "from torch.distributed.algorithms.join import Join; Join([])"),
-        ("torch:pipelining", "from torch.distributed.pipelining import PipelineStage as P; P(None, 0, 1, None)"),
+        (
+            "torch:pipelining",
+            "from torch.distributed.pipelining import PipelineStage as P; P(None, 0, 1, None)",
+        ),
     ],
 )
 def test_torch_groups(group, line):

@@ -46,13 +46,20 @@ def test_pass_is_one_line_with_its_numbers(capsys):
         (FromSource("def other(): ...", "rank_hello"), "no cell that was run defines it"),
         (FromSource("import nothing_like_it", "rank_hello"), "must run by itself"),
         (FromSource("def rank_hello(secret): pass", "rank_hello"), "not written yet"),
-        (FromSource("def rank_hello(secret): raise NotImplementedError('exercise rank_hello')", "rank_hello"),
-         "exercise rank_hello is not written yet"),
-        (FromSource("def rank_hello(): return 1", "rank_hello"), "must accept rank_hello(secret); got rank_hello()"),
+        (
+            FromSource(
+                "def rank_hello(secret): raise NotImplementedError('exercise rank_hello')", "rank_hello"
+            ),
+            "exercise rank_hello is not written yet",
+        ),
+        (
+            FromSource("def rank_hello(): return 1", "rank_hello"),
+            "must accept rank_hello(secret); got rank_hello()",
+        ),
         (FromSource("def rank_hello(a, b): return 1", "rank_hello"), "got rank_hello(a, b)"),
         (FromSource("rank_hello = 3", "rank_hello"), "must be a function; got int"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_named(answer, says, capsys):
     verdict = grading.check("rank_hello", answer)
     assert verdict.gate in ("implemented", "signature")
@@ -64,7 +71,9 @@ def test_bad_input_is_named(answer, says, capsys):
 def test_optional_parameters_and_callable_kinds_are_accepted():
     more = HELLO.replace("(secret)", "(secret, scale=1, *, verbose=False)", 1)
     assert run(more).passed
-    assert run(HELLO.replace("def rank_hello", "def _f") + "\nimport functools\nrank_hello = functools.partial(_f)").passed
+    assert run(
+        HELLO.replace("def rank_hello", "def _f") + "\nimport functools\nrank_hello = functools.partial(_f)"
+    ).passed
 
 
 def test_class_of_another_exercise_is_named():
@@ -87,7 +96,11 @@ def test_unknown_exercise_suggests_the_nearest():
         ("    import sys; sys.exit(0)", "runs", "sys.exit"),
         ("    import os; os._exit(0)", "runs", "rank"),
         ("    return None", "implemented", "must return a value; got None"),
-        ("    if dist.get_rank() == 0: dist.all_reduce(torch.ones(1))\n    return 0, 0, 0", "terminates", "rank 0"),
+        (
+            "    if dist.get_rank() == 0: dist.all_reduce(torch.ones(1))\n    return 0, 0, 0",
+            "terminates",
+            "rank 0",
+        ),
         ("    dist.all_reduce(torch.ones(1 + dist.get_rank()))\n    return 0, 0, 0", "terminates", "shape"),
         ("    return object()", "values", "<object>"),
         ("    return dist.get_rank(), 2, float('nan')", "values", "NaN"),
@@ -97,7 +110,9 @@ def test_unknown_exercise_suggests_the_nearest():
     ],
 )
 def test_what_student_code_does_is_a_verdict(body, gate, says):
-    verdict = run(f"import torch\nimport torch.distributed as dist\n\n\ndef rank_hello(secret):\n    secret = 0\n{body}\n")
+    verdict = run(
+        f"import torch\nimport torch.distributed as dist\n\n\ndef rank_hello(secret):\n    secret = 0\n{body}\n"
+    )
     assert verdict.gate == gate, verdict.render()
     assert says in verdict.message
     assert verdict.message.startswith("At 2 ranks: ")
@@ -109,7 +124,10 @@ def test_a_lost_part_keeps_the_others():
     verdict = grading.check("rank_hello", FromSource(text, "rank_hello"), quiet=True)
     assert verdict.lost == ("bytes",)
     assert verdict.score == 1.0
-    assert "At 2 ranks: rank 0 must launch 1 all_reduce and nothing else; it launched 2 all_reduce" in verdict.render()
+    assert (
+        "At 2 ranks: rank 0 must launch 1 all_reduce and nothing else; it launched 2 all_reduce"
+        in verdict.render()
+    )
     assert 'grading.hint("rank_hello")' in verdict.render()
 
 
@@ -134,7 +152,9 @@ def _hostile():
     return Hostile("rank_hello", (), {})
 
 
-@pytest.mark.parametrize("make", [dict, int, object, lambda: {"rank_hello": 1}, lambda: {"rank_hello": _hostile()}])
+@pytest.mark.parametrize(
+    "make", [dict, int, object, lambda: {"rank_hello": 1}, lambda: {"rank_hello": _hostile()}]
+)
 def test_score_never_raises_and_writes_nothing_to_stderr(make, capfd):
     points = grading.score("rank_hello", make())
     assert type(points) is float

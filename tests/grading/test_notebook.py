@@ -1,0 +1,72 @@
+"""The same check in a real kernel: definitions of cells, notebook variables, the locked cell's output."""
+
+import nbformat
+import pytest
+from helpers import HELLO
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
+
+from course_lib.grading.present import MIME
+
+CHECK = 'from course_lib import grading\ngrading.check("rank_hello", globals())'
+SCORE = '# graded\n### BEGIN HIDDEN TESTS\ngrading.score("rank_hello", globals())\n### END HIDDEN TESTS'
+
+
+def _run(*cells: str) -> list[nbformat.NotebookNode]:
+    notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells])
+    return NotebookClient(notebook, timeout=120, kernel_name="python3").execute().cells
+
+
+def _report(cell) -> str:
+    assert [o.output_type for o in cell.outputs] == ["display_data"], cell.outputs
+    assert cell.outputs[0].data[MIME]["exercise"] == "rank_hello"
+    return cell.outputs[0].data["text/plain"]
+
+
+@pytest.fixture(scope="module")
+def cells():
+    imports, definition = HELLO.split("\n\n\n")
+    broken = definition.replace("secret]", "secret]) * scale if verbose else torch.tensor([secret]")
+    return _run(
+        CHECK,  # nothing is defined yet: the kernel goes on
+        imports,
+        "def rank_hello(secret):\n    ### BEGIN SOLUTION\n    raise NotImplementedError('exercise rank_hello')",
+        CHECK,
+        SCORE,
+        "import random\nscale = random.random()\nverbose = True",
+        broken,
+        CHECK,
+        definition,
+        CHECK,
+        SCORE,
+        definition.replace("dist.all_reduce(total)", "dist.all_reduce(total)\n    1 / 0"),
+        CHECK,
+    )
+
+
+def test_nothing_defined(cells):
+    assert "exercise rank_hello is not written yet, or not run" in _report(cells[0])
+
+
+def test_stub(cells):
+    assert "exercise rank_hello is not written yet" in _report(cells[3])
+    assert cells[4].outputs[-1].data["text/plain"] == "0.0"
+
+
+def test_notebook_variable_of_another_cell_is_refused(cells):
+    report = _report(cells[7])
+    assert "uses notebook variable `scale`, computed at run time" in " ".join(report.split())
+
+
+def test_right_answer_passes_and_scores(cells):
+    assert _report(cells[9]).startswith("PASS  rank_hello  2/2")
+    assert cells[10].outputs[-1].output_type == "execute_result"
+    assert cells[10].outputs[-1].data["text/plain"] == "2.0"
+
+
+def test_no_output_on_stderr(cells):
+    assert not [o for cell in cells for o in cell.outputs if o.get("name") == "stderr"]
+
+
+def test_an_error_names_the_line_of_the_cell(cells):
+    assert "1 / 0" in _report(cells[-1])

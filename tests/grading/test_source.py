@@ -1,0 +1,162 @@
+# ruff: noqa: E501
+"""The rule for what an answer may use: the same for an object in a kernel and for the cells of a file."""
+
+import linecache
+
+import pytest
+
+from course_lib.grading.source import Refusal, check_object, definitions
+
+OK = {
+    "imports of another cell": ["import math\nimport torch.nn as nn", "def f(x):\n    return math.sqrt(x)"],
+    "a helper of another cell": ["def g(x):\n    return x + 1", "def f(x):\n    return g(x)"],
+    "helpers of helpers, defined below": [
+        "def f(x):\n    return g(x)",
+        "def h(x):\n    return x",
+        "def g(x):\n    return h(x)",
+    ],
+    "a literal": ["SIZES = [1, 2, (3, 'a')]", "def f(x):\n    return SIZES[x]"],
+    "arithmetic on literals": ["MIB = 1 << 20\nCAP = 25 * MIB", "def f(x):\n    return CAP"],
+    "a lambda": ["g = lambda x: x + 1", "def f(x):\n    return g(x)"],
+    "an alias": ["import math", "root = math.sqrt", "def f(x):\n    return root(x)"],
+    "an alias of a dtype": ["import numpy as np", "DTYPE = np.float64", "def f(x):\n    return DTYPE(x)"],
+    "computed in its own cell": [
+        "import math",
+        "TABLE = [math.sqrt(i) for i in range(9)]\ndef f(x):\n    return TABLE[x]",
+    ],
+    "computed in its own cell from a helper": [
+        "def g(n):\n    return list(range(n))",
+        "T = g(9)\ndef f(x):\n    return T[x]",
+    ],
+    "a decorator": ["import functools", "@functools.cache\ndef f(x):\n    return x"],
+    "a default argument": ["N = 3", "def f(x, n=N):\n    return x + n"],
+    "a class and its base": [
+        "class Base:\n    k = 2",
+        "class f(Base):\n    def __new__(cls, x):\n        return x",
+    ],
+    "a name that is local elsewhere": ["model = object()", "def f(x):\n    model = x\n    return model"],
+    "an attribute of that name": [
+        "import types",
+        "data = object()",
+        "def f(x):\n    return types.SimpleNamespace(data=x).data",
+    ],
+    "a method added below": ["class f:\n    def __new__(cls, x):\n        return x", "print('hello')"],
+    "magics": ["%matplotlib inline\n!ls\nimport math", "%%time\ndef f(x):\n    return math.sqrt(x)"],
+    "a cell of shell": ["%%bash\nls -l", "def f(x):\n    return x"],
+    "a broken cell elsewhere": ["def broken(:\n", "def f(x):\n    return x"],
+    "star import": ["from math import *", "def f(x):\n    return sqrt(x)"],
+    "tried import": [
+        "try:\n    import math\nexcept ImportError:\n    math = None",
+        "def f(x):\n    return math.sqrt(x)",
+    ],
+    "assigned, not defined": ["def g(x):\n    return x", "f = g"],
+    "the last definition": ["def f(x):\n    return wrong", "def f(x):\n    return x"],
+    "recursion": ["def f(x):\n    return f(x - 1) if x else 0"],
+    "comprehension": ["N = 2\ndef f(x):\n    return [N + i for i in range(x)]"],
+}
+
+REFUSED = {
+    "a model": (["model = object()", "def f(x):\n    return model"], "model"),
+    "a computed number": (["import math\nsize = math.sqrt(4)", "def f(x):\n    return size"], "size"),
+    "through a helper": (
+        ["data = list(range(3))", "def g(x):\n    return data[x]", "def f(x):\n    return g(x)"],
+        "data",
+    ),
+    "through an alias": (["model = object()", "net = model", "def f(x):\n    return net"], "model"),
+    "in a comprehension": (["data = list(range(3))", "def f(x):\n    return [i for i in data]"], "data"),
+    "as a default": (["data = list(range(3))", "def f(x, d=data):\n    return d"], "data"),
+    "in a method": (["data = list(range(3))", "class f:\n    def step(self):\n        return data"], "data"),
+    "in the answer's own computation": (["n = len('abc')", "T = [0] * n\ndef f(x):\n    return T"], "n"),
+    "bound by a loop": (["for i in range(3):\n    pass", "def f(x):\n    return i"], "i"),
+}
+
+
+def kernel(cells: list[str]) -> dict:
+    """Run cells as a kernel does: one namespace, sources in linecache, history in `In`."""
+    from course_lib.grading.cells import clean
+
+    namespace: dict = {"__name__": "__main__", "In": [""]}
+    for number, cell in enumerate(cells):
+        text, name = clean(cell), f"<cell {number} of {hash(tuple(cells))}>"
+        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+        namespace["In"].append(cell)
+        try:
+            exec(compile(text, name, "exec", dont_inherit=True), namespace)
+        except SyntaxError:
+            continue
+    return namespace
+
+
+@pytest.mark.parametrize("name", OK)
+def test_both_accept(name):
+    cells = OK[name]
+    check_object(kernel(cells)["f"], "f", "x")
+    fresh: dict = {"__name__": "answer"}
+    exec(compile(definitions(cells, "f"), "answer", "exec", dont_inherit=True), fresh)
+    assert fresh["f"](1) == kernel(cells)["f"](1)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_both_refuse_with_the_same_words(name):
+    cells, variable = REFUSED[name]
+    with pytest.raises(Refusal) as by_object:
+        check_object(kernel(cells)["f"], "f", "x")
+    with pytest.raises(Refusal) as by_cells:
+        definitions(cells, "f")
+    assert by_object.value.message == by_cells.value.message
+    assert f"`f` uses notebook variable `{variable}`, computed at run time" in by_cells.value.message
+
+
+@pytest.mark.parametrize(
+    "stub",
+    [
+        "def f(x): ...",
+        "def f(x):\n    '''Sum.'''\n    pass",
+        "def f(x):\n    raise NotImplementedError('exercise x')",
+        "class f:\n    '''Doc.'''\n    def __init__(self):\n        raise NotImplementedError\n    def step(self):\n        pass",
+        "class f:\n    raise NotImplementedError('exercise x')",
+        "def f(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()",
+    ],
+)
+def test_both_know_a_stub(stub):
+    with pytest.raises(Refusal, match="exercise x is not written yet"):
+        definitions([stub], "f", "x")
+    if "class f:\n    raise" not in stub:
+        with pytest.raises(Refusal, match="exercise x is not written yet"):
+            check_object(kernel([stub])["f"], "f", "x")
+
+
+def test_what_is_not_needed_is_left_out():
+    text = definitions(
+        ["import os\nimport math", "print('x')\nK = 2\ndef f(x):\n    return math.pi * K\nf(1)", "y = 1"], "f"
+    )
+    assert "import math" in text
+    assert "os" not in text
+    assert "print" not in text
+    assert "f(1)" not in text
+
+
+def test_future_import_comes_first():
+    text = definitions(
+        ["import math", "from __future__ import annotations\ndef f(x: Later):\n    return math.pi"], "f"
+    )
+    assert text.startswith("from __future__")
+    compile(text, "answer", "exec")
+
+
+def test_comments_and_strings_survive():
+    cell = "def f(x):\n    # why\n    return '''a\n  b'''\n"
+    assert definitions([cell], "f") == cell
+
+
+def test_bytecode_is_read_where_there_is_no_source():
+    namespace: dict = {"__name__": "__main__", "model": object()}
+    exec("def f(x):\n    return [model for _ in x]", namespace)
+    with pytest.raises(Refusal, match="`model`"):
+        check_object(namespace["f"], "f", "x")
+
+
+def test_what_stands_above_wins_over_what_comes_later():
+    text = definitions(["K = 1", "def f(x):\n    return K", "K = [open]"], "f")
+    assert "K = 1" in text
+    assert "open" not in text

@@ -1,0 +1,54 @@
+"""A sample of the zoo: of every exercise the reference, the stub and two wrong answers. `make zoo` runs all."""
+
+from pathlib import Path
+
+import pytest
+
+from course_lib.grading.engine import OPEN_SEED
+from course_lib.grading.registry import exercises
+from course_lib.staff import zoo
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("exercise", exercises(), ids=lambda e: e.id)
+def test_sample_of_the_zoo(exercise):
+    for answer in zoo.answers_of(ROOT, exercise, sample=True):
+        row = zoo.judge_answer(exercise, answer, seed=OPEN_SEED, hidden=False)
+        assert not row.problem, f"{answer.name}: {row.problem}\n{row.report}"
+
+
+@pytest.mark.parametrize("exercise", exercises(), ids=lambda e: e.id)
+def test_zoo_is_complete(exercise):
+    answers = zoo.answers_of(ROOT, exercise)
+    assert len({a.name for a in answers}) == len(answers)
+
+
+def _write(tmp_path, text):
+    path = tmp_path / "rank_hello.py"
+    path.write_text(text)
+    return path
+
+
+def test_a_cell_without_a_kind_is_named(tmp_path):
+    with pytest.raises(ValueError, match="sloppy"):
+        zoo.load_answers(_write(tmp_path, "# %% sloppy\nx = 1\n"), exercises("00")[0])
+
+
+@pytest.mark.parametrize("title", ["wrong bites: x", "wrong: x", "right bytes: x"])
+def test_parts_must_exist(tmp_path, title):
+    with pytest.raises(ValueError, match="must name parts"):
+        zoo.load_answers(_write(tmp_path, f"# %% {title}\nx = 1\n"), exercises("00")[0])
+
+
+def test_false_verdicts_are_found(tmp_path):
+    """Turned round, every answer is a problem: an accept that must not be, a reject, another part, other words."""
+    right = "import torch\nimport torch.distributed as dist\n\n\ndef rank_hello(secret):\n    t = torch.tensor(secret)\n"
+    right += "    dist.all_reduce(t)\n    return dist.get_rank(), dist.get_world_size(), t.item()\n"
+    twice = right.replace("    return", "    dist.all_reduce(t.clone())\n    return")
+    text = f"# %% wrong values: a\n{right}\n# %% right: b\n{twice}\n# %% wrong values: c\n{twice}\n"
+    text += f"# %% wrong bytes: d\n# says: never said\n{twice}\n"
+    exercise = exercises("00")[0]
+    answers = zoo.load_answers(_write(tmp_path, text), exercise)
+    problems = [zoo.judge_answer(exercise, a, seed=1, hidden=False).problem for a in answers]
+    assert problems == ["false accept", "false reject", "loses other parts", "does not say 'never said'"]
