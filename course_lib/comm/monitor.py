@@ -15,7 +15,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from course_lib.comm.intercept import CommCall, Interceptor, Listener, Site, call_site
+from course_lib.comm.intercept import CommCall, Interceptor, Listener, Site, call_site, is_student_code
 
 HEARTBEAT_S = 0.25
 
@@ -104,7 +104,7 @@ class Pulse(threading.Thread):
             self._spin_s += burnt_s
         elif self._sleeps():
             self._idle_s += elapsed_s
-        self._log.write("beat", spin_s=self._spin_s, idle_s=self._idle_s, site=main_thread_site())
+        self._log.write("beat", spin_s=self._spin_s, idle_s=self._idle_s, stack=main_thread_stack())
 
     def _sleeps(self) -> bool:
         try:
@@ -120,7 +120,13 @@ def _thread_cpu_s(ident: int) -> float:
     return time.clock_gettime(time.pthread_getcpuclockid(ident))
 
 
-def main_thread_site() -> Site:
-    """The innermost line of student code that the main thread is in."""
+def main_thread_stack() -> list[Site]:
+    """The lines of student code that the main thread is in, innermost first."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return call_site(frame) if frame is not None else ("", 0, "")
+    stack = []
+    while frame is not None:
+        code = frame.f_code
+        if is_student_code(code.co_filename):
+            stack.append((code.co_filename, frame.f_lineno, code.co_qualname))
+        frame = frame.f_back
+    return stack[:3]

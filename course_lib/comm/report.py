@@ -264,4 +264,6 @@ def _doing(graph: WaitGraph, rank: int) -> str:
     how = "computing" if max(spin_s, idle_s) < 1 else (
         f"asleep for {idle_s:.0f} s" if idle_s > spin_s else f"{spin_s:.0f} s in Python code"
     )  # fmt: skip
-    return f"{how} at {where(state.beat.get('site'))}"
+    stack = state.beat.get("stack") or [None]
+    callers = [f"called at {where(site)}" for site in stack[1:]]
+    return ", ".join([f"{how} at {where(stack[0])}", *callers])

@@ -273,10 +273,9 @@ class World:
         """Let faulthandler say where a rank is whose heartbeat has stopped: it needs no GIL."""
         os.kill(self.processes[rank].pid, signal.SIGUSR1)
         time.sleep(0.1)
-        for file, line, function in re.findall(r'File "(.+)", line (\d+) in (.+)', self._read_stack(rank)):
-            if is_student_code(file):
-                self.graph.ranks[rank].beat |= {"site": (file, int(line), function)}
-                return
+        frames = re.findall(r'File "(.+)", line (\d+) in (.+)', self._read_stack(rank))
+        stack = [(file, int(line), function) for file, line, function in frames if is_student_code(file)]
+        self.graph.ranks[rank].beat |= {"stack": stack[:3]}
 
     def _read_stack(self, rank: int) -> str:
         try:

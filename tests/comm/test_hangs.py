@@ -1,0 +1,278 @@
+"""Every way to hang ends soon, with a report that names the ranks, the call and the line."""
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.comm.launch import RanksError, run_ranks
+
+
+def rank() -> int:
+    return dist.get_rank()
+
+
+def skipped_call() -> None:
+    dist.all_reduce(torch.ones(4))
+    if rank() != 0:
+        dist.all_reduce(torch.ones(4))
+
+
+def extra_call() -> None:
+    if rank() == 0:
+        dist.all_reduce(torch.ones(3))
+
+
+def reordered_calls() -> None:
+    sizes = (4, 8) if rank() == 0 else (8, 4)
+    for size in sizes:
+        dist.all_reduce(torch.ones(size))
+
+
+def other_op() -> None:
+    if rank() == 0:
+        dist.all_reduce(torch.ones(4))
+    else:
+        dist.broadcast(torch.ones(4), 0)
+
+
+def other_reduce_op() -> None:
+    dist.all_reduce(torch.ones(4), op=dist.ReduceOp.SUM if rank() else dist.ReduceOp.MAX)
+
+
+def other_dtype() -> None:
+    dist.all_reduce(torch.ones(4, dtype=torch.float32 if rank() else torch.int32))
+
+
+def other_shape() -> None:
+    dist.all_reduce(torch.ones(4 + rank()))
+
+
+def other_gather_shape() -> None:
+    out = [torch.ones(4 + rank()) for _ in range(3)]
+    dist.all_gather(out, torch.ones(4 + rank()))
+
+
+def other_root() -> None:
+    dist.broadcast(torch.ones(4), rank())
+
+
+def other_splits() -> None:
+    splits = [2, 1, 1] if rank() == 0 else [1, 1, 2]
+    dist.all_to_all_single(torch.ones(4), torch.ones(4), splits, splits)
+
+
+def other_group() -> None:
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+    if rank() < 2:
+        dist.all_reduce(torch.ones(2), group=groups[rank()])
+
+
+def skipped_new_group() -> None:
+    if rank() != 1:
+        dist.new_group([0, 1])
+    dist.barrier()
+
+
+def reordered_new_groups() -> None:
+    for members in [[0, 1], [1, 2]] if rank() else [[1, 2], [0, 1]]:
+        dist.new_group(members)
+    dist.barrier()
+
+
+def send_without_recv() -> None:
+    if rank() == 0:
+        dist.send(torch.ones(4), 1)
+
+
+def recv_without_send() -> None:
+    if rank() == 0:
+        dist.recv(torch.ones(4))
+
+
+def ring_of_recvs() -> None:
+    dist.recv(torch.ones(4), (rank() + 1) % 3)
+    dist.send(torch.ones(4), (rank() - 1) % 3)
+
+
+def other_size_received() -> None:
+    if rank() == 0:
+        dist.send(torch.ones(4), 1)
+    if rank() == 1:
+        dist.recv(torch.ones(3), 0)
+
+
+def cycle_over_groups() -> None:
+    pair = dist.new_group([0, 1])
+    if rank() == 0:
+        dist.all_reduce(torch.ones(3), group=pair)
+    dist.all_reduce(torch.ones(3))
+    if rank() == 1:
+        dist.all_reduce(torch.ones(3), group=pair)
+
+
+def exits() -> None:
+    if rank() == 1:
+        os._exit(0)
+    dist.all_reduce(torch.ones(4))
+
+
+def is_killed() -> None:
+    if rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(4))
+
+
+def leaves_by_sys_exit() -> None:
+    if rank() == 1:
+        sys.exit(3)
+    dist.all_reduce(torch.ones(4))
+
+
+def loops() -> None:
+    while rank() == 1:
+        pass
+    dist.all_reduce(torch.ones(4))
+
+
+def sleeps() -> None:
+    if rank() == 1:
+        time.sleep(60)
+    dist.all_reduce(torch.ones(4))
+
+
+def is_stopped() -> None:
+    if rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.all_reduce(torch.ones(4))
+
+
+def holds_the_gil() -> None:
+    if rank() == 1:
+        re.match(r"(a+)+$", "a" * 40 + "b")
+    dist.all_reduce(torch.ones(4))
+
+
+PROVABLE = [
+    (skipped_call, "hang", 0, "ranks 1 and 2 wait for rank 0, which already ended"),
+    (extra_call, "hang", 1, "rank 0 waits for ranks 1 and 2"),
+    (reordered_calls, "mismatch", 0, "its shape differs"),
+    (other_op, "mismatch", 0, "its op differs"),
+    (other_reduce_op, "mismatch", 0, "its reduce op differs"),
+    (other_dtype, "mismatch", 0, "its dtype differs"),
+    (other_shape, "mismatch", None, "its shape differs"),
+    (other_gather_shape, "mismatch", None, "its shape differs"),
+    (other_root, "mismatch", None, "its root differs"),
+    (other_splits, "mismatch", None, "its split sizes differs"),
+    (other_group, "hang", None, "for rank"),
+    (skipped_new_group, "hang", 1, "for rank 1, which never gets there"),
+    (reordered_new_groups, "mismatch", 0, "new_group"),
+    (send_without_recv, "hang", 1, "send to rank 1"),
+    (recv_without_send, "hang", 1, "recv from any rank"),
+    (ring_of_recvs, "hang", 0, "wait for each other for ever"),
+    (other_size_received, "mismatch", 0, "a send and its recv"),
+    (cycle_over_groups, "hang", None, "group [0, 1]"),
+    (exits, "died", 1, "exit code 0"),
+    (is_killed, "died", 1, "SIGKILL"),
+    (leaves_by_sys_exit, "exception", 1, "sys.exit(3) was called"),
+]
+STALLS = [
+    (loops, "while rank() == 1"),
+    (sleeps, "time.sleep(60)"),
+    (is_stopped, "rank 1"),
+    (holds_the_gil, "re.match"),
+]
+
+
+@pytest.mark.parametrize(
+    ("work", "kind", "first", "says"), PROVABLE, ids=lambda v: getattr(v, "__name__", "")
+)
+def test_provable_hangs(work: Callable[[], None], kind: str, first: int | None, says: str) -> None:
+    with pytest.raises(RanksError) as caught:
+        run_ranks(work, 3, quiet=True)
+    error = caught.value
+    assert error.kind == kind, str(error)
+    assert says in str(error), str(error)
+    assert first is None or error.first == first, str(error)
+    assert kind == "died" or "test_hangs.py" in str(error), "the report must name a line"
+    assert run_ranks(rank, 2).values == [0, 1], "the next run must work"
+
+
+@pytest.mark.parametrize(("work", "says"), STALLS, ids=lambda v: getattr(v, "__name__", ""))
+def test_ranks_that_make_no_progress(work: Callable[[], None], says: str) -> None:
+    with pytest.raises(RanksError, match="makes no progress") as caught:
+        run_ranks(work, 3, quiet=True)
+    assert (caught.value.kind, caught.value.first) == ("hang", 1)
+    assert says in str(caught.value), str(caught.value)
+
+
+def test_time_runs_out() -> None:
+    def all_sleep() -> None:
+        time.sleep(60)
+
+    with pytest.raises(RanksError, match="timeout_s = 1 s") as caught:
+        run_ranks(all_sleep, 2, timeout_s=1, quiet=True)
+    assert caught.value.kind == "timeout"
+    assert "time.sleep(60)" in str(caught.value)
+
+
+def long_matmul() -> None:
+    if rank() == 1:
+        x = torch.randn(4500, 4500, dtype=torch.float64)
+        x @ x
+    dist.all_reduce(torch.ones(1))
+
+
+def many_matmuls() -> None:
+    deadline = time.monotonic() + 7
+    while rank() == 1 and time.monotonic() < deadline:
+        torch.ones(300, 300) @ torch.ones(300, 300)
+    dist.all_reduce(torch.ones(1))
+
+
+def large_message() -> None:
+    dist.all_reduce(torch.ones(150_000_000))
+
+
+def three_seconds_asleep() -> None:
+    if rank() == 1:
+        time.sleep(3)
+    dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.parametrize("work", [long_matmul, many_matmuls, large_message, three_seconds_asleep])
+def test_slow_is_not_stuck(work: Callable[[], None]) -> None:
+    run_ranks(work, 2)
+
+
+def busy() -> float:
+    """What labs do: collectives, point-to-point, groups, async calls, a backward."""
+    me, n = rank(), dist.get_world_size()
+    x = torch.full((50,), float(me), requires_grad=True)
+    (x * x).sum().backward()
+    work = dist.all_reduce(x.grad, async_op=True)
+    buffer = torch.empty(50)
+    ops = [dist.P2POp(dist.isend, x.detach(), (me + 1) % n), dist.P2POp(dist.irecv, buffer, (me - 1) % n)]
+    for request in dist.batch_isend_irecv(ops):
+        request.wait()
+    work.wait()
+    group = dist.new_group([0, n - 1])
+    if me in (0, n - 1):
+        dist.all_gather([torch.empty(50) for _ in range(2)], buffer, group=group)
+    dist.barrier()
+    return float(x.grad.sum())
+
+
+def test_no_false_alarm_in_200_loaded_worlds() -> None:
+    with ThreadPoolExecutor(5) as pool:
+        runs = list(pool.map(lambda i: run_ranks(busy, 2 + i % 3).values, range(200)))
+    for i, values in enumerate(runs):
+        n = 2 + i % 3
+        assert values == [100.0 * sum(range(n))] * n

@@ -1,0 +1,295 @@
+"""run_ranks: values, output, arguments, environment, generators, errors and bad input."""
+
+import glob
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.comm.launch import MAX_OUTPUT_BYTES, RanksError, run_ranks
+
+
+def sum_of_ranks(x: torch.Tensor) -> torch.Tensor:
+    total = x + dist.get_rank()
+    dist.all_reduce(total)
+    return total
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
+def test_every_rank_returns_its_value(world_size: int) -> None:
+    results = run_ranks(sum_of_ranks, world_size, torch.ones(3))
+    expected = torch.full((3,), world_size + sum(range(world_size)), dtype=torch.float32)
+    assert len(results) == world_size
+    assert all(torch.equal(value, expected) for value in results)
+
+
+def test_closures_tensors_and_modules_travel_both_ways() -> None:
+    offset = torch.full((2,), 3.0, dtype=torch.bfloat16)
+
+    class Doubler(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(x)
+
+    model = Doubler(2, 2)
+
+    def work(module: torch.nn.Module) -> tuple[torch.Tensor, torch.nn.Module]:
+        return offset + dist.get_rank(), module
+
+    results = run_ranks(work, 2, model)
+    assert results[1][0].dtype == torch.bfloat16
+    assert results[1][0].tolist() == [4.0, 4.0]
+    x = torch.randn(1, 2)
+    assert torch.equal(results[0][1](x), model(x))
+
+
+def test_names_ops_and_classes_do_not_break_pickling() -> None:
+    def work() -> int:
+        ops = torch.ones(1)  # cloudpickle sees `torch` and the name "ops"
+        classes = torch.ones(1)
+        return int((ops + classes).item())
+
+    work_globals = {"torch": torch, "helper": lambda h: h.ops + h.classes}
+    assert work_globals
+    assert run_ranks(work, 2).values == [2, 2]
+
+
+def test_output_is_captured_and_grouped_by_rank(capfd: pytest.CaptureFixture[str]) -> None:
+    def talk() -> None:
+        for line in range(2):
+            print(f"line {line} of {dist.get_rank()}")
+            dist.barrier()
+        print("to stderr", file=sys.stderr)
+
+    results = run_ranks(talk, 2)
+    out, err = capfd.readouterr()
+    assert out.splitlines() == [
+        f"[rank {r}] {t}" for r in (0, 1) for t in (f"line 0 of {r}", f"line 1 of {r}", "to stderr")
+    ]
+    assert err == ""
+    assert results.stdout[1] == "line 0 of 1\nline 1 of 1\n"
+    run_ranks(talk, 2, quiet=True)
+    assert capfd.readouterr().out == ""
+
+
+def test_environment_and_module_edits_are_seen(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "students_module.py").write_text("def answer():\n    return 1\n")
+    import students_module
+
+    assert run_ranks(students_module.answer, 2).values == [1, 1]
+    (tmp_path / "students_module.py").write_text("def answer():\n    return 22\n")
+    assert run_ranks(students_module.answer, 2).values == [22, 22]
+
+    def read() -> str | None:
+        return os.environ.get("COURSE_TEST")
+
+    monkeypatch.setenv("COURSE_TEST", "yes")
+    assert run_ranks(read, 1).values == ["yes"]
+    monkeypatch.delenv("COURSE_TEST")
+    assert run_ranks(read, 1).values == [None]
+
+
+def test_generators_are_seeded_by_run_and_rank() -> None:
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    first, second = run_ranks(draw, 2), run_ranks(draw, 2)
+    draws = [x for run in (first, second) for values in run for x in values]
+    assert len(set(draws)) == len(draws)
+    assert run_ranks(draw, 2, seed=first.seed).values == first.values
+
+
+def test_after_a_threaded_backward_in_this_process() -> None:
+    def backward() -> None:
+        torch.randn(64, 64, requires_grad=True).pow(2).sum().backward()
+
+    thread = threading.Thread(target=backward)
+    thread.start()
+    backward()
+    thread.join()
+    assert run_ranks(sum_of_ranks, 2, torch.ones(1))[0].item() == 3
+
+
+def test_several_worlds_at_once() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(lambda n: run_ranks(sum_of_ranks, n, torch.zeros(1)), [1, 2, 3, 2]))
+    assert [run[0].item() for run in runs] == [0, 1, 3, 1]
+
+
+def test_nothing_is_left_behind() -> None:
+    run_ranks(sum_of_ranks, 2, torch.ones(1))  # starts the fork server
+    before = _children(), _descriptors()
+    for _ in range(5):
+        run_ranks(sum_of_ranks, 3, torch.ones(1))
+    with pytest.raises(RanksError):
+        run_ranks(lambda: 1 / 0, 2)
+    assert (_children(), _descriptors()) == before
+
+
+def _children() -> int:
+    return len(psutil.Process().children(recursive=True))
+
+
+def _descriptors() -> int:
+    return psutil.Process().num_fds()
+
+
+def test_the_first_cause_is_shown_and_the_consequences_are_named() -> None:
+    def work() -> None:
+        if dist.get_rank() == 1:
+            raise ValueError("my own mistake")
+        dist.all_reduce(torch.ones(2))
+
+    with pytest.raises(RanksError) as caught:
+        run_ranks(work, 3)
+    error = caught.value
+    assert (error.kind, error.first, set(error.errors)) == ("exception", 1, {1})
+    assert "Rank 1 raised ValueError: my own mistake" in str(error)
+    assert 'raise ValueError("my own mistake")' in str(error)
+    assert "consequence" in str(error)
+    assert "ranks 0 and 2: waiting in all_reduce" in str(error)
+
+
+def test_the_same_exception_on_all_ranks_is_reported_once() -> None:
+    with pytest.raises(RanksError, match="Ranks 0, 1 and 2 raised ZeroDivisionError") as caught:
+        run_ranks(lambda: 1 / 0, 3)
+    assert set(caught.value.errors) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("world_size", [0, -1, 10_000])
+def test_bad_world_sizes(world_size: int) -> None:
+    with pytest.raises(ValueError, match=f"between 1 and 64.*got {world_size}"):
+        run_ranks(sum_of_ranks, world_size)
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(TypeError, match="must be a function; got int"):
+        run_ranks(3, 2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="must be an int; got '2'"):
+        run_ranks(sum_of_ranks, "2")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"sum_of_ranks\(x.*missing a required argument: 'x'"):
+        run_ranks(sum_of_ranks, 2)
+    with pytest.raises(ValueError, match="timeout_s must be positive"):
+        run_ranks(sum_of_ranks, 2, torch.ones(1), timeout_s=0)
+    with pytest.raises(ValueError, match="device must be"):
+        run_ranks(sum_of_ranks, 2, torch.ones(1), device="tpu")
+    with pytest.raises(ValueError, match="trace=True"):
+        _ = run_ranks(sum_of_ranks, 1, torch.ones(1)).trace
+
+
+def test_what_cannot_be_pickled_is_named() -> None:
+    lock = threading.Lock()
+    with pytest.raises(ValueError, match=r"variable `lock`.*Build it inside the function"):
+        run_ranks(lambda: lock, 2)
+    with pytest.raises(ValueError, match="argument 2 of type generator"):
+        run_ranks(print, 2, 1, (i for i in range(3)))
+    with pytest.raises(RanksError, match="what a rank returns must be picklable; got lock"):
+        run_ranks(lambda: threading.Lock(), 1)
+
+
+def test_too_much_output_is_stopped() -> None:
+    def flood() -> None:
+        while True:
+            print("x" * 100_000)
+
+    with pytest.raises(RanksError, match="must print at most") as caught:
+        run_ranks(flood, 2, quiet=True)
+    assert caught.value.kind == "output"
+    assert len(caught.value.stdout[0]) <= MAX_OUTPUT_BYTES
+
+
+def test_async_call_never_waited_for_is_a_warning() -> None:
+    def work() -> None:
+        dist.all_reduce(torch.ones(2), async_op=True)
+        time.sleep(0.05)
+
+    assert "never waited for its all_reduce" in run_ranks(work, 2, quiet=True).warnings[0]
+
+
+def _folders() -> set[str]:
+    return set(glob.glob(f"{tempfile.gettempdir()}/course_ranks_*"))
+
+
+@pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGINT"])
+def test_a_killed_or_interrupted_kernel_leaves_nothing(signal_name: str, tmp_path) -> None:
+    program = textwrap.dedent("""
+        import time
+        from course_lib.comm.launch import run_ranks
+        def work():
+            time.sleep(100)
+        run_ranks(lambda: None, 2)
+        print("ready", flush=True)
+        run_ranks(work, 3)
+    """)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    kernel = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, env=environment)  # fmt: skip
+    assert kernel.stdout is not None
+    kernel.stdout.readline()
+    _until(lambda: len(psutil.Process(kernel.pid).children(recursive=True)) >= 5)
+    family = psutil.Process(kernel.pid).children(recursive=True)
+    kernel.send_signal(getattr(__import__("signal"), signal_name))
+    kernel.communicate()
+    _until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family))
+    _until(lambda: not list(tmp_path.glob("course_ranks_*")))
+
+
+def _until(condition) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_script_is_not_run_again_in_its_ranks(tmp_path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        from course_lib.comm.launch import run_ranks
+        print("top level")
+        def work():
+            return 1
+        print(run_ranks(work, 2).values)
+    """)
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout == "top level\n[1, 1]\n"
+    assert done.stderr == ""
+
+
+def test_under_torchrun_it_uses_the_ranks_that_exist(tmp_path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import sys, torch, torch.distributed as dist
+        from course_lib.comm.launch import run_ranks
+        def work(x):
+            dist.all_reduce(x)
+            return x + dist.get_rank()
+        results = run_ranks(work, 2, torch.ones(1), trace=True)
+        if dist.get_rank() == 0:
+            print([v.item() for v in results], len(results.trace.ranks[1].launches("all_reduce")))
+        try:
+            run_ranks(work, 3, torch.ones(1))
+        except ValueError as error:
+            print(error)
+        dist.destroy_process_group()
+    """)
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d",
+                "--rdzv-endpoint=127.0.0.1:0", str(script)]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(torchrun, capture_output=True, text=True, check=True, env=environment)
+    assert "[2.0, 3.0] 1" in done.stdout
+    assert "must be the number of ranks it started; got 3, it started 2" in done.stdout
