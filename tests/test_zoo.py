@@ -1,4 +1,4 @@
-"""A sample of the zoo: of every exercise the reference, the stub and two wrong answers. `make zoo` runs all."""
+"""A sample of the zoo: of each exercise reference, stub and two wrong answers. `make zoo` runs all."""
 
 from pathlib import Path
 
@@ -42,8 +42,9 @@ def test_parts_must_exist(tmp_path, title):
 
 
 def test_false_verdicts_are_found(tmp_path):
-    """Turned round, every answer is a problem: an accept that must not be, a reject, another part, other words."""
-    right = "import torch\nimport torch.distributed as dist\n\n\ndef rank_hello(secret):\n    t = torch.tensor(secret)\n"
+    """Turned round, every answer is a problem: accepted, rejected, another part, other words."""
+    right = "import torch\nimport torch.distributed as dist\ndef rank_hello(secret):\n"
+    right += "    t = torch.tensor(secret)\n"
     right += "    dist.all_reduce(t)\n    return dist.get_rank(), dist.get_world_size(), t.item()\n"
     twice = right.replace("    return", "    dist.all_reduce(t.clone())\n    return")
     text = f"# %% wrong values: a\n{right}\n# %% right: b\n{twice}\n# %% wrong values: c\n{twice}\n"

@@ -101,7 +101,7 @@ class Case:
     params: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
     trace: bool = True
-    timeout_s: float = 20.0
+    timeout_s: float = 30.0
 
     @property
     def name(self) -> str:
@@ -186,6 +186,7 @@ class Verdict:
         seed: replays the same data.
         seconds: how long the check took.
         cases: names of the cases that were run.
+        hidden: the sizes of the graded cell were used.
     """
 
     exercise: Exercise
@@ -195,6 +196,7 @@ class Verdict:
     gate: str = ""
     message: str = ""
     cases: tuple[str, ...] = ()
+    hidden: bool = False
 
     @property
     def score(self) -> float:
@@ -239,6 +241,7 @@ class Verdict:
             "parts": {name: asdict(part) for name, part in self.parts.items()},
             "cases": list(self.cases),
             "seed": self.seed,
+            "hidden": self.hidden,
             "seconds": round(self.seconds, 3),
         }
 

@@ -35,7 +35,8 @@ def _row(name: str, part: PartResult) -> str:
 
 def _next(verdict: Verdict) -> str:
     exercise = verdict.exercise
-    replay = f'grading.check("{exercise.id}", {exercise.symbol}, seed={verdict.seed})'
+    sizes = ", hidden=True" if verdict.hidden else ""
+    replay = f'grading.check("{exercise.id}", {exercise.symbol}, seed={verdict.seed}{sizes})'
     hint_call = f'grading.hint("{exercise.id}")'
     if verdict.gate == "implemented":
         return f"  hint: {hint_call}"

@@ -172,8 +172,8 @@ def _problem(answer: Answer, verdict: Verdict) -> str:
         return "" if verdict.passed else "false reject"
     if verdict.passed:
         return "false accept"
-    gated = answer.loses == ("values",) and not verdict.exercise.numeric
-    if gated != bool(verdict.gate) or (not gated and set(verdict.lost) != set(answer.loses)):
+    gated = answer.loses == ("values",)
+    if not (verdict.gate if gated else set(verdict.lost) == set(answer.loses)):
         return "loses other parts"
     report = _flat(" ".join([verdict.message, *(p.message for p in verdict.parts.values())]))
     missing = [text for text in answer.says if _flat(text) not in report]

@@ -23,7 +23,7 @@ def rank_hello(secret):
 """
 
 
-def run(answer: Any, *, world_sizes: tuple[int, ...] = (2,), program: str = "", **changes: Any) -> Verdict:
+def run(answer: Any, *, world_sizes: tuple[int, ...] = (2,), **changes: Any) -> Verdict:
     """Judge `answer`; `changes` replace fields of the exercise."""
     base = spec("rank_hello")
     exercise = dataclasses.replace(base.EXERCISE, **changes)

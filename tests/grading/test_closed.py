@@ -63,7 +63,8 @@ ALL_REDUCE_CHEATS = {
     "torch.classes.c10d.ReduceOp(), None, True, -1)",
     "functional": "total = __import__('torch.distributed._functional_collectives', fromlist=['x'])"
     ".all_reduce(total, 'sum', dist.group.WORLD)",
-    "functional operator": "total = torch.ops._c10d_functional.all_reduce(total, 'sum', dist.group.WORLD.group_name)",
+    "functional operator": "total = torch.ops._c10d_functional.all_reduce"
+    "(total, 'sum', dist.group.WORLD.group_name)",
     "differentiable": "total = __import__('torch.distributed.nn', fromlist=['x']).all_reduce(total)",
 }
 
@@ -72,9 +73,7 @@ ALL_REDUCE_CHEATS = {
 def test_closed_collective_is_refused(cheat):
     text = HELLO.replace("dist.all_reduce(total)", ALL_REDUCE_CHEATS[cheat])
     verdict = run(text, closed=("torch:collectives:all_reduce",))
-    assert verdict.gate in ("closed", "runs"), verdict.render()
-    if cheat in ("name", "group method", "own module", "functional", "differentiable"):
-        assert verdict.gate == "closed", verdict.render()
+    assert verdict.gate == "closed", verdict.render()
 
 
 def test_other_collectives_stay_open():

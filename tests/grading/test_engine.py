@@ -1,4 +1,4 @@
-"""From an answer to a verdict: right ones, wrong ones, and bad input. Nothing crashes, every message helps."""
+"""From an answer to a verdict: right ones, wrong ones, and bad input. None crashes, every message helps."""
 
 import io
 import sys
@@ -77,7 +77,7 @@ def test_optional_parameters_and_callable_kinds_are_accepted():
 
 
 def test_class_of_another_exercise_is_named():
-    def mean_gradient(model, loss_fn, x, y):
+    def mean_gradient(*_args):
         return 1
 
     verdict = grading.check("rank_hello", mean_gradient, quiet=True)
@@ -111,7 +111,7 @@ def test_unknown_exercise_suggests_the_nearest():
 )
 def test_what_student_code_does_is_a_verdict(body, gate, says):
     verdict = run(
-        f"import torch\nimport torch.distributed as dist\n\n\ndef rank_hello(secret):\n    secret = 0\n{body}\n"
+        f"import torch\nimport torch.distributed as dist\ndef rank_hello(secret):\n    secret = 0\n{body}\n"
     )
     assert verdict.gate == gate, verdict.render()
     assert says in verdict.message
@@ -199,7 +199,8 @@ def test_same_seed_same_verdict():
 def test_each_rank_sees_its_own_shard_only():
     spy = HELLO.replace(
         "    total =",
-        "    import sys, os\n    frame = sys._getframe()\n    while 'job' not in frame.f_locals: frame = frame.f_back\n"
+        "    import sys, os\n    frame = sys._getframe()\n"
+        "    while 'job' not in frame.f_locals: frame = frame.f_back\n"
         "    job = frame.f_locals['job']\n"
         "    assert not os.listdir(job.inbox)\n    assert not hasattr(job, 'seed')\n    total =",
     )

@@ -30,7 +30,7 @@ def cells():
     return _run(
         CHECK,  # nothing is defined yet: the kernel goes on
         imports,
-        "def rank_hello(secret):\n    ### BEGIN SOLUTION\n    raise NotImplementedError('exercise rank_hello')",
+        "def rank_hello(secret):\n    raise NotImplementedError('exercise rank_hello')",
         CHECK,
         SCORE,
         "import random\nscale = random.random()\nverbose = True",

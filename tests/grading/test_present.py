@@ -27,11 +27,11 @@ def test_declaration_is_complete(exercise):
     assert 1 <= exercise.importance <= 5
     assert len(exercise.hints) == 3
     assert all(len(text) > 20 and f"def {exercise.symbol}" not in text for text in exercise.hints)
-    assert exercise.numeric or "values" in exercise.points
+    assert exercise.max_score > 0
     Guard(exercise.id, exercise.closed)  # every closed entry exists
 
 
 def test_exercises_of_a_lab_in_order():
-    assert [e.id for e in grading.exercises("00")][0] == "rank_hello"
+    assert grading.exercises("00")[0].id == "rank_hello"
     assert grading.exercises("00") == grading.exercises("00_start_here")
     assert grading.exercises("99") == []
