@@ -127,7 +127,8 @@ class BucketedDDP(nn.Module):
     uses have contributed. A parameter unused on some ranks contributes zeros there. Unused on every rank, it
     gets a zero gradient; with find_unused=True (one more all_reduce, of an int32 a parameter) it keeps None,
     as in one process, which matters to optimizers that move a parameter of zero gradient (weight decay,
-    momentum). Oracle: the module on the whole batch, where the shards are equal.
+    momentum). World size 1 sends nothing and leaves gradients as they are.
+    Oracle: the module on the whole batch, where the shards are equal.
     Reference: Li et al., PyTorch Distributed (arXiv:2006.15704), section 3.2.
     Raises: ValueError for a bucket_bytes that is not positive, and for a forward or a second backward while
     gradients are in flight.
