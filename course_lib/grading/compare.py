@@ -103,9 +103,13 @@ def fingerprint(case: Case, got: Sequence[Array], want: Want, wrong: list[int], 
     for words, value in want.near.items():
         if all_match(lambda r, v=value: v[r] if isinstance(v, list) else v):
             return f"this is what you get if {words}."
+    rank_0_only = n > 1 and wrong == list(range(1, n))
+    reached_0 = want.alone is not None and not close(got[0], want.alone[0], tolerance)
+    if rank_0_only and reached_0:
+        return "right on rank 0 only: does every rank get the result?"
     if want.alone is not None and n > 1 and all_match(lambda r: want.alone[r]):
         return f"rank {wrong[0]} holds its own value: nothing was communicated."
-    if n > 1 and wrong == list(range(1, n)):
+    if rank_0_only:
         return "right on rank 0 only: does every rank get the result?"
     if n > 1 and _scaled(got, target, wrong, n, tolerance):
         twice = " Or sum twice?" if n == 2 else ""
