@@ -148,11 +148,19 @@ class Interceptor(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # A subclass such as DTensor: let it become plain operations, and see those. torch.Tensor itself is
-        # listed when rsqrt, sigmoid and the like save their result.
-        if any(t is not torch.Tensor for t in types):
-            return NotImplemented
         kwargs = kwargs or {}
+        # torch.Tensor is listed when rsqrt, sigmoid and the like save their result, Parameter in p.data.
+        plain = torch.Tensor.__torch_dispatch__
+        subclasses = [t.__name__ for t in types if t.__torch_dispatch__ is not plain]
+        if "FakeTensor" in subclasses:  # shapes only, as in DTensor's planning: nothing to see
+            return func(*args, **kwargs)
+        if subclasses:  # such as DTensor: let it become plain operations, and see those
+            return NotImplemented
+        if torch.is_inference_mode_enabled():  # composite operations arrive whole: see what they are made of
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
         namespace = func.namespace
         if namespace == "c10d" and func._opname in _COLLECTIVES:
             return self._collective(func, args, kwargs)

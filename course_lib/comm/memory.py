@@ -136,8 +136,8 @@ class MemoryTracker:
             self._parameters[key] = weakref.ref(parameter, lambda _: self._parameters.pop(key, None))
         self.tag(parameter, PARAMETERS)
 
-    def add_buffer(self, tensor: torch.Tensor) -> None:
-        """A module's buffer outlives forward without being an activation."""
+    def exclude_activation(self, tensor: torch.Tensor) -> None:
+        """Note that the tensor may live into backward without being an activation: a buffer, a seed."""
         for local in _plain_tensors(tensor):
             self.see(local, is_new=False).may_be_activation = False
 

@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
 from course_lib.comm import trace
 from course_lib.comm.flops import Flops, flops_counter
 from course_lib.comm.intercept import CommCall, Listener
-from course_lib.comm.memory import CATEGORIES, GRADIENTS, OPTIMIZER, MemoryTracker, TrackedStorage
+from course_lib.comm.memory import CATEGORIES, GRADIENTS, OPTIMIZER, MemoryTracker, TrackedStorage, tensors_in
 
 _NEVER_READ_SELF = {"copy_", "zero_", "fill_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_"}
 _READ_ROWS_ONLY = {"embedding", "gather", "index_select", "index", "take"}
@@ -81,10 +81,12 @@ class Recorder(Listener):
         """Wrap the one function through which backward, autograd.grad and Tensor.backward go."""
         run = _autograd._engine_run_backward
 
-        def traced_run(*args: Any, **kwargs: Any) -> Any:
+        def traced_run(roots: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+            for tensor in tensors_in(gradients):
+                self.memory.exclude_activation(tensor)
             self._backward_begins()
             try:
-                return run(*args, **kwargs)
+                return run(roots, gradients, *args, **kwargs)
             finally:
                 self._backward_ends()
 
@@ -117,7 +119,7 @@ class Recorder(Listener):
 
         def on_buffer(_module: Any, _name: str, buffer: torch.Tensor | None) -> None:
             if buffer is not None:
-                self.memory.add_buffer(buffer)
+                self.memory.exclude_activation(buffer)
 
         handles = (
             nn_module.register_module_parameter_registration_hook(on_parameter),
@@ -139,8 +141,8 @@ class Recorder(Listener):
         inputs = list(_tensors(args)) if args else []
         if kwargs:
             inputs += _tensors(tuple(kwargs.values()))
-        if (results and results[0].is_meta) or (not results and not inputs):
-            return  # shapes only: fake tensors
+        if not (results or inputs) or (results and _has_no_data(results[0])):
+            return
         self._follow(op, inputs, results)
         if not op.moves_data:
             return
@@ -281,6 +283,10 @@ class Recorder(Listener):
             "backward": trace.Backward,
         }
         return makers[kind](t_s, *rest), live_bytes
+
+
+def _has_no_data(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta or type(tensor).__name__ == "FakeTensor"
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -1,0 +1,77 @@
+"""Figures draw what they are given and refuse what they cannot."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.comm.launch import run_ranks
+from course_lib.comm.trace import Trace, mark
+from course_lib.viz.axes import THESIS, draw_axes
+from course_lib.viz.timeline import draw_timeline
+
+
+def _program() -> None:
+    weight = torch.nn.Parameter(torch.ones(64, 64))
+    for _ in range(2):
+        mark("start")
+        (torch.ones(32, 64) @ weight).sum().backward()
+        works = [dist.all_reduce(weight.grad, async_op=True), dist.all_reduce(torch.ones(9), async_op=True)]
+        for work in works:
+            work.wait()
+        mark("end")
+    dist.barrier()
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return run_ranks(_program, 2, trace=True).trace
+
+
+def test_timeline_has_lanes_and_a_memory_strip(trace: Trace, tmp_path: Path) -> None:
+    figure = draw_timeline(trace, start="start", end="end")
+    lanes, memory = figure.axes
+    assert [label.get_text() for label in lanes.get_yticklabels()] == ["rank 0", "rank 1"]
+    assert "rank 0" in memory.get_title(loc="left")
+    legend = memory.get_legend()
+    assert legend is not None
+    assert "activations" in [text.get_text() for text in legend.get_texts()]
+    figure.savefig(tmp_path / "timeline.png")
+    assert (tmp_path / "timeline.png").stat().st_size > 5000
+
+
+def test_timeline_of_one_rank_without_memory(trace: Trace) -> None:
+    figure = draw_timeline(trace, ranks=[1], memory_rank=None, title="mine")
+    assert len(figure.axes) == 1
+    assert figure.axes[0].get_title(loc="left") == "mine"
+
+
+def test_timeline_of_a_rank_that_did_nothing() -> None:
+    draw_timeline(run_ranks(lambda: None, 1, trace=True).trace)
+
+
+def test_timeline_names_what_is_not_there(trace: Trace) -> None:
+    with pytest.raises(ValueError, match="rank must be between 0 and 1; got 2"):
+        draw_timeline(trace, ranks=[2])
+    with pytest.raises(ValueError, match="mark must be in the trace; got 'begin'"):
+        draw_timeline(trace, start="begin")
+
+
+@pytest.mark.parametrize("lit", [(), ("batch",), ("layer", "dim"), ("layer", "batch", "sequence", "dim")])
+def test_axes_lights_what_is_asked(lit: tuple[str, ...]) -> None:
+    figure = draw_axes(lit)
+    assert figure.get_suptitle() == THESIS
+    texts = {t.get_text(): t.get_color() for t in figure.axes[0].texts}
+    for name, short in {"layer": "PP", "batch": "DP", "sequence": "CP", "dim": "TP"}.items():
+        is_grey = texts[f"{name} → {short}"] == "#B6BBC4"
+        assert is_grey == (name not in lit)
+
+
+def test_axes_refuses_other_names() -> None:
+    with pytest.raises(ValueError, match=r"an axis must be one of .*got \['tokens'\]"):
+        draw_axes(("tokens",))
+
+
+def test_a_notebook_shows_figures_without_pyplot() -> None:
+    assert draw_axes()._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
