@@ -133,7 +133,7 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
 
 
 def _part(name: str, pairs: list[tuple[Point, Any]]) -> Part:
-    """One number at all points: the first wrong one speaks, and the mistake that explains all wrong ones."""
+    """One number at all points: the first wrong one speaks, and the mistake that explains all answers."""
     judge, mistakes = _JUDGES[name]
     wrong = []
     for p, got in pairs:
@@ -144,9 +144,8 @@ def _part(name: str, pairs: list[tuple[Point, Any]]) -> Part:
             wrong.append((p, got, text))
     if not wrong:
         return Part(name, True, f"equal to the replay at {len(pairs)} points")
-    tables = [(mistakes(p), got) for p, got, _ in wrong]
-    known = (w for w in tables[0][0] if all(_near(table.get(w), got) for table, got in tables))
-    words = next(known, "")
+    tables = [(mistakes(p), got) for p, got in pairs if p["world_size"] > 1]
+    words = next((w for w in tables[0][0] if all(_near(table[w], got) for table, got in tables)), "")
     finger = f" This is what you get if {words}." if words else ""
     p, _, text = wrong[0]
     return Part(
@@ -154,8 +153,8 @@ def _part(name: str, pairs: list[tuple[Point, Any]]) -> Part:
     )
 
 
-def _near(value: float | None, got: float) -> bool:
-    return value is not None and abs(got - value) <= 1e-3 * abs(value)
+def _near(value: float, got: float) -> bool:
+    return abs(got - value) <= 1e-3 * abs(value)
 
 
 def _behind_s(p: Point) -> float:
@@ -230,9 +229,7 @@ def _batches(p: Point) -> dict[str, float]:
         "backward is taken for half of the step: it has twice the FLOPs of forward": _up(exact * 4 / 3),
         "forward and backward are swapped": _up(exact * 2),
         **{words: _up(exact * factor) for words, factor in _traffic_mistakes(p).items()},
-        "the batch of all ranks together is given: the batch per rank is asked": _up(exact) * n
-        if n > 1
-        else -1,
+        "the batch of all ranks together is given: the batch per rank is asked": _up(exact) * n,
     }
 
 
@@ -251,8 +248,6 @@ def _bandwidths(p: Point) -> dict[str, float]:
 
 def _traffic_mistakes(p: Point) -> dict[str, float]:
     ring = 2 * (p["world_size"] - 1) / p["world_size"]
-    if not ring:
-        return {}
     return {
         "the factor 2(n-1)/n of a ring is missing": 1 / ring,
         "the factor is 2 instead of 2(n-1)/n": 2 / ring,
