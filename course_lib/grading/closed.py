@@ -152,7 +152,7 @@ class Guard(importlib.abc.MetaPathFinder):
 
     def patch(self, entries: Iterable[str]) -> None:
         """Make entry points raise, wherever torch holds a reference to them."""
-        swaps: dict[int, tuple[Any, Any]] = {}
+        swaps: dict[str, tuple[Any, Any]] = {}
         for entry in entries:
             module_name, _, path = entry.partition(":")
             owner: Any = sys.modules[module_name]
@@ -167,7 +167,7 @@ class Guard(importlib.abc.MetaPathFinder):
                 stand_in = self._raising(name)
                 setattr(owner, last, stand_in)
                 if isinstance(found, types.FunctionType):
-                    swaps[id(found)] = (found, stand_in)
+                    swaps[found.__name__] = (found, stand_in)
         _swap_everywhere(swaps)
 
     def _raising(self, name: str) -> Callable[..., Any]:
@@ -246,13 +246,10 @@ def _full_name(module: str) -> str:
     return module if module.startswith("course_lib") else f"course_lib.{module}"
 
 
-def _swap_everywhere(swaps: dict[int, tuple[Any, Any]]) -> None:
-    """Replace functions in every torch module that imported them by name."""
-    if not swaps:
-        return
-    for name, module in list(sys.modules.items()):
-        if name.split(".")[0] != "torch" or not isinstance(module, types.ModuleType):
-            continue
-        for key, value in list(vars(module).items()):
-            if id(value) in swaps and swaps[id(value)][0] is value:
-                setattr(module, key, swaps[id(value)][1])
+def _swap_everywhere(swaps: dict[str, tuple[Any, Any]]) -> None:
+    """Replace functions, by name -> (old, new), in every torch module that imported them."""
+    for name, module in list(sys.modules.items()) if swaps else ():
+        if name.split(".")[0] == "torch" and isinstance(module, types.ModuleType):
+            for key, (old, new) in swaps.items():
+                if vars(module).get(key) is old:
+                    setattr(module, key, new)
