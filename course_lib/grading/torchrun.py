@@ -1,0 +1,203 @@
+"""Run the text of a training script under real torchrun, as a process tree that always ends.
+
+Used inside a rank of world size 1 by `repair_ddp_script`. Nothing is trusted to stop: there is a limit on
+time, on doing nothing and on CPU time, and every process dies with its parent. The rendezvous takes a free
+port of the loopback; a script that insists on a port of its own is caught at that port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+LIMIT_S = 75.0
+IDLE_S = 10.0  # all processes asleep for that long: they wait for each other
+_MAX_REPORT_BYTES = 1_000_000
+_CONSEQUENCE = ("Connection closed by peer", "Connection reset", "Broken pipe", "recvValue failed", "SIGTERM")
+_STALE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+# Dies with its parent on Linux, burns a bounded time everywhere, then is the script.
+_START = """\
+import resource, runpy, signal, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run_script(text: str, num_processes: int, arguments: Sequence[str], folder: Path) -> dict[str, Any]:
+    """Run `text` on `num_processes` processes; each leaves `rank<r>.json` in the folder given by --out.
+
+    Returns plain data: status ("ok", "syntax", "failed", "idle", "timeout", "port"), error, line, rank, and
+    `reports`, one a process, None where it wrote none.
+    """
+    try:
+        compile(text, "train.py", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        return _result("syntax", f"{type(error).__name__}: {getattr(error, 'msg', error)}", line=line)
+    (folder / "out").mkdir()
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    (folder / "start.py").write_text(_START, encoding="utf-8")
+    with _listening(_ports_in(text)) as sockets, _torchrun(folder, num_processes, arguments) as agent:
+        status = _watch(agent, sockets)
+    found = _result(status) if status in ("ok", "timeout", "idle") else {}
+    found = found or _result(status, **_first_error(folder, num_processes, agent.returncode))
+    return {
+        **found,
+        "reports": [_read_report(folder / "out" / f"rank{r}.json") for r in range(num_processes)],
+    }
+
+
+def _result(status: str, error: str = "", line: int | None = None, rank: int | None = None) -> dict[str, Any]:
+    return {"status": status, "error": error, "line": line, "rank": rank, "reports": []}
+
+
+@contextlib.contextmanager
+def _torchrun(
+    folder: Path, num_processes: int, arguments: Sequence[str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start torchrun on a free port of the loopback; end its whole tree on leaving."""
+    environment = {
+        k: v for k, v in os.environ.items() if k not in _STALE and not k.startswith("TORCHELASTIC")
+    }
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", f"--rdzv-id={uuid.uuid4().hex}"]
+    where = ["--nnodes=1", f"--nproc-per-node={num_processes}", "--local-addr=127.0.0.1", "--max-restarts=0"]
+    logs = [f"--log-dir={folder / 'logs'}", "--redirects=3"]
+    script = [str(folder / "start.py"), str(folder / "train.py"), *arguments]
+    with open(folder / "agent.txt", "wb") as output:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *rendezvous, *where, *logs, *script],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            env=environment,
+        )
+    try:
+        yield agent
+    finally:
+        for process in [*_workers(agent), agent]:
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                process.kill()
+        agent.wait()
+
+
+def _workers(agent: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(agent.pid).children(recursive=True)
+    return []
+
+
+def _watch(agent: subprocess.Popen[bytes], sockets: list[socket.socket]) -> str:
+    """Wait for torchrun; "ok" or "failed" by itself, "timeout", "idle" or "port" if it must be ended."""
+    started_s = quiet_since_s = time.monotonic()
+    seen_cpu_s = 0.0
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return "ok" if agent.wait(0.2) == 0 else "failed"
+        now_s, workers = time.monotonic(), _workers(agent)
+        if any(_own_visitor(sock, workers) for sock in sockets):
+            return "port"
+        cpu_s, asleep = _activity(workers)
+        if not asleep or abs(cpu_s - seen_cpu_s) > 0.3:
+            quiet_since_s, seen_cpu_s = now_s, cpu_s
+        if now_s - quiet_since_s > IDLE_S:
+            return "idle"
+        if now_s - started_s > LIMIT_S:
+            return "timeout"
+
+
+def _activity(workers: list[psutil.Process]) -> tuple[float, bool]:
+    """CPU seconds of all workers, and whether all of them (at least one) sleep."""
+    cpu_s, states = 0.0, []
+    for worker in workers:
+        with contextlib.suppress(psutil.Error):
+            cpu_s += sum(worker.cpu_times()[:2])
+            states.append(worker.status())
+    return cpu_s, bool(states) and all(s in (psutil.STATUS_SLEEPING, psutil.STATUS_IDLE) for s in states)
+
+
+def _ports_in(text: str) -> list[int]:
+    """Numbers in the source that could be ports."""
+    return sorted(
+        {int(word) for word in re.findall(r"(?<!\d)\d{4,5}(?!\d)", text) if 1023 < int(word) < 65536}
+    )[:8]
+
+
+@contextlib.contextmanager
+def _listening(ports: list[int]) -> Iterator[list[socket.socket]]:
+    """Occupy these ports where they are free: what calls there does not use torchrun's."""
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        for port in ports:
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.bind(("127.0.0.1", port))
+                sock.listen()
+                sockets.append(sock)
+        yield sockets
+
+
+def _own_visitor(sock: socket.socket, workers: list[psutil.Process]) -> bool:
+    """True if one of our processes called at this port (another check on this machine may do so too)."""
+    try:
+        connection, peer = sock.accept()
+    except OSError:
+        return False
+    with connection:
+        for worker in workers:
+            with contextlib.suppress(psutil.Error):
+                if any(c.laddr and c.laddr.port == peer[1] for c in worker.net_connections("tcp")):
+                    return True
+    return False
+
+
+def _first_error(folder: Path, num_processes: int, code: int | None) -> dict[str, Any]:
+    """The error to read first: not one that only says that another process has gone."""
+    found = []
+    for rank in range(num_processes):
+        for path in folder.glob(f"logs/*/attempt_0/{rank}/stderr.log"):
+            error = _parse(path.read_text(errors="replace")[-20_000:], str(folder / "train.py"))
+            if error is not None:
+                found.append({**error, "rank": rank})
+    own = [e for e in found if not any(words in e["error"] for words in _CONSEQUENCE)]
+    return (own or found or [{"error": f"it ended with exit code {code} and no traceback."}])[0]
+
+
+def _parse(log: str, script: str) -> dict[str, Any] | None:
+    """Line of the script and message of the last traceback."""
+    lines = [re.sub(r"^\[rank\d+\]:\s?", "", line) for line in log.splitlines()]
+    starts = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    if not starts:
+        return None
+    block = lines[starts[-1] + 1 :]
+    message = next((line for line in block if line and not line[0].isspace()), "")
+    last = [m for line in block if (m := re.match(rf'\s+File "{re.escape(script)}", line (\d+)', line))]
+    return {"error": message[:300], "line": int(last[-1].group(1)) if last else None}
+
+
+def _read_report(path: Path) -> Any:
+    """What a process wrote; None if nothing or nothing readable."""
+    try:
+        with open(path, "rb") as file:
+            return json.loads(file.read(_MAX_REPORT_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,222 @@
+# Answers to repair_ddp_script: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+RIGHT = """\
+import argparse, json, os
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+def main(args):
+    dist.init_process_group("nccl" if args.gpus else "gloo")
+    rank, local_rank = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local_rank) if args.gpus else torch.device("cpu")
+    data = {name: torch.from_numpy(array) for name, array in np.load(args.data).items()}
+    dataset = TensorDataset(torch.arange(len(data["x"])), data["x"], data["y"])
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, args.batch_size, sampler=sampler)
+    torch.manual_seed(args.seed)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    model.to(device, torch.float64)
+    model = DistributedDataParallel(model, device_ids=[local_rank] if args.gpus else None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+    steps = []
+    for epoch in range(args.epochs):
+        sampler.set_epoch(epoch)
+        for index, x, y in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(x.to(device)), y.to(device))
+            loss.backward()
+            optimizer.step()
+            steps.append({"epoch": epoch, "indices": index.tolist(), "loss": loss.item()})
+    parameters = [p.flatten().tolist() for p in model.parameters()]
+    with open(f"{args.out}/rank{rank}.json", "w") as file:
+        json.dump({"device": str(device), "steps": steps, "parameters": parameters}, file)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    kinds = [("data", str), ("out", str), ("lr", float), ("seed", int), ("epochs", int), ("batch-size", int)]
+    for name, kind in kinds:
+        parser.add_argument(f"--{name}", type=kind, required=True)
+    parser.add_argument("--gpus", type=int, default=0)  # GPUs to use; 0: train on the CPU
+    main(parser.parse_args())
+"""
+
+
+# %% right: plain DDP, torchrun's port unless none is set, seeds that differ between ranks
+def repair_ddp_script():
+    text = RIGHT
+    text = text.replace("    dist.init", '    os.environ.setdefault("MASTER_PORT", "29500")\n    dist.init')
+    text = text.replace(", device_ids=[local_rank] if args.gpus else None", "")
+    text = text.replace(
+        "torch.manual_seed(args.seed)",
+        "torch.manual_seed(args.seed + rank)  # DDP broadcasts rank 0's parameters",
+    )
+    text = text.replace("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)")
+    text = text.replace(
+        "DistributedSampler(dataset)", "DistributedSampler(dataset, shuffle=True, seed=args.seed)"
+    )
+    return text
+
+
+# %% right: no wrapper: every gradient averaged by hand, no destroy_process_group
+def repair_ddp_script():
+    text = RIGHT
+    text = text.replace(
+        "    model = DistributedDataParallel(model, device_ids=[local_rank] if args.gpus else None)\n", ""
+    )
+    text = text.replace(
+        "loss.backward()\n",
+        "loss.backward()\n            for p in model.parameters():\n                dist.all_reduce(p.grad)\n                p.grad /= dist.get_world_size()\n",
+    )
+    text = text.replace("    dist.destroy_process_group()\n", "")
+    return text
+
+
+# %% wrong values: not written
+# says: not written yet
+def repair_ddp_script():
+    raise NotImplementedError("exercise repair_ddp_script")
+
+
+# %% wrong values: as it came
+# says: line 8
+# says: expected ':'
+def repair_ddp_script():
+    return RIGHT.replace("def main(args):", "def main(args)")
+
+
+# %% wrong values: an empty script
+# says: rank0.json is missing
+def repair_ddp_script():
+    return "print('done')"
+
+
+# %% wrong values: the path instead of the text
+# says: must return the text
+def repair_ddp_script():
+    return [RIGHT]
+
+
+# %% wrong values: a misspelt import
+# says: line 4
+# says: no module named 'torch.distribted'
+def repair_ddp_script():
+    return RIGHT.replace("torch.distributed as", "torch.distribted as")
+
+
+# %% wrong values: a misspelt name
+# says: name 'smapler' is not defined
+def repair_ddp_script():
+    return RIGHT.replace("sampler=sampler", "sampler=smapler")
+
+
+# %% wrong values: a missing comma that Python takes for a call
+# says: 'tuple' object is not callable
+def repair_ddp_script():
+    return RIGHT.replace('("seed", int), (', '("seed", int) (')
+
+
+# %% wrong values: fixed port
+# says: fixed port
+# says: line 9
+def repair_ddp_script():
+    return RIGHT.replace("    dist.init", '    os.environ["MASTER_PORT"] = "29517"\n    dist.init')
+
+
+# %% wrong values: fixed port in init_method
+# says: leave init_method out
+def repair_ddp_script():
+    return RIGHT.replace(
+        '"nccl" if args.gpus else "gloo"',
+        '"gloo", init_method="tcp://127.0.0.1:29518", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])',
+    )
+
+
+# %% wrong values: --gpus ignored
+# says: whatever --gpus says
+def repair_ddp_script():
+    text = RIGHT
+    text = text.replace('"nccl" if args.gpus else "gloo"', '"nccl"')
+    text = text.replace(
+        'torch.device("cuda", local_rank) if args.gpus else torch.device("cpu")',
+        'torch.device("cuda", local_rank)',
+    )
+    text = text.replace("device_ids=[local_rank] if args.gpus else None", "device_ids=[local_rank]")
+    return text
+
+
+# %% wrong values: device_ids on the CPU
+# says: device_ids is for GPUs
+def repair_ddp_script():
+    return RIGHT.replace("device_ids=[local_rank] if args.gpus else None", "device_ids=[0]")
+
+
+# %% wrong values: the model is never moved
+# says: dtype
+def repair_ddp_script():
+    return RIGHT.replace("    model.to(device, torch.float64)\n", "")
+
+
+# %% wrong values: goes round the wrapper
+# says: .module(...) goes round the wrapper
+# says: no gradient crosses the ranks
+def repair_ddp_script():
+    return RIGHT.replace("model(x", "model.module(x")
+
+
+# %% wrong values: zero_grad without parentheses
+# says: has no ()
+# says: never cleared
+def repair_ddp_script():
+    return RIGHT.replace("optimizer.zero_grad()", "optimizer.zero_grad")
+
+
+# %% wrong values: divides what DDP has divided
+# says: once more
+def repair_ddp_script():
+    return RIGHT.replace(
+        "loss.backward()\n",
+        "loss.backward()\n            for p in model.parameters():\n                p.grad /= dist.get_world_size()\n",
+    )
+
+
+# %% wrong values: rank 0 alone waits at a barrier
+# says: did not end
+def repair_ddp_script():
+    return RIGHT.replace("    steps = []\n", "    steps = []\n    if rank == 0:\n        dist.barrier()\n")
+
+
+# %% wrong values: right on rank 0 only: the others write nothing
+# says: rank1.json is missing
+def repair_ddp_script():
+    return RIGHT.replace("    with open(", "    if rank > 0:\n        return\n    with open(")
+
+
+# %% wrong values: right at 2 processes only
+# says: at 3 processes
+def repair_ddp_script():
+    return RIGHT.replace(
+        "DistributedSampler(dataset)", "DistributedSampler(dataset, num_replicas=2, rank=rank)"
+    )
+
+
+# %% wrong order: no set_epoch
+# says: set_epoch
+def repair_ddp_script():
+    return RIGHT.replace("        sampler.set_epoch(epoch)\n", "")
+
+
+# %% wrong order: no sampler: every process takes everything
+# says: take the same samples
+def repair_ddp_script():
+    return RIGHT.replace("args.batch_size, sampler=sampler", "args.batch_size")
+
+
+# %% wrong order: drops the rest
+# says: left out
+def repair_ddp_script():
+    return RIGHT.replace("DistributedSampler(dataset)", "DistributedSampler(dataset, drop_last=True)")
