@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from course_lib.comm.trace import Event, Launch, Mark, RankTrace
-from course_lib.grading.exercise import Array, Case, Want, rng
+from course_lib.grading.compare import compare
+from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
 from course_lib.grading.toys import (
     LEARNING_RATE,
     NUM_STEPS,
@@ -26,7 +27,8 @@ from course_lib.grading.toys import (
 
 SAMPLES = 3  # of a rank at a step
 Combine = Callable[[list[Tensor]], list[Tensor]]  # every rank's gradient -> what every rank ends up with
-Results = dict[str, Any]
+FIRST = "output of step 0"
+LATER = "_"  # compared once the gradients hold, so that the cause is reported and not its effect
 
 
 def toy_inputs(case: Case, rank: int) -> dict[str, Array]:
@@ -58,16 +60,22 @@ def toy_oracle(case: Case) -> dict[str, Want]:
         ),
     }
     return {
-        name: Want(
+        name if name.startswith("grad:") or name == FIRST else LATER + name: Want(
             [_array(value[r]) for r in range(n)],
             per_rank=True,
-            alone=[_array(a) for a in alone[name]] if alone else None,
+            alone=[_array(a) for a in alone[name]] if alone and name.startswith("grad:") else None,
             near={words: [_array(a) for a in found[name]] for words, found in mistakes.items()}
             if n > 1
             else {},
         )
         for name, value in right.items()
     }
+
+
+def later_gates(case: Case, got: list[RankData], want: Mapping[str, Any]) -> list[Part]:
+    """Compare what follows from the gradients: later outputs, weights and buffers. Returns failing gates."""
+    pairs = [(name.removeprefix(LATER), value) for name, value in want.items() if name.startswith(LATER)]
+    return [part for name, value in pairs if (part := compare(name, case, got, value)) is not None]
 
 
 def _array(tensor: Tensor) -> Array:

@@ -11,7 +11,7 @@ from torch.nn.functional import mse_loss
 
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want, rng
 from course_lib.grading.measure import between
-from course_lib.grading.toy_oracle import collectives, events_between
+from course_lib.grading.toy_oracle import LATER, collectives, events_between, later_gates
 from course_lib.grading.toys import (
     LEARNING_RATE,
     ToyNet,
@@ -78,9 +78,9 @@ def inputs(case: Case, rank: int) -> dict[str, Array]:
 def oracle(case: Case) -> dict[str, Any]:
     """One backward over all samples; known wrong weights beside it."""
     ranks = [{k: torch.from_numpy(v) for k, v in inputs(case, r).items()} for r in range(case.world_size)]
-    sizes = case.params["sizes"]
+    each, sizes = _each(case, ranks), case.params["sizes"]
     n, total = case.world_size, sum(map(sum, sizes))
-    right = _gradients(case, ranks, [[s / total for s in row] for row in sizes])
+    right = _weigh(each, [[s / total for s in row] for row in sizes])
     near = {
         "all micro-batches weigh the same, whatever their size": [
             [1 / len(row) / n for _ in row] for row in sizes
@@ -97,8 +97,8 @@ def oracle(case: Case) -> dict[str, Any]:
             [s / total / n for s in row] for row in sizes
         ],
     }
-    wrong = {words: _gradients(case, ranks, weights) for words, weights in near.items()}
-    alone = [_gradients(case, ranks, _only(sizes, r, n / total)) for r in range(n)]
+    wrong = {words: _weigh(each, weights) for words, weights in near.items()}
+    alone = [_weigh(each, _only(sizes, r, n / total)) for r in range(n)]
     start = {k.removeprefix("weight:"): v.numpy() for k, v in ranks[0].items() if k.startswith("weight:")}
     out: dict[str, Any] = {}
     for name, grad in right.items():
@@ -114,33 +114,42 @@ def oracle(case: Case) -> dict[str, Any]:
         mine = [grads[name] for grads in alone]
         out[f"grad:{name}"] = Want(grad, alone=mine, near=mistakes)
     for name, value in start.items():
-        out[f"{name} after a step"] = Want(_moved(value, right.get(name)))
+        out[f"{LATER}{name} after a step"] = Want(_moved(value, right.get(name)))
     return out
 
 
 def _moved(value: Array, grad: Array | None) -> Array:
-    return value if grad is None else value - LEARNING_RATE * grad
+    return value if grad is None else np.asarray(value - LEARNING_RATE * grad)
 
 
 def _only(sizes: list[list[int]], rank: int, factor: float) -> list[list[float]]:
     return [[s * factor * (r == rank) for s in row] for r, row in enumerate(sizes)]
 
 
-def _gradients(case: Case, ranks: list[dict[str, Tensor]], weights: list[list[float]]) -> dict[str, Array]:
-    """Gradient of the weighted sum of the micro-batches' mean losses, in one process."""
+def _each(case: Case, ranks: list[dict[str, Tensor]]) -> list[list[dict[str, Array]]]:
+    """Gradients of every micro-batch's mean loss, by rank; all else is a weighted sum of these."""
     model = build_toy(case.params["model"], ranks[0])
-    loss = torch.zeros((), dtype=torch.float64)
-    for rank, row, sizes in zip(ranks, weights, case.params["sizes"], strict=True):
-        pairs = zip(rank["x"].split(sizes), rank["y"].split(sizes), strict=True)
-        for weight, (x, y) in zip(row, pairs, strict=True):
-            loss = loss + weight * mse_loss(model(x), y)
-    loss.backward()
-    return {name: grad.numpy() for name, grad in gradients_of(model).items()}
+    out: list[list[dict[str, Array]]] = []
+    for rank, sizes in zip(ranks, case.params["sizes"], strict=True):
+        out.append([])
+        for x, y in zip(rank["x"].split(sizes), rank["y"].split(sizes), strict=True):
+            model.zero_grad()
+            mse_loss(model(x), y).backward()
+            out[-1].append({name: grad.numpy() for name, grad in gradients_of(model).items()})
+    return out
+
+
+def _weigh(each: list[list[dict[str, Array]]], weights: list[list[float]]) -> dict[str, Array]:
+    """Weighted sum of the micro-batches' gradients."""
+    rows = [(w, g) for row, grads in zip(weights, each, strict=True) for w, g in zip(row, grads, strict=True)]
+    return {name: np.asarray(sum(w * g[name] for w, g in rows)) for name in rows[0][1]}
 
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
     """One synchronisation, and no more activations than one micro-batch needs."""
-    del want
+    late = later_gates(case, got, want)
+    if late:
+        return late
     grad_bytes = nbytes(trainable(ToyNet(**case.params["model"])))
     sent = [
         sum(c.bytes_ for c in collectives(events_between(d.traced, "accumulate begins", "accumulate ends")))

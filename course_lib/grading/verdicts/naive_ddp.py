@@ -9,6 +9,7 @@ from course_lib.grading.toy_oracle import (
     collectives,
     construction_problem,
     events_between,
+    later_gates,
     toy_inputs,
     toy_oracle,
 )
@@ -81,7 +82,9 @@ def oracle(case: Case) -> dict[str, Any]:
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
     """Count the collectives of the constructor and of each step."""
-    del want
+    late = later_gates(case, got, want)
+    if late:
+        return late
     model = ToyNet(**case.params["model"])
     used = [p for name, p in model.named_parameters() if p.requires_grad and not name.startswith("unused")]
     for rank, data in enumerate(got):

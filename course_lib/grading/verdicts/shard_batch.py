@@ -156,7 +156,7 @@ def _balance(ranks: list[Schedule]) -> str:
 
 
 def _same_batches(ranks: list[Schedule], alone: Schedule) -> str:
-    for step in range(len(ranks[0])):
+    for step in range(len(ranks[0]) if len(ranks) > 1 else 0):
         together = sorted(sample for schedule in ranks for sample in schedule[step])
         if step >= len(alone) or together != sorted(alone[step]):
             return (

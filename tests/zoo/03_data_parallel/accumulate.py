@@ -1,0 +1,243 @@
+# Answers to accumulate: many micro-batches, one synchronisation.
+
+# %% setup
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+
+
+def _share(inputs, num_samples):
+    return len(inputs) * dist.get_world_size() / num_samples
+
+
+# %% right: one loop, the last micro-batch outside no_sync
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    last = len(microbatches) - 1
+    for i, (inputs, targets) in enumerate(microbatches):
+        with nullcontext() if i == last else ddp.no_sync():
+            loss = loss_fn(ddp(inputs), targets)
+            (loss * _share(inputs, num_samples)).backward()
+    ddp.sync_gradients()
+
+
+# %% right: all of them under no_sync, sync_gradients sends
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            loss_fn(ddp(inputs), targets).mul(_share(inputs, num_samples)).backward()
+    ddp.sync_gradients()
+
+
+# %% right: sums of losses, gradients scaled at the end
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            (loss_fn(ddp(inputs), targets) * len(inputs)).backward()
+    ddp.sync_gradients()
+    for param in ddp.parameters():
+        if param.grad is not None:
+            param.grad *= dist.get_world_size() / num_samples
+
+
+# %% right: counts the samples itself with one tiny all_reduce
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    total = torch.tensor(sum(len(inputs) for inputs, _ in microbatches))
+    dist.all_reduce(total)
+    *early, final = microbatches
+    with ddp.no_sync():
+        for inputs, targets in early:
+            loss = loss_fn(ddp(inputs), targets) * _share(inputs, total.item())
+            loss.backward()
+    loss = loss_fn(ddp(final[0]), final[1]) * _share(final[0], total.item())
+    loss.backward()
+    ddp.sync_gradients()
+
+
+# %% wrong values: does nothing
+# says: all zeros
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    ddp.sync_gradients()
+
+
+# %% wrong values: never synchronises
+# says: nothing was communicated
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)).backward()
+
+
+# %% wrong values: all micro-batches weigh the same
+# says: whatever their size
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            (loss_fn(ddp(inputs), targets) / len(microbatches)).backward()
+    ddp.sync_gradients()
+
+
+# %% wrong values: micro-batches are added up
+# says: never divided
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            loss_fn(ddp(inputs), targets).backward()
+    ddp.sync_gradients()
+
+
+# %% wrong values: weighs by this rank's samples only
+# says: every rank weighs the same
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    mine = sum(len(inputs) for inputs, _ in microbatches)
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            (loss_fn(ddp(inputs), targets) * len(inputs) / mine).backward()
+    ddp.sync_gradients()
+
+
+# %% wrong values: forgets that ddp divides by world_size
+# says: put back
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            (loss_fn(ddp(inputs), targets) * len(inputs) / num_samples).backward()
+    ddp.sync_gradients()
+
+
+# %% wrong values: right at world size 2 only
+# says: 3 ranks
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            share = len(inputs) * min(2, dist.get_world_size()) / num_samples
+            (loss_fn(ddp(inputs), targets) * share).backward()
+    ddp.sync_gradients()
+
+
+# %% wrong values: right on rank 0 only
+# says: right on rank 0 only
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)).backward()
+    local = [p.grad.clone() for p in ddp.parameters()]
+    ddp.sync_gradients()
+    if dist.get_rank() != 0:
+        for param, grad in zip(ddp.parameters(), local):
+            param.grad = grad
+
+
+# %% wrong values: only the last micro-batch
+# says: only the last micro-batch
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    for inputs, targets in microbatches:
+        ddp.zero_grad()
+        with ddp.no_sync():
+            (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)).backward()
+    ddp.sync_gradients()
+
+
+# %% wrong values: takes the optimizer's step itself
+# says: after a step
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)).backward()
+    ddp.sync_gradients()
+    torch.optim.SGD(ddp.parameters(), lr=0.1).step()
+
+
+# %% wrong values: one rank skips the synchronisation
+# says: all_reduce
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)).backward()
+    if dist.get_rank() != 1:
+        ddp.sync_gradients()
+
+
+# %% wrong bytes: synchronises after every micro-batch
+# says: no_sync
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    smallest = torch.tensor(len(microbatches))
+    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
+    for i, (inputs, targets) in enumerate(microbatches):
+        with ddp.no_sync() if i < len(microbatches) - smallest else nullcontext():
+            (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)).backward()
+    ddp.sync_gradients()
+
+
+# %% wrong bytes: averages by hand once more
+# says: bytes into collectives
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)).backward()
+    ddp.sync_gradients()
+    for param in ddp.parameters():
+        dist.all_reduce(param.grad)
+        param.grad /= dist.get_world_size()
+
+
+# %% wrong memory: glues the micro-batches together again
+# says: activations of the largest micro-batch
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    inputs = torch.cat([x for x, _ in microbatches])
+    targets = torch.cat([y for _, y in microbatches])
+    (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)).backward()
+    ddp.sync_gradients()
+
+
+# %% wrong memory: adds up the losses and calls backward once
+# says: before the next forward
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    total = 0.0
+    for inputs, targets in microbatches:
+        total = total + loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)
+    total.backward()
+    ddp.sync_gradients()
+
+
+# %% wrong values: torch's DDP under an alias
+# says: closed here
+from torch.nn.parallel import DistributedDataParallel as wrap
+
+
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    model = wrap(ddp.module)
+    *early, (last, goal) = microbatches
+    with model.no_sync():
+        for inputs, targets in early:
+            (loss_fn(model(inputs), targets) * _share(inputs, num_samples)).backward()
+    (loss_fn(model(last), goal) * _share(last, num_samples)).backward()
+
+
+# %% wrong values: the library's wrapper by a subclass
+# says: closed here
+from course_lib.parallel.ddp import NaiveDDP
+
+
+class _Mine(NaiveDDP):
+    pass
+
+
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    model = _Mine(ddp.module)
+    for inputs, targets in microbatches:
+        (loss_fn(model(inputs), targets) * _share(inputs, num_samples)).backward()
+    model.sync_gradients()
+
+
+# %% wrong values: torch's DDP through getattr
+# says: closed here
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    model = getattr(torch.nn.parallel, "Distributed" + "DataParallel")(ddp.module)
+    for inputs, targets in microbatches:
+        (loss_fn(model(inputs), targets) * _share(inputs, num_samples)).backward()
+
+
+# %% wrong values: not written
+# says: not written yet
+def accumulate(ddp, microbatches, loss_fn, num_samples): ...

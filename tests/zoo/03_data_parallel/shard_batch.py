@@ -1,0 +1,196 @@
+# Answers to shard_batch: any shuffle is right, as long as all ranks agree on it.
+
+# %% setup
+import random
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+
+# %% right: consecutive blocks of each batch, numpy
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    order = np.random.default_rng([seed, epoch]).permutation(num_samples)
+    batches = [order[i : i + batch_size] for i in range(0, num_samples, batch_size)]
+    return [np.array_split(batch, world_size)[rank] for batch in batches]
+
+
+# %% right: Python's random, lists of ints, a loop
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    order = list(range(num_samples))
+    random.Random(f"{seed}/{epoch}").shuffle(order)
+    steps = []
+    for position, sample in enumerate(order):
+        if position % batch_size == 0:
+            steps.append([])
+        if position % batch_size % world_size == rank:
+            steps[-1].append(sample)
+    return steps
+
+
+# %% right: seeds torch's default generator alike on all ranks, a generator function
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    torch.manual_seed(seed * 10_007 + epoch)
+    order = torch.randperm(num_samples)
+    for start in range(0, num_samples, batch_size):
+        yield order[start : start + batch_size][rank::world_size]
+
+
+# %% wrong values: does nothing
+# says: 4 steps
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    return []
+
+
+# %% wrong values: every rank gets every sample
+# says: every rank got the same samples
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    generator = torch.Generator().manual_seed(seed * 1009 + epoch)
+    return list(torch.randperm(num_samples, generator=generator).split(batch_size))
+
+
+# %% wrong values: each rank shuffles with its own default generator
+# says: do all ranks shuffle alike?
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    return [batch[rank::world_size] for batch in torch.randperm(num_samples).split(batch_size)]
+
+
+# %% wrong values: right at world size 2 only
+# says: 3 ranks
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    generator = torch.Generator().manual_seed(seed * 1009 + epoch)
+    order = torch.randperm(num_samples, generator=generator)
+    if world_size == 1:
+        return list(order.split(batch_size))
+    return [batch[rank % 2 :: 2] for batch in order.split(batch_size)]
+
+
+# %% wrong values: right on rank 0 only, the others get what rank 0 has
+# says: disjoint
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    generator = torch.Generator().manual_seed(seed * 1009 + epoch)
+    order = torch.randperm(num_samples, generator=generator)
+    return [batch[0::world_size] for batch in order.split(batch_size)]
+
+
+# %% wrong values: drops what does not divide
+# says: ceil
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    generator = torch.Generator().manual_seed(seed * 1009 + epoch)
+    order = torch.randperm(num_samples, generator=generator)[: num_samples // batch_size * batch_size]
+    return [batch[rank::world_size] for batch in order.split(batch_size)]
+
+
+# %% wrong values: repeats samples to make shards equal, as DistributedSampler does
+# says: sample
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    generator = torch.Generator().manual_seed(seed * 1009 + epoch)
+    steps = []
+    for batch in torch.randperm(num_samples, generator=generator).split(batch_size):
+        size = -(-len(batch) // world_size)
+        steps.append(batch.repeat(world_size)[: size * world_size][rank::world_size])
+    return steps
+
+
+# %% wrong values: shards the epoch, then cuts batches
+# says: Cut the batch first
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    generator = torch.Generator().manual_seed(seed * 1009 + epoch)
+    order = torch.randperm(num_samples, generator=generator)
+    starts = range(0, num_samples, batch_size)
+    sizes = [len(order[start : start + batch_size][rank::world_size]) for start in starts]
+    firsts = [[len(order[s : s + batch_size][r::world_size]) for s in starts] for r in range(world_size)]
+    begin = sum(sum(row) for row in firsts[:rank])
+    return list(order[begin : begin + sum(sizes)].split(sizes))
+
+
+# %% wrong values: batch_size is taken per rank
+# says: steps
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    generator = torch.Generator().manual_seed(seed * 1009 + epoch)
+    order = torch.randperm(num_samples, generator=generator)
+    return list(order[rank::world_size].split(batch_size))
+
+
+# %% wrong values: the last rank takes what is left over
+# says: may differ by one
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    generator = torch.Generator().manual_seed(seed * 1009 + epoch)
+    steps = []
+    for batch in torch.randperm(num_samples, generator=generator).split(batch_size):
+        size = len(batch) // world_size
+        end = len(batch) if rank == world_size - 1 else (rank + 1) * size
+        steps.append(batch[rank * size : end])
+    return steps
+
+
+# %% wrong values: one rank waits for a list that rank 0 forgets to send
+# says: rank 0
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    order = torch.randperm(num_samples)
+    if dist.get_world_size() > 1 and dist.get_rank() > 0:
+        dist.broadcast(order, src=0)
+    return [batch[rank::world_size] for batch in order.split(batch_size)]
+
+
+# %% wrong epochs: never shuffles
+# says: in their own order
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    return [batch[rank::world_size] for batch in torch.arange(num_samples).split(batch_size)]
+
+
+# %% wrong epochs: forgets the epoch, as a sampler without set_epoch
+# says: it equals epoch 0
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(num_samples, generator=generator)
+    return [batch[rank::world_size] for batch in order.split(batch_size)]
+
+
+# %% wrong epochs: shuffles only within each shard
+# says: every epoch
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    base = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(epoch)
+    shards = [batch[rank::world_size] for batch in base.split(batch_size)]
+    return [shard[torch.randperm(len(shard), generator=generator)] for shard in shards]
+
+
+# %% wrong values: the library's own, under an alias
+# says: closed here
+from course_lib.model.batches import epoch_order as o
+from course_lib.model.batches import shard_slice as s
+
+
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    order = o(num_samples, epoch, seed)
+    return [batch[s(len(batch), rank, world_size)] for batch in order.split(batch_size)]
+
+
+# %% wrong values: torch's sampler through getattr
+# says: closed here
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    sampler = getattr(torch.utils.data.distributed, "Distributed" + "Sampler")
+    mine = sampler(range(num_samples), num_replicas=world_size, rank=rank, seed=seed)
+    mine.set_epoch(epoch)
+    return list(torch.tensor(list(mine)).split(batch_size // world_size))
+
+
+# %% wrong values: a subclass of torch's sampler
+# says: closed here
+from torch.utils.data.distributed import DistributedSampler
+
+
+class _Mine(DistributedSampler):
+    pass
+
+
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    mine = _Mine(range(num_samples), num_replicas=world_size, rank=rank, seed=seed)
+    mine.set_epoch(epoch)
+    return list(torch.tensor(list(mine)).split(batch_size // world_size))
+
+
+# %% wrong values: not written
+# says: not written yet
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed): ...
