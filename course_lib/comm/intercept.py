@@ -151,11 +151,10 @@ class Interceptor(TorchDispatchMode):
         kwargs = kwargs or {}
         # torch.Tensor is listed when rsqrt, sigmoid and the like save their result, Parameter in p.data.
         plain = torch.Tensor.__torch_dispatch__
-        subclasses = [t.__name__ for t in types if t.__torch_dispatch__ is not plain]
-        if "FakeTensor" in subclasses:  # shapes only, as in DTensor's planning: nothing to see
-            return func(*args, **kwargs)
+        subclasses = [t.__name__ for t in types if t.__torch_dispatch__ is not plain] if types else None
         if subclasses:  # such as DTensor: let it become plain operations, and see those
-            return NotImplemented
+            is_fake = "FakeTensor" in subclasses  # shapes only, as in DTensor's planning: nothing to see
+            return func(*args, **kwargs) if is_fake else NotImplemented
         if torch.is_inference_mode_enabled():  # composite operations arrive whole: see what they are made of
             with self:
                 out = func.decompose(*args, **kwargs)

@@ -67,6 +67,30 @@ class MemoryTracker:
         found = self._live.get(storage._cdata)
         return found if found is not None else self._register(storage, is_new)
 
+    def see_all(self, values: Iterable[Any], *, is_new: bool) -> int:
+        """Register the storages of an operation's arguments or results; return the bytes of the tensors.
+
+        This runs at every operation, hence in one piece.
+        """
+        num_bytes = 0
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                try:
+                    storage = value.untyped_storage()
+                except (NotImplementedError, RuntimeError):  # sparse: no single storage
+                    continue
+                num_bytes += value.nbytes
+                record = self._live.get(storage._cdata)
+                if record is None:
+                    record = self._register(storage, is_new)
+                if type(value) is Parameter and (
+                    record.category != PARAMETERS or id(value) not in self._parameters
+                ):
+                    self.add_parameter(value)
+            elif isinstance(value, list | tuple):
+                num_bytes += self.see_all(value, is_new=is_new)
+        return num_bytes
+
     def _register(self, storage: torch.UntypedStorage, is_new: bool) -> TrackedStorage:
         record = TrackedStorage(storage, self._died)
         record.id, record.key = len(self.storages), storage._cdata

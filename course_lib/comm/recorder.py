@@ -2,7 +2,7 @@
 
 The per-operation path is kept lean: one tuple an operation, facts about an operation looked up once, no stack
 walks. Neither tensors nor `Work` objects are kept alive. While it records, the garbage collector runs only at
-marks and after backward and optimizer steps, so that memory does not depend on when Python feels like
+marks and after backward, so that memory does not depend on when Python feels like
 collecting. See `trace.py` for what is seen and what is not.
 """
 
@@ -31,6 +31,7 @@ _READ_ROWS_ONLY = {"embedding", "gather", "index_select", "index", "take"}
 _NO_DATA = {"_unsafe_view", "_reshape_alias", "lift_fresh", "resize_", "set_", "empty_strided"}
 _GRADIENT_MAKERS = {"detach", "clone", "new_empty_strided", "empty_strided", "empty_like"}
 _SETTLE_S = 0.001
+_DTYPE_NAMES: dict[torch.dtype, str] = {}
 _autograd: Any = torch.autograd
 _now_s = time.perf_counter
 
@@ -45,6 +46,7 @@ class _Op:
     reads_rows: bool
     may_make_gradient: bool
     may_resize: bool
+    is_special: bool
     flops: Flops | None
 
 
@@ -137,54 +139,48 @@ class Recorder(Listener):
     def after_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         duration_s = _now_s() - self._t_s
         op = self._ops.get(func) or self._describe(func)
-        results = (out,) if isinstance(out, torch.Tensor) else tuple(_tensors(out))
-        inputs = list(_tensors(args)) if args else []
+        first = out if isinstance(out, torch.Tensor) else next(iter(tensors_in(out)), None)
+        if first is not None and (first.is_meta or type(first).__name__ == "FakeTensor"):
+            return  # shapes only
+        read = self.memory.see_all(args, is_new=False)
         if kwargs:
-            inputs += _tensors(tuple(kwargs.values()))
-        if not (results or inputs) or (results and _has_no_data(results[0])):
-            return
-        self._follow(op, inputs, results)
+            read += self.memory.see_all(kwargs.values(), is_new=False)
+        written = self.memory.see_all((out,), is_new=True)
+        if op.is_special and first is not None:
+            self._follow_special(op, first)
         if not op.moves_data:
             return
-        written = sum([t.nbytes for t in results])
-        read = (
-            written if op.reads_rows else sum([t.nbytes for t in (inputs if op.reads_self else inputs[1:])])
-        )
-        flops = op.flops(args, results[0]) if op.flops is not None else 0
-        dtype = str((results or inputs)[0].dtype)[6:]
+        if op.reads_rows:
+            read = written
+        elif not op.reads_self:
+            read -= args[0].nbytes
+        flops = op.flops(args, first) if op.flops is not None else 0
+        dtype = _dtype_name(first if first is not None else next(iter(tensors_in(args)), None))
         self._rows.append(
             ("compute", self._t_s, duration_s, op.name, self._phase, read, written, flops, dtype)
         )
 
-    def _follow(self, op: _Op, inputs: list[torch.Tensor], results: tuple[torch.Tensor, ...]) -> None:
-        """Register the storages of an operation; meet parameters and gradients as they pass."""
-        see, memory = self.memory.see, self.memory
-        for tensor in inputs:
-            if type(tensor) is Parameter:
-                memory.add_parameter(tensor)
-            else:
-                see(tensor, is_new=False)
-        for tensor in results:
-            see(tensor, is_new=True)
-        if op.may_make_gradient and self._depth and results:
+    def _follow_special(self, op: _Op, result: torch.Tensor) -> None:
+        if op.may_make_gradient and self._depth:
             node = torch._C._current_autograd_node()
             if type(getattr(node, "variable", None)) is Parameter:  # AccumulateGrad stores this result
-                memory.tag(results[0], GRADIENTS)
+                self.memory.tag(result, GRADIENTS)
         if op.may_resize:
-            for tensor in results:
-                memory.resized(tensor.untyped_storage())
+            self.memory.resized(result.untyped_storage())
 
     def _describe(self, func: Any) -> _Op:
         name = func._schema.name
         short = name.removeprefix("aten::")
         is_empty = short.startswith(("empty", "new_empty")) or short == "prim::device"
+        may_resize = "resize" in short or short == "set_"
         op = _Op(
             name=short,
             moves_data=not (func.is_view or is_empty or short in _NO_DATA),
             reads_self=short not in _NEVER_READ_SELF,
             reads_rows=short in _READ_ROWS_ONLY,
             may_make_gradient=short in _GRADIENT_MAKERS,
-            may_resize="resize" in short or short == "set_",
+            may_resize=may_resize,
+            is_special=may_resize or short in _GRADIENT_MAKERS,
             flops=flops_counter(name),
         )
         self._ops[func] = op
@@ -225,7 +221,7 @@ class Recorder(Listener):
         if self._depth == 0:
             self._phase, self.memory.is_backward = "forward", False
         self.memory.sample_gradients()
-        gc.collect()
+        gc.collect(1)  # what this step made
         self._rows.append(("backward", _now_s(), False, self._depth))
 
     def _optimizer_begins(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
@@ -285,18 +281,11 @@ class Recorder(Listener):
         return makers[kind](t_s, *rest), live_bytes
 
 
-def _has_no_data(tensor: torch.Tensor) -> bool:
-    return tensor.is_meta or type(tensor).__name__ == "FakeTensor"
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    found = []
-    for value in values if isinstance(values, list | tuple) else (values,):
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            found += _tensors(value)
-    return found
+def _dtype_name(tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return ""
+    dtype = tensor.dtype
+    return _DTYPE_NAMES.get(dtype) or _DTYPE_NAMES.setdefault(dtype, str(dtype).removeprefix("torch."))
 
 
 def _quiet_gc() -> Callable[[], None]:
