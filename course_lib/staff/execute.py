@@ -18,6 +18,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from traitlets.config import Config
 
 from course_lib.staff.source import BuildError, where
 
@@ -76,6 +77,7 @@ def _run(
         resources={"metadata": {"path": folder}},
         record_timing=False,
         on_cell_complete=report,
+        config=Config({"KernelManager": {"transport": "ipc"}}),  # no port, nothing to overhear
     )
     try:
         client.execute()
