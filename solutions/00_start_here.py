@@ -8,10 +8,9 @@
 # | **needs** | PyTorch (tensors, `backward`); nothing distributed |
 # | **points** | 13 |
 #
-# This course goes **from one GPU to 16,384**. The running example is Llama 3 405B, because Meta published how it was
-# trained. You will write the parallel code yourself, run it on real ranks, and see what it cost.
-
-# %% [markdown]
+# This course goes **from one GPU to 16,384**. The running example is Llama 3 405B, because Meta published how
+# it was trained. You will write the parallel code yourself, run it on real ranks, and see what it cost.
+#
 # ## Objectives
 #
 # After this lab you can
@@ -42,8 +41,8 @@ from course_lib.viz.timeline import draw_timeline
 #
 # A transformer's work can be cut along four axes. Each cut has a name, and each name is a lab:
 #
-# **layer → PP** (pipeline parallelism), **batch → DP** (data parallelism), **sequence → CP** (context parallelism),
-# **dim → TP** (tensor parallelism).
+# **layer → PP** (pipeline parallelism), **batch → DP** (data parallelism), **sequence → CP** (context
+# parallelism), **dim → TP** (tensor parallelism).
 
 # %%
 draw_axes()
@@ -53,8 +52,8 @@ draw_axes()
 #
 # > **Split the computation, then overlap the communication.**
 #
-# Splitting makes a model fit and makes it fast. It also makes GPUs wait for one another. The art is to send while
-# computing, so that nobody notices the sending.
+# Splitting makes a model fit, and fast. It also makes GPUs wait for one another. The art is to send while
+# computing.
 #
 # | axis | cut by | each GPU holds | they exchange | lab |
 # |---|---|---|---|---|
@@ -68,8 +67,9 @@ draw_axes()
 # %% [markdown]
 # ## Why distributed at all
 #
-# Llama 3 405B has 405 billion parameters and was trained on 15.6 trillion tokens. Training with Adam in mixed precision
-# holds **16 bytes a parameter**. An H100 has 80 GB of memory and computes 989 TFLOP/s in bf16 (dense, by its data sheet).
+# Llama 3 405B has 405 billion parameters and was trained on 15.6 trillion tokens. Training with Adam in mixed
+# precision holds **16 bytes a parameter**. An H100 has 80 GB of memory and computes 989 TFLOP/s in bf16
+# (dense, by its data sheet).
 #
 # **Predict**, before you run anything:
 #
@@ -82,8 +82,7 @@ draw_axes()
 # 2. About three thousand years. The next cells do the arithmetic.
 #
 # </details>
-
-# %% [markdown]
+#
 # ### Memory does not suffice
 
 # %%
@@ -101,13 +100,13 @@ state_bytes = num_params * sum(bytes_per_param.values())
 print(f"{'together':<24} {state_bytes / 1e12:5.2f} TB = {math.ceil(state_bytes / 80e9)} GPUs of 80 GB")
 
 # %% [markdown]
-# This counts no activations, the values that forward keeps for backward. Lab 06 counts them. Here and everywhere in
-# the course 1 GB is 10⁹ bytes. 2³⁰ bytes are a GiB, 7% more: enough to be a whole GPU off.
+# This counts no activations, the values that forward keeps for backward. Lab 06 counts them. Here and
+# everywhere in the course 1 GB is 10⁹ bytes. 2³⁰ bytes are a GiB, 7% more: enough to be a whole GPU off.
 #
 # ### Time does not suffice
 #
-# A dense transformer needs about 6 FLOPs a parameter and token: 2 forward, 4 backward (lab 07 derives this). A GPU in
-# training delivers about 40% of its peak.
+# A dense transformer needs about 6 FLOPs a parameter and token: 2 forward, 4 backward (lab 07 derives this).
+# A GPU in training delivers about 40% of its peak.
 
 # %%
 train_flops = 6 * num_params * 15.6e12
@@ -118,17 +117,16 @@ print(f"on one H100     {seconds / (365.25 * 86_400):,.0f} years")
 print(f"on 16,384       {seconds / 16_384 / 86_400:.0f} days, if nothing is lost")
 
 # %% [markdown]
-# Meta's model card states 30.84 million H100 hours for this model: 78 days of 16,384 GPUs. The arithmetic of one line
-# comes within 15%.
+# Meta's model card states 30.84 million H100 hours for this model: 78 days of 16,384 GPUs. The arithmetic of
+# one line comes within 15%.
 #
-# So there are two walls. Memory asks for about a hundred GPUs, time for thousands. Everything that follows is about
-# paying little for the crowd.
+# So there are two walls: memory asks for about a hundred GPUs, time for thousands.
 
 # %% [markdown]
 # ## Is this machine ready?
 #
-# The doctor looks at everything the course needs. `absent` lines are optional; a `MISSING` line says what to do. In a
-# terminal: `course doctor`.
+# The doctor looks at everything the course needs. `absent` lines are optional; a `MISSING` line says what to
+# do. In a terminal: `course doctor`.
 
 # %%
 for finding in doctor.examine():
@@ -137,9 +135,9 @@ for finding in doctor.examine():
 # %% [markdown]
 # ## Ranks
 #
-# A **rank** is one process with its own memory, usually with one GPU. All ranks run the *same* program; each knows its
-# own number. Together they are the **world**. `run_ranks(fn, 4)` starts four ranks here, calls `fn` in each, and
-# returns what each returned.
+# A **rank** is one process with its own memory, usually with one GPU. All ranks run the *same* program; each
+# knows its own number. Together they are the **world**. `run_ranks(fn, 4)` starts four ranks here, calls `fn`
+# in each, and returns what each returned.
 
 
 # %%
@@ -174,8 +172,8 @@ print("here:        ", numbers.tolist())
 # %% [markdown]
 # ## Ranks talk through collectives
 #
-# A **collective** is a call that *every* rank of a group makes. `dist.all_reduce(t)` replaces `t` on every rank by the
-# sum of all ranks' `t`, in place.
+# A **collective** is a call that *every* rank of a group makes. `dist.all_reduce(t)` replaces `t` on every
+# rank by the sum of all ranks' `t`, in place.
 #
 # **Predict:** rank r holds `[r, 10]`. What does rank 2 of 4 hold after `all_reduce`?
 #
@@ -200,17 +198,20 @@ for rank, value in enumerate(run_ranks(sum_everywhere, 4)):
 # ## How exercises work
 #
 # - The **card** above an exercise states time, points, and exactly what is graded.
-# - Write between the comments of the stub, then run the **check** cell below it, as often as you like. It runs your
-#   code on several world sizes with random data, and compares every rank with a computation in one process.
-# - **Gates** come first: if the values are wrong, nothing else counts. **Parts** such as *bytes* then earn their points
-#   one by one. They read a trace of what your code did, so that a slow way to the right number is seen.
-# - A failed check says what was expected, what it saw on which rank, and, when it knows your mistake, its name. It also
-#   prints the call that replays the same data.
+# - Write between the comments of the stub, then run the **check** cell below it, as often as you like. It
+#   runs your code on several world sizes with random data, and compares every rank with a computation in one
+#   process.
+# - **Gates** come first: if the values are wrong, nothing else counts. **Parts** such as *bytes* then earn
+#   their points one by one. They read a trace of what your code did, so that a slow way to the right number
+#   is seen.
+# - A failed check says what was expected, what it saw on which rank, and, when it knows your mistake, its
+#   name. It also prints the call that replays the same data.
 # - **Hints** come in three steps: `grading.hint("rank_hello")`, then `grading.hint("rank_hello", 2)`.
 # - The last, locked cell is the **grade**: the same check with fresh data and more sizes.
 #
-# Checks run your code *in the ranks*. They can take the functions and imports of this notebook along, but not what
-# another cell computed.
+# Checks run your code *in the ranks*. They can take the functions and imports of this notebook along, but not
+# what another cell computed.
+
 
 # %% exercise="rank_hello"
 def rank_hello(secret):
@@ -229,8 +230,8 @@ def rank_hello(secret):
 # %% [markdown]
 # ## Data parallelism, first in one process
 #
-# A batch of 48 rows, a small model, one loss: the mean over the rows. This is the **oracle**. Whatever we do in
-# parallel must give these gradients.
+# A batch of 48 rows, a small model, one loss: the mean over the rows. This is the **oracle**. Whatever we do
+# in parallel must give these gradients.
 
 
 # %%
@@ -246,8 +247,8 @@ oracle = torch.autograd.grad(loss, list(model.parameters()))
 print("whole batch:", [tuple(gradient.shape) for gradient in oracle])
 
 # %% [markdown]
-# Now cut the batch into four shards of 12 rows. A rank that sees one shard gets another gradient. But differentiation
-# is linear: the gradient of a mean is the mean of the gradients.
+# Now cut the batch into four shards of 12 rows. A rank that sees one shard gets another gradient. But
+# differentiation is linear: the gradient of a mean is the mean of the gradients.
 
 # %%
 shard_gradients = []
@@ -261,14 +262,16 @@ print("one shard equals the batch:     ", torch.allclose(shard_gradients[0][0], 
 print("mean of shards equals the batch:", all(map(torch.allclose, mean_of_shards, oracle)))
 
 # %% [markdown]
-# **Predict:** rank 0 has 3 rows, rank 1 has 1. Is the mean of their two gradients still that of the batch of 4?
+# **Predict:** rank 0 has 3 rows, rank 1 has 1. Is the mean of their two gradients still that of the batch of
+# 4?
 #
 # <details><summary>Answer</summary>
 #
-# No. It would count the one row of rank 1 as much as the three of rank 0 together. Weight by rows: (3 g₀ + 1 g₁) / 4.
-# In the exercise all ranks have equally many rows; lab 03 drops that.
+# No. It would count the one row of rank 1 as much as the three of rank 0 together. Weight by rows: (3 g₀ + 1
+# g₁) / 4. In the exercise all ranks have equally many rows; lab 03 drops that.
 #
 # </details>
+
 
 # %% exercise="mean_gradient"
 def mean_gradient(model, loss_fn, x, y):
@@ -293,8 +296,9 @@ def mean_gradient(model, loss_fn, x, y):
 # %% [markdown]
 # ## Verify and measure
 #
-# Your function on four ranks, compared with the oracle on each. `trace=True` also records every operation, every
-# collective and every byte, without a change to your code. (This cell needs exercise 2.)
+# Your function on four ranks, compared with the oracle on each. `trace=True` also records every operation,
+# every collective and every byte, without a change to your code. Values *and* bytes: both halves of "right".
+# (These cells need exercise 2.)
 
 
 # %%
@@ -302,6 +306,7 @@ def parallel_gradient():
     model, x, y = model_and_batch()
     rows = 48 // dist.get_world_size()
     mine = slice(rows * dist.get_rank(), rows * (dist.get_rank() + 1))
+    dist.barrier()  # start together, for the picture below
     trace.mark("data is ready")
     return mean_gradient(model, nn.functional.mse_loss, x[mine], y[mine])
 
@@ -310,28 +315,24 @@ results = run_ranks(parallel_gradient, 4, trace=True)
 for rank, gradients in enumerate(results):
     print(f"rank {rank} equals the oracle:", all(map(torch.allclose, gradients, oracle)))
 
-parameter_bytes = sum(8 * parameter.numel() for parameter in model.parameters())
-print(f"bytes of the gradients, in float64:  {parameter_bytes:,}")
-print(f"bytes that rank 0 gave to all_reduce: {results.trace[0].comm_bytes('all_reduce'):,}")
-
-# %% [markdown]
-# Values *and* bytes: both halves of "right". Look at the calls of rank 0, in order:
-
 # %%
-for call in results.trace[0].launches():
+for call in results.trace[0].collectives():
     print(f"{call.op:<12} {call.dtype} {list(call.shapes[0])!s:<12} {call.bytes_:>8,} bytes")
+print(f"together, on rank 0 {results.trace[0].comm_bytes():>22,} bytes")
+print(f"gradients, 8 bytes a number {sum(8 * p.numel() for p in model.parameters()):>14,} bytes")
 
 # %% [markdown]
 # ### The trace as a timeline
 #
-# One row a rank: computation, and below it communication and waiting. The strip at the bottom is memory.
+# Two lanes a rank: above, what it computes and (hatched) when it waits; below, what is on the wire. The strip
+# at the bottom is the memory of rank 0.
 
 # %%
 draw_timeline(results.trace, start="data is ready", title="mean_gradient on four ranks")
 
 # %% [markdown]
-# Communication starts when the last gradient is ready, and until it ends nobody computes. This waiting is called
-# *exposed* communication. Lab 03 hides it behind backward.
+# Communication starts when the last gradient is ready, and until it ends nobody computes. This waiting is
+# called *exposed* communication. Lab 03 hides it behind backward.
 #
 # ### The trace in Perfetto
 #
@@ -362,11 +363,13 @@ verdict = grading.check("mean_gradient", forgot_to_average)
 # %% [markdown]
 # ## Break it: a hang
 #
-# A collective waits until every rank of the group has called it. If one never does, the others wait for ever: no error,
-# no message, a GPU bill. On a cluster this is the failure to fear.
+# A collective waits until every rank of the group has called it. If one never does, the others wait for ever:
+# no error, no message, a GPU bill. On a cluster this is the failure to fear.
 #
-# `run_ranks` watches what each rank calls. When no rank can ever go on, it ends all of them and raises `RanksError`. This
-# helper prints the report, so that the notebook goes on.
+# `run_ranks` watches what each rank calls. When no rank can ever go on, it ends all of them and raises
+# `RanksError`. This helper prints the report, so that the notebook goes on.
+#
+# **Program 1.** After a step, rank 0 writes the log. Find the mistake before you run it.
 
 
 # %%
@@ -375,10 +378,6 @@ def show_report(fn, world_size, *args):
         run_ranks(fn, world_size, *args)
     except RanksError as error:
         print(error)
-
-
-# %% [markdown]
-# **Program 1.** After a step, rank 0 writes the log. Find the mistake before you run it.
 
 
 # %%
@@ -395,8 +394,8 @@ def broken_mean_loss(losses):
 show_report(broken_mean_loss, 4, torch.tensor([2.0, 4.0]))
 
 # %% [markdown]
-# Read such a report in three steps: **who** waits, **in which call at which line**, and **what the missing rank did
-# instead**. Calls are numbered for each group, from 1.
+# Read such a report in three steps: **who** waits, **in which call at which line**, and **what the missing
+# rank did instead**. Calls are numbered for each group, from 1.
 #
 # **Program 2.** No call is missing here. Rank 0 knows the learning rate, so it sends that first.
 
@@ -416,13 +415,14 @@ def broken_tokens_and_rate(tokens, learning_rate):
 show_report(broken_tokens_and_rate, 4, torch.tensor(512.0), torch.tensor(3e-4))
 
 # %% [markdown]
-# Collectives carry no names on the wire. They are matched by their **order** alone: the first call of each rank belongs
-# together, then the second. Here a broadcast met an all_reduce.
+# Collectives carry no names on the wire. They are matched by their **order** alone: the first call of each
+# rank belongs together, then the second. Here a broadcast met an all_reduce.
 #
-# The rule behind both reports: *every rank of a group makes the same calls in the same order.* A collective inside
-# `if rank == 0` is nearly always a bug.
+# The rule behind both reports: *every rank of a group makes the same calls in the same order.* A collective
+# inside `if rank == 0` is nearly always a bug.
 #
-# A rank that *raises* leaves the others waiting too. The report puts the cause first:
+# A rank that *raises* leaves the others waiting too. The report puts the cause first. After that it is your
+# turn: copy both programs, and change as little as you can.
 
 
 # %%
@@ -437,8 +437,6 @@ def rank_2_fails():
 
 show_report(rank_2_fails, 4)
 
-# %% [markdown]
-# Now repair both programs. Copy each, and change as little as you can.
 
 # %% exercise="fix_the_hang"
 def mean_loss(losses):
@@ -475,8 +473,8 @@ def end_of_step(losses, tokens, learning_rate):
 # %% [markdown]
 # ## Numbers
 #
-# Someone wants to train a dense model of **70 billion parameters** on **15 trillion tokens**, with Adam in mixed
-# precision (16 bytes a parameter). Work out, in Python or on paper:
+# Someone wants to train a dense model of **70 billion parameters** on **15 trillion tokens**, with Adam in
+# mixed precision (16 bytes a parameter). Work out, in Python or on paper:
 #
 # | name | question |
 # |---|---|
@@ -485,6 +483,7 @@ def end_of_step(losses, tokens, learning_rate):
 # | `train_flops` | FLOPs of the whole training |
 # | `years_on_one_gpu` | years on one H100 at 40% of its dense bf16 peak of 989 TFLOP/s |
 # | `days_on_1024` | days on 1,024 of them, if nothing is lost |
+
 
 # %% exercise="numbers_00"
 def numbers_00():
@@ -504,7 +503,8 @@ def numbers_00():
 # %% [markdown]
 # ## Where you stand
 #
-# All checks of this lab once more, quietly. The points that count come from the locked cells, which use other data.
+# All checks of this lab once more, quietly. The points that count come from the locked cells, which use other
+# data.
 
 # %%
 for exercise in grading.exercises("00"):
@@ -521,27 +521,27 @@ for exercise in grading.exercises("00"):
 # |---|---|
 # | worker, process, device, "GPU 3" | **rank**; a **server** (a "node") holds several |
 # | model parallelism | an umbrella: we say TP or PP |
-# | layer parallelism, inter-layer, vertical | **pipeline parallelism (PP)**: different layers on different ranks |
-# | intra-layer, operator, horizontal parallelism, tensor slicing | **tensor parallelism (TP)**: a part of each layer on every rank |
-# | sharding, FSDP, ZeRO-3 | **sharded data parallelism**: *storage* is split, each rank still computes whole layers on its own rows |
-# | sequence parallelism | two things: Megatron's goes with TP (lab 08); splitting long sequences is **context parallelism (CP)** |
+# | layer parallelism, inter-layer, vertical | **pipeline parallelism (PP)**: other layers on other ranks |
+# | intra-layer, tensor slicing | **tensor parallelism (TP)**: a part of every layer on each rank |
+# | sharding, FSDP, ZeRO-3 | **sharded DP**: *storage* is split; each rank still computes whole layers |
+# | sequence parallelism | Megatron's, which goes with TP (lab 08); or **context parallelism (CP)** (lab 10) |
 # | gradient checkpointing | **activation checkpointing**; a *checkpoint* is a saved state |
-# | batch size | **micro-batch** (one forward), **local batch** (one rank, one step), **global batch** (all ranks, one step) |
+# | batch size | **micro-batch** (a forward), **local batch** (a rank's step), **global batch** (everyone's) |
 #
 # A mesh **axis** is a direction in the grid of ranks (`dp`, `tp`, ...); a tensor has **dims**.
 
 # %% [markdown]
 # ## Why GPT-4's report says nothing, and Llama 3's does
 #
-# OpenAI, 2023: "Given both the competitive landscape and the safety implications of large-scale models like GPT-4, this
-# report contains no further details about the architecture (including model size), hardware, training compute, dataset
-# construction, training method, or similar." Both reasons point the same way: how to train at scale had become the thing
-# worth hiding.
+# OpenAI, 2023: "Given both the competitive landscape and the safety implications of large-scale models like
+# GPT-4, this report contains no further details about the architecture (including model size), hardware,
+# training compute, dataset construction, training method, or similar." How to train at scale had become the
+# thing worth hiding.
 #
-# Meta, 2024, gave the weights away, and a report of ninety pages with them: sizes, layouts, the network, MFU between 38%
-# and 43%, even the 466 job interruptions in 54 days. With the weights public, the recipe had little left to
-# protect, and a standard that others build on is worth something to Meta. So the public knows one run on 16,384 GPUs in
-# detail, and this course can check its arithmetic against it.
+# Meta, 2024, gave the weights away, and a report of ninety pages with them: sizes, layouts, the network, MFU
+# between 38% and 43%, even the 466 job interruptions in 54 days. With the weights public, the recipe had
+# little left to protect. So one run on 16,384 GPUs is known in detail, and this course can check its
+# arithmetic against it.
 
 # %% [markdown]
 # ## Takeaways
@@ -557,7 +557,9 @@ for exercise in grading.exercises("00"):
 # | here | there |
 # |---|---|
 # | `run_ranks` | `torchrun` (PyTorch, `torch/distributed/run.py`), or Slurm, one process a GPU |
-# | `mean_gradient` | buckets, sent during backward: PyTorch `torch/nn/parallel/distributed.py`, Megatron-Core `megatron/core/distributed/distributed_data_parallel.py`, DeepSpeed `deepspeed/runtime/engine.py` |
+# | `mean_gradient` | buckets, sent during backward: PyTorch `torch/nn/parallel/distributed.py` |
+# | | Megatron-Core `megatron/core/distributed/distributed_data_parallel.py` |
+# | | DeepSpeed `deepspeed/runtime/engine.py` |
 # | the whole training loop | torchtitan `torchtitan/train.py`, one file to read from top to bottom |
 # | hang report | a timeout of minutes, then NCCL's flight recorder (lab 13) |
 # | `trace` | `torch.profiler`, read in the same Perfetto |
@@ -567,62 +569,60 @@ for exercise in grading.exercises("00"):
 #
 # <details><summary>Is what runs here real?</summary>
 #
-# Yes: separate processes, real messages, the same `torch.distributed` calls. On the CPU the backend is gloo, on GPUs
-# NCCL. Only the speed differs, and where speed matters the course simulates a described cluster.
+# Yes: separate processes, real messages, the same `torch.distributed` calls. On the CPU the backend is gloo,
+# on GPUs NCCL. Only the speed differs, and where speed matters the course simulates a described cluster.
 #
 # </details>
 # <details><summary>Why does nobody time out sooner on a hang?</summary>
 #
-# A rank alone cannot tell a slow partner from a missing one. `run_ranks` sees all ranks of one machine, so it can prove
-# that nobody will come. A cluster has no such place; it waits, then collects each rank's last calls.
-#
-# </details>
-# <details><summary>Could one big GPU replace all this?</summary>
-#
-# It would need 80 times the memory and tens of thousands of times the speed. GPUs get a few times better in a
-# generation, and models have grown faster.
+# A rank alone cannot tell a slow partner from a missing one. `run_ranks` sees all ranks of one machine, so it
+# can prove that nobody will come. A cluster has no such place; it waits, then collects each rank's last
+# calls.
 #
 # </details>
 # <details><summary>Does all_reduce send everything to rank 0?</summary>
 #
-# It could, and rank 0 would be the bottleneck. Lab 02 builds a ring, in which every rank sends less than twice its own
-# bytes, however many ranks there are.
+# It could, and rank 0 would be the bottleneck. Lab 02 builds a ring, in which every rank sends less than
+# twice its own bytes, however many ranks there are.
 #
 # </details>
 # <details><summary>Sum or mean: does it matter, with Adam?</summary>
 #
-# Adam divides by the size of the gradient, so a constant factor nearly cancels. Clipping, weight decay and the next
-# optimizer do not forgive it. Average.
+# Adam divides by the size of the gradient, so a constant factor nearly cancels. Clipping, weight decay and
+# the next optimizer do not forgive it. Average.
 #
 # </details>
 
 # %% [markdown]
 # ## Reflect (not graded)
 #
-# 1. A colleague's job stands still for ten minutes, and every GPU shows 100% use. Which three things do you ask for first?
+# 1. A colleague's job stands still for ten minutes, and every GPU shows 100% use. Which three things do you
+#    ask for first?
 # 2. Data parallelism splits the batch. Which of the two walls does it move, and which not?
 #
 # <details><summary>Rubric</summary>
 #
-# 1. *Good:* the last call of **every** rank with its number and line; whether one rank raised, died or skipped; what
-#    differs between ranks (rank 0 branches, uneven data). *Weak:* "restart it". Note that a GPU that waits in a
-#    collective counts as busy.
-# 2. *Good:* time, up to the point where the batch cannot grow or communication shows; not memory, since each rank holds
-#    the whole model. Mentions that sharding (labs 04, 05) is the answer to memory.
+# 1. *Good:* the last call of **every** rank with its number and line; whether one rank raised, died or
+#    skipped; what differs between ranks (rank 0 branches, uneven data). *Weak:* "restart it". Note that a GPU
+#    that waits in a collective counts as busy.
+# 2. *Good:* time, up to the point where the batch cannot grow or communication shows; not memory, since each
+#    rank holds the whole model. Mentions that sharding (labs 04, 05) is the answer to memory.
 #
 # </details>
 
 # %% [markdown]
 # ## Jargon
 #
-# **rank**, **world size**: one process; how many. **collective**: a call all ranks of a group make. **all_reduce**: sum,
-# result everywhere. **broadcast**: one rank's tensor to all. **oracle**: the computation in one process that we compare
-# with. **trace**: what was computed, sent and stored, and when. **exposed communication**: time in which a rank waits and
-# computes nothing. **MFU**: share of a GPU's peak that useful FLOPs reach.
+# **rank**, **world size**: one process; how many. **collective**: a call all ranks of a group make.
+# **all_reduce**: sum, result everywhere. **broadcast**: one rank's tensor to all. **oracle**: the computation
+# in one process that we compare with. **trace**: what was computed, sent and stored, and when. **exposed
+# communication**: time in which a rank waits and computes nothing. **MFU**: share of a GPU's peak that useful
+# FLOPs reach.
 #
 # ## References
 #
-# - Llama Team, *The Llama 3 Herd of Models*, 2024, sections 3.3 and 3.4, [arXiv:2407.21783](https://arxiv.org/abs/2407.21783)
+# - Llama Team, *The Llama 3 Herd of Models*, 2024, sections 3.3 and 3.4,
+#   [arXiv:2407.21783](https://arxiv.org/abs/2407.21783)
 # - OpenAI, *GPT-4 Technical Report*, 2023, section 2, [arXiv:2303.08774](https://arxiv.org/abs/2303.08774)
 # - Meta, *Llama 3.1 model card* (GPU hours),
 #   [github.com/meta-llama/llama-models](https://github.com/meta-llama/llama-models/blob/main/models/llama3_1/MODEL_CARD.md)

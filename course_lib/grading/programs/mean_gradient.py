@@ -1,8 +1,9 @@
-"""Run `mean_gradient` in a rank: a small model with equal weights everywhere, this rank's rows of the batch."""
+"""Run `mean_gradient` in a rank: equal weights everywhere, this rank's rows of the batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,21 +23,23 @@ def program(
     grads = impl(model, nn.functional.mse_loss, inputs["x"], inputs["y"])
     out = _by_name(grads, model)
     for name, weight in model.state_dict().items():
-        out[f"weight {name} after the call"] = weight
+        out[f"{name} of the model after the call"] = weight
     return out
 
 
 def _model(widths: list[int]) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for width_in, width_out in zip(widths, widths[1:], strict=False):
+    for width_in, width_out in pairwise(widths):
         layers += [nn.Linear(width_in, width_out, dtype=torch.float64), nn.Tanh()]
     return nn.Sequential(*layers[:-1])
 
 
 def _by_name(grads: Any, model: nn.Module) -> dict[str, Any]:
+    """Gradients under their parameters' names; where one is missing, words for the report."""
     names = [name for name, _ in model.named_parameters()]
     if not isinstance(grads, list | tuple):
-        return {"number of gradients": f"no list, but {type(grads).__name__}"}
-    return {"number of gradients": len(grads)} | {
-        f"grad:{name}": grad for name, grad in zip(names, grads, strict=False)
-    }
+        return {f"grad:{name}": f"no list of gradients, but a {type(grads).__name__}" for name in names}
+    if len(grads) != len(names):
+        words = f"a list of {len(grads)} gradients for {len(names)} parameters"
+        return {f"grad:{name}": words for name in names}
+    return {f"grad:{name}": grad for name, grad in zip(names, grads, strict=True)}

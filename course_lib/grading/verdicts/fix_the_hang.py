@@ -20,14 +20,15 @@ EXERCISE = Exercise(
     importance=5,
     lines=9,
     points={"values": 2.0, "bytes": 1.0},
-    graded="`end_of_step` ends, and returns on every rank, at 1-4 ranks: the mean of all losses (ranks hold different "
-    "numbers of them), the sum of all tokens, and the learning rate of rank 0. "
-    "Bytes: each rank hands at most 64 bytes to collectives (four float64 numbers are 32), so no losses travel one by one.",
+    graded="`end_of_step` ends, and returns on every rank, at 1-4 ranks: the mean of all losses (ranks "
+    "hold different numbers of them), the sum of all tokens, and the learning rate of rank 0. Bytes: each "
+    "rank hands at most 64 bytes to collectives (four float64 numbers are 32), so no losses travel one by "
+    "one.",
     signature="(losses, tokens, learning_rate)",
     hints=(
         "Read both reports again: which rank is missing, and what does it do instead? Which two calls met?",
-        "A collective is a call of the whole group. Move every collective out of the branches that only some ranks "
-        "take; what only rank 0 wants (printing) stays inside.",
+        "A collective is a call of the whole group. Move every collective out of the branches that only "
+        "some ranks take; what only rank 0 wants (printing) stays inside.",
         "Program 1: all ranks all_reduce, then rank 0 prints. Program 2: choose one order, "
         "and let all ranks follow it; any order will do.",
     ),
@@ -68,7 +69,11 @@ def oracle(case: Case) -> dict[str, Any]:
             },
         ),
         "tokens": Want(sum(tokens), alone=tokens),
-        "learning_rate": Want(rates[0], alone=rates, near={"the ranks' rates are averaged": np.mean(rates)}),
+        "learning_rate": Want(
+            rates[0],
+            alone=rates,
+            near={"the ranks' rates are averaged": np.mean(rates), "the ranks' rates are added": sum(rates)},
+        ),
     }
 
 

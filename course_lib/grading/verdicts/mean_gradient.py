@@ -1,12 +1,13 @@
 """`mean_gradient`: data parallelism in a dozen lines.
 
-The oracle is one process with the whole batch. The bytes part asks for all_reduce of the gradients and nothing
-else: gathering rows or gradients gives the same values, and costs more with every rank.
+The oracle is one process with the whole batch. The bytes part asks for all_reduce of the gradients and
+nothing else: gathering rows or gradients gives the same values, and costs more with every rank.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,18 +27,22 @@ EXERCISE = Exercise(
     importance=5,
     lines=8,
     points={"values": 2.0, "bytes": 1.0},
-    graded="Every rank returns the gradients of the mean loss over the rows of all ranks, a list in the order of "
-    "`model.parameters()`, equal to those of one process with the whole batch, at 1-4 ranks. Ranks hold equally many "
-    "rows and equal weights; the weights stay as they are. Bytes: each rank hands every gradient to an all_reduce "
-    "once, and nothing else to any collective (one call a parameter, or one for all: as you like).",
+    graded="Every rank returns the gradients of the mean loss over the rows of all ranks, a list in the "
+    "order of `model.parameters()`, equal to those of one process with the whole batch, at 1-4 ranks. "
+    "Ranks hold equally many rows and equal weights; the weights stay as they are. Bytes: each rank hands "
+    "every gradient to an all_reduce once, and nothing else to any collective (one call a parameter, or "
+    "one for all: as you like).",
     signature="(model, loss_fn, x, y)",
     closed=("course_lib.parallel.ddp", "torch:ddp", "torch:comm_hooks"),
     hints=(
-        "First do what one process would do with its own rows: forward, loss, backward. Then ask what is missing.",
-        "After backward, parameter.grad is the gradient of the mean over this rank's rows. With equally many rows on "
-        "each rank, the mean over all rows is the mean of these means: a sum over ranks, and a division.",
-        "One collective sums a tensor over all ranks and leaves the result on every rank. Call it on each gradient, "
-        "on every rank in the same order, divide by the number of ranks, and return the gradients as a list.",
+        "First do what one process would do with its own rows: forward, loss, backward. Then ask what is "
+        "missing.",
+        "After backward, parameter.grad is the gradient of the mean over this rank's rows. With equally "
+        "many rows on each rank, the mean over all rows is the mean of these means: a sum over ranks, and "
+        "a division.",
+        "One collective sums a tensor over all ranks and leaves the result on every rank. Call it on each "
+        "gradient, on every rank in the same order, divide by the number of ranks, and return the "
+        "gradients as a list.",
     ),
 )
 
@@ -71,7 +76,7 @@ def inputs(case: Case, rank: int) -> dict[str, Array]:
 def _weights(case: Case) -> dict[str, Array]:
     weights_rng, widths = rng(case), case.params["widths"]
     out: dict[str, Array] = {}
-    for layer, (width_in, width_out) in enumerate(zip(widths, widths[1:], strict=False)):
+    for layer, (width_in, width_out) in enumerate(pairwise(widths)):
         out[f"{2 * layer}.weight"] = weights_rng.normal(size=(width_out, width_in)) / np.sqrt(width_in)
         out[f"{2 * layer}.bias"] = weights_rng.normal(size=width_out)
     return out
@@ -83,11 +88,13 @@ def oracle(case: Case) -> dict[str, Any]:
     alone = [_gradients(_weights(case), shard["x"], shard["y"]) for shard in shards]
     x, y = (np.concatenate([shard[name] for shard in shards]) for name in ("x", "y"))
     whole = _gradients(_weights(case), x, y)
-    want: dict[str, Any] = {"number of gradients": len(whole)}
+    want: dict[str, Any] = {}
     for name, gradient in whole.items():
         near = {"every rank ends with the gradient of rank 0": alone[0][name]} if case.world_size > 1 else {}
         want[f"grad:{name}"] = Want(gradient, alone=[grads[name] for grads in alone], near=near)
-    return want | {f"weight {name} after the call": Want(value) for name, value in _weights(case).items()}
+    return want | {
+        f"{name} of the model after the call": Want(value) for name, value in _weights(case).items()
+    }
 
 
 def _gradients(weights: dict[str, Array], x: Array, y: Array) -> dict[str, Array]:
@@ -109,7 +116,8 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
         others = Counter(c.op for c in data.traced.launches() if c.op not in (*SILENT, "all_reduce"))
         if others:
             seen = ", ".join(f"{count} {op}" for op, count in others.items())
-            text = f"rank {rank} must use all_reduce and nothing else; it also launched {seen}. {why.capitalize()}."
+            text = f"rank {rank} must use all_reduce and nothing else; it also launched {seen}."
+            text += f" {why.capitalize()}."
             return [Part("bytes", False, text)]
     size = sum(array.nbytes for array in _weights(case).values())
     low = size if case.world_size > 1 else 0

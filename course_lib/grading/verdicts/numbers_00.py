@@ -22,14 +22,17 @@ EXERCISE = Exercise(
         "years_on_one_gpu": 1.0,
         "days_on_1024": 1.0,
     },
-    graded="Five numbers about a dense model of 70 billion parameters trained on 15 trillion tokens, each within 1%. "
-    "GB = 10^9 bytes.",
+    graded="Five numbers about a dense model of 70 billion parameters trained on 15 trillion tokens, each "
+    "within 1%. GB = 10^9 bytes.",
     numeric=True,
     hints=(
-        "Memory is parameters times bytes a parameter; time is FLOPs divided by FLOPs per second. Watch the units.",
-        "16 bytes a parameter; GPUs are whole; 6 FLOPs a parameter and token; a GPU delivers 40% of its dense peak.",
-        "Divide the state by 40 GB and round up. Divide the FLOPs by 0.40 * 989e12 to get seconds on one GPU; a year "
-        "has 365.25 * 24 * 3600 of them. 1,024 GPUs take 1/1,024 of the time, if nothing is lost.",
+        "Memory is parameters times bytes a parameter; time is FLOPs divided by FLOPs per second. Watch "
+        "the units.",
+        "16 bytes a parameter; GPUs are whole; 6 FLOPs a parameter and token; a GPU delivers 40% of its "
+        "dense peak.",
+        "Divide the state by 40 GB and round up. Divide the FLOPs by 0.40 * 989e12 to get seconds on one "
+        "GPU; a year has 365.25 * 24 * 3600 of them. 1,024 GPUs take 1/1,024 of the time, if nothing is "
+        "lost.",
     ),
 )
 

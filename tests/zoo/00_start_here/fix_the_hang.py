@@ -136,7 +136,7 @@ def end_of_step(losses, tokens, learning_rate):
 
 
 # %% wrong values: adds the learning rates
-# says: learning_rate
+# says: the ranks' rates are added
 def end_of_step(losses, tokens, learning_rate):
     packed = torch.stack([losses.sum(), torch.tensor(float(len(losses))).double(), tokens, learning_rate])
     dist.all_reduce(packed)

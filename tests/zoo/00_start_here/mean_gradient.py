@@ -155,7 +155,7 @@ def mean_gradient(model, loss_fn, x, y):
 
 
 # %% wrong values: takes a step as well
-# says: after the call
+# says: of the model after the call
 def mean_gradient(model, loss_fn, x, y):
     loss_fn(model(x), y).backward()
     for parameter in model.parameters():
@@ -166,7 +166,7 @@ def mean_gradient(model, loss_fn, x, y):
 
 
 # %% wrong values: returns a dict
-# says: dict
+# says: no list of gradients, but a dict
 def mean_gradient(model, loss_fn, x, y):
     loss_fn(model(x), y).backward()
     for parameter in model.parameters():
@@ -175,7 +175,18 @@ def mean_gradient(model, loss_fn, x, y):
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-# %% wrong values: sends half precision
+# %% wrong values: the weights alone, no biases
+# says: a list of 2 gradients for 4 parameters
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    weights = [parameter.grad for parameter in model.parameters() if parameter.dim() > 1]
+    for gradient in weights:
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()
+    return weights
+
+
+# %% wrong values: sends single precision
 # says: dtype
 def mean_gradient(model, loss_fn, x, y):
     loss_fn(model(x), y).backward()
