@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-ALWAYS = ("course_lib.grading.verdicts",)
+ALWAYS = ("course_lib.grading.verdicts", "course_lib.grading.programs")
 
 _PIPE = ("pipeline", "PipelineStage", "ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B")
 _STYLES = (

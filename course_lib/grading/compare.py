@@ -102,7 +102,7 @@ def fingerprint(case: Case, got: Sequence[Array], want: Want, wrong: list[int], 
         return "it holds NaN or infinity."
     for words, value in want.near.items():
         if all_match(lambda r, v=value: v[r] if isinstance(v, list) else v):
-            return f"this is what you get if {words}."
+            return f"this is what you get if {words}".rstrip(".?") + ("?" if words.endswith("?") else ".")
     rank_0_only = n > 1 and wrong == list(range(1, n))
     reached_0 = want.alone is not None and not close(got[0], want.alone[0], tolerance)
     if rank_0_only and reached_0:

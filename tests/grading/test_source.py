@@ -126,6 +126,12 @@ def test_both_know_a_stub(stub):
             check_object(kernel([stub])["f"], "f", "x")
 
 
+def test_a_class_that_inherits_everything_is_no_stub():
+    assert "Base" in definitions(
+        ["class Base:\n    def step(self):\n        return 1", "class f(Base):\n    pass"], "f"
+    )
+
+
 def test_what_is_not_needed_is_left_out():
     text = definitions(
         ["import os\nimport math", "print('x')\nK = 2\ndef f(x):\n    return math.pi * K\nf(1)", "y = 1"], "f"
