@@ -1,0 +1,185 @@
+"""Collectives from sends and receives: values against plain sums, byte counts against theory."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.comm import collectives as ours
+from course_lib.comm.launch import run_ranks
+from course_lib.comm.p2p import ring_shift
+from course_lib.comm.trace import RankTrace
+
+SIZES = [1, 7, 12]
+WORLDS = [1, 2, 3, 4, 5]
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8]
+
+
+def data(rank: int, numel: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randint(0, 9, (numel,), generator=generator).to(dtype)
+
+
+def full_sum(n: int, numel: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.stack([data(r, numel, dtype) for r in range(n)]).sum(0).to(dtype)
+
+
+def sent(trace: RankTrace) -> int:
+    return sum(math.prod(call.shapes[0]) for call in trace.launches("send"))
+
+
+@pytest.mark.parametrize("n", WORLDS)
+@pytest.mark.parametrize("numel", SIZES)
+def test_ring_all_reduce(n: int, numel: int) -> None:
+    def work() -> torch.Tensor:
+        x = data(dist.get_rank(), numel)
+        ours.ring_all_reduce_(x)
+        return x
+
+    results = run_ranks(work, n, trace=True)
+    chunks = [len(c) for c in torch.arange(numel).tensor_split(n)]
+    for rank, value in enumerate(results):
+        assert torch.equal(value, full_sum(n, numel))
+        # Each phase sends all chunks but one: in the first the rank's own, in the second the next rank's.
+        theory = 2 * numel - chunks[rank] - chunks[(rank + 1) % n] if n > 1 else 0
+        assert sent(results.trace[rank]) == theory
+        assert theory <= 2 * (n - 1) * math.ceil(numel / n)
+
+
+@pytest.mark.parametrize("n", WORLDS)
+@pytest.mark.parametrize("numel", SIZES)
+def test_reduce_scatter_then_all_gather(n: int, numel: int) -> None:
+    def work() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        x = data(dist.get_rank(), numel)
+        chunk = ours.ring_reduce_scatter(x)
+        return x, chunk, ours.ring_all_gather(chunk, numel)
+
+    results = run_ranks(work, n, trace=True)
+    expected = full_sum(n, numel)
+    for rank, (x, chunk, full) in enumerate(results):
+        assert torch.equal(x, data(rank, numel)), "the input must not change"
+        assert torch.equal(chunk, expected.tensor_split(n)[rank])
+        assert torch.equal(full, expected)
+        messages = results.trace[rank].launches("send")
+        assert len(messages) == 2 * (n - 1)
+        assert all(math.prod(m.shapes[0]) <= math.ceil(numel / n) for m in messages)
+
+
+@pytest.mark.parametrize("n", WORLDS)
+def test_trees(n: int) -> None:
+    def work(root: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = data(dist.get_rank(), 7), data(dist.get_rank(), 7)
+        ours.tree_broadcast_(x, root)
+        ours.tree_reduce_(y, root)
+        return x, y
+
+    for root in range(n):
+        results = run_ranks(work, n, root, trace=True)
+        assert all(torch.equal(x, data(root, 7)) for x, _ in results)
+        assert torch.equal(results[root][1], full_sum(n, 7))
+        for rank, trace in enumerate(results.trace.ranks):
+            broadcast_receives = int(rank != root)
+            reduce_sends = int(rank != root)
+            assert len(trace.launches("recv")) + len(trace.launches("send")) <= 2 * max(1, n - 1)
+            assert len(trace.launches("recv")) >= broadcast_receives
+            assert len(trace.launches("send")) >= reduce_sends
+        total = sum(len(t.launches("send")) for t in results.trace.ranks)
+        assert total == 2 * (n - 1), "each rank but the root receives once and sends once"
+
+
+@pytest.mark.parametrize(("servers", "k"), [(2, 2), (1, 4), (4, 1), (2, 3), (3, 2)])
+@pytest.mark.parametrize("numel", SIZES)
+def test_hierarchical_all_reduce(servers: int, k: int, numel: int) -> None:
+    def work() -> torch.Tensor:
+        x = data(dist.get_rank(), numel)
+        ours.hierarchical_all_reduce_(x, k)
+        return x
+
+    results = run_ranks(work, servers * k, trace=True)
+    for rank, value in enumerate(results):
+        assert torch.equal(value, full_sum(servers * k, numel))
+        across = [c for c in results.trace[rank].launches("send") if (c.dst or 0) // k != rank // k]
+        crossing = sum(math.prod(c.shapes[0]) for c in across)
+        assert crossing <= 2 * (servers - 1) * math.ceil(math.ceil(numel / k) / servers)
+
+
+def test_all_to_all_of_uneven_and_empty_pieces() -> None:
+    def work() -> list[torch.Tensor]:
+        me, n = dist.get_rank(), dist.get_world_size()
+        inputs = [torch.full((me * j,), float(10 * me + j)) for j in range(n)]
+        outputs = [torch.empty(j * me) for j in range(n)]
+        ours.all_to_all(outputs, inputs)
+        return outputs
+
+    for me, outputs in enumerate(run_ranks(work, 4)):
+        assert [o.tolist() for o in outputs] == [[10.0 * j + me] * (j * me) for j in range(4)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_dtypes(dtype: torch.dtype) -> None:
+    def work() -> tuple[torch.Tensor, torch.Tensor]:
+        x = data(dist.get_rank(), 7, dtype)
+        y = x.clone()
+        ours.ring_all_reduce_(x)
+        ours.ring_all_reduce_(y, op="max")
+        return x, y
+
+    for total, highest in run_ranks(work, 3):
+        assert torch.equal(total, full_sum(3, 7, dtype))
+        assert torch.equal(highest, torch.stack([data(r, 7, dtype) for r in range(3)]).amax(0))
+
+
+def _in_a_pair() -> list[torch.Tensor]:
+    group = dist.new_group([1, 3])
+    x = data(dist.get_rank(), 7)
+    results = []
+    if dist.get_rank() in (1, 3):
+        summed, copied, columns = x.clone(), x.clone(), x.clone().reshape(7, 1).expand(7, 2).clone().t()
+        ours.ring_all_reduce_(summed, group)
+        ours.tree_broadcast_(copied, 3, group)
+        ours.ring_all_reduce_(columns, group)  # not contiguous
+        results = [summed, copied, columns, ring_shift(x, group)]
+    return results
+
+
+def test_groups_that_are_not_the_world() -> None:
+    results = run_ranks(_in_a_pair, 4)
+    total = data(1, 7) + data(3, 7)
+    for rank, other in ((1, 3), (3, 1)):
+        summed, copied, columns, shifted = results[rank]
+        assert torch.equal(summed, total)
+        assert torch.equal(copied, data(3, 7))
+        assert torch.equal(columns, total.expand(2, 7))
+        assert torch.equal(shifted, data(other, 7))
+
+
+@pytest.mark.parametrize("n", WORLDS)
+def test_ring_shift_of_large_messages(n: int) -> None:
+    def work() -> tuple[float, float]:
+        x = torch.full((300_000,), float(dist.get_rank()))
+        return float(ring_shift(x)[0]), float(ring_shift(x, steps=-1)[-1])
+
+    assert run_ranks(work, n).values == [((r - 1) % n, (r + 1) % n) for r in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda x: ours.tree_broadcast_(x, 5), "root must be a member"),
+        (lambda x: ours.ring_all_reduce_(x, op="mean"), "op must be one of"),
+        (lambda x: ours.hierarchical_all_reduce_(x, 2), "server_size must divide"),
+        (lambda x: ours.ring_all_gather(x, 7), "must hold its"),
+        (lambda x: ours.all_to_all([x], [x]), "one input and one output for each of 3"),
+    ],
+)
+def test_bad_input_is_refused_on_every_rank(call: Callable[[torch.Tensor], None], says: str) -> None:
+    def work() -> str:
+        try:
+            call(torch.ones(5))
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    assert all(says in message for message in run_ranks(work, 3))
