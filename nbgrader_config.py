@@ -28,9 +28,6 @@ c.GenerateAssignment.preprocessors = release_steps()
 c.Execute.timeout = None
 c.ExecutePreprocessor.timeout_func = cell_timeout_s
 
-# Kernels talk through files of the user, not through ports of the machine.
-c.KernelManager.transport = "ipc"
-
 # Output on stderr in a graded cell means 0 points to nbgrader: log lines of torch's C++ code are not the
 # student's.
 c.IgnorePattern.enabled = True

@@ -172,8 +172,10 @@ def _advance(futures: list[Future[Graded]], step: Callable[[], None]) -> None:
 
 
 def autograde(root: Path, lab: str, submission: Submission) -> Graded:
-    """Run, score and explain one submission."""
+    """Run, score and explain one submission; what nbgrader and the kernel log goes to a file."""
     start = time.perf_counter()
+    log = os.open(root / "grading" / f"{submission.student}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 2)
     course = Course(root)
     cells = graded_cells(nbformat.read(course.autograde(submission.student, lab), as_version=4))
     page = course.feedback(submission.student, lab)

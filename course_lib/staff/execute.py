@@ -70,14 +70,16 @@ def _run(
         if on_cell is not None:
             on_cell(cell_index + 1, len(notebook.cells))
 
+    work = os.path.join(folder, "work")
+    os.mkdir(work)
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_S,
         kernel_name="python3",
-        resources={"metadata": {"path": folder}},
+        resources={"metadata": {"path": work}},
         record_timing=False,
         on_cell_complete=report,
-        config=Config({"KernelManager": {"transport": "ipc"}}),  # no port, nothing to overhear
+        config=_private_kernel(folder),
     )
     try:
         client.execute()
@@ -85,6 +87,13 @@ def _run(
         raise BuildError(
             f"every cell must run; got an error in {_failed(notebook, name)}:\n{_plain(str(error))}"
         ) from error
+
+
+def _private_kernel(folder: str) -> Config:
+    """Talk to the kernel through files of this run: no port, nothing to overhear, no warning about either."""
+    return Config(
+        {"KernelManager": {"transport": "ipc", "connection_file": os.path.join(folder, "kernel.json")}}
+    )
 
 
 def _failed(notebook: nbformat.NotebookNode, name: str) -> str:
