@@ -8,9 +8,11 @@ forked from this process.
 import torch
 
 import course_lib.comm.rank
+import course_lib.comm.recorder
 from course_lib.comm.intercept import Interceptor
 
 torch.set_num_threads(1)
 with Interceptor(()):  # the first use of a dispatch mode imports a good part of torch
     torch.ones(1, requires_grad=True).sum().backward()
 assert course_lib.comm.rank
+assert course_lib.comm.recorder
