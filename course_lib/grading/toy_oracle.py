@@ -27,7 +27,8 @@ from course_lib.grading.toys import (
 
 SAMPLES = 3  # of a rank at a step
 Combine = Callable[[list[Tensor]], list[Tensor]]  # every rank's gradient -> what every rank ends up with
-FIRST = "output of step 0"
+FIRST = "output of step 0"  # depends on the start alone
+NOT_BROADCAST = "rank 0's weights were never broadcast"
 LATER = "_"  # compared once the gradients hold, so that the cause is reported and not its effect
 
 
@@ -49,10 +50,10 @@ def toy_oracle(case: Case) -> dict[str, Want]:
     alone = _replicas(case, shards, lambda grads: grads) if n > 1 else None
     mistakes = {
         "gradients are summed and not divided: did you average?": _replicas(case, shards, _total),
-        "gradients are averaged but rank 0's weights were never broadcast": _replicas(
+        NOT_BROADCAST: _replicas(
             case, shards, _mean, own_start=True
         ),
-        "nothing is communicated, at the start or later": _replicas(
+        "nothing is communicated, neither at the start nor later": _replicas(
             case, shards, lambda grads: grads, own_start=True
         ),
         "gradients are divided by world_size twice": _replicas(

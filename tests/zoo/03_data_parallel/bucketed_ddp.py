@@ -169,7 +169,7 @@ class BucketedDDP:
 
 
 # %% wrong values: does nothing
-# says: nothing is communicated, at the start or later
+# says: never broadcast
 class BucketedDDP(_Base):
     def start_equal(self):
         return
@@ -205,7 +205,7 @@ class BucketedDDP(_Base):
 
 
 # %% wrong values: right on rank 0 only
-# says: rank 1 holds its own value
+# says: right on rank 0 only
 class BucketedDDP(_Base):
     def unpack(self, bucket, flat):
         if dist.get_rank() == 0:

@@ -88,7 +88,7 @@ class NaiveDDP(_Base):
 
 
 # %% wrong values: does nothing
-# says: nothing is communicated, at the start or later
+# says: never broadcast
 class NaiveDDP(_Base):
     def start_equal(self):
         return
@@ -184,7 +184,7 @@ class NaiveDDP(_Base):
 
 
 # %% wrong values: right on rank 0 only
-# says: rank 1 holds its own value
+# says: right on rank 0 only
 class NaiveDDP(_Base):
     def sync_gradients(self):
         for grad in self.grads():
