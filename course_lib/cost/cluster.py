@@ -1,0 +1,309 @@
+"""Describe who can talk to whom, and how fast: devices in servers in racks in pods.
+
+Devices are numbered so that those of one server are neighbours, then those of one rack, and so on; a span is such a
+block size with the link that joins devices of one block but of no smaller one. Bandwidth is one way and falls with
+span. Ranks lie on devices in order, unless a Placement says otherwise. Lab 01 teaches it. Production: NCCL reads the
+topology from the machine (`NCCL_TOPO_DUMP_FILE`), schedulers place jobs by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from course_lib.cost.hardware import Accelerator, accelerator
+from course_lib.cost.tables import rows
+from course_lib.units import positive, quantity, to_si
+
+SMALLEST_BANDWIDTH = 1e3
+LONGEST_LATENCY_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """Join two devices: a message of S bytes takes latency_s + S / bandwidth_bytes_per_s."""
+
+    latency_s: float
+    bandwidth_bytes_per_s: float
+    """One way, one pair of devices talking alone."""
+    lanes: int = 1
+    """How many such connections one device drives at once in a collective (a torus, a mesh; 1 behind a switch)."""
+    source: str = "given by the caller"
+
+    def __post_init__(self) -> None:
+        positive("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s)
+        if self.bandwidth_bytes_per_s < SMALLEST_BANDWIDTH:
+            raise ValueError(
+                f"bandwidth_bytes_per_s must be in bytes a second, one way; got {self.bandwidth_bytes_per_s!r}. "
+                "Write 450e9 for 450 GB/s."
+            )
+        if not 0 <= self.latency_s <= LONGEST_LATENCY_S:
+            raise ValueError(
+                f"latency_s must be 0 to 1 seconds; got {self.latency_s!r}. Write 2e-6 for 2 us."
+            )
+        _count("lanes", self.lanes)
+
+    @property
+    def collective_bandwidth_bytes_per_s(self) -> float:
+        """What one device sends, one way, when a collective keeps all its lanes busy."""
+        return self.bandwidth_bytes_per_s * self.lanes
+
+    def time_s(self, size_bytes: float) -> float:
+        """Return the time of one message: latency + size / bandwidth."""
+        return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Name a block of neighbouring devices and the link between its parts."""
+
+    name: str
+    devices: int
+    link: Link
+
+    def __post_init__(self) -> None:
+        _count("devices of a span", self.devices)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Say on which device each rank lies: rank r on devices[r]."""
+
+    devices: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.devices or len(set(self.devices)) != len(self.devices) or min(self.devices) < 0:
+            raise ValueError(
+                f"a placement must give every rank a device of its own; got {_few(self.devices)}. "
+                "List distinct devices from 0 up."
+            )
+
+    @classmethod
+    def strided(cls, world_size: int, stride: int) -> Placement:
+        """Put rank r on device r * stride: with the server size, one rank a server."""
+        return cls(tuple(range(0, world_size * stride, stride)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BusBandwidth:
+    """Hold a measured curve: servers -> bus bandwidth in bytes/s, per collective, at one message size."""
+
+    curves: dict[str, tuple[tuple[int, float], ...]]
+    server_size: int
+    source: str
+
+    def at(self, op: str, servers: float) -> float:
+        """Return the bus bandwidth at a number of servers, log-log between points, constant beyond the ends."""
+        points = self.curves[op]
+        if servers >= points[-1][0]:  # Simplification: nobody published the curve past its end
+            return points[-1][1]
+        for (m0, b0), (m1, b1) in zip(points, points[1:], strict=False):
+            if servers <= m1:
+                share = math.log(max(servers, m0) / m0) / math.log(m1 / m0)
+                return b0 * (b1 / b0) ** share
+        raise AssertionError("unreachable")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cluster:
+    """Describe equal devices in nested spans, innermost (the server) first.
+
+    Raises: ValueError if spans do not nest, or if a wider one is faster; for ranks that are not on the cluster.
+    """
+
+    name: str
+    accelerator: Accelerator
+    spans: tuple[Span, ...]
+    placement: Placement | None = None
+    """None: rank r lies on device r."""
+    measured: BusBandwidth | None = field(default=None, repr=False)
+    """Where given, collectives of its kinds take their bandwidth from it, not from the links."""
+
+    def __post_init__(self) -> None:
+        if not self.spans:
+            raise ValueError("a cluster must have at least one span; got none. Give the server first.")
+        for inner, outer in zip(self.spans, self.spans[1:], strict=False):
+            self._check_nested(inner, outer)
+        if self.placement is not None and max(self.placement.devices) >= self.num_devices:
+            raise ValueError(
+                f"every rank must lie on a device of {self.name} (0 to {self.num_devices - 1}); "
+                f"got device {max(self.placement.devices)}. Use a larger cluster."
+            )
+
+    def _check_nested(self, inner: Span, outer: Span) -> None:
+        if outer.devices % inner.devices or outer.devices == inner.devices:
+            raise ValueError(
+                f"a {outer.name} must hold two or more whole {inner.name}s; got {outer.devices} and {inner.devices} "
+                "devices. Order spans from small to large."
+            )
+        slow, fast = outer.link.collective_bandwidth_bytes_per_s, inner.link.collective_bandwidth_bytes_per_s
+        if slow > fast or outer.link.latency_s < inner.link.latency_s:
+            raise ValueError(
+                f"a wider span must not be faster; got {outer.name} {slow:.4g} B/s, {outer.link.latency_s:.4g} s and "
+                f"{inner.name} {fast:.4g} B/s, {inner.link.latency_s:.4g} s. Swap them, or mend a unit."
+            )
+
+    @property
+    def num_devices(self) -> int:
+        """Devices there are, used or not."""
+        return self.spans[-1].devices
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks that are placed: one a device unless a placement says otherwise."""
+        return len(self.placement.devices) if self.placement else self.num_devices
+
+    @property
+    def server_size(self) -> int:
+        """Devices in a server, the innermost span."""
+        return self.spans[0].devices
+
+    @property
+    def memory_bytes(self) -> float:
+        """Device memory of the whole cluster."""
+        return self.num_devices * self.accelerator.memory_bytes
+
+    def peak_flops_per_s(self, precision: object) -> float:
+        """Return the dense peak of the whole cluster."""
+        return self.num_devices * self.accelerator.peak_flops_per_s(precision)
+
+    def span(self, name: str) -> Span:
+        """Return a span by name ("server", "rack", "pod", "cluster")."""
+        for span in self.spans:
+            if span.name == name:
+                return span
+        names = ", ".join(span.name for span in self.spans)
+        raise ValueError(f"{self.name} must have the span asked for; got {name!r}. It has {names}.")
+
+    def count(self, name: str) -> int:
+        """Return how many spans of that name there are: racks, pods."""
+        return self.num_devices // self.span(name).devices
+
+    def devices_of(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Return the device of each rank.
+
+        Raises: ValueError if there is no rank, one comes twice, or one is not on the cluster.
+        """
+        for rank in ranks:
+            if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_ranks:
+                raise ValueError(
+                    f"a group must lie on {self.name} (ranks 0 to {self.num_ranks - 1}); got rank {rank!r} in a group "
+                    f"of {len(ranks)}. Use a larger cluster or a smaller group."
+                )
+        if not ranks or len(set(ranks)) != len(ranks):
+            raise ValueError(
+                f"a group must have distinct ranks, at least one; got {_few(ranks)}. List each once."
+            )
+        return tuple(ranks) if self.placement is None else tuple(self.placement.devices[r] for r in ranks)
+
+    def span_of(self, ranks: Sequence[int]) -> Span:
+        """Return the smallest span that holds all the ranks."""
+        devices = self.devices_of(ranks)
+        low, high = min(devices), max(devices)
+        return next(span for span in self.spans if low // span.devices == high // span.devices)
+
+    def span_between(self, a: int, b: int) -> Span:
+        """Return the smallest span that holds two different ranks."""
+        return self.span_of((a, b))
+
+    def link_between(self, a: int, b: int) -> Link:
+        """Return the link two different ranks talk over."""
+        return self.span_between(a, b).link
+
+    def placed(self, placement: Placement | Sequence[int]) -> Cluster:
+        """Return this cluster with ranks on other devices."""
+        chosen = placement if isinstance(placement, Placement) else Placement(tuple(placement))
+        return replace(self, placement=chosen)
+
+    def with_measured_bandwidth(self) -> Cluster:
+        """Return this cluster with the published NCCL curve in place of the links' bandwidth.
+
+        Raises: ValueError if it is not made of servers of 8 H100, on which the curve was measured.
+        """
+        curve = nccl_bus_bandwidth()
+        if self.server_size != curve.server_size or not self.accelerator.name.startswith("H100"):
+            raise ValueError(
+                f"the curve was measured on servers of {curve.server_size} H100; got {self.name} with servers of "
+                f"{self.server_size} {self.accelerator.name}. Use its links instead."
+            )
+        return replace(self, measured=curve)
+
+
+def _count(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a positive integer; got {value!r}. Count from 1.")
+
+
+def _few(items: Sequence[int]) -> str:
+    return str(list(items)) if len(items) <= 8 else f"{list(items[:8])} and {len(items) - 8} more"
+
+
+@cache
+def nccl_bus_bandwidth() -> BusBandwidth:
+    """Return the bus bandwidth NCCL reached at 256 MB on 1 to 64 servers of 8 H100, from `data/`."""
+    table = rows("nccl_bus_bandwidth.csv")
+    points = [(r["op"], int(r["servers"]), to_si(float(r["bus_bandwidth"]), r["unit"])) for r in table]
+    curves = {op: tuple((m, b) for o, m, b in points if o == op) for op, _, _ in points}
+    return BusBandwidth(curves=curves, server_size=int(table[0]["gpus"]), source=table[0]["source"])
+
+
+def uniform(num_devices: int, latency_s: float, bandwidth_bytes_per_s: float, name: str = "H100") -> Cluster:
+    """Return devices of which every pair has the same link: the cluster of the textbook formulas."""
+    link = Link(latency_s=latency_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+    span = Span(name="server", devices=num_devices, link=link)
+    return Cluster(name=f"uniform_{num_devices}", accelerator=accelerator(name), spans=(span,))
+
+
+def laptop(num_ranks: int = 8) -> Cluster:
+    """Return one laptop: each rank is a process on a core, its numbers an assumption to replace by measurement."""
+    return _preset("laptop", {"server": num_ranks})
+
+
+def dgx_h100(num_servers: int = 1) -> Cluster:
+    """Return servers of 8 H100 behind NVSwitch, with one 400 Gbit/s network card a GPU."""
+    _count("num_servers", num_servers)
+    return _preset("dgx_h100", {"cluster": 8 * num_servers})
+
+
+def meta_24k() -> Cluster:
+    """Return the RoCE cluster Llama 3 was trained on: 8 a server, 16 a rack, 3,072 a pod, 24,576 in all."""
+    return _preset("meta_24k", {})
+
+
+def tpu_v5p_pod() -> Cluster:
+    """Return a pod of 8,960 TPU v5p. # Simplification: one axis of the torus at a time, any distance one hop."""
+    return _preset("tpu_v5p_pod", {})
+
+
+def _preset(name: str, devices: dict[str, int]) -> Cluster:
+    table = [row for row in rows("clusters.csv") if row["cluster"] == name]
+    spans = [_span(row, devices.get(row["span"]) or int(row["devices"])) for row in table]
+    kept = [span for i, span in enumerate(spans) if i == 0 or span.devices > spans[i - 1].devices]
+    return Cluster(name=name, accelerator=accelerator(table[0]["accelerator"]), spans=tuple(kept))
+
+
+def _span(row: dict[str, str], devices: int) -> Span:
+    link = Link(
+        latency_s=quantity(f"{row['latency']} {row['latency_unit']}", "s"),
+        bandwidth_bytes_per_s=quantity(f"{row['bandwidth']} {row['bandwidth_unit']}", "bytes_per_s"),
+        lanes=int(row["lanes"]),
+        source=f"bandwidth: {row['bandwidth_source']}; latency: {row['latency_source']}. {row['note']}",
+    )
+    return Span(name=row["span"], devices=devices, link=link)
+
+
+PRESETS = {"laptop": laptop, "dgx_h100": dgx_h100, "meta_24k": meta_24k, "tpu_v5p_pod": tpu_v5p_pod}
+
+
+def cluster(name: str) -> Cluster:
+    """Return a preset by name.
+
+    Raises: ValueError for a name that is not one.
+    """
+    if name not in PRESETS:
+        raise ValueError(
+            f"a preset must be one of {', '.join(PRESETS)}; got {name!r}. Choose one, or build a Cluster."
+        )
+    return PRESETS[name]()
