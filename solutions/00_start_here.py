@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 90 minutes, 50 of them for the four exercises |
+# | **time** | 90 minutes, 55 of them for the four exercises |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | PyTorch (tensors, `backward`); nothing distributed |
 # | **points** | 13 |
@@ -198,7 +198,7 @@ for rank, value in enumerate(run_ranks(sum_everywhere, 4)):
 # ## How exercises work
 #
 # - The **card** above an exercise states time, points, and exactly what is graded.
-# - Write between the comments of the stub, then run the **check** cell below it, as often as you like. It
+# - Replace the stub's `raise` by your lines, then run the **check** cell below it, as often as you like. It
 #   runs your code on several world sizes with random data, and compares every rank with a computation in one
 #   process.
 # - **Gates** come first: if the values are wrong, nothing else counts. **Parts** such as *bytes* then earn
@@ -487,17 +487,19 @@ def end_of_step(losses, tokens, learning_rate):
 
 # %% exercise="numbers_00"
 def numbers_00():
-    """Return the five numbers by name; replace every None. Expressions are welcome."""
-    answers = dict.fromkeys(["state_gb", "min_gpus", "train_flops", "years_on_one_gpu", "days_on_1024"])
+    """Return {name: number} for the five names of the table. Expressions are welcome."""
     ### BEGIN SOLUTION
-    answers["state_gb"] = 70e9 * 16 / 1e9
-    answers["min_gpus"] = math.ceil(answers["state_gb"] / 40)
-    answers["train_flops"] = 6 * 70e9 * 15e12
-    seconds = answers["train_flops"] / (0.40 * 989e12)
-    answers["years_on_one_gpu"] = seconds / (365.25 * 86_400)
-    answers["days_on_1024"] = seconds / 1024 / 86_400
+    state_gb = 70e9 * 16 / 1e9
+    train_flops = 6 * 70e9 * 15e12
+    seconds = train_flops / (0.40 * 989e12)
+    return {
+        "state_gb": state_gb,
+        "min_gpus": math.ceil(state_gb / 40),
+        "train_flops": train_flops,
+        "years_on_one_gpu": seconds / (365.25 * 86_400),
+        "days_on_1024": seconds / 1024 / 86_400,
+    }
     ### END SOLUTION
-    return answers
 
 
 # %% [markdown]
