@@ -1,8 +1,9 @@
 """Turn quantities with units into SI floats, and back into something to read.
 
-Inside the library everything is SI: bytes, seconds, FLOP/s, bytes/s, Hz, one way. A number that comes from outside
-carries its unit, spelled as in the table below: `GB` is 1e9 bytes, `GiB` is 2**30, `Gbit` is a bit and not a byte.
-What has no unit, or one that can be read two ways (`G`, `gb`, `K`), is refused. Lab 01 uses it.
+Inside the library everything is SI: bytes, seconds, FLOP/s, bytes/s, Hz, one way. A number that comes from
+outside carries its unit, spelled as in the table below: `GB` is 1e9 bytes, `GiB` is 2**30, `Gbit` is a bit
+and not a byte. What has no unit, or one that can be read two ways (`G`, `gb`, `K`), is refused. Lab 01 uses
+it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ QUANTITY = re.compile(r"\s*([-+]?[\d_,.]+(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)\s*")
 def to_si(value: float, unit: str, dimension: str | None = None) -> float:
     """Multiply `value` by what its unit is worth.
 
-    Units: `dimension` (bytes, bytes_per_s, flops_per_s, hz, s, w, year, count), where given, must be the unit's own.
+    Units: `dimension` (bytes, bytes_per_s, flops_per_s, hz, s, w, year, count), where given, must be the
+    unit's own.
     Raises: ValueError for an unknown unit, a unit of another dimension, a value that is not finite.
     """
     if unit not in UNITS:

@@ -1,9 +1,9 @@
 """Describe who can talk to whom, and how fast: devices in servers in racks in pods.
 
-Devices are numbered so that those of one server are neighbours, then those of one rack, and so on; a span is such a
-block size with the link that joins devices of one block but of no smaller one. Bandwidth is one way and falls with
-span. Ranks lie on devices in order, unless a Placement says otherwise. Lab 01 teaches it. Production: NCCL reads the
-topology from the machine (`NCCL_TOPO_DUMP_FILE`), schedulers place jobs by it.
+Devices are numbered so that those of one server are neighbours, then those of one rack, and so on; a span is
+such a block size with the link that joins devices of one block but of no smaller one. Bandwidth is one way
+and falls with span. Ranks lie on devices in order, unless a Placement says otherwise. Lab 01 teaches it.
+Production: NCCL reads the topology from the machine (`NCCL_TOPO_DUMP_FILE`), schedulers place jobs by it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 
 from course_lib.cost.hardware import Accelerator, accelerator
 from course_lib.cost.tables import rows
@@ -29,15 +30,16 @@ class Link:
     bandwidth_bytes_per_s: float
     """One way, one pair of devices talking alone."""
     lanes: int = 1
-    """How many such connections one device drives at once in a collective (a torus, a mesh; 1 behind a switch)."""
+    """How many such connections one device drives at once in a collective (a torus, a mesh; 1 behind a
+    switch)."""
     source: str = "given by the caller"
 
     def __post_init__(self) -> None:
         positive("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s)
         if self.bandwidth_bytes_per_s < SMALLEST_BANDWIDTH:
             raise ValueError(
-                f"bandwidth_bytes_per_s must be in bytes a second, one way; got {self.bandwidth_bytes_per_s!r}. "
-                "Write 450e9 for 450 GB/s."
+                f"bandwidth_bytes_per_s must be in bytes a second, one way; "
+                f"got {self.bandwidth_bytes_per_s!r}. Write 450e9 for 450 GB/s."
             )
         if not 0 <= self.latency_s <= LONGEST_LATENCY_S:
             raise ValueError(
@@ -95,14 +97,15 @@ class BusBandwidth:
     source: str
 
     def at(self, op: str, servers: float) -> float:
-        """Return the bus bandwidth at a number of servers, log-log between points, constant beyond the ends."""
+        """Return the bus bandwidth at a number of servers, log-log between points, constant beyond the
+        ends."""
         points = self.curves[op]
         if servers >= points[-1][0]:  # Simplification: nobody published the curve past its end
             return points[-1][1]
-        for (m0, b0), (m1, b1) in zip(points, points[1:], strict=False):
+        for (m0, b0), (m1, b1) in pairwise(points):
             if servers <= m1:
                 share = math.log(max(servers, m0) / m0) / math.log(m1 / m0)
-                return b0 * (b1 / b0) ** share
+                return float(b0 * (b1 / b0) ** share)
         raise AssertionError("unreachable")
 
 
@@ -110,7 +113,8 @@ class BusBandwidth:
 class Cluster:
     """Describe equal devices in nested spans, innermost (the server) first.
 
-    Raises: ValueError if spans do not nest, or if a wider one is faster; for ranks that are not on the cluster.
+    Raises: ValueError if spans do not nest, or if a wider one is faster; for ranks that are not on the
+    cluster.
     """
 
     name: str
@@ -124,7 +128,7 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.spans:
             raise ValueError("a cluster must have at least one span; got none. Give the server first.")
-        for inner, outer in zip(self.spans, self.spans[1:], strict=False):
+        for inner, outer in pairwise(self.spans):
             self._check_nested(inner, outer)
         if self.placement is not None and max(self.placement.devices) >= self.num_devices:
             raise ValueError(
@@ -135,14 +139,14 @@ class Cluster:
     def _check_nested(self, inner: Span, outer: Span) -> None:
         if outer.devices % inner.devices or outer.devices == inner.devices:
             raise ValueError(
-                f"a {outer.name} must hold two or more whole {inner.name}s; got {outer.devices} and {inner.devices} "
-                "devices. Order spans from small to large."
+                f"a {outer.name} must hold two or more whole {inner.name}s; got {outer.devices} and "
+                f"{inner.devices} devices. Order spans from small to large."
             )
         slow, fast = outer.link.collective_bandwidth_bytes_per_s, inner.link.collective_bandwidth_bytes_per_s
         if slow > fast or outer.link.latency_s < inner.link.latency_s:
             raise ValueError(
-                f"a wider span must not be faster; got {outer.name} {slow:.4g} B/s, {outer.link.latency_s:.4g} s and "
-                f"{inner.name} {fast:.4g} B/s, {inner.link.latency_s:.4g} s. Swap them, or mend a unit."
+                f"a wider span must not be faster; got {outer.name} {slow:.4g} B/s, "
+                f"{outer.link.latency_s:.4g} s and {inner.name} {fast:.4g} B/s, {inner.link.latency_s:.4g} s. Swap them, or mend a unit."
             )
 
     @property
@@ -189,8 +193,8 @@ class Cluster:
         for rank in ranks:
             if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < self.num_ranks:
                 raise ValueError(
-                    f"a group must lie on {self.name} (ranks 0 to {self.num_ranks - 1}); got rank {rank!r} in a group "
-                    f"of {len(ranks)}. Use a larger cluster or a smaller group."
+                    f"a group must lie on {self.name} (ranks 0 to {self.num_ranks - 1}); got rank {rank!r} "
+                    f"in a group of {len(ranks)}. Use a larger cluster or a smaller group."
                 )
         if not ranks or len(set(ranks)) != len(ranks):
             raise ValueError(
@@ -225,8 +229,8 @@ class Cluster:
         curve = nccl_bus_bandwidth()
         if self.server_size != curve.server_size or not self.accelerator.name.startswith("H100"):
             raise ValueError(
-                f"the curve was measured on servers of {curve.server_size} H100; got {self.name} with servers of "
-                f"{self.server_size} {self.accelerator.name}. Use its links instead."
+                f"the curve was measured on servers of {curve.server_size} H100; got {self.name} with "
+                f"servers of {self.server_size} {self.accelerator.name}. Use its links instead."
             )
         return replace(self, measured=curve)
 
@@ -257,7 +261,8 @@ def uniform(num_devices: int, latency_s: float, bandwidth_bytes_per_s: float, na
 
 
 def laptop(num_ranks: int = 8) -> Cluster:
-    """Return one laptop: each rank is a process on a core, its numbers an assumption to replace by measurement."""
+    """Return one laptop: each rank is a process on a core, its numbers an assumption to replace by
+    measurement."""
     return _preset("laptop", {"server": num_ranks})
 
 
@@ -273,7 +278,8 @@ def meta_24k() -> Cluster:
 
 
 def tpu_v5p_pod() -> Cluster:
-    """Return a pod of 8,960 TPU v5p. # Simplification: one axis of the torus at a time, any distance one hop."""
+    """Return a pod of 8,960 TPU v5p."""
+    # Simplification: one axis of the torus at a time, and any distance is one hop.
     return _preset("tpu_v5p_pod", {})
 
 

@@ -1,9 +1,10 @@
 """Say how long a collective takes and how many bytes it moves, from where its ranks lie.
 
-The latency-bandwidth model: a message of s bytes over a link takes latency + s / bandwidth, one way; a device sends
-and receives at once. n ranks, S = size_bytes: the FULL buffer (all_reduce, broadcast, reduce: the tensor; reduce_scatter,
-all_to_all, scatter: the input before it is split; all_gather, gather: the output). Lab 02 derives the formulas. NCCL
-adds channels, protocols, pipelining and in-switch reduction (src/graph/tuning.cc): use the measured curve for those.
+The latency-bandwidth model: a message of s bytes over a link takes latency + s / bandwidth, one way; a device
+sends and receives at once. n ranks, S = size_bytes: the FULL buffer (all_reduce, broadcast, reduce: the
+tensor; reduce_scatter, all_to_all, scatter: the input before it is split; all_gather, gather: the output).
+Lab 02 derives the formulas. NCCL adds channels, protocols, pipelining and in-switch reduction
+(src/graph/tuning.cc): use the measured curve for those.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "scatter": ("direct",),
     "barrier": ("tree",),
 }
-"""Operation -> algorithms, besides "auto" (the fastest) and, on a cluster with a measured curve, "measured"."""
+"""Operation -> algorithms, besides "auto" (the fastest) and, on a cluster with a measured curve,
+"measured"."""
 
 SUFFIXES = ("_single", "_into_tensor", "_tensor", "_")
 
@@ -78,12 +80,13 @@ def collective_time_s(
 def collective_cost(
     cluster: Cluster, op: str, ranks: Sequence[int], size_bytes: float | str, algorithm: str = "auto"
 ) -> CommCost:
-    """Work out time and bytes of a collective on a group of ranks (the root, where there is one, comes first).
+    """Work out time and bytes of a collective on a group of ranks (the root, where there is one, comes
+    first).
 
-    Units: size_bytes of the full buffer, as in the module docstring; a text such as "256 MB" says its own unit.
-    A group of one rank communicates nothing. barrier ignores its size.
-    Raises: ValueError for an unknown operation or algorithm, a size that is not positive, ranks off the cluster, and
-    "hierarchical" where servers hold different numbers of the ranks.
+    Units: size_bytes of the full buffer, as in the module docstring; a text such as "256 MB" says its own
+    unit. A group of one rank communicates nothing. barrier ignores its size.
+    Raises: ValueError for an unknown operation or algorithm, a size that is not positive, ranks off the
+    cluster, and "hierarchical" where servers hold different numbers of the ranks.
     """
     op = op_name(op)
     size = 0.0 if op == "barrier" else _size(size_bytes)
@@ -91,7 +94,8 @@ def collective_cost(
     known = _algorithms(cluster, op)
     if algorithm != "auto" and algorithm not in known:
         raise ValueError(
-            f"an algorithm of {op} must be auto or one of {', '.join(known)}; got {algorithm!r}. Choose one of them."
+            f"an algorithm of {op} must be auto or one of {', '.join(known)}; got {algorithm!r}. "
+            "Choose one of them."
         )
     if shape.n == 1:
         return CommCost(
@@ -111,7 +115,8 @@ def send_time_s(cluster: Cluster, src: int, dst: int, size_bytes: float | str) -
 
 
 def op_name(op: str) -> str:
-    """Return the plain name of a collective: all_gather_into_tensor, all_gather_single and all_gather_ are all_gather."""
+    """Return the plain name of a collective: all_gather_into_tensor, all_gather_single and all_gather_ are
+    all_gather."""
     name = op
     for suffix in SUFFIXES:
         name = name.removesuffix(suffix)
@@ -122,7 +127,8 @@ def op_name(op: str) -> str:
 
 
 def full_size_bytes(op: str, input_bytes: float, group_size: int) -> float:
-    """Return S for a rank's own input buffer: all_gather and gather make n inputs into one buffer, the others keep it."""
+    """Return S for a rank's own input buffer: all_gather and gather make n inputs into one buffer, the others
+    keep it."""
     return input_bytes * group_size if op_name(op) in ("all_gather", "gather") else input_bytes
 
 
@@ -159,9 +165,8 @@ def _cost(cluster: Cluster, op: str, shape: Shape, size: float, algorithm: str) 
         else time_s[algorithm](op, shape, size)
     )
     sent, across = _sent_bytes(op, shape, size, algorithm)
-    total = (2 if op == "all_reduce" else 1) * (shape.n - 1) * size
-    if op == "all_to_all" or op in ("gather", "scatter"):
-        total = (shape.n - 1) * size / (1 if op == "all_to_all" else shape.n)
+    copies = {"all_reduce": 2.0, "gather": 1 / shape.n, "scatter": 1 / shape.n}
+    total = copies.get(op, 1.0) * (shape.n - 1) * size
     return CommCost(
         op=op, algorithm=algorithm, time_s=seconds, sent_bytes=sent, across_bytes=across, total_bytes=total
     )
@@ -176,9 +181,11 @@ def _ring_share(op: str, n: int) -> float:
 def _ring_time_s(op: str, shape: Shape, size: float) -> float:
     """Time a ring over the slowest link of the group.
 
-    reduce_scatter, all_gather: (n-1) steps of S/n: (n-1) latency + (n-1)/n S/B. all_reduce is one after the other:
-    2(n-1) latency + 2(n-1)/n S/B. broadcast, reduce: a chain that passes small pieces on at once: (n-1) latency + S/B.
-    Reference: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations (2009), section 3.
+    reduce_scatter, all_gather: (n-1) steps of S/n: (n-1) latency + (n-1)/n S/B. all_reduce is one after the
+    other: 2(n-1) latency + 2(n-1)/n S/B. broadcast, reduce: a chain that passes small pieces on at once:
+    (n-1) latency + S/B.
+    Reference: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations
+    (2009), section 3.
     """
     link, n = shape.widest, shape.n
     steps = (2 if op == "all_reduce" else 1) * (n - 1)
@@ -191,7 +198,8 @@ def _tree_time_s(op: str, shape: Shape, size: float) -> float:
     """Time a binomial tree: ceil(log2 n) rounds of latency + S/B, in each the slowest link used.
 
     all_reduce is a reduce and a broadcast, twice that; a barrier is one of nothing.
-    Reference: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH (2005).
+    Reference: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH
+    (2005).
     """
     once = sum(link.time_s(size) for link in shape.rounds)
     return 2 * once if op in ("all_reduce", "barrier") else once
@@ -200,8 +208,9 @@ def _tree_time_s(op: str, shape: Shape, size: float) -> float:
 def _hierarchical_time_s(op: str, shape: Shape, size: float) -> float:
     """Time m servers of g: reduce_scatter inside, all_reduce of S/g across, all_gather inside.
 
-    all_reduce: 2(g-1) latency_in + 2(g-1)/g S/B_in + 2(m-1) latency_across + 2(m-1)/m (S/g)/B_across. reduce_scatter and
-    all_gather: half of it. The g rings across go over g network cards at once. Equals the ring if m or g is 1.
+    all_reduce: 2(g-1) latency_in + 2(g-1)/g S/B_in + 2(m-1) latency_across + 2(m-1)/m (S/g)/B_across.
+    reduce_scatter and all_gather: half of it. The g rings across go over g network cards at once. Equals the
+    ring if m or g is 1.
     """
     # Simplification: two levels; beyond a pod one would add a third.
     g, m = _even(shape), shape.servers
@@ -216,8 +225,8 @@ def _hierarchical_time_s(op: str, shape: Shape, size: float) -> float:
 def _even(shape: Shape) -> int:
     if shape.per_server is None:
         raise ValueError(
-            f"hierarchical needs as many ranks in each server; got {shape.n} ranks on {shape.servers} servers. "
-            "Choose an even group, or ring or tree."
+            f"hierarchical needs as many ranks in each server; got {shape.n} ranks on "
+            f"{shape.servers} servers. Choose an even group, or ring or tree."
         )
     return shape.per_server
 
@@ -239,7 +248,8 @@ def _messages_s(peers: tuple[tuple[Link, int], ...], part: float) -> float:
 
 
 def _measured_time_s(cluster: Cluster, op: str, shape: Shape, size: float) -> float:
-    """Time by the measured bus bandwidth, never above the group's own network cards, never below a tree's latency."""
+    """Time by the measured bus bandwidth, never above the group's own network cards, never below a tree's
+    latency."""
     assert cluster.measured is not None
     bus = cluster.measured.at(op, shape.servers)
     if shape.servers > 1:
@@ -254,12 +264,14 @@ def _sent_bytes(op: str, shape: Shape, size: float, algorithm: str) -> tuple[flo
     if algorithm == "tree":  # the root of a broadcast sends in every round, a leaf of a reduce once
         sent = size if op == "reduce" else len(shape.rounds) * size
         return sent, min(shape.across_rounds * size, sent)
+    if op == "gather":
+        return size / n, (size / n if m > 1 else 0.0)
     if algorithm in ("pairwise", "direct"):
-        far = max(sum(k for link, k in peers if link != shape.inside) for peers in shape.peers)
-        one = op == "gather"
-        return (size / n if one else (n - 1) / n * size), (min(far, 1) if one else far) * size / n
+        kinds = shape.peers if algorithm == "pairwise" else (shape.root_peers,)
+        far = max(sum(k for link, k in peers if link != shape.inside) for peers in kinds)
+        return (n - 1) / n * size, far * size / n
     sent = _ring_share(op, n) * size
-    if algorithm == "hierarchical":
+    if algorithm == "hierarchical" or (algorithm == "measured" and shape.per_server is not None):
         return sent, (2 if op == "all_reduce" else 1) * (m - 1) / m * size / _even(shape)
     return sent, sent if m > 1 else 0.0
 
@@ -296,7 +308,8 @@ def _peers(cluster: Cluster, counts: list[Counter[int]], device: int) -> tuple[t
 
 
 def _tree_levels(cluster: Cluster, devices: tuple[int, ...]) -> list[int]:
-    """Widest span index of each round: in the round at distance d, member i talks to i + d for every i mod 2d < d."""
+    """Widest span index of each round: in the round at distance d, member i talks to i + d for every i mod 2d
+    < d."""
     levels, distance = [], 1
     while distance < len(devices):
         starts = range(0, len(devices) - distance, 2 * distance)

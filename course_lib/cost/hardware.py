@@ -1,9 +1,10 @@
 """Describe an accelerator by cited numbers: what it can compute, hold and move, each in SI units.
 
-All peaks are dense. A 2:4-sparse peak (what many data sheets print in large type) is twice that for work nobody has,
-and is refused. A peak goes with the clock it is stated at: H100's tensor cores at 1.83 GHz, its FP32 cores at 1.98 GHz.
-An unknown number is None in the table, and asking for it is an error that says so. Lab 01 teaches it; production
-planners (Calculon, vTrain) keep the same few numbers in JSON files, without sources.
+All peaks are dense. A 2:4-sparse peak (what many data sheets print in large type) is twice that for work
+nobody has, and is refused. A peak goes with the clock it is stated at: H100's tensor cores at 1.83 GHz, its
+FP32 cores at 1.98 GHz. An unknown number is None in the table, and asking for it is an error that says so.
+Lab 01 teaches it; production planners (Calculon, vTrain) keep the same few numbers in JSON files, without
+sources.
 """
 
 from __future__ import annotations
@@ -34,7 +35,14 @@ ALIASES = {
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), "float8"),
 }
 SPARSE_WORDS = ("sparse", "sparsity", "2:4")
-SMALLEST = {"_flops_per_s": 1e6, "_bytes_per_s": 1e3, "_hz": 1e3, "memory_bytes": 1e6}
+SMALLEST = {
+    "_flops_per_s": 1e6,
+    "_bytes_per_s": 1e6,
+    "_hz": 1e5,
+    "memory_bytes": 1e6,
+    "l2_bytes": 1e5,
+    "_per_sm": 1e3,
+}
 """Below this a number was surely given in the wrong unit (80 for 80 GB, 989 for 989 TFLOP/s)."""
 
 
@@ -50,8 +58,8 @@ def precision_name(precision: object) -> str:
     text = str(precision).removeprefix("torch.").lower()
     if any(word in text for word in SPARSE_WORDS):
         raise ValueError(
-            f"a peak here is dense; got {precision!r}. Ask for the dense precision: 2:4 sparsity doubles only a peak "
-            "that needs half of the weights to be zero."
+            f"a peak here is dense; got {precision!r}. Ask for the dense precision: 2:4 sparsity doubles "
+            "only a peak that needs half of the weights to be zero."
         )
     name = ALIASES.get(text, text)
     if name not in PRECISIONS:
@@ -84,10 +92,10 @@ class Peak:
 class Accelerator:
     """Describe one device as a rank sees it.
 
-    Units: as in the names; bandwidths one way unless the name says both ways. A field that is None is unknown: reading
-    it raises UnknownNumber; `is_known` asks first.
-    Raises: ValueError for numbers that cannot be (not positive, GB where bytes belong, a sparse peak, a two-way link
-    given as one way); UnknownNumber when an unknown field is read.
+    Units: as in the names; bandwidths one way unless the name says both ways. A field that is None is
+    unknown: reading it raises UnknownNumber; `is_known` asks first.
+    Raises: ValueError for numbers that cannot be (not positive, GB where bytes belong, a sparse peak, a two-
+    way link given as one way); UnknownNumber when an unknown field is read.
     """
 
     name: str
@@ -130,9 +138,9 @@ class Accelerator:
     def __getattribute__(self, name: str) -> Any:
         value = object.__getattribute__(self, name)
         if value is None and not name.startswith("__"):
-            known = ", ".join(object.__getattribute__(self, "known")())
+            known = ", ".join(self.known())
             raise UnknownNumber(
-                f"{object.__getattribute__(self, 'name')}: {name} must be known to be used; got unknown or absent. "
+                f"{self.name}: {name} must be known to be used; got unknown or absent. "
                 f"Give it yourself with .replace({name}=...), or use what is known: {known}."
             )
         return value
@@ -165,9 +173,11 @@ class Accelerator:
         return Accelerator(**{**vars(self), **changes})
 
     def peak(self, precision: object) -> Peak:
-        """Return the dense peak at a precision ("bf16", "bfloat16" or torch.bfloat16) with its unit and clock.
+        """Return the dense peak at a precision ("bf16", "bfloat16" or torch.bfloat16) with its unit and
+        clock.
 
-        Raises: ValueError for an unknown precision or a sparse one; UnknownNumber if this device has no such peak.
+        Raises: ValueError for an unknown precision or a sparse one; UnknownNumber if this device has no such
+        peak.
         """
         name = precision_name(precision)
         if name not in self.peaks:
@@ -186,7 +196,8 @@ class Accelerator:
         return self.peak_flops_per_s(precision) / self.memory_bandwidth_bytes_per_s
 
     def roofline_time_s(self, flops: float, num_bytes: float, precision: object) -> float:
-        """Return the least time for `flops` FLOP that move `num_bytes` bytes: the slower of the two, both may be 0."""
+        """Return the least time for `flops` FLOP that move `num_bytes` bytes: the slower of the two, both may
+        be 0."""
         if min(flops, num_bytes) < 0:
             raise ValueError(
                 f"flops and num_bytes must not be negative; got {flops=}, {num_bytes=}. Count them anew."
@@ -210,8 +221,8 @@ class Accelerator:
                     else "Mend one."
                 )
                 raise ValueError(
-                    f"{self.name}: the {name} peak must be num_sms x FLOP/clock x clock = {product:.4g} FLOP/s; "
-                    f"got {peak.flops_per_s:.4g}. {hint}"
+                    f"{self.name}: the {name} peak must be num_sms x FLOP/clock x clock = {product:.4g} "
+                    f"FLOP/s; got {peak.flops_per_s:.4g}. {hint}"
                 )
 
     def _check_link(self) -> None:
@@ -219,8 +230,9 @@ class Accelerator:
             return
         if self.link_both_ways_bytes_per_s != 2 * self.link_bytes_per_s:
             raise ValueError(
-                f"{self.name}: both ways must be twice one way; got link_bytes_per_s={self.link_bytes_per_s:.4g}, "
-                f"link_both_ways_bytes_per_s={self.link_both_ways_bytes_per_s:.4g}. A data sheet prints both ways."
+                f"{self.name}: both ways must be twice one way; got link_bytes_per_s="
+                f"{self.link_bytes_per_s:.4g}, link_both_ways_bytes_per_s="
+                f"{self.link_both_ways_bytes_per_s:.4g}. A data sheet prints both ways."
             )
 
 

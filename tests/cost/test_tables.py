@@ -1,0 +1,53 @@
+"""The tables: every number has a source, and they travel inside the wheel."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from setuptools import find_packages
+
+from course_lib.cost.tables import data_path, rows
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", ["accelerators.csv", "nccl_bus_bandwidth.csv"])
+def test_every_number_has_a_source_and_a_confidence(name: str) -> None:
+    keys = {row["key"] for row in rows("sources.csv")}
+    for row in rows(name):
+        if row.get("value") != "":
+            assert row["source"] in keys, row
+            assert row["confidence"] in ("published", "cited", "recalled", "assumed"), row
+
+
+def test_every_link_has_two_sources() -> None:
+    keys = {row["key"] for row in rows("sources.csv")}
+    for row in rows("clusters.csv"):
+        assert {row["bandwidth_source"], row["latency_source"]} <= keys, row
+
+
+def test_no_number_is_there_twice() -> None:
+    seen = [(row["accelerator"], row["quantity"]) for row in rows("accelerators.csv")]
+    assert len(seen) == len(set(seen))
+
+
+def test_a_missing_table_says_where_it_was_sought() -> None:
+    with pytest.raises(FileNotFoundError, match="must lie beside or inside"):
+        data_path("no_such_table.csv")
+
+
+def test_the_wheel_has_every_package_and_the_data() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    found = find_packages(str(ROOT), include=["course_lib*"])
+    assert sorted(settings["packages"]) == sorted([*found, "course_lib.data"])
+    assert settings["package-dir"]["course_lib.data"] == "data"
+
+
+def test_cost_is_imported_without_torch() -> None:
+    program = (
+        "import sys, course_lib.cost.collectives, course_lib.cost.hardware as h; h.accelerator('H100 SXM');"
+        "assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
