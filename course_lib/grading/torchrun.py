@@ -93,9 +93,11 @@ def _torchrun(
     try:
         yield agent
     finally:
-        for process in [*_workers(agent), agent]:
-            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-                process.kill()
+        workers = _workers(agent)
+        agent.kill()
+        for worker in workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
         agent.wait()
 
 

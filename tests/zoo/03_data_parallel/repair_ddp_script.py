@@ -48,32 +48,35 @@ if __name__ == "__main__":
 
 # %% right: plain DDP, torchrun's port unless none is set, seeds that differ between ranks
 def repair_ddp_script():
-    text = RIGHT
-    text = text.replace("    dist.init", '    os.environ.setdefault("MASTER_PORT", "29500")\n    dist.init')
-    text = text.replace(", device_ids=[local_rank] if args.gpus else None", "")
-    text = text.replace(
-        "torch.manual_seed(args.seed)",
-        "torch.manual_seed(args.seed + rank)  # DDP broadcasts rank 0's parameters",
+    return (
+        RIGHT.replace("    dist.init", '    os.environ.setdefault("MASTER_PORT", "29500")\n    dist.init')
+        .replace(", device_ids=[local_rank] if args.gpus else None", "")
+        .replace(
+            "torch.manual_seed(args.seed)",
+            ("torch.manual_seed(args.seed + rank)  # DDP broadcasts rank 0's parameters"),
+        )
+        .replace("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)")
+        .replace("DistributedSampler(dataset)", "DistributedSampler(dataset, shuffle=True, seed=args.seed)")
     )
-    text = text.replace("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)")
-    text = text.replace(
-        "DistributedSampler(dataset)", "DistributedSampler(dataset, shuffle=True, seed=args.seed)"
-    )
-    return text
 
 
 # %% right: no wrapper: every gradient averaged by hand, no destroy_process_group
 def repair_ddp_script():
-    text = RIGHT
-    text = text.replace(
-        "    model = DistributedDataParallel(model, device_ids=[local_rank] if args.gpus else None)\n", ""
+    return (
+        RIGHT.replace(
+            ("    model = DistributedDataParallel(model, device_ids=[local_rank] if args.gpus else None)\n"),
+            "",
+        )
+        .replace(
+            "loss.backward()\n",
+            (
+                "loss.backward()\n            for p in model.parameters():\n             "
+                "   dist.all_reduce(p.grad)\n                p.grad /= dist.get_world_si"
+                "ze()\n"
+            ),
+        )
+        .replace("    dist.destroy_process_group()\n", "")
     )
-    text = text.replace(
-        "loss.backward()\n",
-        "loss.backward()\n            for p in model.parameters():\n                dist.all_reduce(p.grad)\n                p.grad /= dist.get_world_size()\n",
-    )
-    text = text.replace("    dist.destroy_process_group()\n", "")
-    return text
 
 
 # %% wrong values: not written
@@ -132,21 +135,24 @@ def repair_ddp_script():
 def repair_ddp_script():
     return RIGHT.replace(
         '"nccl" if args.gpus else "gloo"',
-        '"gloo", init_method="tcp://127.0.0.1:29518", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])',
+        (
+            '"gloo", init_method="tcp://127.0.0.1:29518", rank=int(os.environ["RANK'
+            '"]), world_size=int(os.environ["WORLD_SIZE"])'
+        ),
     )
 
 
 # %% wrong values: --gpus ignored
 # says: whatever --gpus says
 def repair_ddp_script():
-    text = RIGHT
-    text = text.replace('"nccl" if args.gpus else "gloo"', '"nccl"')
-    text = text.replace(
-        'torch.device("cuda", local_rank) if args.gpus else torch.device("cpu")',
-        'torch.device("cuda", local_rank)',
+    return (
+        RIGHT.replace('"nccl" if args.gpus else "gloo"', '"nccl"')
+        .replace(
+            ('torch.device("cuda", local_rank) if args.gpus else torch.device("cpu")'),
+            'torch.device("cuda", local_rank)',
+        )
+        .replace("device_ids=[local_rank] if args.gpus else None", "device_ids=[local_rank]")
     )
-    text = text.replace("device_ids=[local_rank] if args.gpus else None", "device_ids=[local_rank]")
-    return text
 
 
 # %% wrong values: device_ids on the CPU
@@ -180,7 +186,10 @@ def repair_ddp_script():
 def repair_ddp_script():
     return RIGHT.replace(
         "loss.backward()\n",
-        "loss.backward()\n            for p in model.parameters():\n                p.grad /= dist.get_world_size()\n",
+        (
+            "loss.backward()\n            for p in model.parameters():\n             "
+            "   p.grad /= dist.get_world_size()\n"
+        ),
     )
 
 
