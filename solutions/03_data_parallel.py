@@ -10,7 +10,7 @@
 #
 # Every rank holds the **whole model** and works on **its share of the batch**. Once a step, the ranks average
 # their gradients, so all take the same step. This is the oldest and most used parallelism: Llama 3 405B used
-# it on top of three others, 64 to 128 ways.
+# it on top of three others, 8 to 128 ways.
 #
 # ## Objectives
 #
@@ -51,6 +51,7 @@ from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.timeline import draw_timeline
 
+# %%
 draw_axes(["batch"])
 
 # %% [markdown]
@@ -58,7 +59,8 @@ draw_axes(["batch"])
 #
 # The loss of a batch is a mean over its samples, and differentiation is linear:
 #
-# $$\nabla \frac1B\sum_{i=1}^{B} \ell_i \;=\; \sum_r \frac{B_r}{B} \Big(\nabla \frac1{B_r}\sum_{i \in r} \ell_i\Big)$$
+# $$\nabla \frac1B\sum_{i=1}^{B} \ell_i \;=\;
+# \sum_r \frac{B_r}{B} \Big(\nabla \frac1{B_r}\sum_{i \in r} \ell_i\Big)$$
 #
 # Shard $r$ counts by its **share** $B_r/B$. If all shards are equal, that is the plain mean over ranks. It is
 # not if shards differ, or if a layer mixes samples (batch norm). We train the course's small transformer;
@@ -194,9 +196,8 @@ class NaiveDDP(nn.Module):
 
 # %%
 def step(wrap):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    mine = BATCH[shard_slice(len(BATCH), rank, world_size)]
-    model = Transformer(CONFIG, seed=rank, dtype=torch.float64)
+    mine = BATCH[shard_slice(len(BATCH), dist.get_rank(), dist.get_world_size())]
+    model = Transformer(CONFIG, seed=dist.get_rank(), dtype=torch.float64)
     ddp = wrap(model)
     dist.barrier()  # start together, for the picture below
     trace.mark("step begins")
@@ -219,23 +220,28 @@ for rank, grads in enumerate(naive):
 # `work.wait()`**. These two are all that overlap needs.
 #
 # **Predict** the order in which the four hooks below run.
+#
+# <details><summary>Answer</summary>
+#
+# The second Linear's two, then the first one's. Within a layer the order is autograd's business.
+#
+# </details>
 
 
 # %%
 def warm_up():
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    order, in_flight = [], []
+    in_flight = []
 
     def hook(param, name):
-        order.append(name)
-        in_flight.append(dist.all_reduce(param.grad, async_op=True))
+        in_flight.append((name, dist.all_reduce(param.grad, async_op=True)))
 
     for name, param in model.named_parameters():
         param.register_post_accumulate_grad_hook(partial(hook, name=name))
     model(torch.ones(1, 3)).sum().backward()
-    for work in in_flight:
+    for _, work in in_flight:
         work.wait()
-    return order
+    return [name for name, _ in in_flight]
 
 
 print(run_ranks(warm_up, 2)[0])
@@ -321,9 +327,13 @@ class BucketedDDP(nn.Module):
 # The same step with both, traced. **Predict:** which of these differ: the bytes, the number of calls, the
 # peak of memory, the calls launched inside backward?
 #
-# The formula: both put every gradient into an all_reduce once, so P parameters of 8 bytes are 8P bytes. The
-# flat copies cost up to one more gradient's worth of memory; real DDP lets `.grad` *be* a view of the
-# bucket and pays nothing.
+# <details><summary>Answer</summary>
+#
+# Bytes: the same, 8 a parameter in float64. Calls: one a parameter against one a bucket. Inside backward:
+# none against nearly all. The peak is when backward begins, so the flat copies, up to one more gradient, do
+# not show in it. (Real DDP lets `.grad` *be* a view of its bucket and has no copy.)
+#
+# </details>
 
 # %%
 wrappers = {"naive": NaiveDDP, "bucketed": partial(BucketedDDP, bucket_bytes=600_000)}
@@ -351,8 +361,7 @@ draw_timeline(traces["bucketed"], start="step begins", end="step ends", title="b
 # ## Break it
 #
 # Two slips, one caught by value, one by the monitor. First, a sum where a mean was meant. With plain SGD
-# this is a learning rate n times too large; Adam hides it almost completely, until gradient clipping makes
-# it show.
+# this is a learning rate n times too large; Adam hides it almost completely.
 
 
 # %%
@@ -367,13 +376,12 @@ _ = grading.check("naive_ddp", SummingDDP)
 
 
 # %%
-class SkippingDDP(SummingDDP):
-    """Rank 1 believes that its first gradient is not worth sending."""
+class SkippingDDP(NaiveDDP):
+    """Rank 1 finds that its gradients are not worth sending."""
 
     def sync_gradients(self):
-        if dist.get_rank() == 1:
-            next(self.module.parameters()).grad = None
-        super().sync_gradients()
+        if dist.get_rank() != 1:
+            super().sync_gradients()
 
 
 try:
@@ -432,8 +440,8 @@ def accumulate(ddp, microbatches, loss_fn, num_samples):
 #
 # ```text
 # compute        | forward | backward 1 | backward 2 | backward 3 | backward 4 |
-# communication                         |== 1 ==|     |== 2 ==|    |== 3 ==|    |== 4 ==|     hidden, but for the last bucket
-# communication                         |====== 1 ======|====== 2 ======|====== 3 ======|====== 4 ======|     falls behind
+# keeps up                              |== 1 ==|    |== 2 ==|    |== 3 ==|    |== 4 ==|
+# falls behind                          |====== 1 =====|====== 2 =====|====== 3 =====|====== 4 =====|
 # ```
 #
 # Communication counts as **hidden** if it keeps up: nothing but the last bucket is sent after backward has
@@ -476,7 +484,7 @@ def overlap_break_even(
     sample_backward_s = flops_per_sample * 2 / 3 / flops_per_s
     backward_s = sample_backward_s * batch
     forward_s = backward_s / 2
-    # Either backward is the bottleneck and the last bucket sticks out, or the stream is, and starts with the first bucket.
+    # Either backward is the bottleneck, and the last bucket sticks out, or the stream is, from the first one.
     step_s = forward_s + max(backward_s + wire_s / num_buckets, backward_s / num_buckets + wire_s)
     return {
         "batch": max(1, math.ceil(wire_s / sample_backward_s)),
@@ -493,9 +501,8 @@ def overlap_break_even(
 # %%
 for bytes_per_s in (50e9, 2e9):
     answer = overlap_break_even(8.03e9, 6 * 8.03e9 * 8192, 400e12, bytes_per_s, 4, 1, 100, 2)
-    print(
-        f"{bytes_per_s / 1e9:3.0f} GB/s: {answer['speedup']:.2f}x with one sequence per GPU, hidden from {answer['batch']} on"
-    )
+    speedup, batch = answer["speedup"], answer["batch"]
+    print(f"{bytes_per_s / 1e9:3.0f} GB/s: {speedup:.2f}x with one sequence per GPU, hidden from {batch} on")
 
 # %% [markdown]
 # ## Repair a training script
@@ -654,8 +661,7 @@ def async_sgd_step(weights, gradient, arrivals, lr):
 # **Weak scaling** keeps the batch *per rank*: compute per rank stays, communication is nearly constant, the
 # global batch grows. **Strong scaling** keeps the *global* batch: each rank computes less and sends the
 # same, so communication comes out of hiding. At a fixed global batch DP always ends there.
-
-# %% [markdown]
+#
 # ## Data parallelism in numbers
 #
 # Five numbers for the back of an envelope. Use SI units: bytes, seconds, fractions of 1.
@@ -700,12 +706,13 @@ def numbers_03() -> dict[str, float]:
 #
 # **What production code does**
 #
-# | code | file | the same, and more |
-# |---|---|---|
-# | PyTorch DDP | `torch/csrc/distributed/c10d/reducer.cpp` | your buckets in C++, rebuilt after the first step in the order gradients arrived; a small first bucket (1 MB, then 25 MB) |
-# | torchtitan | `torchtitan/models/llama3/infra/parallelize.py` | calls composable `replicate`; with more than one axis, FSDP2 on a mesh |
-# | Megatron-Core | `megatron/core/distributed/param_and_grad_buffer.py` | one contiguous gradient buffer, buckets as views, reduce_scatter for the distributed optimizer |
-# | DeepSpeed | `deepspeed/runtime/engine.py` | `allreduce_gradients` at the accumulation boundary; ZeRO's own buckets |
+# - **PyTorch DDP** (`torch/csrc/distributed/c10d/reducer.cpp`): your buckets in C++, rebuilt after the first
+#   step in the order gradients arrived; a small first bucket (1 MB, then 25 MB).
+# - **torchtitan** (`torchtitan/models/llama3/infra/parallelize.py`): composable `replicate`; with more than
+#   one axis, FSDP2 on a mesh.
+# - **Megatron-Core** (`megatron/core/distributed/param_and_grad_buffer.py`): one contiguous gradient buffer
+#   with buckets as views, and reduce_scatter for the distributed optimizer.
+# - **DeepSpeed** (`deepspeed/runtime/engine.py`): `allreduce_gradients` at the accumulation boundary.
 #
 # ## Questions people ask
 #
