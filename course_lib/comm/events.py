@@ -61,14 +61,17 @@ class Alloc:
 
 @dataclasses.dataclass(slots=True)
 class Free:
-    """A storage ended. `is_late`: communication had held it too, so its end is booked at the next wait."""
+    """A storage ended. `is_shared`: communication held it too, so the moment may vary between runs."""
 
     t_s: float
     storage: int
     bytes_: int
     category: str
     live_bytes: int
-    is_late: bool
+    is_shared: bool
+
+
+POLLED = "is_completed()"  # the mark that a program polled a call instead of waiting for it
 
 
 @dataclasses.dataclass(slots=True)

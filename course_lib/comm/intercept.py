@@ -6,7 +6,7 @@ it is a collective that looks like a constructor. Listeners (the hang monitor, t
 same calls in the same order.
 
 Not seen: collectives launched by C++ code (torch's own DDP), by another Python thread, under
-`_disable_current_modes`, `is_completed()` polling, traffic through the store, and numpy.
+`_disable_current_modes`, traffic through the store, and numpy.
 """
 
 import contextlib
@@ -124,6 +124,9 @@ class Listener:
 
     def wait_end(self, call: CommCall) -> None:
         """`call` is complete on this rank."""
+
+    def polled(self) -> None:
+        """The program has asked whether some call is complete: what it does next depends on time."""
 
 
 class Interceptor(TorchDispatchMode):
@@ -295,7 +298,7 @@ class Interceptor(TorchDispatchMode):
 def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
     """Enter an interceptor and wrap `Work.wait` and `new_group` for it."""
     mode = Interceptor(listeners)
-    wait, make_group = Work.wait, c10d._new_group_with_tag
+    wait, poll, make_group = Work.wait, Work.is_completed, c10d._new_group_with_tag
 
     def traced_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
         call = mode.waiting(work)
@@ -305,6 +308,11 @@ def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
         result = wait(work, *args, **kwargs)
         mode._tell("wait_end", call)
         return result
+
+    def traced_poll(work: Any) -> Any:
+        for listener in listeners:
+            listener.polled()
+        return poll(work)
 
     def traced_new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
         call = mode.new_group_call(ranks, bool(kwargs.get("use_local_synchronization", False)))
@@ -316,6 +324,7 @@ def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
         mode._tell("launched", call)
         return group
 
+    Work.is_completed = traced_poll  # type: ignore[method-assign, assignment]
     Work.wait, c10d._new_group_with_tag = traced_wait, traced_new_group  # type: ignore[method-assign, assignment]
     try:
         if dist.is_initialized():
@@ -323,6 +332,7 @@ def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
         with mode:
             yield mode
     finally:
+        Work.is_completed = poll  # type: ignore[method-assign]
         Work.wait, c10d._new_group_with_tag = wait, make_group  # type: ignore[method-assign]
 
 

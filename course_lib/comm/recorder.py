@@ -22,6 +22,7 @@ from torch.optim.optimizer import (
 )
 
 from course_lib.comm import trace
+from course_lib.comm.events import POLLED
 from course_lib.comm.flops import Flops, flops_counter
 from course_lib.comm.intercept import CommCall, Listener
 from course_lib.comm.memory import CATEGORIES, GRADIENTS, OPTIMIZER, MemoryTracker, TrackedStorage, tensors_in
@@ -30,7 +31,7 @@ _NEVER_READ_SELF = {"copy_", "zero_", "fill_", "uniform_", "normal_", "random_",
 _READ_ROWS_ONLY = {"embedding", "gather", "index_select", "index", "take"}
 _NO_DATA = {"_unsafe_view", "_reshape_alias", "lift_fresh", "resize_", "set_", "empty_strided"}
 _GRADIENT_MAKERS = {"detach", "clone", "new_empty_strided", "empty_strided", "empty_like"}
-_SETTLE_S = 0.001
+_RELEASE_S = 20e-6
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
 _autograd: Any = torch.autograd
 _now_s = time.perf_counter
@@ -57,6 +58,8 @@ class Recorder(Listener):
         self.rank = rank
         self.memory = MemoryTracker(self._alloc, self._free)
         self._rows: list[tuple[Any, ...]] = []
+        self._late_frees: list[tuple[int, tuple[Any, ...]]] = []  # (position in _rows, row)
+        self._in_flight: dict[int, list[TrackedStorage]] = {}  # by id of the launch
         self._ops: dict[Any, _Op] = {}
         self._phase = "forward"
         self._depth = 0
@@ -189,7 +192,7 @@ class Recorder(Listener):
     # ---- communication
 
     def launch(self, call: CommCall, args: tuple[Any, ...]) -> None:
-        self.memory.share_with_comm(args)
+        self._in_flight[call.id] = self.memory.share_with_comm(args)
         self._rows.append(("launch", _now_s(), call, self._phase))
 
     def wait_begin(self, call: CommCall) -> None:  # noqa: ARG002
@@ -197,16 +200,27 @@ class Recorder(Listener):
 
     def wait_end(self, call: CommCall) -> None:
         now_s = _now_s()
-        self.memory.book_late_frees()
+        time.sleep(_RELEASE_S)  # the communication thread lets go of its tensors just after the wait
         self._rows.append(("wait", self._wait_s, now_s - self._wait_s, call.id, self._phase))
+        for record in self._in_flight.pop(call.id, ()):
+            record.waited_at = len(self._rows)
+        self.memory.book_late_frees()
+
+    def polled(self) -> None:
+        self._rows.append(("mark", _now_s(), POLLED))
 
     # ---- memory
 
     def _alloc(self, record: TrackedStorage, existed: bool) -> None:
         self._rows.append(("alloc", _now_s(), record.id, record.bytes_, existed))
 
-    def _free(self, record: TrackedStorage) -> None:
-        self._rows.append(("free", _now_s(), record.id, record.bytes_))
+    def _free(self, record: TrackedStorage, is_late: bool) -> None:
+        if not is_late or record.waited_at < 0:
+            self._rows.append(("free", _now_s(), record.id, record.bytes_))
+            return
+        _, wait_s, duration_s, *_ = self._rows[record.waited_at - 1]
+        row = ("free", wait_s + duration_s, record.id, record.bytes_)
+        self._late_frees.append((record.waited_at, row))
 
     # ---- phases and marks
 
@@ -240,7 +254,6 @@ class Recorder(Listener):
 
     def mark(self, name: str) -> None:
         """Record a point of the program, with what is alive after a garbage collection."""
-        time.sleep(_SETTLE_S)  # a communication thread lets go of its tensors just after the wait
         gc.collect()
         self.memory.sample_gradients()
         self.memory.book_late_frees()
@@ -252,10 +265,21 @@ class Recorder(Listener):
         """Return the rank's trace as JSON-able data; `RankTrace.from_plain` reads it."""
         live_bytes = 0
         events: list[trace.Event] = []
-        for row in list(self._rows):
+        for row in self._rows_in_order():
             event, live_bytes = self._event(row, live_bytes)
             events.append(event)
         return trace.RankTrace(self.rank, self._start_s, self._end_s, events).to_plain()
+
+    def _rows_in_order(self) -> list[tuple[Any, ...]]:
+        """All rows, with late frees put right after the wait they belong to."""
+        late: dict[int, list[tuple[Any, ...]]] = {}
+        for position, row in self._late_frees:
+            late.setdefault(position, []).append(row)
+        rows: list[tuple[Any, ...]] = []
+        for position, row in enumerate([*self._rows]):
+            rows += late.get(position, [])
+            rows.append(row)
+        return rows + late.get(len(self._rows), [])
 
     def _event(self, row: tuple[Any, ...], live_bytes: int) -> tuple[trace.Event, int]:
         kind, t_s, *rest = row
@@ -266,8 +290,8 @@ class Recorder(Listener):
                 live_bytes += rest[1]
                 return trace.Alloc(t_s, rest[0], rest[1], category, live_bytes, rest[2]), live_bytes
             live_bytes -= rest[1]
-            is_late = record.is_shared_with_comm
-            return trace.Free(t_s, rest[0], rest[1], category, live_bytes, is_late), live_bytes
+            is_shared = record.is_shared_with_comm
+            return trace.Free(t_s, rest[0], rest[1], category, live_bytes, is_shared), live_bytes
         if kind == "launch":
             call, phase = rest
             values = {f.name: getattr(call, f.name) for f in dataclasses.fields(CommCall)}
