@@ -311,14 +311,14 @@ def parallel_gradient():
     return mean_gradient(model, nn.functional.mse_loss, x[mine], y[mine])
 
 
-results = run_ranks(parallel_gradient, 4, trace=True)
-for rank, gradients in enumerate(results):
+traced = run_ranks(parallel_gradient, 4, trace=True)
+for rank, gradients in enumerate(traced):
     print(f"rank {rank} equals the oracle:", all(map(torch.allclose, gradients, oracle)))
 
 # %%
-for call in results.trace[0].collectives():
+for call in traced.trace[0].collectives():
     print(f"{call.op:<12} {call.dtype} {list(call.shapes[0])!s:<12} {call.bytes_:>8,} bytes")
-print(f"together, on rank 0 {results.trace[0].comm_bytes():>22,} bytes")
+print(f"together, on rank 0 {traced.trace[0].comm_bytes():>22,} bytes")
 print(f"gradients, 8 bytes a number {sum(8 * p.numel() for p in model.parameters()):>14,} bytes")
 
 # %% [markdown]
@@ -328,7 +328,7 @@ print(f"gradients, 8 bytes a number {sum(8 * p.numel() for p in model.parameters
 # at the bottom is the memory of rank 0.
 
 # %%
-draw_timeline(results.trace, start="data is ready", title="mean_gradient on four ranks")
+draw_timeline(traced.trace, start="data is ready", title="mean_gradient on four ranks")
 
 # %% [markdown]
 # Communication starts when the last gradient is ready, and until it ends nobody computes. This waiting is
@@ -337,12 +337,12 @@ draw_timeline(results.trace, start="data is ready", title="mean_gradient on four
 # ### The trace in Perfetto
 #
 # [Perfetto](https://ui.perfetto.dev) is the viewer that real profiles are read in. To keep the file, call
-# `results.trace.to_perfetto("step.json")`, open the page, and drop the file on it. It stays in your browser.
+# `traced.trace.to_perfetto("step.json")`, open the page, and drop the file on it. It stays in your browser.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
-    path = results.trace.to_perfetto(Path(folder) / "step.json")
-    print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB, {results.trace.world_size} ranks")
+    path = traced.trace.to_perfetto(Path(folder) / "step.json")
+    print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB, {traced.trace.world_size} ranks")
 
 # %% [markdown]
 # ## Break it: a wrong value

@@ -33,7 +33,7 @@ EXERCISE = Exercise(
     "every gradient to an all_reduce once, and nothing else to any collective (one call a parameter, or "
     "one for all: as you like).",
     signature="(model, loss_fn, x, y)",
-    closed=("course_lib.parallel.ddp", "torch:ddp", "torch:comm_hooks"),
+    closed=("course_lib.parallel.ddp", "torch:ddp"),
     hints=(
         "First do what one process would do with its own rows: forward, loss, backward. Then ask what is "
         "missing.",
