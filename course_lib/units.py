@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 SI = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -52,7 +53,7 @@ def to_si(value: float, unit: str, dimension: str | None = None) -> float:
         )
     if not math.isfinite(value):
         raise ValueError(f"a quantity must be finite; got {value!r} {unit}. Give a number.")
-    return value * factor
+    return float(Decimal(str(value)) * Decimal(str(factor)))  # 66.9 TFLOP/s is 66.9e12 to the last bit
 
 
 def _suggest(unit: str) -> str:

@@ -146,7 +146,8 @@ class Cluster:
         if slow > fast or outer.link.latency_s < inner.link.latency_s:
             raise ValueError(
                 f"a wider span must not be faster; got {outer.name} {slow:.4g} B/s, "
-                f"{outer.link.latency_s:.4g} s and {inner.name} {fast:.4g} B/s, {inner.link.latency_s:.4g} s. Swap them, or mend a unit."
+                f"{outer.link.latency_s:.4g} s and {inner.name} {fast:.4g} B/s, "
+                f"{inner.link.latency_s:.4g} s. Swap them, or mend a unit."
             )
 
     @property
@@ -263,6 +264,7 @@ def uniform(num_devices: int, latency_s: float, bandwidth_bytes_per_s: float, na
 def laptop(num_ranks: int = 8) -> Cluster:
     """Return one laptop: each rank is a process on a core, its numbers an assumption to replace by
     measurement."""
+    _count("num_ranks", num_ranks)
     return _preset("laptop", {"server": num_ranks})
 
 

@@ -250,7 +250,6 @@ def accelerators() -> tuple[str, ...]:
     return tuple(dict.fromkeys(row["accelerator"] for row in rows(TABLE)))
 
 
-@cache
 def accelerator(name: str) -> Accelerator:
     """Return an accelerator of the table by name, or by a part of it that only one has ("H100").
 
@@ -261,7 +260,12 @@ def accelerator(name: str) -> Accelerator:
     if len(wanted) != 1:
         choice = ", ".join(wanted or accelerators())
         raise ValueError(f"an accelerator must be one of the table; got {name!r}. Choose one of {choice}.")
-    mine = [row for row in rows(TABLE) if row["accelerator"] == wanted[0]]
+    return _load(wanted[0])
+
+
+@cache
+def _load(name: str) -> Accelerator:
+    mine = [row for row in rows(TABLE) if row["accelerator"] == name]
     numbers = {row["quantity"]: _number(row) for row in mine if not row["quantity"].startswith("peak ")}
     peaks = {
         row["quantity"].removeprefix("peak "): _peak(row)
@@ -273,7 +277,7 @@ def accelerator(name: str) -> Accelerator:
         row["quantity"]: f"{cited[row['source']]} ({row['confidence']})" for row in mine if row["source"]
     }
     known: dict[str, Any] = {key: value for key, value in numbers.items() if value is not None}
-    return Accelerator(name=wanted[0], peaks=peaks, sources=sources, **known)
+    return Accelerator(name=name, peaks=peaks, sources=sources, **known)
 
 
 def _number(row: dict[str, str]) -> float | None:
