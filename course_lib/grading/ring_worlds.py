@@ -1,0 +1,191 @@
+"""Worlds of lab 02, as the judge sees them: who is in which group, who holds what, and what was sent.
+
+Shared by the verdicts on collectives made of sends and receives. Sizes are in elements of float64. A tensor
+of S elements is cut into n chunks as `torch.tensor_split` (and `np.array_split`) cuts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from course_lib.comm.trace import Launch, RankTrace, Wait
+from course_lib.grading.exercise import Array, Case, Part, RankData, rng
+
+ITEM_BYTES = 8
+_COLLECTIVES = "all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter"
+CLOSED = (
+    "course_lib.comm.collectives",
+    "course_lib.comm.p2p",
+    *(f"torch:collectives:{name}" for name in _COLLECTIVES.split()),
+)
+
+
+def world(
+    world_size: int, seed: int, shape: Sequence[int], groups: Sequence[Sequence[int]] = (), **params: Any
+) -> Case:
+    """Return a case whose ranks hold tensors of `shape`; `groups` (none: the world) work side by side."""
+    size = f"{prod(shape):,} elements" if len(shape) == 1 else " x ".join(map(str, shape)) + " elements"
+    who = f"{world_size} rank{'s' * (world_size > 1)}"
+    among = f", group{'s' * (len(groups) > 1)} {' and '.join(map(str, groups))}" if groups else ""
+    at = f", root {params['root']}" if "root" in params else ""
+    return Case(
+        world_size=world_size,
+        seed=seed,
+        params={"shape": list(shape), "groups": [list(g) for g in groups], **params},
+        label=f"{who}{among}{at}, {size}",
+    )
+
+
+def members(case: Case, rank: int) -> list[int]:
+    """Global ranks of the group of `rank`; empty if it is in none."""
+    groups = case.params["groups"] or [list(range(case.world_size))]
+    return next((list(group) for group in groups if rank in group), [])
+
+
+def held(case: Case, rank: int) -> Array:
+    """The tensor `rank` starts with: rank-distinct, of order one."""
+    return np.asarray(rng(case, rank).standard_normal(case.params["shape"]))
+
+
+def total(case: Case, rank: int) -> Array:
+    """The sum of the tensors of the group of `rank`; its own if it is in none."""
+    ring = members(case, rank) or [rank]
+    return np.asarray(np.sum([held(case, r) for r in ring], axis=0))
+
+
+def chunk_of(full: Array, place: int, n: int) -> Array:
+    """Chunk `place` of n, 1-D."""
+    return np.array_split(full.reshape(-1), n)[place]
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+# ---- what was sent
+
+
+def sends(trace: RankTrace) -> list[Launch]:
+    """Messages that carry data."""
+    return [call for call in trace.launches("send") if call.bytes_]
+
+
+def sent_elements(trace: RankTrace) -> float:
+    """Elements of float64 sent, all messages together."""
+    return sum(call.bytes_ for call in sends(trace)) / ITEM_BYTES
+
+
+def messages_at_most(
+    case: Case, got: Sequence[RankData], *, numel: int, mistakes: Sequence[tuple[float, str]] = ()
+) -> Part:
+    """Each member of a group of n sends at most n-1 messages of at most ceil(numel/n) elements each.
+
+    mistakes: (elements a rank sends by it, words), named if they explain the total.
+    """
+    most = 0
+    for rank, data in enumerate(got):
+        n = len(members(case, rank)) or 1
+        bound = ceil_div(numel, n)
+        most = max(most, bound)
+        sizes = [call.bytes_ / ITEM_BYTES for call in sends(data.traced)]
+        if len(sizes) <= n - 1 and all(size <= bound for size in sizes):
+            continue
+        text = (
+            f"rank {rank} may send {n - 1} messages of at most ceil({numel:,}/{n}) = {bound:,} elements; "
+            f"it sent {len(sizes)} of {max(sizes):,.0f}"
+            + (" and fewer" if len(set(sizes)) > 1 else "")
+            + f", together {sum(sizes):,.0f} elements{_ratio(sum(sizes), (n - 1) * bound)}."
+        )
+        return Part("bytes", False, text + named(sum(sizes), mistakes, n, numel))
+    return Part("bytes", True, f"at most n-1 messages of at most {most:,} elements a rank")
+
+
+def named(seen: float, mistakes: Sequence[tuple[float, str]], n: int, numel: int) -> str:
+    """The words of the first mistake by which a rank would send what it sent."""
+    slack = 2.0 * n + 1e-9 * numel  # chunks are uneven by one element
+    return next((f" {words}" for elements, words in mistakes if abs(seen - elements) <= slack), "")
+
+
+def _ratio(seen: float, bound: float) -> str:
+    return f" ({seen / bound:.1f}x the bytes of a ring)" if bound and seen > bound else ""
+
+
+# ---- rounds of a one-port machine
+
+
+@dataclass
+class Message:
+    """One message, and the round in which it travels."""
+
+    src: int
+    dst: int
+    round_: int
+    after: Message | None = None  # the message that had to come before
+
+    def chain(self) -> list[Message]:
+        """This message and those it had to wait for, the first one first."""
+        return [*(self.after.chain() if self.after else []), self]
+
+
+@dataclass
+class _Cursor:
+    """How far a rank has been read."""
+
+    events: list[Launch | Wait]
+    at: int = 0
+    last_sent: Message | None = None
+    last_received: Message | None = None
+    receives: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # launch id -> key
+
+
+def rounds(traces: Sequence[RankTrace]) -> list[Message]:
+    """Return all messages with the earliest round of each, if a rank sends one message a round.
+
+    A message can leave one round after the previous one of its sender, and one round after everything the
+    sender had waited for when it was launched. No measured time is used.
+    """
+    cursors = [_Cursor([e for e in t.events if isinstance(e, Launch | Wait)]) for t in traces]
+    found: dict[tuple[Any, ...], Message] = {}
+    moved = True
+    while moved:
+        moved = False
+        for rank, cursor in enumerate(cursors):
+            while cursor.at < len(cursor.events) and _read(rank, cursor, found):
+                cursor.at += 1
+                moved = True
+    return list(found.values())
+
+
+def _read(rank: int, cursor: _Cursor, found: dict[tuple[Any, ...], Message]) -> bool:
+    """Take one event; False if it waits for a message whose round is not known yet."""
+    event = cursor.events[cursor.at]
+    if isinstance(event, Wait):
+        key = cursor.receives.get(event.launch_id)
+        message = _match(key, found) if key else None
+        if key and message is None:
+            return False
+        if message and (cursor.last_received is None or message.round_ > cursor.last_received.round_):
+            cursor.last_received = message
+    elif event.op == "recv":
+        cursor.receives[event.id] = (event.group, event.src, rank, event.tag, event.ordinal)
+    elif event.op == "send":
+        before = [m for m in (cursor.last_received, cursor.last_sent) if m is not None]
+        after = max(before, key=lambda m: m.round_, default=None)
+        message = Message(rank, event.dst or 0, (after.round_ if after else 0) + 1, after)
+        found[event.group, rank, event.dst, event.tag, event.ordinal] = message
+        cursor.last_sent = message
+    return True
+
+
+def _match(key: tuple[Any, ...], found: dict[tuple[Any, ...], Message]) -> Message | None:
+    """The message a receive got; one from any source takes the latest that was sent to it."""
+    if key[1] is not None:
+        return found.get(key)
+    group, _, dst, tag, _ = key
+    return next((m for k, m in found.items() if (k[0], k[2], k[3]) == (group, dst, tag)), None)
