@@ -12,6 +12,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import textwrap
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -19,10 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import nbformat
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from course_lib import grading
 from course_lib.staff import build
 from course_lib.staff.gradebook import Course
 from course_lib.staff.source import Catalog, notebook_of
@@ -59,22 +62,22 @@ SUBMISSIONS = (
         student="never_overlaps",
         story="buckets are reduced only after backward",
         exercise="bucketed_ddp",
-        wrong="never overlaps",
+        wrong="buckets are sent after backward, nothing overlaps",
         loses=frozenset({"order"}),
     ),
     Submission(
         student="sums",
         story="gradients are summed, not averaged",
         exercise="naive_ddp",
-        wrong="sums",
+        wrong="sums instead of averaging",
         loses=frozenset({"values", "bytes"}),
-        gate="values",
+        gate="gradients",
     ),
     Submission(
         student="hangs",
-        story="one rank skips a collective",
+        story="one rank never joins the others' all_reduce",
         exercise="naive_ddp",
-        wrong="skips on one rank",
+        wrong="one rank never synchronises",
         loses=frozenset({"values", "bytes"}),
         gate="terminates",
     ),
@@ -133,7 +136,7 @@ def command(root: Path, console: Console) -> int:
     problems = [problem for one in graded for problem in one.problems()]
     for problem in problems:
         console.print(f"WRONG  {problem}", markup=False, highlight=False, soft_wrap=True)
-    verdict = "every submission got what it deserves" if not problems else f"{len(problems)} scores are wrong"
+    verdict = f"{len(problems)} scores are wrong" if problems else "every submission got what it deserves"
     console.print(f"\n{verdict} ({time.perf_counter() - start:.0f} s)", highlight=False)
     return int(bool(problems))
 
@@ -186,34 +189,36 @@ def autograde(root: Path, lab: str, submission: Submission) -> Graded:
 
 def report(graded: list[Graded], root: Path, console: Console) -> None:
     """Print scores by part, the feedback pages and the diagnosis of each lost part."""
-    table = Table(title=f"Lab {LAB}: points from nbgrader's gradebook")
-    table.add_column("exercise")
-    table.add_column("part")
+    table = Table(title=f"Lab {LAB}: points in nbgrader's gradebook", box=SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("exercise", no_wrap=True)
+    table.add_column("part", no_wrap=True)
     for one in graded:
-        table.add_column(one.submission.student, justify="right")
-    for exercise, part in _rows(graded):
-        table.add_row(exercise, part, *(_mark(one.cells.get(exercise), part) for one in graded))
+        table.add_column(one.submission.student, justify="right", no_wrap=True)
+    for exercise in grading.exercises(LAB):
+        for row, part in enumerate(exercise.parts):
+            name = "" if row else exercise.id + (" (bonus)" if exercise.bonus else "")
+            table.add_row(name, part, *(_mark(one.cells.get(exercise.id), part) for one in graded))
     table.add_section()
     table.add_row("total", "", *(f"{sum(one.scores.values()):g}" for one in graded))
     table.add_row("seconds", "", *(f"{one.seconds:.0f}" for one in graded))
     console.print(table)
     for one in graded:
-        console.print(f"\n{one.submission.student}: {one.submission.story}", style="bold", highlight=False)
-        console.print(f"  feedback: {one.feedback.relative_to(root)}", highlight=False, soft_wrap=True)
-        for cell in one.cells.values():
-            if cell.lost() or cell.errors:
-                console.print(f"  {cell.exercise}: {cell.message()}", markup=False, highlight=False)
+        _report_one(one, root, console)
 
 
-def _rows(graded: list[Graded]) -> list[tuple[str, str]]:
-    rows: dict[tuple[str, str], None] = {}
-    for one in graded:
-        rows |= {(exercise, part): None for exercise, cell in one.cells.items() for part in cell.parts()}
-    return sorted(rows, key=lambda row: [exercise for exercise, _ in rows].index(row[0]))
+def _report_one(one: Graded, root: Path, console: Console) -> None:
+    console.print(f"\n{one.submission.student}: {one.submission.story}", style="bold", highlight=False)
+    console.print(f"  feedback: {one.feedback.relative_to(root)}", highlight=False, soft_wrap=True)
+    for cell in one.cells.values():
+        if cell.lost() or cell.errors:
+            text = f"{cell.exercise}: {cell.message()}"
+            for line in text.splitlines():
+                wrapped = textwrap.fill(line, 100, initial_indent="  ", subsequent_indent="    ")
+                console.print(wrapped, markup=False, highlight=False, soft_wrap=True)
 
 
 def _mark(cell: GradedCell | None, part: str) -> str:
     if cell is None or part not in cell.parts():
-        return "no verdict"
+        return "[red]none[/red]"
     points, most = cell.parts()[part]
     return f"{points:g}/{most:g}" if points >= most else f"[red]{points:g}/{most:g}[/red]"

@@ -60,7 +60,7 @@ class Course:
         (root / "grading").mkdir(parents=True, exist_ok=True)
         self.root = root
         self.api = NbGraderAPI(config=course_config(root))
-        self.api.log_level = "WARNING"
+        self.api.log_level = "WARN"
 
     def release(self, lab: str) -> Path:
         """Make the student release of `lab` and enter its graded cells into the gradebook."""
