@@ -1,0 +1,103 @@
+"""Each lab's notebook against its grader, without a gradebook: full marks, none, and exactly what is wrong.
+
+The notebooks are cut to imports, answers and locked cells: the text between them is run by `course build`.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbgrader.utils import determine_grade
+
+from course_lib import grading
+from course_lib.staff import build, zoo
+from course_lib.staff.source import notebook_of
+from course_lib.staff.submissions import answer_cells, graded_cells
+
+ROOT = Path(__file__).resolve().parents[2]
+LABS = build.labs(ROOT)
+pytestmark = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+
+
+def essential(lab: build.Lab) -> nbformat.NotebookNode:
+    """Return the lab's source notebook without what is neither import nor answer nor graded."""
+    notebook = notebook_of(lab.source, grading)
+    notebook.cells = [cell for cell in notebook.cells if "nbgrader" in cell.metadata or _imports(cell)]
+    return notebook
+
+
+def _imports(cell: Any) -> bool:
+    if cell.cell_type != "code":
+        return False
+    body = ast.parse(cell.source).body
+    return bool(body) and all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in body)
+
+
+def run(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Run a copy as nbgrader does: on past errors."""
+    ran = copy.deepcopy(notebook)
+    with tempfile.TemporaryDirectory() as folder:
+        NotebookClient(
+            ran, timeout=300, allow_errors=True, resources={"metadata": {"path": folder}}
+        ).execute()
+    return ran
+
+
+def grades(ran: nbformat.NotebookNode) -> dict[str, tuple[float, float]]:
+    """Return {exercise: (score, maximum)} as nbgrader reads them from the outputs."""
+    graded = [cell for cell in ran.cells if cell.metadata.get("nbgrader", {}).get("grade")]
+    return {cell.metadata.nbgrader.grade_id.removeprefix("test_"): determine_grade(cell) for cell in graded}
+
+
+def with_answers(notebook: nbformat.NotebookNode, answers: Mapping[str, str]) -> nbformat.NotebookNode:
+    filled = copy.deepcopy(notebook)
+    for exercise, text in answers.items():
+        answer_cells(filled)[exercise].source = text
+    return filled
+
+
+def test_the_reference_gets_full_marks(lab: build.Lab) -> None:
+    got = grades(run(essential(lab)))
+    assert got == {exercise.id: (exercise.max_score,) * 2 for exercise in grading.exercises(lab.name)}
+
+
+def test_every_stub_gets_nothing_and_is_named(lab: build.Lab) -> None:
+    notebook = essential(lab)
+    stubs = nbformat.reads(build.release_text(notebook, lab.name), as_version=4)
+    texts = {exercise: cell.source for exercise, cell in answer_cells(stubs).items()}
+    ran = run(with_answers(notebook, texts))
+    assert {score for score, _ in grades(ran).values()} == {0.0}
+    for exercise, cell in graded_cells(ran).items():
+        assert not cell.errors
+        assert exercise in cell.message()
+        assert "not written" in cell.message()
+
+
+def test_each_wrong_answer_loses_exactly_its_parts(lab: build.Lab) -> None:
+    wrong = {exercise.id: _one_wrong(exercise) for exercise in grading.exercises(lab.name)}
+    texts = {exercise: "\n\n".join(answer.cells) for exercise, answer in wrong.items()}
+    cells = graded_cells(run(with_answers(essential(lab), texts)))
+    for exercise, answer in wrong.items():
+        lost = {part for _, part in cells[exercise].lost()}
+        everything = set(grading.get(exercise).parts)
+        gated = answer.loses == ("values",) and not grading.get(exercise).numeric
+        assert lost == (everything if gated else set(answer.loses)), f"{exercise}: {answer.name}"
+
+
+def _one_wrong(exercise: grading.Exercise) -> zoo.Answer:
+    """Return the first wrong answer that keeps some part, or the first one."""
+    answers = [answer for answer in zoo.load_answers(zoo.zoo_path(ROOT, exercise), exercise) if answer.loses]
+    partial = [
+        answer
+        for answer in answers
+        if answer.loses != ("values",) and len(answer.loses) < len(exercise.parts)
+    ]
+    return (partial or answers)[0]
