@@ -9,8 +9,8 @@ optimizer    in the state of a `torch.optim.Optimizer`
 activations  made in the forward pass (or recomputed) and still alive when backward begins
 other        everything else: inputs, buffers, temporaries, communication buckets that are no `.grad`
 
-A storage that a communication thread may be the last to hold has no certain time of death; its end is booked
-at the next wait or mark, so that the same program gives the same trace.
+When a communication thread happens to be the last to let go of a storage, the program let go earlier, at a
+moment nobody saw: the end is booked at the last wait for its communication.
 """
 
 import threading
@@ -28,13 +28,14 @@ PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, OTHER = range(5)
 class TrackedStorage(weakref.ref[torch.UntypedStorage]):
     """A weak reference to a storage with what the trace knows about it."""
 
-    __slots__ = ("bytes_", "category", "id", "is_shared_with_comm", "key", "may_be_activation")
+    __slots__ = ("bytes_", "category", "id", "is_shared_with_comm", "key", "may_be_activation", "waited_at")
     id: int
     key: int  # address of the storage object, unique while it lives
     bytes_: int
     category: int
     may_be_activation: bool
     is_shared_with_comm: bool
+    waited_at: int  # position in the trace after the last wait for its communication; -1: not waited for
 
 
 class MemoryTracker:
@@ -44,14 +45,16 @@ class MemoryTracker:
     """
 
     def __init__(
-        self, on_alloc: Callable[[TrackedStorage, bool], None], on_free: Callable[[TrackedStorage], None]
+        self,
+        on_alloc: Callable[[TrackedStorage, bool], None],
+        on_free: Callable[[TrackedStorage, bool], None],
     ) -> None:
         self.storages: list[TrackedStorage] = []  # all, by id
         self.is_backward = False
         self._live: dict[int, TrackedStorage] = {}
         self._parameters: dict[int, weakref.ref[Parameter]] = {}
         self._recomputed: list[TrackedStorage] = []
-        self._unbooked: list[TrackedStorage] = []  # dead; booked at the next wait
+        self._unbooked: list[TrackedStorage] = []  # freed by another thread
         self._thread = threading.get_ident()
         self._on_alloc, self._on_free = on_alloc, on_free
 
@@ -96,7 +99,7 @@ class MemoryTracker:
         record.id, record.key = len(self.storages), storage._cdata
         record.bytes_, record.category = storage.nbytes(), OTHER
         record.may_be_activation = is_new
-        record.is_shared_with_comm = False
+        record.is_shared_with_comm, record.waited_at = False, -1
         self.storages.append(record)
         self._live[record.key] = record
         if self.is_backward:
@@ -117,16 +120,16 @@ class MemoryTracker:
     def _died(self, record: weakref.ref[torch.UntypedStorage]) -> None:
         assert isinstance(record, TrackedStorage)
         self._live.pop(record.key, None)
-        if record.is_shared_with_comm or threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread:
             self._unbooked.append(record)
         else:
-            self._on_free(record)
+            self._on_free(record, False)
 
     def book_late_frees(self) -> None:
-        """Book the storages that died since the last wait, in order of their allocation."""
+        """Book the storages that communication threads freed since the last call, in order of allocation."""
         dead, self._unbooked = self._unbooked, []
         for record in sorted(dead, key=lambda r: r.id):
-            self._on_free(record)
+            self._on_free(record, True)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Book a storage that was resized in place as freed and, if not empty, allocated anew."""
@@ -134,7 +137,7 @@ class MemoryTracker:
         num_bytes = storage.nbytes()
         if record is None or record.bytes_ == num_bytes:
             return
-        self._on_free(record)
+        self._on_free(record, False)
         del self._live[record.key]
         again = self._register(storage, is_new=record.may_be_activation)
         again.category = record.category
@@ -142,10 +145,12 @@ class MemoryTracker:
 
     # ---- categories
 
-    def share_with_comm(self, values: Any) -> None:
-        """Note that a communication thread will hold these tensors."""
-        for tensor in tensors_in(values):
-            self.see(tensor, is_new=False).is_shared_with_comm = True
+    def share_with_comm(self, values: Any) -> list[TrackedStorage]:
+        """Note that a communication thread will hold these tensors; return their records."""
+        records = [self.see(tensor, is_new=False) for tensor in tensors_in(values)]
+        for record in records:
+            record.is_shared_with_comm, record.waited_at = True, -1
+        return records
 
     def tag(self, tensor: torch.Tensor, category: int) -> None:
         """Put the tensor's storage into `category`, unless an earlier category applies already."""

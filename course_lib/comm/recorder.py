@@ -216,6 +216,8 @@ class Recorder(Listener):
 
     def _free(self, record: TrackedStorage, is_late: bool) -> None:
         if not is_late or record.waited_at < 0:
+            if self._end_s:
+                return  # after the trace
             self._rows.append(("free", _now_s(), record.id, record.bytes_))
             return
         _, wait_s, duration_s, *_ = self._rows[record.waited_at - 1]
@@ -263,6 +265,7 @@ class Recorder(Listener):
 
     def to_plain(self) -> dict[str, Any]:
         """Return the rank's trace as JSON-able data; `RankTrace.from_plain` reads it."""
+        self.memory.book_late_frees()
         live_bytes = 0
         events: list[trace.Event] = []
         for row in self._rows_in_order():

@@ -213,13 +213,14 @@ class RankTrace:
     def canonical(self) -> list[tuple[Any, ...]]:
         """Return the events without times and source lines: equal for runs of the same program.
 
-        Late frees are left out: when a communication thread lets go of a storage is not the program's doing.
+        Ends of storages that communication held are left out: whether the program or a communication thread
+        is the last to let go is chance.
         """
         skipped = {"t_s", "duration_s", "site", "live_bytes", "existed"}
         return [
             (KIND_NAMES[type(e)], *(getattr(e, f) for f in FIELDS[KIND_NAMES[type(e)]] if f not in skipped))
             for e in self.events
-            if not (isinstance(e, Free) and e.is_late)
+            if not (isinstance(e, Free) and e.is_shared)
         ]
 
 

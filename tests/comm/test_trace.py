@@ -164,6 +164,36 @@ def test_point_to_point_groups_and_bytes() -> None:
     assert all(c.id in waited for c in rank.launches("all_reduce"))
 
 
+def gather_and_drop() -> None:
+    """Gather a unit, use it, drop it; then the next one."""
+    shard = torch.ones(1000)
+    for _ in range(10):
+        full = torch.empty(1000 * dist.get_world_size())
+        work = dist.all_gather_into_tensor(full, shard, async_op=True)
+        work.wait()
+        full[:10].sum()
+        del full, work
+
+
+def gather_and_keep() -> None:
+    """Drop each unit only after the next has arrived."""
+    previous, shard = None, torch.ones(1000)
+    for _ in range(10):
+        full = torch.empty(1000 * dist.get_world_size())
+        dist.all_gather_into_tensor(full, shard)
+        full[:10].sum()
+        previous = full
+    assert previous is not None
+
+
+def test_communication_buffers_count_until_the_program_drops_them() -> None:
+    unit = 4 * 4000
+    for program, units in ((gather_and_drop, 1), (gather_and_keep, 2)):
+        for _ in range(3):
+            trace = run_ranks(program, 4, trace=True).trace
+            assert {round(r.peak_bytes() / unit, 1) for r in trace.ranks} == {units + 0.3}
+
+
 def test_world_of_one_and_marks_without_a_trace() -> None:
     mark("nothing happens")
     result = run_ranks(lambda: mark("only"), 1, trace=True)
