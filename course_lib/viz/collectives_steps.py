@@ -1,0 +1,238 @@
+"""Ring and tree step by step, and what they cost by message size: the pictures of lab 02.
+
+A step is plain data (who holds which contributions, which chunks have just moved), made without ranks; the
+figures only draw it. `step_through` is the same with a slider, where ipywidgets is installed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from course_lib.viz import style
+
+
+@dataclass(frozen=True)
+class RingStep:
+    """The chunks of all ranks after a step.
+
+    holds[rank][chunk]: how many ranks' contributions are in it; moved: the (rank, chunk) just received.
+    """
+
+    title: str
+    holds: tuple[tuple[int, ...], ...]
+    moved: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class TreeRound:
+    """One round of a broadcast: which ranks have the tensor before it, and who sends to whom."""
+
+    before: frozenset[int]
+    sends: tuple[tuple[int, int], ...]
+
+
+def ring_steps(n: int) -> list[RingStep]:
+    """Return the start and the 2(n-1) steps of a ring all_reduce on n ranks.
+
+    Raises: ValueError for n < 1.
+    """
+    if n < 1:
+        raise ValueError(f"a ring must have at least 1 rank; got {n}. Ask for n >= 1.")
+    holds = [[1] * n for _ in range(n)]
+    steps = [RingStep("start", _frozen(holds), ())]
+    for step in range(1, n):  # rank r receives the partial sum of chunk r - 1 - step
+        moved = [(rank, (rank - 1 - step) % n) for rank in range(n)]
+        for rank, chunk in moved:
+            holds[rank][chunk] = step + 1
+        steps.append(RingStep(f"reduce_scatter {step}", _frozen(holds), tuple(moved)))
+    for step in range(1, n):  # rank r receives the finished chunk r - step
+        moved = [(rank, (rank - step) % n) for rank in range(n)]
+        for rank, chunk in moved:
+            holds[rank][chunk] = n
+        steps.append(RingStep(f"all_gather {step}", _frozen(holds), tuple(moved)))
+    return steps
+
+
+def _frozen(holds: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in holds)
+
+
+def tree_rounds(n: int, root: int = 0) -> list[TreeRound]:
+    """Return the ceil(log2 n) rounds of a binomial broadcast.
+
+    Raises: ValueError for a root that is no rank.
+    """
+    if not 0 <= root < n:
+        raise ValueError(f"root must be one of {n} ranks; got {root}. Choose 0 to {n - 1}.")
+    found, span = [], 1
+    while span < n:
+        sends = [(p, p + span) for p in range(span) if p + span < n]
+        before = frozenset((p + root) % n for p in range(span))
+        found.append(TreeRound(before, tuple(((a + root) % n, (b + root) % n) for a, b in sends)))
+        span *= 2
+    return found
+
+
+# ---- figures
+
+
+def draw_ring(n: int = 4) -> Figure:
+    """Draw every step of a ring all_reduce: reduce_scatter above, all_gather below."""
+    steps = ring_steps(n)
+    rows = [steps[:n], [steps[n - 1], *steps[n:]]] if n > 1 else [steps]
+    with style.course_style():
+        figure = style.new_figure(2.6 * n, 2.7 * len(rows))
+        grid = figure.subplots(len(rows), n, squeeze=False)
+        for row, (axes, shown) in enumerate(zip(grid, rows, strict=True)):
+            for i, (ax, step) in enumerate(zip(axes, shown, strict=True)):
+                again = row == 1 and i == 0
+                _draw_ring_step(ax, step, n, title="all_gather starts" if again else None, arrows=not again)
+    return figure
+
+
+def _draw_ring_step(ax: Axes, step: RingStep, n: int, *, title: str | None, arrows: bool) -> None:
+    moved = set(step.moved) if arrows else set()
+    for rank in range(n):
+        for chunk in range(n):
+            count = step.holds[rank][chunk]
+            done = count == n
+            color = style.GREEN if done else style.BLUE
+            box = Rectangle((rank + 0.08, chunk + 0.12), 0.84, 0.76)
+            box.set(facecolor=color, alpha=0.9 if done else 0.12 + 0.6 * (count - 1) / n, edgecolor="none")
+            ax.add_patch(box)
+            ax.text(
+                rank + 0.5,
+                chunk + 0.5,
+                str(count),
+                ha="center",
+                va="center",
+                fontsize=9,
+                color="white" if done else style.INK,
+            )
+            if (rank, chunk) in moved:
+                frame = Rectangle((rank + 0.08, chunk + 0.12), 0.84, 0.76)
+                frame.set(facecolor="none", edgecolor=style.ORANGE, linewidth=2)
+                ax.add_patch(frame)
+                _draw_hop(ax, rank, chunk, n)
+    ax.set(xlim=(-0.45, n + 0.05), ylim=(n, 0), title=title or step.title)
+    ax.set_xticks([r + 0.5 for r in range(n)], [f"rank {r}" for r in range(n)], fontsize=8)
+    ax.set_yticks([c + 0.5 for c in range(n)], [f"chunk {c}" for c in range(n)], fontsize=8)
+    ax.tick_params(length=0)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_visible(False)
+
+
+def _draw_hop(ax: Axes, rank: int, chunk: int, n: int) -> None:
+    """An arrow into a cell from the rank before; rank 0 gets it from the far end."""
+    start = rank - 0.28 if rank else -0.4
+    arrow = FancyArrowPatch((start, chunk + 0.5), (rank + 0.16, chunk + 0.5), arrowstyle="-|>")
+    arrow.set(mutation_scale=11, color=style.ORANGE, linewidth=1.8, clip_on=False)
+    ax.add_patch(arrow)
+    if rank == 0 and n > 2:
+        ax.text(-0.1, chunk + 0.22, str(n - 1), ha="center", fontsize=7, color=style.ORANGE)
+
+
+def draw_tree(n: int = 8, root: int = 0) -> Figure:
+    """Draw a binomial broadcast: ranks down, rounds to the right, filled = has the tensor."""
+    found = tree_rounds(n, root)
+    with style.course_style():
+        figure = style.new_figure(1.6 + 1.9 * (len(found) + 1), 0.9 + 0.36 * n)
+        _draw_rounds(figure.subplots(), found, n, root, upto=len(found))
+    return figure
+
+
+def _draw_rounds(ax: Axes, found: Sequence[TreeRound], n: int, root: int, *, upto: int) -> None:
+    have = {root}
+    for i in range(upto + 1):
+        if i:
+            have |= {to for _, to in found[i - 1].sends}
+        for rank in range(n):
+            filled = rank in have
+            ax.scatter(
+                i, rank, s=130, color=style.BLUE if filled else style.CARD, edgecolor=style.MUTED, zorder=3
+            )
+    for i, round_ in enumerate(found[:upto]):
+        for source, to in round_.sends:
+            arrow = FancyArrowPatch((i, source), (i + 1, to), arrowstyle="-|>", shrinkA=7, shrinkB=7)
+            arrow.set(mutation_scale=12, color=style.ORANGE, linewidth=1.8)
+            ax.add_patch(arrow)
+    words = ["start", *(f"after round {i}" for i in range(1, len(found) + 1))]
+    ax.set_xticks(range(len(words)), words)
+    ax.set_yticks(range(n), [f"rank {r}" + (" (root)" if r == root else "") for r in range(n)])
+    ax.set(xlim=(-0.4, len(found) + 0.4), ylim=(n - 0.4, -0.6), title=f"broadcast to {n} ranks")
+    ax.tick_params(length=0)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_visible(False)
+
+
+def draw_times(
+    sizes_bytes: Sequence[float],
+    curves: Mapping[str, Sequence[float]],
+    *,
+    crossover_bytes: float | None = None,
+    title: str = "",
+) -> Figure:
+    """Draw seconds against message size, both logarithmic, one line a name of `curves`."""
+    with style.course_style():
+        figure = style.new_figure(7.6, 3.8)
+        ax = figure.subplots()
+        for name, seconds in curves.items():
+            ax.loglog(sizes_bytes, seconds, "o-" if len(sizes_bytes) <= 12 else "-", label=name, markersize=4)
+        if crossover_bytes:
+            ax.axvline(crossover_bytes, color=style.MUTED, linestyle=":", linewidth=1.2)
+            ax.text(
+                crossover_bytes,
+                1.01,
+                f"{_size(crossover_bytes)}",
+                transform=ax.get_xaxis_transform(),
+                ha="center",
+                va="bottom",
+                fontsize=9,
+                color=style.MUTED,
+            )
+        ax.set(xlabel="message size", ylabel="seconds", title=title)
+        ticks = [10.0**e for e in range(13) if sizes_bytes[0] <= 10.0**e <= sizes_bytes[-1]]
+        ax.set_xticks(ticks, [_size(t) for t in ticks])
+        ax.grid(True, which="major")
+        ax.legend()
+    return figure
+
+
+def _size(size_bytes: float) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.3g} {unit}"
+    return f"{size_bytes:.3g} B"
+
+
+def step_through(what: str = "ring", n: int = 4) -> Any:
+    """Show "ring" or "tree" with a slider over its steps; the whole figure where ipywidgets is missing.
+
+    Raises: ValueError for another word.
+    """
+    if what not in ("ring", "tree"):
+        raise ValueError(f'what must be "ring" or "tree"; got {what!r}. Choose one.')
+    try:
+        import ipywidgets  # type: ignore[import-untyped]
+    except ImportError:
+        return draw_ring(n) if what == "ring" else draw_tree(n)
+    last = len(ring_steps(n)) - 1 if what == "ring" else len(tree_rounds(n))
+    slider = ipywidgets.IntSlider(value=0, min=0, max=last, description="step")
+    return ipywidgets.interactive(lambda step: draw_step(what, n, step), step=slider)
+
+
+def draw_step(what: str, n: int, step: int) -> Figure:
+    """Draw one step of a ring, or a tree up to one round."""
+    with style.course_style():
+        if what == "ring":
+            figure = style.new_figure(0.9 * n + 0.8, 0.8 * n + 0.8)
+            _draw_ring_step(figure.subplots(), ring_steps(n)[step], n, title=None, arrows=True)
+        else:
+            rounds = tree_rounds(n)
+            figure = style.new_figure(1.6 + 1.9 * (len(rounds) + 1), 0.9 + 0.36 * n)
+            _draw_rounds(figure.subplots(), rounds, n, 0, upto=step)
+    return figure
