@@ -31,7 +31,7 @@ _NEVER_READ_SELF = {"copy_", "zero_", "fill_", "uniform_", "normal_", "random_",
 _READ_ROWS_ONLY = {"embedding", "gather", "index_select", "index", "take"}
 _NO_DATA = {"_unsafe_view", "_reshape_alias", "lift_fresh", "resize_", "set_", "empty_strided"}
 _GRADIENT_MAKERS = {"detach", "clone", "new_empty_strided", "empty_strided", "empty_like"}
-_RELEASE_S = 20e-6
+_RELEASE_S, _SETTLE_S = 20e-6, 1e-3  # for a communication thread to let go of its tensors
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
 _autograd: Any = torch.autograd
 _now_s = time.perf_counter
@@ -76,6 +76,7 @@ class Recorder(Listener):
 
     def __exit__(self, *_: object) -> None:
         trace.marker = None
+        time.sleep(_SETTLE_S)
         self.memory.sample_gradients()
         self.memory.book_late_frees()
         self._end_s = _now_s()
@@ -200,7 +201,7 @@ class Recorder(Listener):
 
     def wait_end(self, call: CommCall) -> None:
         now_s = _now_s()
-        time.sleep(_RELEASE_S)  # the communication thread lets go of its tensors just after the wait
+        time.sleep(_RELEASE_S)
         self._rows.append(("wait", self._wait_s, now_s - self._wait_s, call.id, self._phase))
         for record in self._in_flight.pop(call.id, ()):
             record.waited_at = len(self._rows)
@@ -256,6 +257,7 @@ class Recorder(Listener):
 
     def mark(self, name: str) -> None:
         """Record a point of the program, with what is alive after a garbage collection."""
+        time.sleep(_SETTLE_S)
         gc.collect()
         self.memory.sample_gradients()
         self.memory.book_late_frees()
