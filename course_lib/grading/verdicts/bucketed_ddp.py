@@ -31,9 +31,8 @@ EXERCISE = Exercise(
     graded="Values as for NaiveDDP, and parameters that some ranks or no rank uses (they count as zero "
     "there). Bytes: the constructor puts at most the model once into collectives; a step launches exactly "
     "one all_reduce a bucket, of its bytes by the packing rule, and nothing else. Order, where all "
-    "parameters are used: when the last gradient (the first layer's) is ready, only its own bucket and "
-    "those packed after it may be left to launch, at least one bucket has left, and none was waited for. "
-    "One rank alone may skip all of it.",
+    "parameters are used: when the last gradient (the first layer's) is ready, every bucket packed before "
+    "its own has been launched, and none was waited for. One rank alone may skip all of it.",
     closed=(
         "course_lib.parallel",
         "course_lib.grading.programs.accumulate",
@@ -115,11 +114,12 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     model = ToyNet(**case.params["model"])
     sizes = [nbytes([p]) for p in trainable(model)]
     buckets = pack(sizes, case.params["bucket_bytes"])
-    parts = [_bytes(got, nbytes(toy_tensors(model).values()), [sum(sizes[i] for i in b) for b in buckets])]
+    bucket_sizes = [sum(sizes[i] for i in bucket) for bucket in buckets]
+    parts = [_bytes(got, nbytes(toy_tensors(model).values()), bucket_sizes)]
     first_layer = next(i for i, p in enumerate(trainable(model)) if p is model.embed.weight)
-    early = next(i for i, bucket in enumerate(buckets) if first_layer in bucket)
-    if case.world_size > 1 and early > 0 and model.unused is None:
-        parts.append(_order(got, len(buckets) - early))
+    own = next(i for i, bucket in enumerate(buckets) if first_layer in bucket)
+    if case.world_size > 1 and own > 0 and model.unused is None:
+        parts.append(_order(got, bucket_sizes[:own], len(buckets) - own))
     return parts
 
 
@@ -151,31 +151,35 @@ def _list(sizes: Sequence[int]) -> str:
     return shown + (", ..." if len(sizes) > 8 else "") if sizes else "0"
 
 
-def _order(got: list[RankData], late: int) -> Part:
-    """`late`: how many buckets may still have to be launched when the last gradient is ready."""
-    early = 0
+def _order(got: list[RankData], early: list[int], late: int) -> Part:
+    """`early`: bytes of the buckets before the last gradient's own; `late`: how many buckets are left then.
+
+    Either is enough, so that wrong packing or a needless call costs the bytes part and not this one.
+    """
+    launched = 0
     for rank, data in enumerate(got):
         for step in range(NUM_STEPS):
             events = events_between(data.traced, f"step {step} begins", f"step {step} synchronised")
             before = events[: _last_gradient(events)]
-            ids = {call.id for call in collectives(events)}
-            waited = sum(isinstance(e, Wait) and e.launch_id in ids for e in before)
-            early = len(collectives(before))
+            calls, all_calls = collectives(before), collectives(events)
+            launched = len(calls)
+            waited = {e.launch_id for e in before if isinstance(e, Wait)} & {call.id for call in all_calls}
             if waited:
                 text = (
                     f"no bucket may be waited for before the last gradient is ready; rank {rank} waited for "
-                    f"{waited} in step {step}. Launch with async_op=True in the hook, wait in "
+                    f"{len(waited)} in step {step}. Launch with async_op=True in the hook, wait in "
                     "sync_gradients."
                 )
                 return Part("order", False, text)
-            if early == 0 or len(ids) - early > late:
+            enough = sum(call.bytes_ for call in calls) >= sum(early) or len(all_calls) - launched <= late
+            if launched == 0 or not enough:
                 text = (
-                    f"when the last gradient is ready, at most {late} buckets may be left to launch; rank "
-                    f"{rank} had launched {early} of {len(ids)} in step {step}. Communication overlaps with "
-                    "backward only if each bucket leaves from a hook, as soon as it is full."
+                    f"when the last gradient is ready, the {len(early)} buckets before its own must have "
+                    f"been launched; rank {rank} had launched {launched} in step {step}. Communication "
+                    "overlaps with backward only if each bucket leaves from a hook, as soon as it is full."
                 )
                 return Part("order", False, text)
-    return Part("order", True, f"{early} buckets launched before the last gradient, no wait before it")
+    return Part("order", True, f"{launched} buckets launched before the last gradient, no wait before it")
 
 
 def _last_gradient(events: Sequence[Event]) -> int:

@@ -318,7 +318,7 @@ class BucketedDDP(_Base):
 
 
 # %% wrong order: buckets are sent after backward, nothing overlaps
-# says: left to launch
+# says: must have been launched
 class BucketedDDP(_Base):
     def on_gradient(self, param):
         return
@@ -347,7 +347,7 @@ class BucketedDDP(_Base):
 
 
 # %% wrong order: launches everything in the hook of the last gradient
-# says: left to launch
+# says: must have been launched
 class BucketedDDP(_Base):
     def launch_full(self):
         if len(self.ready) == len(self.params):
@@ -365,7 +365,7 @@ class BucketedDDP(_Base):
 
 
 # %% wrong order: packs right and sends only the first bucket early
-# says: left to launch
+# says: must have been launched
 class BucketedDDP(_Base):
     def launch_full(self):
         if not self.sent and self.ready.issuperset(self.buckets[0]):
