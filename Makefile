@@ -1,5 +1,5 @@
 # The commands of the README. Everything here is also a subcommand of `course` (see `course --help`).
-PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do \
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
 	>/dev/null 2>&1 && { echo $$p; break; }; done)
 VENV := .venv
