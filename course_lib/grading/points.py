@@ -1,0 +1,137 @@
+"""Judge a formula at many points: the first wrong one speaks, and the mistake that explains all answers is
+named.
+
+For exercises whose answer is arithmetic. A point is plain data, the arguments of one call; a `Formula` says
+what must come out and which known mistakes would give what. Numbers are compared within `rel`, words exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from course_lib.grading.exercise import Array, Case, Part
+
+Point = Mapping[str, Any]
+Value = float | str
+
+
+def _no_mistakes(point: Point) -> dict[str, Value]:
+    del point
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formula:
+    """What one number must be at a point.
+
+    Attributes:
+        want: point -> the right number or word.
+        near: point -> known mistakes, sentence -> what they give ("this is what you get if <sentence>").
+        unit: shown in messages.
+        rel: how far off a number may be, relative.
+    """
+
+    want: Callable[[Point], Value]
+    near: Callable[[Point], Mapping[str, Value]] = _no_mistakes
+    unit: str = ""
+    rel: float = 1e-3
+
+    def same(self, got: Value, value: Value) -> bool:
+        """Equal words, or numbers within the tolerance."""
+        if isinstance(value, str) or isinstance(got, str):
+            return got == value
+        return abs(got - value) <= self.rel * abs(value)
+
+
+def point_case(seed: int, points: Sequence[Point], label: str = "") -> list[Case]:
+    """One process that answers at all points."""
+    params = {"points": [dict(point) for point in points]}
+    return [Case(world_size=1, seed=seed, params=params, label=label or f"{len(points)} points", trace=False)]
+
+
+def no_inputs(case: Case, rank: int) -> dict[str, Array]:
+    """Nothing: the points are parameters."""
+    del case, rank
+    return {}
+
+
+def no_oracle(case: Case) -> dict[str, Any]:
+    """Nothing: `verdict` judges each point."""
+    del case
+    return {}
+
+
+def judge_dicts(
+    formulas: Mapping[str, Formula],
+    points: Sequence[Point],
+    answers: Sequence[Any],
+    describe: Callable[[Point], str],
+) -> list[Part]:
+    """Judge answers that are dicts, one part a name; a gate fails if one is no dict."""
+    for answer in answers:
+        if not isinstance(answer, dict):
+            text = (
+                f"the function must return a dict with {', '.join(map(repr, formulas))}; got {answer!r:.60}."
+            )
+            return [Part("values", False, text, gate=True)]
+    return [
+        judge(
+            name,
+            formula,
+            [(p, a.get(name)) for p, a in zip(points, answers, strict=True)],
+            describe,
+            f"{name!r}",
+        )
+        for name, formula in formulas.items()
+    ]
+
+
+def judge(
+    part: str,
+    formula: Formula,
+    pairs: Sequence[tuple[Point, Any]],
+    describe: Callable[[Point], str],
+    what: str = "the result",
+) -> Part:
+    """Judge one number (or word) at all points."""
+    for point, got in pairs:
+        text = _not_a_value(got, formula.want(point), what)
+        if text:
+            return Part(part, False, text)
+    wrong = [(p, got) for p, got in pairs if not formula.same(got, formula.want(p))]
+    if not wrong:
+        return Part(part, True, f"right at {len(pairs)} points")
+    point, got = wrong[0]
+    words = _mistake(formula, pairs)
+    finger = f" This is what you get if {words}." if words else ""
+    text = (
+        f"{what} must be {_show(formula.want(point), formula.unit)}; got {_show(got, formula.unit)}.{finger}"
+    )
+    return Part(
+        part, False, f"{text} Wrong at {len(wrong)} of {len(pairs)} points, such as\n    {describe(point)}"
+    )
+
+
+def _not_a_value(got: Any, want: Value, what: str) -> str:
+    if isinstance(want, str):
+        return "" if isinstance(got, str) else f"{what} must be a text such as {want!r}; got {got!r:.60}."
+    if isinstance(got, bool) or not isinstance(got, int | float) or not math.isfinite(got):
+        return f"{what} must be a number; got {got!r:.60}."
+    return ""
+
+
+def _mistake(formula: Formula, pairs: Sequence[tuple[Point, Any]]) -> str:
+    """The first known mistake that gives every answer, right ones included."""
+    tables = [(formula.near(point), got) for point, got in pairs]
+    names = dict.fromkeys(words for table, _ in tables for words in table)
+    for words in names:
+        if all(formula.same(got, table[words]) for table, got in tables if words in table):
+            return words
+    return ""
+
+
+def _show(value: Value, unit: str) -> str:
+    return repr(value) if isinstance(value, str) else f"{value:,.6g} {unit}".strip()

@@ -1,0 +1,165 @@
+"""`flops_and_bytes`: what five operations compute and what they move, by the counting rules of the text."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from course_lib.grading.exercise import Case, Exercise, Part, RankData
+from course_lib.grading.points import Formula, Point, judge, no_inputs, no_oracle, point_case
+
+EXERCISE = Exercise(
+    id="flops_and_bytes",
+    lab="01_gpu_hardware",
+    order=3,
+    symbol="flops_and_bytes",
+    title="What an operation computes and moves",
+    minutes=20,
+    difficulty=2,
+    importance=5,
+    lines=18,
+    points={"matmul": 0.5, "layer_norm": 0.5, "softmax": 0.5, "attention": 0.5, "flash_attention": 0.5},
+    graded="FLOPs and bytes within 0.1% at shapes you have not seen, counted by the rules above; one part an "
+    "operation.",
+    signature="(op, sizes, element_bytes)",
+    closed=("course_lib.cost", "course_lib.comm.flops"),
+    hints=(
+        "For each operation list its input tensors and its output tensors. Every one crosses memory once; "
+        "that is the bytes. Then count FLOPs per element of the output.",
+        "An (m,k) by (k,n) product has m*n outputs of k multiplications and k additions. Layer norm reads "
+        "its gain and bias too, one of each a column.",
+        "Attention is two batched matmuls with a softmax between. Unfused, the S x S scores are written by "
+        "the first, read and written by the softmax, read by the second: four times. Fused, they never "
+        "leave the chip.",
+    ),
+)
+
+OPS = EXERCISE.parts
+
+
+def _sizes(draw: np.random.Generator, op: str) -> dict[str, int]:
+    if op == "matmul":
+        return {name: int(draw.integers(1, 9000)) for name in "mkn"}
+    if op in ("layer_norm", "softmax"):
+        return {"rows": int(draw.integers(1, 400)), "dim": int(draw.integers(2, 9000))}
+    names = {"batch": 9, "heads": 70, "sequence": 9000, "head_dim": 257}
+    return {name: int(draw.integers(2, high)) for name, high in names.items()}
+
+
+def cases(seed: int, hidden: bool) -> list[Case]:
+    """Random shapes, all operations, 1 to 8 bytes an element."""
+    draw = np.random.default_rng([seed, 12])
+    points = [
+        {"op": op, "sizes": _sizes(draw, op), "element_bytes": int(draw.choice([1, 2, 4, 8]))}
+        for op in OPS
+        for _ in range(12 if hidden else 4)
+    ]
+    return point_case(seed, points)
+
+
+inputs, oracle = no_inputs, no_oracle
+
+
+def _flops(point: Point) -> float:
+    op, s = point["op"], point["sizes"]
+    if op == "matmul":
+        return float(2 * s["m"] * s["k"] * s["n"])
+    if op in ("layer_norm", "softmax"):
+        return float((7 if op == "layer_norm" else 5) * s["rows"] * s["dim"])
+    scores = s["batch"] * s["heads"] * s["sequence"] ** 2
+    return float(scores * (4 * s["head_dim"] + 5))
+
+
+def _bytes(point: Point) -> float:
+    op, s, e = point["op"], point["sizes"], point["element_bytes"]
+    if op == "matmul":
+        return float(e * (s["m"] * s["k"] + s["k"] * s["n"] + s["m"] * s["n"]))
+    if op == "softmax":
+        return float(e * 2 * s["rows"] * s["dim"])
+    if op == "layer_norm":
+        return float(e * (2 * s["rows"] * s["dim"] + 2 * s["dim"]))
+    fused = 4 * prod(s.values())
+    return float(e * (fused if op == "flash_attention" else fused + 4 * _scores(s)))
+
+
+def _scores(s: Point) -> int:
+    return int(s["batch"] * s["heads"] * s["sequence"] ** 2)
+
+
+def _near_flops(point: Point) -> dict[str, float | str]:
+    op, s, right = point["op"], point["sizes"], _flops(point)
+    near: dict[str, float | str] = {"flops and bytes are swapped: return (flops, num_bytes)": _bytes(point)}
+    if op == "matmul":
+        near["you count k multiplications but not the k additions"] = right / 2
+    if op.endswith("attention"):
+        near["you count one of the two matmuls"] = float(_scores(s) * (2 * s["head_dim"] + 5))
+        near["you leave out the softmax"] = float(_scores(s) * 4 * s["head_dim"])
+        near["you count multiplications but not additions"] = float(_scores(s) * (2 * s["head_dim"] + 5))
+        near["you forget the heads"] = right / s["heads"]
+        near["you forget the batch"] = right / s["batch"]
+        near["you halve the scores: no causal mask here"] = right / 2
+    if op in ("layer_norm", "softmax"):
+        near["you count one FLOP an element"] = float(s["rows"] * s["dim"])
+        near["you take the count of the other normalisation"] = right * (
+            5 / 7 if op == "layer_norm" else 7 / 5
+        )
+    return near
+
+
+def _near_bytes(point: Point) -> dict[str, float | str]:
+    op, s, e, right = point["op"], point["sizes"], point["element_bytes"], _bytes(point)
+    near: dict[str, float | str] = {
+        "you count elements: multiply by element_bytes": right / e,
+        "you count bits": right * 8,
+        "element_bytes is not used: you always take 4": right * 4 / e,
+        "element_bytes is not used: you always take 2": right * 2 / e,
+        "flops and bytes are swapped: return (flops, num_bytes)": _flops(point),
+    }
+    if op == "matmul":
+        near["the output is not written"] = right - e * s["m"] * s["n"]
+        near["the second matrix is not read"] = right - e * s["k"] * s["n"]
+    if op in ("layer_norm", "softmax"):
+        near["the input is read but the output not written"] = right - e * s["rows"] * s["dim"]
+    if op == "layer_norm":
+        near["gain and bias are not read"] = e * 2.0 * s["rows"] * s["dim"]
+        near["gain and bias are read for every row: once is enough"] = e * 4.0 * s["rows"] * s["dim"]
+    if op.endswith("attention"):
+        fused = e * 4.0 * prod(s.values())
+        near["the scores cross memory 0 times: they do so without fusion"] = fused
+        near["the scores cross memory 4 times: fused they stay on the chip"] = fused + e * 4 * _scores(s)
+        for times in (1, 2, 3):
+            near[f"the scores cross memory {times} times"] = fused + e * times * _scores(s)
+        near["the output is not written"] = right - fused / 4
+    return {words: value for words, value in near.items() if value != right}
+
+
+def _words(point: Point) -> str:
+    sizes = ", ".join(f"{k}={v}" for k, v in point["sizes"].items())
+    return f"{point['op']}, {sizes}, element_bytes={point['element_bytes']}"
+
+
+def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
+    """One part an operation: its FLOPs, then its bytes."""
+    del want
+    pairs = list(zip(case.params["points"], got[0].values["answers"], strict=True))
+    for _, answer in pairs:
+        if not isinstance(answer, list) or len(answer) != 2:
+            text = f"the function must return the pair (flops, num_bytes); got {answer!r:.60}."
+            return [Part("values", False, text, gate=True)]
+    return [_part(op, [x for x in pairs if x[0]["op"] == op]) for op in OPS]
+
+
+def _part(op: str, pairs: list[tuple[Point, Any]]) -> Part:
+    flops = Formula(want=_flops, near=_near_flops, unit="FLOP")
+    part = judge(op, flops, [(p, a[0]) for p, a in pairs], _words, "flops")
+    if not part.ok:
+        return part
+    return judge(
+        op,
+        Formula(want=_bytes, near=_near_bytes, unit="bytes"),
+        [(p, a[1]) for p, a in pairs],
+        _words,
+        "num_bytes",
+    )

@@ -1,0 +1,194 @@
+"""`matmul_mixed`: a tiled matmul whose accumulator has the dtype it is told.
+
+Ones tell the accumulators apart exactly: in bfloat16 256 + 1 is 256, so 4,096 ones added one by one stay at
+256. Random matrices bound the error against float64.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, rng
+from course_lib.grading.points import Point, no_oracle
+
+EXERCISE = Exercise(
+    id="matmul_mixed",
+    lab="01_gpu_hardware",
+    order=2,
+    symbol="matmul_mixed",
+    title="Mixed precision: where is the sum kept?",
+    minutes=20,
+    difficulty=3,
+    importance=5,
+    lines=7,
+    points={"ones": 1.0, "random": 1.0},
+    graded="ones: sums of ones are exactly what each accumulator gives, at several tiles (4,096 ones, tile "
+    "1: 256 in bf16, 2,048 in fp16, 4,096 in fp32). random: relative error against float64 (Frobenius "
+    "norm) at most 1e-5 in fp32, and eps times the root of the number of tiles in 16 bits, eps = 2^-8 "
+    "(bf16), 2^-11 (fp16); tiles that do not divide K.",
+    signature="(a, b, accumulate_dtype, tile)",
+    hints=(
+        "Start with a matrix of zeros in accumulate_dtype, and walk along K in steps of `tile`.",
+        "The products of a tile, and their sum, must be float32: convert the two slices before you "
+        "multiply them, not the product afterwards.",
+        "`acc + partial` of two dtypes is promoted to the wider one, and your accumulator has silently "
+        "become fp32. `+=` keeps the dtype of `acc`.",
+    ),
+)
+
+_BITS = {"bfloat16": 8, "float16": 11, "float32": 24}
+"""Bits of a significand: integers up to 2**bits are exact."""
+_FP32_ERROR = 1e-5
+
+
+def _points(hidden: bool) -> list[dict[str, Any]]:
+    ones = [(4096, 1), (4096, 4), (1024, 16)] + ([(2048, 2), (8192, 8)] if hidden else [])
+    random = [(203, 5, 7, 16), (640, 9, 4, 8)] + ([(1000, 3, 3, 64), (67, 8, 2, 100)] if hidden else [])
+    return [
+        *(
+            {"kind": "ones", "k": k, "m": 2, "n": 3, "tile": t, "accumulate_dtype": d}
+            for k, t in ones
+            for d in _BITS
+        ),
+        *(
+            {"kind": "random", "k": k, "m": m, "n": n, "tile": t, "accumulate_dtype": d}
+            for k, m, n, t in random
+            for d in _BITS
+        ),
+    ]
+
+
+def cases(seed: int, hidden: bool) -> list[Case]:
+    """One process, all matrices."""
+    points = _points(hidden)
+    return [
+        Case(world_size=1, seed=seed, params={"points": points}, label=f"{len(points)} products", trace=False)
+    ]
+
+
+def _bfloat16(values: Array) -> Array:
+    """Cut float32 to what bfloat16 holds exactly."""
+    bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
+    return bits.view(np.float32)
+
+
+def inputs(case: Case, rank: int) -> dict[str, Array]:
+    """Two float32 matrices a point, all entries exact in bfloat16."""
+    del rank
+    out = {}
+    for i, p in enumerate(case.params["points"]):
+        for j, (name, shape) in enumerate((("a", (p["m"], p["k"])), ("b", (p["k"], p["n"])))):
+            draw = rng(case, i, j).standard_normal(shape)
+            out[f"{name}{i}"] = _bfloat16(np.ones(shape) if p["kind"] == "ones" else draw)
+    return out
+
+
+oracle = no_oracle
+
+
+def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
+    """Gates of shape and dtype, then exact ones and bounded random products."""
+    del want
+    points = case.params["points"]
+    for i, point in enumerate(points):
+        gate = _form(point, got[0], f"c{i}")
+        if gate:
+            return [gate]
+    results = [got[0].tensors[f"c{i}"].astype(np.float64) for i in range(len(points))]
+    data = inputs(case, 0)
+    return [
+        _ones([(p, c) for p, c in zip(points, results, strict=True) if p["kind"] == "ones"]),
+        _random(
+            [
+                (p, c, data[f"a{i}"].astype(np.float64), data[f"b{i}"].astype(np.float64))
+                for i, (p, c) in enumerate(zip(points, results, strict=True))
+                if p["kind"] == "random"
+            ]
+        ),
+    ]
+
+
+def _form(p: Point, got: RankData, name: str) -> Part | None:
+    if name not in got.tensors:
+        text = f"the result must be a tensor; got {got.values.get(name)!r:.60}."
+        return Part("shape", False, text, gate=True)
+    shape, dtype = got.tensors[name].shape, got.dtypes[name]
+    if shape != (p["m"], p["n"]):
+        text = f"the result must have shape {(p['m'], p['n'])}; got {shape}, with {_words(p)}."
+        return Part("shape", False, text, gate=True)
+    if dtype != p["accumulate_dtype"]:
+        text = f"the result must have dtype {p['accumulate_dtype']}; got {dtype}, with {_words(p)}."
+        return Part("dtype", False, text, gate=True)
+    return None
+
+
+def _sum_of_ones(p: Point, dtype: str, tile: int) -> float:
+    """Adding `tile` again and again stops where the sum has no bit left for it; tiles are powers of two."""
+    return float(min(2 ** _BITS[dtype] * tile, p["k"]))
+
+
+def _ones(pairs: list[tuple[Point, Array]]) -> Part:
+    wrong = [(p, c) for p, c in pairs if not np.all(c == _sum_of_ones(p, p["accumulate_dtype"], p["tile"]))]
+    if not wrong:
+        return Part("ones", True, "4,096 ones: 256 in bfloat16, 2,048 in float16, 4,096 in float32")
+    mistakes = {
+        "the sum is kept in float32 whatever accumulate_dtype says (bf16 + fp32 is fp32: `acc + partial` changes "
+        "the accumulator)": lambda p: float(p["k"]),
+        "the sum is kept in bfloat16 whatever accumulate_dtype says": lambda p: _sum_of_ones(
+            p, "bfloat16", p["tile"]
+        ),
+        "`tile` is ignored: you add one product at a time": lambda p: _sum_of_ones(
+            p, p["accumulate_dtype"], 1
+        ),
+        "the last tile is left out": lambda p: min(
+            _sum_of_ones(p, p["accumulate_dtype"], p["tile"]), p["k"] - p["tile"]
+        ),
+        "one tile is computed: the sum starts anew each time": lambda p: float(p["tile"]),
+    }
+    finger = next((w for w, f in mistakes.items() if all(np.all(c == f(p)) for p, c in pairs)), "")
+    p, c = wrong[0]
+    text = (
+        f"{p['k']:,} ones must add up to {_sum_of_ones(p, p['accumulate_dtype'], p['tile']):,.0f}; "
+        f"got {c.flat[0]:,.0f}, with {_words(p)}."
+    )
+    return Part("ones", False, text + (f" This is what you get if {finger}." if finger else ""))
+
+
+def _random(rows: list[tuple[Point, Array, Array, Array]]) -> Part:
+    worst = 0.0
+    for p, c, a, b in rows:
+        exact = a @ b
+        error = float(np.linalg.norm(c - exact) / np.linalg.norm(exact))
+        bound = _bound(p)
+        if not error <= bound:
+            finger = _finger(p, c, a, b, error)
+            text = f"the relative error must be at most {bound:.2g}; got {error:.2g}, with {_words(p)}."
+            return Part("random", False, text + (f" {finger}" if finger else ""))
+        if p["accumulate_dtype"] == "float32":
+            worst = max(worst, error)
+    return Part("random", True, f"relative error at most {worst:.1g} in float32, and bounded in 16 bits")
+
+
+def _bound(p: Point) -> float:
+    if p["accumulate_dtype"] == "float32":
+        return _FP32_ERROR
+    steps = max(2, -(-p["k"] // p["tile"]))
+    return float(2.0 ** -_BITS[p["accumulate_dtype"]] * np.sqrt(steps))
+
+
+def _finger(p: Point, c: Array, a: Array, b: Array, error: float) -> str:
+    whole = p["k"] - p["k"] % p["tile"]
+    if np.allclose(c, a[:, :whole] @ b[:whole], rtol=0.1, atol=0.2) and error > 0.02:
+        return f"The last {p['k'] - whole} of K = {p['k']} are left out: tile {p['tile']} does not divide K."
+    if p["accumulate_dtype"] == "float32" and error < 0.1:
+        return (
+            "That is 16-bit rounding: is the product of a tile float32 *before* it is added? bf16 @ bf16 is "
+            "rounded to bf16."
+        )
+    return ""
+
+
+def _words(p: Point) -> str:
+    return f"K={p['k']}, tile={p['tile']}, accumulate_dtype=torch.{p['accumulate_dtype']}"

@@ -1,0 +1,103 @@
+"""`numbers_01`: how many GPUs serve a model, how large a model one GPU trains, how long a run takes."""
+
+from __future__ import annotations
+
+from course_lib.grading.exercise import Exercise
+from course_lib.grading.numbers import Number, numeric
+
+EXERCISE = Exercise(
+    id="numbers_01",
+    lab="01_gpu_hardware",
+    order=8,
+    symbol="numbers_01",
+    title="Does it fit, and how long?",
+    minutes=15,
+    difficulty=2,
+    importance=5,
+    lines=14,
+    points={
+        "gpus_40gb": 0.5,
+        "gpus_80gb": 0.5,
+        "gpus_80gb_int8": 0.5,
+        "params_8": 0.5,
+        "params_16": 0.5,
+        "run_days": 0.5,
+    },
+    graded="A dict of six numbers. The GPU counts exactly, the others within 1%. Each number is a part of "
+    "its own.",
+    hints=(
+        "Weights are parameters times bytes each. What else must a serving GPU remember for every token?",
+        "Cache of one token: a key and a value, each as wide as the model, in every layer, 2 bytes an "
+        "entry. Count the tokens of all sequences.",
+        "A part-filled GPU is a whole GPU. 80 GB are 80e9 bytes. A day has 86,400 seconds.",
+    ),
+    signature="()",
+    numeric=True,
+)
+
+_PARAMS = 175e9
+_TOKENS = 32 * 2048
+_CACHE = 2 * 96 * 12_288 * 2 * _TOKENS  # bytes: key and value, layers, width, 2 bytes
+_RUN_S = 3.8e25 / (16_384 * 400e12)
+
+
+def _up(num_bytes: float, gpu_bytes: float) -> int:
+    return int(-(-num_bytes // gpu_bytes))
+
+
+def _gpus(weight_bytes: int, gpu_bytes: float) -> Number:
+    weights = weight_bytes * _PARAMS
+    near = {
+        "the key-value cache is left out": _up(weights, gpu_bytes),
+        "you round down: a part-filled GPU is a GPU": int((weights + _CACHE) // gpu_bytes),
+        "you do not round: GPUs come whole": (weights + _CACHE) / gpu_bytes,
+        "the cache counts keys or values only": _up(weights + _CACHE / 2, gpu_bytes),
+        "the cache of one sequence is counted": _up(weights + _CACHE / 32, gpu_bytes),
+        "the cache of one layer is counted": _up(weights + _CACHE / 96, gpu_bytes),
+        "the cache is stored in one byte an entry": _up(weights + _CACHE / 2, gpu_bytes),
+        "weights take 4 bytes": _up(4 * _PARAMS + _CACHE, gpu_bytes),
+        "weights take 2 bytes": _up(2 * _PARAMS + _CACHE, gpu_bytes),
+        "weights take the 16 bytes of training": _up(16 * _PARAMS + _CACHE, gpu_bytes),
+    }
+    exact = _up(weights + _CACHE, gpu_bytes)
+    return Number(exact, rel=1e-6, unit="GPUs", near={w: v for w, v in near.items() if v != exact})
+
+
+def _params(bytes_per_param: int) -> Number:
+    exact = 80e9 / bytes_per_param
+    return Number(
+        exact,
+        unit="parameters",
+        near={
+            "80 GB are taken for 80 GiB: vendors count in powers of ten": 80 * 2**30 / bytes_per_param,
+            "the result is in billions: give parameters": exact / 1e9,
+            "8 and 16 bytes are swapped": 80e9 / (24 - bytes_per_param),
+            "a parameter takes 2 bytes: that serves a model, training needs more": 40e9,
+            "you give the bytes of the GPU": 80e9,
+        },
+    )
+
+
+cases, inputs, oracle, verdict = numeric(
+    {
+        "gpus_40gb": _gpus(2, 40e9),
+        "gpus_80gb": _gpus(2, 80e9),
+        "gpus_80gb_int8": _gpus(1, 80e9),
+        "params_8": _params(8),
+        "params_16": _params(16),
+        "run_days": Number(
+            _RUN_S / 86_400,
+            unit="days",
+            near={
+                "every GPU reaches its peak of 989 TFLOP/s: take the 400 that were measured": 3.8e25
+                / (16_384 * 989e12)
+                / 86_400,
+                "the sparse peak is used": 3.8e25 / (16_384 * 1979e12) / 86_400,
+                "one GPU trains alone": 3.8e25 / 400e12 / 86_400,
+                "all 24,576 GPUs of the cluster take part": 3.8e25 / (24_576 * 400e12) / 86_400,
+                "you give hours": _RUN_S / 3600,
+                "you give seconds": _RUN_S,
+            },
+        ),
+    }
+)

@@ -1,0 +1,651 @@
+# %% [markdown]
+# # Lab 01: what one GPU can do, and what connects many
+#
+# | | |
+# |---|---|
+# | **time** | 3 hours, 135 minutes of them for the eight exercises |
+# | **ranks** | 2, in one cell; the rest is arithmetic, or measured in this process |
+# | **needs** | PyTorch; lab 00 for how checks work |
+# | **points** | 16 |
+#
+# A model trains on thousands of GPUs only if each is kept busy. Three numbers decide: how fast a GPU
+# *computes*, how fast it *moves data inside*, and how fast it *talks to others*. Here you derive all three
+# from data sheets, learn where data sheets mislead, and measure your own machine the same way.
+#
+# ## Objectives
+#
+# After this lab you can
+#
+# 1. derive a GPU's peak from its parts, and spot a sparse or two-way number;
+# 2. say why 16-bit inputs need a 32-bit sum;
+# 3. predict with a roofline whether memory or arithmetic limits an operation;
+# 4. time work that runs asynchronously;
+# 5. tell which link joins two GPUs of a cluster, and what a message on it costs.
+#
+# **Predict** for an H100: (a) How many FLOPs can it do in the time it reads one byte from its memory? (b) It
+# reads from its own memory at 3.35 TB/s. How many times slower is it to fetch from another GPU of its server,
+# and from another server? (c) NVIDIA's peaks grew "1,000 times in 12 years". How much of that does a program
+# see that stays in FP32?
+#
+# <details><summary>Answers</summary>
+#
+# (a) About 295 in bf16. An operation that does less per byte leaves the arithmetic idle. (b) 7 times (450
+# GB/s one way), 67 times (50 GB/s). (c) 16 times. The rest is new units, fewer bits, and a footnote.
+#
+# </details>
+
+# %%
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+
+from course_lib import grading
+from course_lib.comm.launch import RanksError, run_ranks
+from course_lib.roof import this_machine
+from course_lib.viz.axes import draw_axes
+from course_lib.viz.hardware import (
+    draw_cluster_zoom,
+    draw_memory_hierarchy,
+    draw_roofline,
+    draw_trend,
+    h100_roof,
+)
+
+draw_axes([])
+
+# %% [markdown]
+# No axis is lit yet: this lab is about what the axes are split *onto*.
+#
+# ## A co-processor that learned to multiply matrices
+#
+# A GPU is a **co-processor**. The CPU runs your Python and *launches* work; the GPU does it later, on
+# thousands of small cores that all run the same program. It was built for graphics. In the 2000s people
+# disguised their arithmetic as pixels (GPGPU), in 2007 CUDA made the disguise unnecessary, and in 2012
+# AlexNet won ImageNet on two gaming cards. Since 2017 GPUs have units for nothing but small matrix products:
+# **tensor cores**.
+#
+# Inside an H100 (SXM part):
+#
+# - 144 **SMs** (streaming multiprocessors) are on the die, **132** are switched on. Nearly every die has
+#   flaws, so the faulty SMs are switched off, and the die is still sold. This is *binning*.
+# - An SM has 128 FP32 cores. Each does one fused multiply-add a clock, so **256 FLOP a clock**.
+# - An SM has 4 tensor cores. Each multiplies (16×4)·(4×8) and adds a 16×8 tile every clock: 512
+#   multiply-adds, **1,024 FLOP**; so 4,096 an SM.
+# - An SM keeps 256 KB of registers and 256 KB of L1, most of it usable as *shared memory*. All share 50 MB of
+#   L2, and 80 GB of HBM at about 3 TB/s (the SXM part: 3.35; the PCIe part: 2.0).
+#
+# The two units have **different clocks**: the data sheet's FP32 peak assumes 1.98 GHz, its tensor peak 1.83.
+#
+# ### Twelve years of peaks
+#
+# K40 (2013), P100 (2016), V100 (2017, the first with tensor cores), A100 (2020), H100 (2022), B200 (2024).
+
+# %%
+draw_trend()
+
+# %% [markdown]
+# **Where common numbers are loose.** "1,000x in 12 years" divides a *sparse 16-bit* peak by an *FP32* one.
+# Dense it is about 450x, and FP32 against FP32 16x. A *sparse* peak counts products with zeros that were
+# never computed: it needs two of every four weights to be zero, which training does not have. The "5,000
+# TFLOP/s" of the B200 generation are sparse; dense it is 2,250 (B200) or 2,500 (GB200). This course only uses
+# dense peaks.
+#
+# Derive a data sheet yourself. A **spec** is a plain dict:
+
+# %%
+H100 = {
+    "name": "H100",
+    "sms_on_die": 144,
+    "num_sms": 132,
+    "fp32_cores_per_sm": 128,
+    "tensor_cores_per_sm": 4,
+    "fma_per_clock_per_tensor_core": 512,
+    "fp32_clock_hz": 1.98e9,
+    "tensor_clock_hz": 1.83e9,
+    "sparse_speedup": 2,
+}
+
+
+# %% exercise="peak_flops"
+def peak_flops(spec, unit):
+    """Return the dense peak in FLOP/s of one kind of unit, "fp32" or "tensor".
+
+    spec: a dict as above. A GPU without tensor cores has 0 of them.
+    """
+    ### BEGIN SOLUTION
+    if unit == "fp32":
+        fma_per_clock = spec["fp32_cores_per_sm"]
+    else:
+        fma_per_clock = spec["tensor_cores_per_sm"] * spec["fma_per_clock_per_tensor_core"]
+    return 2 * fma_per_clock * spec["num_sms"] * spec[f"{unit}_clock_hz"]
+    ### END SOLUTION
+
+
+# %%
+tensor, fp32 = peak_flops(H100, "tensor"), peak_flops(H100, "fp32")
+print(f"tensor cores {tensor / 1e12:.0f} TFLOP/s, FP32 cores {fp32 / 1e12:.0f} TFLOP/s: {tensor / fp32:.1f}x")
+
+# %% [markdown]
+# This factor is what a **forgotten cast** costs: leave a large matmul in FP32, and it may run on the FP32
+# cores. "20x slower" is loose: it is 4,096 / 256 = 16x a clock, and about 15x by the data sheet, because the
+# clocks differ. (With TF32 allowed, FP32 matmuls use tensor cores at half the 16-bit rate.)
+#
+# ## Mixed precision: 16 bits in, 32 bits to add
+#
+# Tensor cores take 16-bit inputs, but keep the **sum** in 32 bits. Why? bf16 has 8 significant bits. The
+# next number after 256 is 258, so 256 + 1 rounds back to 256.
+#
+# **Predict** the sum of 4,096 ones, added one by one, in bf16, fp16 (11 bits) and fp32.
+#
+# <details><summary>Answer</summary>
+#
+# 256, 2,048 and 4,096. The small ones do not count any more once the sum has grown. The same happens to
+# gradients and to weights that get tiny updates.
+#
+# </details>
+#
+# Write a matmul as hardware does it: walk along K in tiles, and add each tile's product to an accumulator.
+# The products *of one tile*, and their sum, are exact enough (fp32); then the accumulator is rounded to
+# `accumulate_dtype` after every tile.
+
+
+# %% exercise="matmul_mixed"
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    """Multiply bf16 matrices tile by tile along K; the running sum has dtype `accumulate_dtype`.
+
+    a: (M, K) bf16; b: (K, N) bf16; tile: columns of `a` taken at a time, the last tile may be smaller.
+    Returns: (M, N) in accumulate_dtype (bfloat16, float16 or float32).
+    """
+    ### BEGIN SOLUTION
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+    for k in range(0, a.shape[1], tile):
+        acc += a[:, k : k + tile].float() @ b[k : k + tile].float()
+    return acc
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ### Verify
+#
+# The oracle is float64. **Predict:** does a larger tile help in bf16? And in fp32?
+
+# %%
+torch.manual_seed(0)
+a, b = torch.randn(64, 4096).bfloat16(), torch.randn(4096, 64).bfloat16()
+exact = a.double() @ b.double()
+for dtype in (torch.bfloat16, torch.float32):
+    for tile in (16, 256):
+        error = (matmul_mixed(a, b, dtype, tile).double() - exact).norm() / exact.norm()
+        print(f"accumulator {str(dtype):15} tile {tile:3}: relative error {error:.0e}")
+
+# %% [markdown]
+# ## Memory: what surrounds the arithmetic
+
+# %%
+draw_memory_hierarchy()
+
+# %% [markdown]
+# Registers and caches: bandwidth computed from bytes a clock (L2: microbenchmarks, about). Each level down is
+# larger and slower. An operation is fast if it fetches a byte once from far away and uses it often nearby.
+# How often is its **arithmetic intensity**:
+#
+# $$\text{intensity} = \frac{\text{FLOPs}}{\text{bytes to and from memory}}$$
+#
+# Count, for five operations. **Rules**: every input crosses memory once, every output once. Per element,
+# layer norm does 7 FLOPs (sum, subtract, square, sum, scale, gain, bias), softmax 5 (max, subtract, exp, sum,
+# divide); what happens once a row is left out.
+#
+# | op | sizes | computes |
+# |---|---|---|
+# | `matmul` | m, k, n | (m, k) · (k, n) |
+# | `layer_norm` | rows, dim | each row; gain and bias have `dim` elements each |
+# | `softmax` | rows, dim | each row |
+# | `attention` | batch, heads, sequence, head_dim | scores = QKᵀ, probabilities = softmax(scores), output = probabilities · V, **three separate kernels**; no mask |
+# | `flash_attention` | the same | the same in **one kernel**: scores and probabilities stay on the chip |
+
+
+# %% exercise="flops_and_bytes"
+def flops_and_bytes(op, sizes, element_bytes):
+    """Return (FLOPs, bytes to and from memory) of an operation, by the rules above.
+
+    op: a name of the table; sizes: a dict of its sizes; element_bytes: bytes of one element.
+    """
+    ### BEGIN SOLUTION
+    if op == "matmul":
+        m, k, n = sizes["m"], sizes["k"], sizes["n"]
+        return 2 * m * k * n, element_bytes * (m * k + k * n + m * n)
+    if op in ("layer_norm", "softmax"):
+        elements = sizes["rows"] * sizes["dim"]
+        if op == "softmax":
+            return 5 * elements, element_bytes * 2 * elements
+        return 7 * elements, element_bytes * (2 * elements + 2 * sizes["dim"])
+    num_rows = sizes["batch"] * sizes["heads"] * sizes["sequence"]
+    qkv_out = 4 * num_rows * sizes["head_dim"]
+    scores = num_rows * sizes["sequence"]
+    # Unfused: scores are written, read, and as probabilities written and read again.
+    elements = qkv_out if op == "flash_attention" else qkv_out + 4 * scores
+    return scores * (4 * sizes["head_dim"] + 5), element_bytes * elements
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## The roofline
+#
+# Two things go on at once: computing takes FLOPs / peak, moving takes bytes / bandwidth. If they overlap
+# perfectly, the slower one is the time. They are equal at the **ridge point**, peak / bandwidth. Left of it
+# an operation is *memory-bound*, right of it *compute-bound*.
+
+
+# %% exercise="roofline"
+def roofline(flops, num_bytes, spec):
+    """Return the least time of an operation on a GPU, and what limits it.
+
+    spec: a dict with "flops_per_s" (dense), "sparse_flops_per_s" and "bytes_per_s".
+    Returns: a dict with intensity and ridge in FLOP/byte, time_s, and bound ("compute" or "memory").
+    """
+    ### BEGIN SOLUTION
+    compute_s = flops / spec["flops_per_s"]
+    memory_s = num_bytes / spec["bytes_per_s"]
+    return {
+        "intensity": flops / num_bytes,
+        "ridge": spec["flops_per_s"] / spec["bytes_per_s"],
+        "time_s": max(compute_s, memory_s),
+        "bound": "compute" if compute_s > memory_s else "memory",
+    }
+    ### END SOLUTION
+
+
+# %%
+H100_ROOF = {"flops_per_s": 989e12, "sparse_flops_per_s": 1979e12, "bytes_per_s": 3.35e12}
+HEADS = {"batch": 1, "heads": 32, "sequence": 8192, "head_dim": 128}
+OPS = [
+    ("matmul", {"m": 8192, "k": 4096, "n": 4096}),
+    ("matmul", {"m": 1, "k": 4096, "n": 4096}),
+    ("layer_norm", {"rows": 8192, "dim": 4096}),
+    ("softmax", {"rows": 8192, "dim": 4096}),
+    ("attention", HEADS),
+    ("flash_attention", HEADS),
+]
+for op, sizes in OPS:
+    answer = roofline(*flops_and_bytes(op, sizes, 2), H100_ROOF)
+    print(
+        f"{op:16} {answer['intensity']:7.1f} FLOP/byte {1e6 * answer['time_s']:7.1f} us, {answer['bound']}-bound"
+    )
+
+# %% [markdown]
+# Read it again. A matmul with **one row** (generating one token) is as memory-bound as a softmax. Fusing
+# attention changes no FLOP, but takes it from memory-bound to compute-bound: that is all of
+# *FlashAttention's* speed.
+#
+# **Do small units keep a higher throughput?** They keep more of it: on small or odd sizes tensor cores wait
+# for full tiles, FP32 cores fall behind gracefully. That is why both are on the chip.
+#
+# ## Measure: a stopwatch
+#
+# Timing a GPU goes wrong in three ways. `fn()` **returns before the work is done**: launches are queued. The
+# **first calls are slow**: compilation, allocation, cold caches. And some calls are **disturbed** by others,
+# which moves a mean, but not a median. So: warm up; then for each repetition wait until the device is idle,
+# start the watch, call, wait again, stop; take the median.
+#
+# Clock and synchronise are arguments. On CUDA pass `torch.cuda.synchronize`; the check passes a pretended
+# device whose clock it controls.
+
+
+# %% exercise="measure_time"
+def measure(fn, *, clock=time.perf_counter, synchronize=lambda: None, warmup=3, repeats=10):
+    """Return the median time of one call of `fn` in seconds.
+
+    clock: returns seconds; synchronize: returns when the device has finished all that was launched.
+    warmup: calls that are not timed; repeats: calls that are timed one by one.
+    """
+    ### BEGIN SOLUTION
+    for _ in range(warmup):
+        fn()
+    samples = []
+    for _ in range(repeats):
+        synchronize()
+        start_s = clock()
+        fn()
+        synchronize()
+        samples.append(clock() - start_s)
+    return statistics.median(samples)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ### This machine's own roofline
+#
+# `this_machine` finds the roof: the best of numpy's and torch's FP32 matmuls, and the best large copy. Your
+# `measure` and your `flops_and_bytes` place four operations under it. **Predict:** which come close to it?
+
+# %%
+torch.manual_seed(0)
+square, row, wide = torch.randn(1024, 1024), torch.randn(1, 1024), torch.randn(4096, 4096)
+gain, bias = torch.ones(4096), torch.zeros(4096)
+runs = [
+    ("matmul 1024", "matmul", {"m": 1024, "k": 1024, "n": 1024}, lambda: square @ square),
+    ("one row", "matmul", {"m": 1, "k": 4096, "n": 4096}, lambda: wide[:1] @ wide),
+    (
+        "layer norm",
+        "layer_norm",
+        {"rows": 4096, "dim": 4096},
+        lambda: torch.layer_norm(wide, (4096,), gain, bias),
+    ),
+    ("softmax", "softmax", {"rows": 4096, "dim": 4096}, lambda: torch.softmax(wide, -1)),
+]
+mine, points = this_machine(), []
+for words, op, sizes, run in runs:
+    flops, num_bytes = flops_and_bytes(op, sizes, 4)
+    points.append((words, flops / num_bytes, flops / measure(run, warmup=2, repeats=5)))
+
+draw_roofline([h100_roof(), mine], points)
+
+# %% [markdown]
+# Same shape, other numbers: the ridge of a CPU lies at tens of FLOP/byte, that of an H100 at 295. The more
+# arithmetic a chip has, the harder it is to feed.
+#
+# ## Break it
+#
+# Three slips that hide in working code. First, a stopwatch that stops too early; second, an accumulator that
+# changes its dtype by itself (here to the wider one; the other way costs a training run).
+
+
+# %%
+def hasty_measure(fn, *, clock=time.perf_counter, synchronize=lambda: None, warmup=3, repeats=10):
+    for _ in range(warmup):
+        fn()
+    synchronize()
+    start_s = clock()
+    for _ in range(repeats):
+        fn()
+    return (clock() - start_s) / repeats
+
+
+def promoted(a, b, accumulate_dtype, tile):
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+    for k in range(0, a.shape[1], tile):
+        acc = acc + a[:, k : k + tile].float() @ b[k : k + tile].float()
+    return acc.to(accumulate_dtype)
+
+
+_ = grading.check("measure_time", hasty_measure)
+_ = grading.check("matmul_mixed", promoted)
+
+# %% [markdown]
+# Third, a hang. To time a *collective*, all ranks must start together, so `synchronize` is a barrier. Here
+# rank 0 repeats once more, "to be sure":
+
+
+# %%
+def time_all_reduce():
+    data = torch.ones(1000)
+    repeats = 6 if dist.get_rank() == 0 else 5
+    return measure(lambda: dist.all_reduce(data), synchronize=dist.barrier, warmup=1, repeats=repeats)
+
+
+try:
+    run_ranks(time_all_reduce, 2, quiet=True)
+except RanksError as error:
+    print(error)
+
+# %% [markdown]
+# ## Links: in the server, in the pod
+#
+# | | carries | loose | tight |
+# |---|---|---|---|
+# | HBM | GPU ↔ its memory | "3 TB/s" | 3.35 TB/s, reads and writes *together* |
+# | NVLink | GPU ↔ GPU of a server | "900 GB/s" | counts **both ways**: 450 GB/s one way |
+# | PCIe | GPU ↔ host | "4.0 x16 is 16 GB/s" | 32 GB/s each way (5.0: 64) |
+# | network | server ↔ server | "50 GB/s" | **one way** already: a 400 Gbit/s card a GPU |
+#
+# So "900 against 50" compares two ways with one; it is 450 against 50, 9x. NVLink's generations, both ways:
+# 1.0 (P100) 160 GB/s, 2.0 (V100) 300, **3.0 (A100) 600**, 4.0 (H100) 900, 5.0 (B200) 1,800. **NVSwitch**
+# joins all GPUs of a server so that any pair has the full rate. Two beliefs to drop: NVLink does *not* pool
+# the memory of GPUs by itself (software must move the data; each GPU still runs out alone), and it was not
+# for servers only: it reached consumer cards, the last one the RTX 3090. Other vendors: the MI325X has 256 GB
+# of memory and joins 8 in a mesh, where one *pair* has only 64 GB/s; TPU v5p needs no switches: up to 8,960
+# form a 3-D torus; Trainium2 (AWS) joins 16 to 64.
+#
+# ## The cluster Llama 3 was trained on
+
+# %%
+draw_cluster_zoom()
+
+# %% [markdown]
+# Meta: 8 GPUs a server, **16 a rack**, **192 racks = 3,072 GPUs a pod**, **8 pods = 24,576 GPUs**; Llama 3
+# 405B used up to 16,384 of them. Inside a pod every GPU may send at full rate; between pods the top layer is
+# oversubscribed 1:7. Larger clusters exist: xAI's started with 100,000 GPUs.
+#
+# Beside the GPU racks stand network racks and storage racks (240 PB here), and outside the cooling, which
+# takes more space still. In 54 days of the run 466 interruptions were counted: lab 13.
+#
+# GPUs are numbered so that those of a server are neighbours, then those of a rack, and so on. **The link
+# between two GPUs is that of the smallest block that holds both.** A message of S bytes takes latency + S /
+# bandwidth. Bandwidths come as printed, with their `unit`: bytes or *bits*, one way or *both ways*.
+
+# %%
+META = {
+    "name": "Meta, 24,576 GPUs",
+    "spans": [  # from small to large
+        {"name": "gpu", "gpus": 1, "bandwidth": 3.35e12, "unit": "bytes/s both ways", "latency_s": 5e-7},
+        {"name": "server", "gpus": 8, "bandwidth": 900e9, "unit": "bytes/s both ways", "latency_s": 1.9e-6},
+        {"name": "rack", "gpus": 16, "bandwidth": 400e9, "unit": "bits/s", "latency_s": 4e-6},
+        {"name": "pod", "gpus": 3072, "bandwidth": 400e9, "unit": "bits/s", "latency_s": 5e-6},
+        {"name": "cluster", "gpus": 24576, "bandwidth": 400e9 / 7, "unit": "bits/s", "latency_s": 6e-6},
+    ],
+}
+
+
+# %% exercise="transfer_time"
+def link_between(a, b, cluster):
+    """Return the span (a dict of cluster["spans"]) of the smallest block that holds GPUs a and b."""
+    ### BEGIN SOLUTION
+    return next(span for span in cluster["spans"] if a // span["gpus"] == b // span["gpus"])
+    ### END SOLUTION
+
+
+def transfer_time(size_bytes, a, b, cluster):
+    """Return how a message gets from GPU a to GPU b: a dict with
+
+    span: the name of the span; bytes_per_s: its bandwidth one way; time_s: latency + transfer.
+    """
+    ### BEGIN SOLUTION
+    span = link_between(a, b, cluster)
+    bytes_per_s = span["bandwidth"]
+    if "bits" in span["unit"]:
+        bytes_per_s /= 8
+    if "both ways" in span["unit"]:
+        bytes_per_s /= 2
+    return {
+        "span": span["name"],
+        "bytes_per_s": bytes_per_s,
+        "time_s": span["latency_s"] + size_bytes / bytes_per_s,
+    }
+    ### END SOLUTION
+
+
+# %%
+for other in (0, 1, 8, 16, 3072):
+    small, large = (transfer_time(size, 0, other, META) for size in (1000, 10**9))
+    print(
+        f"GPU 0 to {other:5}: {small['span']:8} {large['bytes_per_s'] / 1e9:7.1f} GB/s, "
+        f"1 kB in {1e6 * small['time_s']:4.1f} us, 1 GB in {1e3 * large['time_s']:6.2f} ms"
+    )
+
+# %% [markdown]
+# Small messages pay latency, large ones bandwidth. And placement is everything: GPU 7 and GPU 8 are
+# neighbours by number, and nine times slower to each other than GPU 0 to GPU 7.
+
+
+# %% exercise="cluster_totals"
+def cluster_totals(cluster):
+    """Return a dict of totals: gpus, memory_bytes, flops_per_s (dense), power_w, and cross_pod_bytes_per_s.
+
+    cluster: a dict with gpus_per_server, servers_per_rack, racks_per_pod, pods; gpu_memory_bytes, gpu_flops_per_s,
+    gpu_sparse_flops_per_s, gpu_power_w; server_power_w (with its GPUs, CPUs, fans); network_bits_per_s (one card
+    a GPU, one way), oversubscription (7 means 1:7).
+    cross_pod_bytes_per_s: what is left for *each* GPU when all send to other pods at once, one way.
+    """
+    ### BEGIN SOLUTION
+    servers = cluster["servers_per_rack"] * cluster["racks_per_pod"] * cluster["pods"]
+    gpus = servers * cluster["gpus_per_server"]
+    return {
+        "gpus": gpus,
+        "memory_bytes": gpus * cluster["gpu_memory_bytes"],
+        "flops_per_s": gpus * cluster["gpu_flops_per_s"],
+        "power_w": servers * cluster["server_power_w"],
+        "cross_pod_bytes_per_s": cluster["network_bits_per_s"] / 8 / cluster["oversubscription"],
+    }
+    ### END SOLUTION
+
+
+# %%
+meta = {
+    "gpus_per_server": 8,
+    "servers_per_rack": 2,
+    "racks_per_pod": 192,
+    "pods": 8,
+    "gpu_memory_bytes": 80e9,
+    "gpu_flops_per_s": 989e12,
+    "gpu_sparse_flops_per_s": 1979e12,
+    "gpu_power_w": 700,
+    "server_power_w": 10_200,
+    "network_bits_per_s": 400e9,
+    "oversubscription": 7,
+}
+for name, total in cluster_totals(meta).items():
+    print(f"{name:22} {total:,.4g}" if total > 1e6 else f"{name:22} {total:,}")
+
+# %% [markdown]
+# 1.97 PB of memory (not "2 PB", and no program sees it as one), 24 EFLOP/s dense, 31 MW before cooling: a
+# small town.
+#
+# ## Does it fit, and how long?
+#
+# An A100 has 40 or 80 GB. Serving needs the weights *and* the **KV cache**: for every token a key and a value
+# of `model_dim` entries in each layer. GPT-3's sizes: 175 billion parameters, 96 layers, model dim 12,288.
+# Serve 32 sequences of 2,048 tokens, cache in fp16.
+#
+# 1. **`gpus_40gb`**, **`gpus_80gb`**: the fewest GPUs that hold fp16 weights and the cache.
+# 2. **`gpus_80gb_int8`**: the same with int8 weights on 80 GB (the cache stays fp16).
+# 3. **`params_8`**, **`params_16`**: parameters of the largest model an 80 GB GPU can train, if nothing but 8
+#    or 16 bytes a parameter counts (lab 04 says where they go).
+# 4. **`run_days`**: Llama 3 405B took 3.8·10²⁵ FLOPs. How many days on 16,384 H100, at 400 TFLOP/s each?
+
+
+# %% exercise="numbers_01"
+def numbers_01() -> dict[str, float]:
+    """Return the six numbers."""
+    ### BEGIN SOLUTION
+    cache_bytes = 2 * 96 * 12_288 * 2 * 32 * 2048  # key and value, layers, width, fp16, tokens
+    fp16_bytes, int8_bytes = (size * 175e9 + cache_bytes for size in (2, 1))
+    return {
+        "gpus_40gb": -(-fp16_bytes // 40e9),  # rounded up
+        "gpus_80gb": -(-fp16_bytes // 80e9),
+        "gpus_80gb_int8": -(-int8_bytes // 80e9),
+        "params_8": 80e9 / 8,
+        "params_16": 80e9 / 16,
+        "run_days": 3.8e25 / (16_384 * 400e12) / 86_400,
+    }
+    ### END SOLUTION
+
+
+# %% [markdown]
+# And **GPT-4**? Its report keeps its size secret; the unconfirmed figure people repeat is 1.8 trillion
+# parameters. At 16 bits that is 3.6 TB, 45 GPUs of 80 GB before the first token of cache. Even a tenth of it,
+# 360 GB, does not fit one.
+#
+# ## Takeaways
+#
+# - Peak = 2 × multiply-adds a clock × SMs × *that unit's* clock. Divide printed 16-bit peaks by 2 if a
+#   footnote says "with sparsity".
+# - Multiply in 16 bits, add in 32.
+# - FLOPs per byte decide: below peak / bandwidth, memory is the limit. Fusion and larger batches raise them.
+# - 3.35 TB/s in a GPU, 450 GB/s in a server, 50 GB/s in a pod, all one way but the first. Parallelism that
+#   talks much belongs inside the server.
+# - Warm up, synchronise, take the median.
+#
+# **What production code does**
+#
+# | code | file | the same, and more |
+# |---|---|---|
+# | PyTorch | `torch/utils/benchmark/utils/timer.py` | `blocked_autorange`: your stopwatch, with blocks and a spread |
+# | Triton | `python/triton/testing.py` | `do_bench` also empties L2 between calls |
+# | torchtitan | `torchtitan/tools/utils.py` | `get_peak_flops`: dense peaks by device name, for MFU |
+# | Megatron-Core | `megatron/core/parallel_state.py` | numbers ranks so that tensor parallelism stays inside a server |
+#
+# ## Questions people ask
+#
+# <details><summary>Why racks, and not one pod-sized machine?</summary>
+#
+# A rack is what a lorry, a door, a floor and a technician can handle; power and cooling come per rack. Cables
+# matter, too: copper carries NVLink a metre or two, beyond that costly optics are needed. A rack holds what
+# copper reaches (NVIDIA's NVL72: 72 GPUs of one rack as *one* NVLink span), a pod what one layer of switches
+# does.
+#
+# </details>
+# <details><summary>How hot does it get?</summary>
+#
+# An H100 draws 700 W, a B200 1,000: a fan heater on a chip the size of a stamp. It is kept at 60 to 85 °C,
+# and beyond that lowers its clock. A server draws 10 kW. Above some 40 kW a rack, air no longer suffices, and
+# water comes to the chip. Meta saw throughput vary by 1 to 2% with the time of day: noon is warmer.
+#
+# </details>
+# <details><summary>How long do runs take?</summary>
+#
+# Weeks to months: 30.84 million H100 hours for Llama 3 405B, 78 days of 16,384. Beyond half a year it becomes
+# quicker to wait for the next GPUs.
+#
+# </details>
+# <details><summary>Do small units keep a higher throughput?</summary>
+#
+# Yes, relatively: on sizes that do not fill a tensor core's tile, FP32 cores lose less of their peak. The
+# absolute numbers still favour tensor cores nearly always; pad sizes to multiples of 8, better 64.
+#
+# </details>
+# <details><summary>What do the NVLink parts cost?</summary>
+#
+# NVIDIA prints no prices. Servers of eight SXM parts with NVSwitch were reported at 250,000 to 400,000
+# dollars, tens of thousands more than eight PCIe cards in a plain server. It pays when tensor parallelism
+# would otherwise cross PCIe: 450 against 64 GB/s.
+#
+# </details>
+#
+# ## Reflect (not graded)
+#
+# 1. *A vendor offers a chip with twice the FLOP/s and the same memory bandwidth. Which of your operations
+#    gain?*
+# 2. *Why does a server have 8 GPUs on NVLink and not 24,576?*
+#
+# <details><summary>Rubric</summary>
+#
+# 1. *Good:* only those right of the ridge, which moves right by 2x; names large matmuls as gaining and norms,
+#    softmax and decoding as not. *Better:* says that fusion or batch can move an operation across.
+# 2. *Good:* reach of copper, ports a switch has, power of a rack, cost that grows faster than the number of
+#    GPUs. *Better:* what then follows for which parallelism goes where. *Weak:* "too expensive".
+#
+# </details>
+#
+# ## Words
+#
+# **SM**: a GPU's core cluster. **FMA**: fused multiply-add, 2 FLOPs. **Tensor core**: unit for small matrix
+# products. **HBM**: stacked memory on the package. **FLOPs**: an amount; **FLOP/s**: a rate. **Dense / sparse
+# peak**: with all weights / with half of them zero. **Ridge point**: peak over bandwidth. **NVLink,
+# NVSwitch**: links between GPUs, and the switch that joins them. **Pod**: GPUs at full mutual bandwidth.
+# **Oversubscription**: less bandwidth above than below. **GB**: 10⁹ bytes; **GiB**: 2³⁰.
+#
+# ## References
+#
+# - NVIDIA, *H100 Tensor Core GPU Architecture*, 2022 (white paper)
+# - Williams, Waterman, Patterson 2009, *Roofline: An Insightful Visual Performance Model*, CACM 52(4)
+# - Micikevicius et al. 2018, *Mixed Precision Training*, [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)
+# - Dao et al. 2022, *FlashAttention*, [arXiv:2205.14135](https://arxiv.org/abs/2205.14135)
+# - Llama Team 2024, *The Llama 3 Herd of Models*, section 3.3,
+#   [arXiv:2407.21783](https://arxiv.org/abs/2407.21783)
+# - OpenAI 2023, *GPT-4 Technical Report*, section 2, [arXiv:2303.08774](https://arxiv.org/abs/2303.08774)
+# - Austin et al. 2025, *How to Scale Your Model*,
+#   [jax-ml.github.io/scaling-book](https://jax-ml.github.io/scaling-book)
+#
+# **Next:** lab 02, how many GPUs become one: collectives.

@@ -1,0 +1,123 @@
+# Answers to matmul_mixed: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import torch
+
+
+# %% right: chunks, products broadcast and summed in float32
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    acc = torch.zeros((a.size(0), b.size(1)), dtype=accumulate_dtype)
+    for rows, columns in zip(a.split(tile, dim=1), b.split(tile, dim=0)):
+        partial = (rows.float()[:, :, None] * columns.float()[None]).sum(1)
+        acc = (acc.float() + partial).to(accumulate_dtype)
+    return acc
+
+
+# %% right: all tiles at once in float64, then a running sum
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    pad = -a.shape[1] % tile
+    a = torch.nn.functional.pad(a.double(), (0, pad)).unflatten(1, (-1, tile))
+    b = torch.nn.functional.pad(b.double(), (0, 0, 0, pad)).unflatten(0, (-1, tile))
+    partials = torch.einsum("mtk,tkn->tmn", a, b).float()
+    acc = torch.zeros_like(partials[0], dtype=accumulate_dtype)
+    for partial in partials:
+        acc += partial
+    return acc
+
+
+# %% right: a partial rounded to the accumulator's dtype before it is added
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    acc = a.new_zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+    for k in range(0, a.shape[1], tile):
+        acc = acc + (a[:, k : k + tile].float() @ b[k : k + tile].float()).to(accumulate_dtype)
+    return acc
+
+
+# %% wrong values: not written
+# says: not written yet
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    raise NotImplementedError("exercise matmul_mixed")
+
+
+# %% wrong values: returns the dtype of the inputs
+# says: must have dtype float
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+    for k in range(0, a.shape[1], tile):
+        acc += a[:, k : k + tile].float() @ b[k : k + tile].float()
+    return acc.to(a.dtype)
+
+
+# %% wrong values: a list
+# says: must be a tensor
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    return (a.float() @ b.float()).tolist()
+
+
+# %% wrong ones: torch's own matmul, cast at the end
+# says: the sum is kept in float32
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    return (a.float() @ b.float()).to(accumulate_dtype)
+
+
+# %% wrong ones: the accumulator is promoted
+# says: changes the accumulator
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+    for k in range(0, a.shape[1], tile):
+        acc = acc + a[:, k : k + tile].float() @ b[k : k + tile].float()
+    return acc.to(accumulate_dtype)
+
+
+# %% wrong ones, random: always accumulates in bf16
+# says: kept in bfloat16
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=torch.bfloat16)
+    for k in range(0, a.shape[1], tile):
+        acc += a[:, k : k + tile].float() @ b[k : k + tile].float()
+    return acc.to(accumulate_dtype)
+
+
+# %% wrong random: products of a tile are rounded to bf16
+# says: is the product of a tile float32
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+    for k in range(0, a.shape[1], tile):
+        acc += a[:, k : k + tile] @ b[k : k + tile]
+    return acc
+
+
+# %% wrong ones: one product at a time, whatever the tile
+# says: `tile` is ignored
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+    for k in range(a.shape[1]):
+        acc += torch.outer(a[:, k].float(), b[k].float())
+    return acc
+
+
+# %% wrong random: drops the last, smaller tile
+# says: does not divide K
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+    for i in range(a.shape[1] // tile):
+        part = slice(i * tile, (i + 1) * tile)
+        acc += a[:, part].float() @ b[part].float()
+    return acc
+
+
+# %% wrong ones, random: forgets to add
+# says: the sum starts anew
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    for k in range(0, a.shape[1], tile):
+        acc = (a[:, k : k + tile].float() @ b[k : k + tile].float()).to(accumulate_dtype)
+    return acc
+
+
+# %% wrong values: wrong matrix transposed
+# says: must have shape
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    acc = torch.zeros(b.shape[1], a.shape[0], dtype=accumulate_dtype)
+    for k in range(0, a.shape[1], tile):
+        acc += (a[:, k : k + tile].float() @ b[k : k + tile].float()).T
+    return acc

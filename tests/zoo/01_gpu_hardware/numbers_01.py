@@ -1,0 +1,102 @@
+# Answers to numbers_01: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import math
+
+RIGHT = {
+    "gpus_40gb": 17,
+    "gpus_80gb": 9,
+    "gpus_80gb_int8": 7,
+    "params_8": 10e9,
+    "params_16": 5e9,
+    "run_days": 67.1,
+}
+
+
+# %% right: by heart, rounded
+def numbers_01():
+    return dict(RIGHT)
+
+
+# %% right: step by step with numpy
+def numbers_01():
+    import numpy as np
+
+    token_bytes = 96 * (12_288 + 12_288) * 2
+    cache = np.float64(32 * 2048 * token_bytes)
+    weights = {"fp16": 2 * 175e9, "int8": 175e9}
+    cluster_flops_per_s = 16_384 * 400e12
+    return {
+        "gpus_40gb": np.ceil((weights["fp16"] + cache) / 40e9),
+        "gpus_80gb": math.ceil((weights["fp16"] + cache) / 80e9),
+        "gpus_80gb_int8": np.int64(np.ceil((weights["int8"] + cache) / 80e9)),
+        "params_8": 80e9 // 8,
+        "params_16": 80e9 / 16,
+        "run_days": np.float64(3.8e25) / cluster_flops_per_s / 3600 / 24,
+    }
+
+
+# %% wrong gpus_40gb, gpus_80gb, gpus_80gb_int8, params_8, params_16, run_days: a list
+# says: must return a dict
+def numbers_01():
+    return list(RIGHT.values())
+
+
+# %% wrong gpus_40gb, gpus_80gb, gpus_80gb_int8: no cache
+# says: the key-value cache is left out
+def numbers_01():
+    return RIGHT | {"gpus_40gb": 9, "gpus_80gb": 5, "gpus_80gb_int8": 3}
+
+
+# %% wrong gpus_40gb, gpus_80gb, gpus_80gb_int8: rounded down
+# says: a part-filled GPU
+def numbers_01():
+    return RIGHT | {"gpus_40gb": 16, "gpus_80gb": 8, "gpus_80gb_int8": 6}
+
+
+# %% wrong gpus_40gb: not rounded
+# says: GPUs come whole
+def numbers_01():
+    return RIGHT | {"gpus_40gb": 659.237645312 / 40}
+
+
+# %% wrong gpus_80gb_int8: weights stay fp16
+# says: weights take 2 bytes
+def numbers_01():
+    return RIGHT | {"gpus_80gb_int8": 9}
+
+
+# %% wrong params_8, params_16: GiB
+# says: 80 GiB
+def numbers_01():
+    return RIGHT | {"params_8": 10 * 2**30, "params_16": 5 * 2**30}
+
+
+# %% wrong params_8, params_16: swapped
+# says: swapped
+def numbers_01():
+    return RIGHT | {"params_8": 5e9, "params_16": 10e9}
+
+
+# %% wrong params_16: two bytes a parameter
+# says: training needs more
+def numbers_01():
+    return RIGHT | {"params_16": 40e9}
+
+
+# %% wrong run_days: at peak
+# says: take the 400
+def numbers_01():
+    return RIGHT | {"run_days": 3.8e25 / 16_384 / 989e12 / 86_400}
+
+
+# %% wrong run_days: one GPU
+# says: one GPU trains alone
+def numbers_01():
+    return RIGHT | {"run_days": 3.8e25 / 400e12 / 86_400}
+
+
+# %% wrong gpus_40gb, gpus_80gb, gpus_80gb_int8, params_8, params_16: only one filled in
+# says: must be a number
+def numbers_01():
+    return {"run_days": 67.1, "params_8": None}
