@@ -28,15 +28,29 @@ _MAX_REPORT_BYTES = 1_000_000
 _CONSEQUENCE = ("Connection closed by peer", "Connection reset", "Broken pipe", "recvValue failed", "SIGTERM")
 _STALE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
-# Dies with its parent on Linux, burns a bounded time everywhere, then is the script.
+# Dies with its parent on Linux, burns a bounded time everywhere, and is the script. At the end it waits for
+# the others and leaves at once: torch's threads abort now and then while an interpreter winds down.
 _START = """\
-import resource, runpy, signal, sys
+import os, resource, runpy, signal, sys, time
 if sys.platform == "linux":
     import ctypes
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
+rank, world_size = os.environ["RANK"], int(os.environ["WORLD_SIZE"])
 del sys.argv[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
+script = sys.argv[0]
+try:
+    runpy.run_path(script, run_name="__main__")
+except SystemExit as end:
+    if end.code not in (None, 0):
+        raise
+done = os.path.join(os.path.dirname(script), "done")
+open(os.path.join(done, rank), "w").close()
+while len(os.listdir(done)) < world_size:
+    time.sleep(0.01)
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(0)
 """
 
 
@@ -52,16 +66,18 @@ def run_script(text: str, num_processes: int, arguments: Sequence[str], folder: 
         line = getattr(error, "lineno", None)
         return _result("syntax", f"{type(error).__name__}: {getattr(error, 'msg', error)}", line=line)
     (folder / "out").mkdir()
+    (folder / "done").mkdir()
     (folder / "train.py").write_text(text, encoding="utf-8")
     (folder / "start.py").write_text(_START, encoding="utf-8")
     with _listening(_ports_in(text)) as sockets, _torchrun(folder, num_processes, arguments) as agent:
         status = _watch(agent, sockets)
-    found = _result(status) if status in ("ok", "timeout", "idle") else {}
-    found = found or _result(status, **_first_error(folder, num_processes, agent.returncode))
-    return {
-        **found,
-        "reports": [_read_report(folder / "out" / f"rank{r}.json") for r in range(num_processes)],
-    }
+    reports = [_read_report(folder / "out" / f"rank{r}.json") for r in range(num_processes)]
+    error = _first_error(folder, num_processes) if status in ("failed", "port") else None
+    if status == "failed" and error is None:
+        # No process raised. Reports count, not exit codes: one may have aborted after its work was done.
+        status = "ok" if None not in reports else "failed"
+        error = {"error": f"a process ended without a traceback (exit code {agent.returncode})"}
+    return {**_result(status, **(error or {})), "reports": reports}
 
 
 def _result(status: str, error: str = "", line: int | None = None, rank: int | None = None) -> dict[str, Any]:
@@ -172,7 +188,7 @@ def _own_visitor(sock: socket.socket, workers: list[psutil.Process]) -> bool:
     return False
 
 
-def _first_error(folder: Path, num_processes: int, code: int | None) -> dict[str, Any]:
+def _first_error(folder: Path, num_processes: int) -> dict[str, Any] | None:
     """The error to read first: not one that only says that another process has gone."""
     found = []
     for rank in range(num_processes):
@@ -181,7 +197,7 @@ def _first_error(folder: Path, num_processes: int, code: int | None) -> dict[str
             if error is not None:
                 found.append({**error, "rank": rank})
     own = [e for e in found if not any(words in e["error"] for words in _CONSEQUENCE)]
-    return (own or found or [{"error": f"it ended with exit code {code} and no traceback."}])[0]
+    return next(iter(own or found), None)
 
 
 def _parse(log: str, script: str) -> dict[str, Any] | None:
