@@ -1,0 +1,187 @@
+"""Rules the repository keeps about itself: sizes, directions, what notebooks hold, what pages promise."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course_lib import grading
+from course_lib.staff import build
+from course_lib.staff.execute import text_fields
+
+ROOT = Path(__file__).resolve().parents[1]
+LABS = build.labs(ROOT)
+MODULES = sorted((ROOT / "course_lib").rglob("*.py"))
+MACHINE = re.compile(r"/(?:home|Users|root|tmp|work|opt|srv|mnt)/[\w.-]+")
+LAST_RESORT_LINES, USUAL_LINES = 40, 15
+MAX_WORDS = 3000
+MAX_FILE_LINES = 400  # past 350 a file usually holds two ideas
+
+per_lab = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+
+
+def notebook(path: Path) -> nbformat.NotebookNode:
+    return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def lines_of(cell: nbformat.NotebookNode) -> int:
+    """Count a cell's lines; of a cell that is one long string (a script to repair), the string's."""
+    body = ast.parse(cell.source).body
+    value = body[0].value if len(body) == 1 and isinstance(body[0], ast.Assign) else None
+    text = value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else cell.source
+    return len(text.splitlines())
+
+
+@per_lab
+def test_code_cells_fit_a_screen(lab: build.Lab) -> None:
+    lines = [lines_of(cell) for cell in notebook(lab.release).cells if cell.cell_type == "code"]
+    assert max(lines) <= LAST_RESORT_LINES
+    assert sum(count > USUAL_LINES for count in lines) <= len(lines) // 4
+
+
+@per_lab
+def test_text_is_short_enough_to_be_read(lab: build.Lab) -> None:
+    cells = [cell for cell in notebook(lab.release).cells if cell.cell_type == "markdown"]
+    own = [
+        cell.source
+        for cell in cells
+        if not cell.source.startswith(("### Exercise ", "<details><summary>Hint"))
+    ]
+    assert sum(len(text.split()) for text in own) <= MAX_WORDS
+
+
+@per_lab
+def test_a_release_holds_no_output_and_no_answer(lab: build.Lab) -> None:
+    release = notebook(lab.release)
+    code = [cell for cell in release.cells if cell.cell_type == "code"]
+    assert all(not cell.outputs and cell.execution_count is None for cell in code)
+    text = lab.release.read_text(encoding="utf-8")
+    assert "### BEGIN" not in text
+    assert "grading.score" not in text
+
+
+@per_lab
+def test_an_executed_solution_is_clean(lab: build.Lab) -> None:
+    for cell in notebook(lab.solution).cells:
+        for output in cell.get("outputs", []):
+            assert output.output_type != "error", cell.source
+            assert output.get("name") != "stderr", cell.source
+            for holder, key in text_fields(output):
+                assert "Warning:" not in holder[key], cell.source
+
+
+@per_lab
+def test_notebooks_name_no_machine(lab: build.Lab) -> None:
+    for path in (lab.release, lab.solution):
+        for cell in notebook(path).cells:
+            texts = [
+                cell.source,
+                *(holder[key] for out in cell.get("outputs", []) for holder, key in text_fields(out)),
+            ]
+            assert [found for text in texts for found in MACHINE.findall(text)] == [], name_of(path)
+
+
+@per_lab
+def test_a_lab_asks_for_each_of_its_exercises_once_and_in_order(lab: build.Lab) -> None:
+    cells = notebook(lab.solution).cells
+    answers = [c.metadata.nbgrader.grade_id for c in cells if c.metadata.get("nbgrader", {}).get("solution")]
+    assert answers == [exercise.id for exercise in grading.exercises(lab.name)]
+
+
+@per_lab
+def test_nothing_lies_beside_a_notebook(lab: build.Lab) -> None:
+    assert [path.name for path in lab.solution.parent.iterdir() if not path.name.startswith(".")] == [
+        lab.solution.name
+    ]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_holds_one_idea(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_FILE_LINES
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield every module a file imports, at any depth of its code."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_torch_distributed_stays_where_ranks_are() -> None:
+    allowed = ("course_lib/comm/", "course_lib/parallel/", "course_lib/grading/", "course_lib/doctor.py")
+    users = {
+        name_of(path)
+        for path in MODULES
+        if any(name.startswith("torch.distributed") for name in imports(path))
+    }
+    assert [name for name in users if not name.startswith(allowed)] == []
+
+
+def test_environment_variables_are_read_where_processes_start() -> None:
+    allowed = ("course_lib/comm/", "course_lib/staff/", "course_lib/grading/torchrun.py")
+    users = [
+        name_of(path) for path in MODULES if re.search(r"\bos\.(environ|getenv)\b", path.read_text("utf-8"))
+    ]
+    assert [name for name in users if not name.startswith(allowed)] == []
+
+
+def test_every_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [
+        *project["dependencies"],
+        *(item for extra in project["optional-dependencies"].values() for item in extra),
+    ]
+    pinned = {line.split("==")[0].lower().replace("_", "-") for line in constraint_lines()}
+    names = {re.split(r"[<>=\[ ;]", item)[0].lower().replace("_", "-") for item in wanted}
+    assert names <= pinned
+    assert "torch==2.13.0" in constraint_lines()
+
+
+def constraint_lines() -> list[str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test_the_map_of_the_readme_is_the_territory() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    tree = text.split("```")[3].splitlines()
+    parent, missing = "", []
+    for line in tree:
+        name = line.split()[0] if line.split() else ""
+        if not name or name == "text":
+            continue
+        parent = parent if line.startswith(" ") else (name if name.endswith("/") else "")
+        path = ROOT / (parent + name if line.startswith(" ") else name)
+        missing += [] if path.exists() else [str(path.relative_to(ROOT))]
+    assert missing == []
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    targets = set(
+        re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
+    text = (ROOT / "README.md").read_text(encoding="utf-8") + (ROOT / "CONTRIBUTING.md").read_text(
+        encoding="utf-8"
+    )
+    assert set(re.findall(r"\bmake ([a-z]+)\b(?=`|\s+[#A-Z]|$)", text, flags=re.MULTILINE)) <= targets
+
+
+def test_links_between_pages_hold() -> None:
+    broken = []
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            broken += [] if (page.parent / link).exists() else [f"{name_of(page)}: {link}"]
+    assert broken == []
