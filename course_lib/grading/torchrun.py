@@ -72,12 +72,12 @@ def run_script(text: str, num_processes: int, arguments: Sequence[str], folder: 
     with _listening(_ports_in(text)) as sockets, _torchrun(folder, num_processes, arguments) as agent:
         status = _watch(agent, sockets)
     reports = [_read_report(folder / "out" / f"rank{r}.json") for r in range(num_processes)]
-    error = _first_error(folder, num_processes) if status in ("failed", "port") else None
-    if status == "failed" and error is None:
+    found = _first_error(folder, num_processes) if status in ("failed", "port") else None
+    if status == "failed" and found is None:
         # No process raised. Reports count, not exit codes: one may have aborted after its work was done.
         status = "ok" if None not in reports else "failed"
-        error = {"error": f"a process ended without a traceback (exit code {agent.returncode})"}
-    return {**_result(status, **(error or {})), "reports": reports}
+        found = {"error": f"a process ended without a traceback (exit code {agent.returncode})"}
+    return {**_result(status, **(found or {})), "reports": reports}
 
 
 def _result(status: str, error: str = "", line: int | None = None, rank: int | None = None) -> dict[str, Any]:
