@@ -65,7 +65,10 @@ def with_answers(notebook: nbformat.NotebookNode, answers: Mapping[str, str]) ->
 
 
 def test_the_reference_gets_full_marks(lab: build.Lab) -> None:
-    got = grades(run(essential(lab)))
+    ran = run(essential(lab))
+    got = grades(ran)
+    problems = [cell.message() for cell in graded_cells(ran).values() if cell.lost() or cell.errors]
+    assert problems == []
     assert got == {exercise.id: (exercise.max_score,) * 2 for exercise in grading.exercises(lab.name)}
 
 
