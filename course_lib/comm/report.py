@@ -228,7 +228,8 @@ def _frames(failure: dict[str, Any]) -> list[str]:
     if failure.get("syntax"):
         file, line, text = failure["syntax"]
         return [f"  at {where((file, line, '<module>', text or ''))}"]
-    frames = [f for f in failure["frames"] if "/course_lib/comm/" not in f[0]]
+    ours = ("/course_lib/comm/", "/course_lib/grading/")
+    frames = [f for f in failure["frames"] if not any(name in f[0] for name in ours)]
     student = [f for f in frames if "/site-packages/" not in f[0] and "/lib/python3" not in f[0]]
     return [f"  at {where(f)}" for f in (student or frames)[-5:]]
 

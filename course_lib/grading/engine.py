@@ -220,11 +220,11 @@ def judge(
         try:
             got = run_case(declared, job_of, case)
         except CaseFailed as failed:
-            return merge(exercise, done, parts, _at(case, failed.part), seed), failed.output
+            return merge(exercise, done, parts, _at(exercise, case, failed.part), seed), failed.output
         found = _parts_of(declared, case, got)
         gate = next((p for p in found if p.gate and not p.ok), None)
         if gate is not None:
-            return merge(exercise, done, parts, _at(case, gate), seed), None
+            return merge(exercise, done, parts, _at(exercise, case, gate), seed), None
         parts += [(case, p) for p in found if not p.gate]
     return merge(exercise, done, parts, None, seed), None
 
@@ -241,8 +241,10 @@ def _parts_of(declared: Spec, case: Case, got: list[RankData]) -> list[Part]:
         return [Part("values", False, text, gate=True)]
 
 
-def _at(case: Case, part: Part) -> Part:
-    return Part(part.name, part.ok, f"At {case.name}: {part.message}", part.gate)
+def _at(exercise: Exercise, case: Case, part: Part) -> Part:
+    """Say in which case a part failed, where there is more than one kind of case."""
+    before = "" if exercise.numeric or part.name == "implemented" else f"At {case.name}: "
+    return Part(part.name, part.ok, before + part.message, part.gate)
 
 
 def run_case(declared: Spec, job_of: Callable[[Case, str], Job], case: Case) -> list[RankData]:
@@ -317,15 +319,15 @@ def merge(
     if gate is not None:
         rows = {n: PartResult(False, 0.0, p, "") for n, p in exercise.points.items()}
         return Verdict(exercise, rows, seed, 0.0, gate.name, gate.message, names)
-    rows = {name: _merge_part(name, points, parts) for name, points in exercise.points.items()}
+    rows = {name: _merge_part(exercise, name, points, parts) for name, points in exercise.points.items()}
     return Verdict(exercise, rows, seed, 0.0, cases=names)
 
 
-def _merge_part(name: str, points: float, parts: list[tuple[Case, Part]]) -> PartResult:
+def _merge_part(exercise: Exercise, name: str, points: float, parts: list[tuple[Case, Part]]) -> PartResult:
     mine = [(case, part) for case, part in parts if part.name == name]
     bad = next(((case, part) for case, part in mine if not part.ok), None)
     if bad is not None:
-        return PartResult(False, 0.0, points, f"At {bad[0].name}: {bad[1].message}")
+        return PartResult(False, 0.0, points, _at(exercise, *bad).message)
     if not mine and name != "values":
         return PartResult(False, 0.0, points, "it was not measured: report this to your instructor.")
     message = mine[-1][1].message if mine else "equal to the one-process result on every rank"

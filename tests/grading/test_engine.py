@@ -115,7 +115,7 @@ def test_what_student_code_does_is_a_verdict(body, gate, says):
     )
     assert verdict.gate == gate, verdict.render()
     assert says in verdict.message
-    assert verdict.message.startswith("At 2 ranks: ")
+    assert gate == "implemented" or verdict.message.startswith("At 2 ranks: ")
     assert verdict.score == 0
 
 
