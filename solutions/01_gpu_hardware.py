@@ -6,7 +6,7 @@
 # | **time** | 3 hours, 135 minutes of them for the eight exercises |
 # | **ranks** | 2, in one cell; the rest is arithmetic, or measured in this process |
 # | **needs** | PyTorch; lab 00 for how checks work |
-# | **points** | 16 |
+# | **points** | 17.5 |
 #
 # A model trains on thousands of GPUs only if each is kept busy. Three numbers decide: how fast a GPU
 # *computes*, how fast it *moves data inside*, and how fast it *talks to others*. Here you derive all three
@@ -80,12 +80,9 @@ draw_axes([])
 #
 # ### Twelve years of peaks
 #
-# K40 (2013), P100 (2016), V100 (2017, the first with tensor cores), A100 (2020), H100 (2022), B200 (2024).
-
-# %%
-draw_trend()
-
-# %% [markdown]
+# K40 (2013), P100 (2016), V100 (2017, the first with tensor cores), A100 (2020), H100 (2022), B200 (2024),
+# drawn below.
+#
 # **Where common numbers are loose.** "1,000x in 12 years" divides a *sparse 16-bit* peak by an *FP32* one.
 # Dense it is about 450x, and FP32 against FP32 16x. A *sparse* peak counts products with zeros that were
 # never computed: it needs two of every four weights to be zero, which training does not have. The "5,000
@@ -106,6 +103,7 @@ H100 = {
     "tensor_clock_hz": 1.83e9,
     "sparse_speedup": 2,
 }
+draw_trend()
 
 
 # %% exercise="peak_flops"
@@ -178,7 +176,7 @@ exact = a.double() @ b.double()
 for dtype in (torch.bfloat16, torch.float32):
     for tile in (16, 256):
         error = (matmul_mixed(a, b, dtype, tile).double() - exact).norm() / exact.norm()
-        print(f"accumulator {str(dtype):15} tile {tile:3}: relative error {error:.0e}")
+        print(f"accumulator {dtype!s:15} tile {tile:3}: relative error {error:.0e}")
 
 # %% [markdown]
 # ## Memory: what surrounds the arithmetic
@@ -202,8 +200,8 @@ draw_memory_hierarchy()
 # | `matmul` | m, k, n | (m, k) · (k, n) |
 # | `layer_norm` | rows, dim | each row; gain and bias have `dim` elements each |
 # | `softmax` | rows, dim | each row |
-# | `attention` | batch, heads, sequence, head_dim | scores = QKᵀ, probabilities = softmax(scores), output = probabilities · V, **three separate kernels**; no mask |
-# | `flash_attention` | the same | the same in **one kernel**: scores and probabilities stay on the chip |
+# | `attention` | batch, heads, sequence, head_dim | S = QKᵀ, P = softmax(S), PV: **three kernels**, no mask |
+# | `flash_attention` | the same | the same in **one kernel**: S and P stay on the chip |
 
 
 # %% exercise="flops_and_bytes"
@@ -271,7 +269,8 @@ OPS = [
 for op, sizes in OPS:
     answer = roofline(*flops_and_bytes(op, sizes, 2), H100_ROOF)
     print(
-        f"{op:16} {answer['intensity']:7.1f} FLOP/byte {1e6 * answer['time_s']:7.1f} us, {answer['bound']}-bound"
+        f"{op:16} {answer['intensity']:7.1f} FLOP/byte {1e6 * answer['time_s']:7.1f} us, "
+        f"{answer['bound']}-bound"
     )
 
 # %% [markdown]
@@ -343,8 +342,9 @@ for words, op, sizes, run in runs:
 draw_roofline([h100_roof(), mine], points)
 
 # %% [markdown]
-# Same shape, other numbers: the ridge of a CPU lies at tens of FLOP/byte, that of an H100 at 295. The more
-# arithmetic a chip has, the harder it is to feed.
+# Same shape, other numbers: the ridge of a CPU lies at 5 to 50 FLOP/byte, that of an H100 at 295. The more
+# arithmetic a chip has, the harder it is to feed. A point far below its roof has another limit: here each
+# result gets fresh memory from the operating system, and `exp` is not one FLOP to a CPU.
 #
 # ## Break it
 #
@@ -416,7 +416,8 @@ draw_cluster_zoom()
 # %% [markdown]
 # Meta: 8 GPUs a server, **16 a rack**, **192 racks = 3,072 GPUs a pod**, **8 pods = 24,576 GPUs**; Llama 3
 # 405B used up to 16,384 of them. Inside a pod every GPU may send at full rate; between pods the top layer is
-# oversubscribed 1:7. Larger clusters exist: xAI's started with 100,000 GPUs.
+# oversubscribed 1:7, so a GPU keeps a seventh of its rate if all talk at once. Larger clusters exist: xAI's
+# started with 100,000 GPUs.
 #
 # Beside the GPU racks stand network racks and storage racks (240 PB here), and outside the cooling, which
 # takes more space still. In 54 days of the run 466 interruptions were counted: lab 13.
@@ -483,9 +484,9 @@ for other in (0, 1, 8, 16, 3072):
 def cluster_totals(cluster):
     """Return a dict of totals: gpus, memory_bytes, flops_per_s (dense), power_w, and cross_pod_bytes_per_s.
 
-    cluster: a dict with gpus_per_server, servers_per_rack, racks_per_pod, pods; gpu_memory_bytes, gpu_flops_per_s,
-    gpu_sparse_flops_per_s, gpu_power_w; server_power_w (with its GPUs, CPUs, fans); network_bits_per_s (one card
-    a GPU, one way), oversubscription (7 means 1:7).
+    cluster: a dict with gpus_per_server, servers_per_rack, racks_per_pod, pods; gpu_memory_bytes,
+        gpu_flops_per_s, gpu_sparse_flops_per_s, gpu_power_w; server_power_w (with its GPUs, CPUs, fans);
+        network_bits_per_s (one card a GPU, one way), oversubscription (7 means 1:7).
     cross_pod_bytes_per_s: what is left for *each* GPU when all send to other pods at once, one way.
     """
     ### BEGIN SOLUTION
@@ -571,10 +572,10 @@ def numbers_01() -> dict[str, float]:
 #
 # | code | file | the same, and more |
 # |---|---|---|
-# | PyTorch | `torch/utils/benchmark/utils/timer.py` | `blocked_autorange`: your stopwatch, with blocks and a spread |
+# | PyTorch | `torch/utils/benchmark/utils/timer.py` | `blocked_autorange`: your stopwatch, in blocks |
 # | Triton | `python/triton/testing.py` | `do_bench` also empties L2 between calls |
 # | torchtitan | `torchtitan/tools/utils.py` | `get_peak_flops`: dense peaks by device name, for MFU |
-# | Megatron-Core | `megatron/core/parallel_state.py` | numbers ranks so that tensor parallelism stays inside a server |
+# | Megatron-Core | `megatron/core/parallel_state.py` | keeps tensor parallelism inside a server |
 #
 # ## Questions people ask
 #

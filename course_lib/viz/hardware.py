@@ -58,7 +58,12 @@ def draw_memory_hierarchy() -> Figure:
             ax.barh(i, bytes_per_s, left=1e9, color=color, alpha=0.85, height=0.66)
             ax.text(bytes_per_s * 1.15, i, show_rate(bytes_per_s, "B/s"), va="center", fontweight="bold")
             ax.text(
-                1.2e9, i, f"{show_bytes(num_bytes)}   ({count})", va="center", color=_on(color), fontsize=9
+                1.2e9,
+                i,
+                f"{show_bytes(num_bytes, binary=i < 3)}   ({count})",
+                va="center",
+                color=_on(color),
+                fontsize=9,
             )
         ax.set_yticks(range(len(levels)), [name for name, *_ in levels])
         ax.invert_yaxis()
@@ -111,18 +116,15 @@ def draw_roofline(roofs: Sequence[Roof], points: Sequence[POINT] = ()) -> Figure
             )
             ax.annotate(
                 show_rate(roof.bytes_per_s, "B/s"),
-                (0.3, 0.3 * roof.bytes_per_s),
-                xytext=(10, -8),
+                (3, 3 * roof.bytes_per_s),
+                xytext=(-4, 6),
                 textcoords="offset points",
+                ha="right",
                 color=color,
                 fontsize=9,
             )
-        for words, intensity, flops_per_s in points:
-            ax.plot(intensity, flops_per_s, "o", color=style.INK, ms=5)
-            ax.annotate(
-                words, (intensity, flops_per_s), xytext=(6, -10), textcoords="offset points", fontsize=8.5
-            )
-        low = min([roof.bytes_per_s * 0.05 for roof in roofs] + [p[2] / 2 for p in points])
+        _draw_points(ax, points)
+        low = min([roof.bytes_per_s * 0.05 for roof in roofs] + [p[2] / 8 for p in points])
         ax.set(
             xscale="log", yscale="log", xlim=(0.05, 2e4), ylim=(low, 4 * max(r.flops_per_s for r in roofs))
         )
@@ -131,6 +133,20 @@ def draw_roofline(roofs: Sequence[Roof], points: Sequence[POINT] = ()) -> Figure
         ax.legend(loc="upper left")
         ax.grid(True, which="major")
     return figure
+
+
+def _draw_points(ax: Axes, points: Sequence[POINT]) -> None:
+    """Words to the left, below and to the right in turn, so that neighbours stay readable."""
+    places: list[dict[str, Any]] = [
+        {"xytext": (-7, -3), "ha": "right"},
+        {"xytext": (0, -15), "ha": "center"},
+        {"xytext": (7, -3), "ha": "left"},
+    ]
+    for i, (words, intensity, flops_per_s) in enumerate(sorted(points, key=lambda point: point[1])):
+        ax.plot(intensity, flops_per_s, "o", color=style.INK, ms=5)
+        ax.annotate(
+            words, (intensity, flops_per_s), textcoords="offset points", fontsize=8.5, **places[i % 3]
+        )
 
 
 def draw_trend() -> Figure:

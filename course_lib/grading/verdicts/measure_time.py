@@ -113,8 +113,8 @@ def _words(p: Point) -> str:
     work = ", ".join(f"{1e3 * w:.3g}" for w in p["device_s"][:8])
     more = ", ..." if len(p["device_s"]) > 8 else ""
     return (
-        f"warmup={p['warmup']}, repeats={p['repeats']}; a launch takes {1e3 * p['launch_s']:.3g} ms, the device then "
-        f"{work}{more} ms"
+        f"warmup={p['warmup']}, repeats={p['repeats']}; a launch takes {1e3 * p['launch_s']:.3g} ms, "
+        f"the device then {work}{more} ms"
     )
 
 
@@ -136,8 +136,8 @@ def _calls(pairs: list[tuple[Point, Any]]) -> Part:
         exact = p["warmup"] + p["repeats"]
         if answer["calls"] != exact:
             text = (
-                f"fn must be called warmup + repeats = {p['warmup']} + {p['repeats']} = {exact} times; it was "
-                f"called {answer['calls']} times. On a real machine each call costs time."
+                f"fn must be called warmup + repeats = {p['warmup']} + {p['repeats']} = {exact} times; it "
+                f"was called {answer['calls']} times. On a real machine each call costs time."
             )
             return Part("calls", False, text)
     return Part("calls", True, "warmup + repeats each time")

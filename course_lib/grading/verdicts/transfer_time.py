@@ -117,10 +117,9 @@ def _time_s(p: Point, span: Point, bytes_per_s: float) -> float:
 def _spans(p: Point) -> dict[str, float | str]:
     names = [s["name"] for s in p["cluster"]["spans"]]
     at = names.index(_span(p)["name"])
+    by_distance = str(_by_distance(p)["name"])
     return {
-        "you compare the distance |a - b| with the size: GPUs 7 and 8 are neighbours in different servers": str(
-            _by_distance(p)["name"]
-        ),
+        "you compare the distance |a - b|: 7 and 8 are neighbours in different servers": by_distance,
         "you take the widest span that holds both: the smallest is asked": str(names[-1]),
         "you take one span too wide: is one GPU a block, too?": str(names[min(max(at, 1), len(names) - 1)]),
         "the names are shifted by one: a block of `gpus` GPUs is the span itself": str(names[max(at - 1, 0)]),

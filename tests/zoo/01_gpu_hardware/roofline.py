@@ -1,9 +1,6 @@
 # Answers to roofline: right ones in other styles, and wrong ones with the part each must lose.
 
 # %% setup
-import math
-
-
 def right(flops, num_bytes, spec):
     compute_s, memory_s = flops / spec["flops_per_s"], num_bytes / spec["bytes_per_s"]
     return {
@@ -20,9 +17,12 @@ def roofline(flops, num_bytes, spec):
     ridge = spec["flops_per_s"] / spec["bytes_per_s"]
     attainable = min(spec["flops_per_s"], intensity * spec["bytes_per_s"])
     time_s = flops / attainable if flops else num_bytes / spec["bytes_per_s"]
-    return dict(
-        intensity=intensity, ridge=ridge, time_s=time_s, bound="memory" if intensity < ridge else "compute"
-    )
+    return {
+        "intensity": intensity,
+        "ridge": ridge,
+        "time_s": time_s,
+        "bound": "memory" if intensity < ridge else "compute",
+    }
 
 
 # %% right: numpy numbers, times sorted by name

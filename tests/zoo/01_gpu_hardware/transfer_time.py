@@ -1,9 +1,6 @@
 # Answers to transfer_time: right ones in other styles, and wrong ones with the part each must lose.
 
 # %% setup
-import math
-
-
 def find(a, b, cluster):
     return next(s for s in cluster["spans"] if a // s["gpus"] == b // s["gpus"])
 
@@ -38,7 +35,7 @@ def transfer_time(size_bytes, a, b, cluster):
     for word, factor in (("bits", 8), ("both", 2)):
         if word in span["unit"]:
             rate = rate / factor
-    return dict(span=span["name"], bytes_per_s=rate, time_s=span["latency_s"] + size_bytes / rate)
+    return {"span": span["name"], "bytes_per_s": rate, "time_s": span["latency_s"] + size_bytes / rate}
 
 
 # %% wrong values: not written

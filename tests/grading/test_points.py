@@ -1,0 +1,42 @@
+"""Formulas judged at many points: names the mistake that explains all answers, and no other."""
+
+from course_lib.grading.points import Formula, judge, judge_dicts
+
+DOUBLE = Formula(want=lambda p: 2 * p["x"], near=lambda p: {"x is squared": p["x"] ** 2, "x is kept": p["x"]})
+POINTS = [{"x": x} for x in (2, 3, 5)]
+
+
+def part(answers, formula=DOUBLE):
+    return judge("double", formula, list(zip(POINTS, answers, strict=True)), str)
+
+
+def test_right_answers_pass_within_the_tolerance() -> None:
+    assert part([4, 6.001, 10]).ok
+    assert not part([4, 6.1, 10]).ok
+
+
+def test_the_mistake_must_explain_every_answer() -> None:
+    message = part([4, 9, 25]).message
+    assert "x is squared" in message
+    assert "Wrong at 2 of 3" in message
+    assert "This is what you get" not in part([4, 9, 10]).message
+
+
+def test_what_is_no_number_is_said() -> None:
+    for got in (None, True, "4", float("nan"), [4]):
+        assert "must be a number" in part([4, got, 10]).message
+
+
+def test_words_are_compared_exactly() -> None:
+    formula = Formula(want=lambda p: "big" if p["x"] > 2 else "small")
+    assert part(["small", "big", "big"], formula).ok
+    assert not part(["small", "Big", "big"], formula).ok
+    assert "must be a text" in part(["small", 1, "big"], formula).message
+
+
+def test_an_answer_that_is_no_dict_fails_a_gate() -> None:
+    parts = judge_dicts({"double": DOUBLE}, POINTS, [{"double": 4}, 6, {}], str)
+    assert [p.gate for p in parts] == [True]
+    assert (
+        "must be a number; got None" in judge_dicts({"double": DOUBLE}, POINTS, [{}, {}, {}], str)[0].message
+    )
