@@ -275,8 +275,8 @@ for op, sizes in OPS:
 
 # %% [markdown]
 # Read it again. A matmul with **one row** (generating one token) is as memory-bound as a softmax. Fusing
-# attention changes no FLOP, but takes it from memory-bound to compute-bound: that is all of
-# *FlashAttention's* speed.
+# attention changes no FLOP, but takes it from memory-bound to compute-bound: that is where
+# *FlashAttention* gets its speed.
 #
 # **Do small units keep a higher throughput?** They keep more of it: on small or odd sizes tensor cores wait
 # for full tiles, FP32 cores fall behind gracefully. That is why both are on the chip.
@@ -321,7 +321,7 @@ def measure(fn, *, clock=time.perf_counter, synchronize=lambda: None, warmup=3, 
 
 # %%
 torch.manual_seed(0)
-square, row, wide = torch.randn(1024, 1024), torch.randn(1, 1024), torch.randn(4096, 4096)
+square, wide = torch.randn(1024, 1024), torch.randn(4096, 4096)
 gain, bias = torch.ones(4096), torch.zeros(4096)
 runs = [
     ("matmul 1024", "matmul", {"m": 1024, "k": 1024, "n": 1024}, lambda: square @ square),

@@ -169,11 +169,12 @@ _FORMULAS = {
 
 
 def _words(p: Point) -> str:
-    spans = "; ".join(
-        f"{s['name']} of {s['gpus']}: {s['bandwidth']:.4g} {s['unit']}, {s['latency_s']:.3g} s"
-        for s in p["cluster"]["spans"]
+    blocks = ", ".join(f"{s['name']} {s['gpus']}" for s in p["cluster"]["spans"])
+    span = _span(p)
+    return (
+        f"{p['size_bytes']:,} bytes from GPU {p['a']} to GPU {p['b']}; blocks: {blocks}; {span['name']}: "
+        f"{span['bandwidth']:.5g} {span['unit']}, {span['latency_s']:.3g} s"
     )
-    return f"{p['size_bytes']:,} bytes from GPU {p['a']} to GPU {p['b']}, {p['cluster']['name']}: {spans}"
 
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
