@@ -10,7 +10,7 @@ import cloudpickle
 import torch
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     def reducer_override(self, obj: Any) -> Any:
         # cloudpickle follows `torch.ops` and `torch.classes` when a function merely uses the names "ops" or
         # "classes", and cannot pickle the objects behind them.
