@@ -193,7 +193,7 @@ def report(graded: list[Graded], root: Path, console: Console) -> None:
     table.add_column("exercise", no_wrap=True)
     table.add_column("part", no_wrap=True)
     for one in graded:
-        table.add_column(one.submission.student, justify="right", no_wrap=True)
+        table.add_column(one.submission.student.replace("_", "\n"), justify="right", no_wrap=True)
     for exercise in grading.exercises(LAB):
         for row, part in enumerate(exercise.parts):
             name = "" if row else exercise.id + (" (bonus)" if exercise.bonus else "")
