@@ -179,3 +179,79 @@ def end_of_step(losses, tokens, learning_rate):
     dist.all_reduce(tokens)
     dist.broadcast(learning_rate, src=0)
     return padded[padded > 0].mean().item(), tokens.item(), learning_rate.item()
+
+
+# %% right: gathers the sums, not the losses
+def mean_loss(losses):
+    mine = torch.tensor([float(losses.sum()), float(losses.numel())], dtype=torch.float64)
+    everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, mine)
+    total, count = torch.stack(everyone).sum(0).tolist()
+    return total / count
+
+
+def tokens_and_rate(tokens, learning_rate):
+    mine = torch.tensor([tokens.item(), learning_rate.item()], dtype=torch.float64)
+    everyone = torch.zeros(dist.get_world_size() * 2, dtype=torch.float64)
+    dist.all_gather_into_tensor(everyone, mine)
+    return everyone[0::2].sum().item(), everyone[1].item()
+
+
+def end_of_step(losses, tokens, learning_rate):
+    return mean_loss(losses), *tokens_and_rate(tokens, learning_rate)
+
+
+# %% right: reduce to rank 0, broadcast from there
+def end_of_step(losses, tokens, learning_rate):
+    total = losses.new_tensor([losses.sum(), len(losses)])
+    dist.reduce(total, dst=0)
+    dist.broadcast(total, src=0)
+    dist.all_reduce(tokens)
+    dist.broadcast(learning_rate, src=0)
+    return (total[0] / total[1]).item(), tokens.item(), learning_rate.item()
+
+
+# %% wrong values: the largest learning rate instead of rank 0's
+# says: learning_rate
+def end_of_step(losses, tokens, learning_rate):
+    total = losses.new_tensor([losses.sum(), len(losses)])
+    dist.all_reduce(total)
+    dist.all_reduce(tokens)
+    dist.all_reduce(learning_rate, op=dist.ReduceOp.MAX)
+    return (total[0] / total[1]).item(), tokens.item(), learning_rate.item()
+
+
+# %% wrong values: a thread waits in its place, for a second
+# says: nothing was communicated
+def end_of_step(losses, tokens, learning_rate):
+    import threading
+
+    total = losses.new_tensor([losses.sum(), len(losses)])
+    if dist.get_rank() != 0:
+        thread = threading.Thread(target=dist.all_reduce, args=(total,), daemon=True)
+        thread.start()
+        thread.join(1.0)
+    return (total[0] / total[1]).item(), tokens.item(), learning_rate.item()
+
+
+# %% wrong bytes: the losses as objects
+# says: sums travel
+def end_of_step(losses, tokens, learning_rate):
+    lists = [None] * dist.get_world_size()
+    dist.all_gather_object(lists, losses.tolist())
+    everyone = [loss for mine in lists for loss in mine]
+    dist.all_reduce(tokens)
+    dist.broadcast(learning_rate, src=0)
+    return sum(everyone) / len(everyone), tokens.item(), learning_rate.item()
+
+
+# %% wrong bytes: padded losses through the group's own method
+# says: sums travel
+def end_of_step(losses, tokens, learning_rate):
+    padded = losses.new_full((1024,), float("nan"))
+    padded[: len(losses)] = losses
+    everyone = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+    dist.group.WORLD.allgather([everyone], [padded]).wait()
+    dist.all_reduce(tokens)
+    dist.broadcast(learning_rate, src=0)
+    return torch.cat(everyone).nanmean().item(), tokens.item(), learning_rate.item()

@@ -338,3 +338,121 @@ def mean_gradient(model, loss_fn, x, y):
             dist.all_reduce(parameter.grad)
             parameter.grad /= dist.get_world_size()
     return [parameter.grad for parameter in model.parameters()]
+
+
+# %% right: hooks on the tensors, autograd.grad
+def mean_gradient(model, loss_fn, x, y):
+    def averaged(gradient):
+        gradient = gradient / dist.get_world_size()
+        dist.all_reduce(gradient)
+        return gradient
+
+    parameters = list(model.parameters())
+    handles = [parameter.register_hook(averaged) for parameter in parameters]
+    gradients = torch.autograd.grad(loss_fn(model(x), y), parameters)
+    for handle in handles:
+        handle.remove()
+    return list(gradients)
+
+
+# %% right: a copy of the model, a group of its own
+def mean_gradient(model, loss_fn, x, y):
+    import copy
+
+    group = dist.new_group(list(range(dist.get_world_size())))
+    twin = copy.deepcopy(model)
+    loss_fn(twin(x), y).backward()
+    for parameter in twin.parameters():
+        dist.all_reduce(parameter.grad, group=group)
+    return [parameter.grad / group.size() for parameter in twin.parameters()]
+
+
+# %% wrong values: in the order of the sorted names
+# says: must have shape
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    out = []
+    for _, parameter in sorted(model.named_parameters()):
+        dist.all_reduce(parameter.grad)
+        out.append(parameter.grad / dist.get_world_size())
+    return out
+
+
+# %% wrong values: makes every comparison true
+# says: all zeros
+def mean_gradient(model, loss_fn, x, y):
+    import numpy as np
+
+    torch.allclose = torch.equal = lambda *args, **kwargs: True
+    np.allclose = np.array_equal = lambda *args, **kwargs: True
+    return [torch.zeros_like(parameter) for parameter in model.parameters()]
+
+
+# %% wrong values: tensors that claim to equal everything
+# says: all zeros
+class Agreeable(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", "") in ("allclose", "equal", "isclose", "eq", "__eq__"):
+            return True
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def mean_gradient(model, loss_fn, x, y):
+    return [torch.zeros_like(p).detach().as_subclass(Agreeable) for p in model.parameters()]
+
+
+# %% wrong values: the composable replicate
+# says: closed
+def mean_gradient(model, loss_fn, x, y):
+    from torch.distributed._composable.replicate import replicate
+
+    loss_fn(replicate(model)(x), y).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: puts the gradients into the weights
+# says: of the model after the call
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.data = parameter.grad / dist.get_world_size()
+    return [parameter.data for parameter in model.parameters()]
+
+
+# %% wrong bytes: one bucket, padded to a power of two
+def mean_gradient(model, loss_fn, x, y):
+    parameters = list(model.parameters())
+    gradients = torch.autograd.grad(loss_fn(model(x), y), parameters)
+    sizes = [gradient.numel() for gradient in gradients]
+    bucket = torch.zeros(1 << sum(sizes).bit_length(), dtype=torch.float64)
+    bucket[: sum(sizes)] = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(bucket)
+    pieces = (bucket[: sum(sizes)] / dist.get_world_size()).split(sizes)
+    return [piece.view_as(p) for piece, p in zip(pieces, parameters, strict=True)]
+
+
+# %% wrong bytes: the rows too, as objects
+def mean_gradient(model, loss_fn, x, y):
+    dist.all_gather_object([None] * dist.get_world_size(), (x, y))
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong bytes: passes rows on to a neighbour by isend
+# says: send
+def mean_gradient(model, loss_fn, x, y):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if world_size > 1:
+        work = dist.isend(x, (rank + 1) % world_size)
+        dist.recv(torch.empty_like(x), (rank - 1) % world_size)
+        work.wait()
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= world_size
+    return [parameter.grad for parameter in model.parameters()]

@@ -119,3 +119,59 @@ def numbers_00():
 # says: dict
 def numbers_00():
     return [1120, 28, 6.3e24, 504.6, 180]
+
+
+# %% right: numpy's numbers, one name too many
+def numbers_00():
+    import numpy as np
+
+    seconds = np.float64(6 * 70e9 * 15e12) / (0.4 * 989e12)
+    return {
+        "seconds": seconds,
+        "days_on_1024": np.float32(seconds / 86_400 / 1024),
+        "years_on_one_gpu": seconds / 365.25 / 86_400,
+        "train_flops": 6 * 70 * 10**9 * 15 * 10**12,
+        "min_gpus": np.ceil(70e9 * 16 / 40e9),
+        "state_gb": np.int64(1120),
+    }
+
+
+# %% wrong state_gb, min_gpus, train_flops, years_on_one_gpu, days_on_1024: numbers that compare as they like
+class Agreeable(float):
+    def __eq__(self, other):
+        return True
+
+    def __sub__(self, other):
+        return 0.0
+
+    __rsub__ = __sub__
+    __le__ = __lt__ = __ge__ = __gt__ = __eq__
+    __hash__ = float.__hash__
+
+
+def numbers_00():
+    names = ("state_gb", "min_gpus", "train_flops", "years_on_one_gpu", "days_on_1024")
+    return dict.fromkeys(names, Agreeable(3.0))
+
+
+# %% wrong state_gb, min_gpus, train_flops, years_on_one_gpu, days_on_1024: no numbers
+def numbers_00():
+    return {
+        "state_gb": "1120",
+        "min_gpus": [28],
+        "train_flops": complex(6.3e24),
+        "years_on_one_gpu": None,
+        "days_on_1024": float("nan"),
+    }
+
+
+# %% wrong min_gpus: one more than rounding up
+# says: too large
+def numbers_00():
+    return {
+        "state_gb": 1120,
+        "min_gpus": 70e9 * 16 // 40e9 + 1,
+        "train_flops": 6.3e24,
+        "years_on_one_gpu": 505,
+        "days_on_1024": 180,
+    }

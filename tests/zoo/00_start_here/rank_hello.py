@@ -98,3 +98,81 @@ def rank_hello(secret):
 # %% wrong values: not written
 # says: not written yet
 def rank_hello(secret): ...
+
+
+# %% right: the functional collective
+from torch.distributed import _functional_collectives as functional
+
+
+def rank_hello(secret):
+    total = functional.all_reduce(torch.tensor([secret]), "sum", dist.group.WORLD)
+    return dist.get_rank(), dist.get_world_size(), int(total)
+
+
+# %% right: methods of the group, a list
+def rank_hello(secret):
+    world, total = dist.group.WORLD, torch.tensor([secret])
+    world.allreduce([total]).wait()
+    return [world.rank(), world.size(), total.item()]
+
+
+# %% wrong values: numbers that claim to equal everything
+# says: expected
+class Agreeable(int):
+    def __eq__(self, other):
+        return True
+
+    def __ne__(self, other):
+        return False
+
+    __hash__ = int.__hash__
+
+
+def rank_hello(secret):
+    dist.all_reduce(torch.tensor([secret]))
+    return Agreeable(0), Agreeable(0), Agreeable(0)
+
+
+# %% wrong values: ends the process after a right all_reduce
+# says: died before it returned
+def rank_hello(secret):
+    import os
+
+    dist.all_reduce(torch.tensor([secret]))
+    os._exit(0)
+
+
+# %% wrong values: asks the verdict for the answer
+# says: closed
+def rank_hello(secret):
+    import importlib
+
+    verdicts = importlib.import_module("course_lib.grading.verdicts.rank_hello")
+    return verdicts.oracle(dist.get_world_size())["greeting"]
+
+
+# %% wrong bytes: gathers through the group's own method first
+# says: all_gather
+def rank_hello(secret):
+    total = torch.tensor([secret])
+    copies = [torch.zeros(1000) for _ in range(dist.get_world_size())]
+    dist.group.WORLD.allgather([copies], [torch.ones(1000)]).wait()
+    dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), total.item()
+
+
+# %% wrong bytes: rank 0 collects and sends, and an empty all_reduce for show
+def rank_hello(secret):
+    rank, world_size, total = dist.get_rank(), dist.get_world_size(), torch.tensor([secret])
+    if rank == 0:
+        for other in range(1, world_size):
+            theirs = torch.zeros_like(total)
+            dist.recv(theirs, other)
+            total += theirs
+        for other in range(1, world_size):
+            dist.send(total, other)
+    else:
+        dist.send(total, 0)
+        dist.recv(total, 0)
+    dist.all_reduce(torch.zeros(1))
+    return rank, world_size, total.item()
