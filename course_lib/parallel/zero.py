@@ -34,8 +34,9 @@ class ZeroOptimizer(Optimizer):
     parameter groups work as ever; `param_groups[i]["params"]` are this rank's shards.
     Layout (local shapes): parameters Replicate, views of flat buckets; the batch Shard(0). Optimizer state,
     and with stage 2 gradients, Shard: 1/n of each bucket. With stage 1, `.grad` stays this rank's own.
-    Communication: at construction a broadcast a bucket or frozen parameter; a step one reduce_scatter and one all_gather a
-    bucket, num_params elements (and padding) each. Stage 2 reduce_scatters in every backward, overlapped.
+    Communication: at construction a broadcast a bucket or frozen parameter; a step one reduce_scatter and one
+    all_gather a bucket, num_params elements (and padding) each. Stage 2 reduce_scatters in every backward,
+    overlapped.
     Memory a rank, P parameters: stage 1 P + P gradients + (K + 1) P/n, with K values of state a parameter;
     stage 2 P + (K + 1) P/n. Both need two buckets of gradients on the way. `master_dtype` adds P/n.
     master_dtype: keep the shard that the optimizer updates in this dtype, such as float32 for a bfloat16
