@@ -80,8 +80,8 @@ class WaitGraph:
         state = self.ranks[rank]
         state.calls[call.id] = state.last = call
         state.blocked = None
-        if call.op == "new_group" and rank in call.shapes[0]:
-            state.blocked = call  # it connects to the other members before it returns
+        if call.op == "monitored_barrier" or (call.op == "new_group" and rank in call.shapes[0]):
+            state.blocked = call  # new_group connects to the other members before it returns
         peers: dict[int, CommCall]
         if call.op == "send":
             key = (call.group, call.src, call.dst, call.tag)
@@ -183,7 +183,7 @@ def difference(rank_a: int, a: CommCall, rank_b: int, b: CommCall) -> str | None
             return name
     if a.op == "new_group":
         return "ranks" if a.shapes != b.shapes else None
-    if a.op == "barrier":
+    if "barrier" in a.op:
         return None
     if a.dtype != b.dtype:
         return "dtype"

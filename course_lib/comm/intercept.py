@@ -44,7 +44,7 @@ _COLLECTIVES = {
     "alltoall_": "all_to_all",
     "alltoall_base_": "all_to_all_single",
     "barrier": "barrier",
-    "monitored_barrier_": "barrier",
+    "monitored_barrier_": "monitored_barrier",
     "send": "send",
     "recv_": "recv",
     "recv_any_source_": "recv",
@@ -63,6 +63,7 @@ _FUNCTIONAL = {  # torch.distributed._functional_collectives, as DTensor uses th
     "broadcast": "broadcast",
     "broadcast_": "broadcast",
 }
+BLOCKS_AT_LAUNCH = ("new_group", "monitored_barrier")  # they return when they are complete
 _INPUT_NAMES = ("input_tensors", "input_tensor", "inputs", "input_list", "input", "tensors")
 _OUTPUT_NAMES = ("output_tensors", "output_tensor", "outputs", "output_lists", "output")
 _COMM_DIR = os.path.dirname(__file__)
@@ -375,7 +376,7 @@ def _fill(call: CommCall, inputs: list[torch.Tensor], outputs: list[torch.Tensor
     call.shapes = tuple(tuple(t.shape) for t in inputs)
     call.out_shapes = tuple(tuple(t.shape) for t in outputs)
     counted = outputs if call.op == "scatter" else inputs
-    call.bytes_ = 0 if call.op == "barrier" else sum(t.numel() * t.element_size() for t in counted)
+    call.bytes_ = 0 if "barrier" in call.op else sum(t.numel() * t.element_size() for t in counted)
     typed = inputs or outputs
     call.dtype = str(typed[0].dtype).removeprefix("torch.") if typed else None
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
+from course_lib.comm import rank as this_process
 from course_lib.comm import ship
 from course_lib.comm.world import MAX_OUTPUT_BYTES, RankFailure, RanksError, World
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_OUTPUT_BYTES", "MAX_WORLD_SIZE", "RankFailure", "RanksError", "RanksResult", "run_ranks"]
 
+MAX_LINE = 2_000  # characters shown of a line of output
 MAX_WORLD_SIZE = 64  # about 50 MB of memory a rank
 T = TypeVar("T")
 
@@ -88,7 +90,9 @@ def run_ranks(
         fn: any function, also one defined in a notebook cell.
         world_size: number of ranks, 1 to 64.
         args: given to every rank; pickled, so each rank has its own copy.
-        timeout_s: seconds after which a world that is not provably stuck is ended with a report.
+        timeout_s: seconds after which the world is ended with a report. It ends sooner when it is provably
+            stuck, and when a rank that others wait for spends 5 s idle or in Python code without any torch
+            operation.
         device: "cpu" (gloo), "cuda" (NCCL, one GPU a rank) or "auto": cuda where there are enough GPUs.
         trace: record operations, communication and memory into `result.trace`.
         monitor: diagnose hangs and mismatched calls; False only to measure bare speed.
@@ -100,6 +104,11 @@ def run_ranks(
         TypeError, ValueError: a bad argument, or something that cannot be sent to a rank.
     """
     _validate(fn, world_size, args, timeout_s, device)
+    if this_process.is_rank:
+        raise RuntimeError(
+            "run_ranks must be called outside of ranks; got a call inside one. To work in a smaller group "
+            "use dist.new_group."
+        )
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from course_lib.comm.torchrun import run_on_existing_ranks
 
@@ -124,7 +133,7 @@ def run_ranks(
             if not quiet:
                 print_output(world.outputs("stdout"), world.outputs("stderr"), limit=40)
             raise
-        values = [ship.loads(world.read(f"value.{r}")) for r in range(world_size)]
+        values = [_load_value(world, rank) for rank in range(world_size)]
         result: RanksResult[T] = RanksResult(
             values,
             world.outputs("stdout"),
@@ -176,6 +185,18 @@ def _choose_device(device: str, world_size: int) -> str:
     return "cuda" if device != "cpu" and num_gpus >= world_size else "cpu"
 
 
+def _load_value(world: World, rank: int) -> Any:
+    try:
+        return ship.loads(world.read(f"value.{rank}"))
+    except (Exception, SystemExit) as error:
+        raise RanksError(
+            "exception",
+            f"what a rank returns must load here; rank {rank}'s value raised "
+            f"{type(error).__name__}: {error}. Return tensors, numbers, strings, or lists and dicts of them.",
+            rank,
+        ) from error
+
+
 def _load_trace(world: World) -> "Trace":
     from course_lib.comm.trace import Trace
 
@@ -193,6 +214,6 @@ def print_output(stdout: list[str], stderr: list[str], limit: int | None = None)
         if skipped:
             print(f"[rank {rank}] ... {skipped} lines before")
         for line in lines[skipped:]:
-            print(f"[rank {rank}] {line}")
+            print(f"[rank {rank}] {line[:MAX_LINE]}{'...' if len(line) > MAX_LINE else ''}")
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()

@@ -188,9 +188,10 @@ class MemoryTracker:
 
 
 def tensors_in(values: Any) -> Iterable[torch.Tensor]:
-    """Yield the tensors in nested lists and tuples."""
+    """Yield the tensors in nested lists and tuples, but not what torch.func wraps: it has no storage."""
     if isinstance(values, torch.Tensor):
-        yield values
+        if not torch._C._functorch.is_functorch_wrapped_tensor(values):
+            yield values
     elif isinstance(values, list | tuple):
         for value in values:
             yield from tensors_in(value)
@@ -198,6 +199,8 @@ def tensors_in(values: Any) -> Iterable[torch.Tensor]:
 
 def _plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tensors with storage behind a parameter: itself, or a DTensor's local shard."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return []
     if type(tensor) in (torch.Tensor, Parameter):
         return [tensor]
     local = getattr(tensor, "_local_tensor", None)

@@ -4,6 +4,7 @@ Each event is one JSON line appended to a file before the call is made, so that 
 SIGABRT. The parent (`hang.py`) reads the lines of all ranks and knows who waits for whom.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,11 +14,25 @@ import sys
 import threading
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
-from course_lib.comm.intercept import CommCall, Interceptor, Listener, Site, call_site, is_student_code
+import psutil
+
+from course_lib.comm.intercept import (
+    BLOCKS_AT_LAUNCH,
+    CommCall,
+    Interceptor,
+    Listener,
+    Site,
+    call_site,
+    is_student_code,
+)
 
 HEARTBEAT_S = 0.25
+
+
+_write, _dumps = os.write, json.dumps  # as they were before any student code ran
 
 
 class Log:
@@ -28,7 +43,7 @@ class Log:
 
     def write(self, kind: str, **fields: Any) -> None:
         fields["time_s"] = time.time()
-        os.write(self._fd, (json.dumps({"kind": kind, **fields}, separators=(",", ":")) + "\n").encode())
+        _write(self._fd, (_dumps({"kind": kind, **fields}, separators=(",", ":")) + "\n").encode())
 
 
 class Monitor(Listener):
@@ -39,12 +54,12 @@ class Monitor(Listener):
         self.waiting = False  # read by the heartbeat thread
 
     def launch(self, call: CommCall, args: tuple[Any, ...]) -> None:  # noqa: ARG002
-        self.waiting = call.op == "new_group"
+        self.waiting = call.op in BLOCKS_AT_LAUNCH
         self.log.write("launch", call=dataclasses.asdict(call))
 
     def launched(self, call: CommCall) -> None:
         self.waiting = False
-        if call.op == "new_group":
+        if call.op in BLOCKS_AT_LAUNCH:
             self.log.write("launched", id=call.id)
 
     def wait_begin(self, call: CommCall) -> None:
@@ -81,6 +96,7 @@ class Pulse(threading.Thread):
             try:
                 if self._parent.poll(HEARTBEAT_S):
                     self._parent.recv_bytes()
+                    end_children()
                     os._exit(0)
             except (EOFError, OSError):  # the notebook's kernel is gone: leave nothing behind
                 shutil.rmtree(self._folder, ignore_errors=True)
@@ -112,6 +128,19 @@ class Pulse(threading.Thread):
                 return file.read().rsplit(") ", 1)[1][0] in "ST"
         except OSError:  # no /proc: believe the CPU clock
             return True
+
+
+def end_children(pid: int | None = None) -> None:
+    """Kill what a process (None: this one) has started and not ended, sessions of their own included."""
+    with contextlib.suppress(OSError, psutil.Error):
+        tasks = f"/proc/{pid or 'self'}/task"
+        if os.path.exists(f"{tasks}/{os.listdir(tasks)[0]}/children"):  # cheap where Linux lists them
+            lists = [Path(tasks, task, "children").read_text() for task in os.listdir(tasks)]
+            if not any(lists):
+                return
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                child.kill()
 
 
 def _thread_cpu_s(ident: int) -> float:

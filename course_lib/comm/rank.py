@@ -27,6 +27,8 @@ from course_lib.comm import ship
 from course_lib.comm.intercept import Listener, intercepted
 from course_lib.comm.monitor import Log, Monitor, Pulse
 
+MAX_MESSAGE = 4_000  # characters of an exception's message
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RankOptions:
@@ -47,8 +49,13 @@ class RankOptions:
     timeout_s: float
 
 
+is_rank = False  # whether this process is a rank
+
+
 def rank_main(parent: Connection, options: RankOptions) -> None:
     """Entry point of a rank's process; never returns."""
+    global is_rank
+    is_rank = True
     os.setsid()
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its ranks itself
@@ -58,11 +65,15 @@ def rank_main(parent: Connection, options: RankOptions) -> None:
     log = Log(f"{options.folder}/log.{options.rank}")
     pulse = Pulse(log, parent, options.folder)
     pulse.start()
+    pid = os.getpid()
     try:
         _run(options, log, pulse)
-        log.write("finished")
+        outcome = {"kind": "finished"}
     except BaseException as error:
-        log.write("failed", **describe_error(error))
+        outcome = {"kind": "failed", **describe_error(error)}
+    if os.getpid() != pid:  # the function has forked, and this is the child: it is no rank
+        os._exit(0)
+    log.write(**outcome)
     _flush()
     parent.send_bytes(b"ended")
     pulse.join()  # until the parent releases all ranks together
@@ -140,7 +151,7 @@ def seed_everything(seed: int, rank: int) -> None:
 def describe_error(error: BaseException) -> dict[str, Any]:
     """An exception as plain data, its frames as (file, line, function, text)."""
     frames = [(f.filename, f.lineno, f.name, f.line or "") for f in traceback.extract_tb(error.__traceback__)]
-    message = f"sys.exit({error.code!r}) was called" if isinstance(error, SystemExit) else str(error)
+    message = f"sys.exit({error.code!r}) was called" if isinstance(error, SystemExit) else _text(error)
     syntax = (error.filename, error.lineno, error.text) if isinstance(error, SyntaxError) else None
     cause = error.__cause__
     return {
@@ -148,8 +159,15 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "message": message,
         "frames": frames,
         "syntax": syntax,
-        "cause": f"{type(cause).__name__}: {cause}" if cause else None,
+        "cause": f"{type(cause).__name__}: {_text(cause)}" if cause else None,
     }
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:MAX_MESSAGE]
+    except Exception as second:
+        return f"(its message cannot be shown: {type(second).__name__} in __str__)"
 
 
 def _dump_value(value: Any) -> bytes:
@@ -172,9 +190,10 @@ def _die_with_parent() -> None:
     if sys.platform == "linux":
         import ctypes
 
-        libc, pr_set_pdeathsig = ctypes.CDLL(None), 1
+        libc, pr_set_pdeathsig, pr_set_child_subreaper = ctypes.CDLL(None), 1, 36
         libc.signal(signal.SIGHUP, libc.alarm)
         libc.prctl(pr_set_pdeathsig, signal.SIGHUP)
+        libc.prctl(pr_set_child_subreaper, 1)  # what its children leave behind is found below this rank
 
 
 def _redirect_output(options: RankOptions) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from course_lib.comm.hang import Mismatch, RankState, WaitGraph
-from course_lib.comm.intercept import CommCall
+from course_lib.comm.intercept import BLOCKS_AT_LAUNCH, CommCall
 
 _ENDED = ("finished", "failed", "dead")
 _ORDER = "Every rank of a group must make the same calls, in the same order, with the same shapes and dtypes."
@@ -133,7 +133,11 @@ def stall_report(graph: WaitGraph, ranks: list[int]) -> str:
     """The report on ranks that others need and that do nothing that could release them."""
     lines = [f"Hang: {waiters(graph_waiters(graph))} for {names(ranks)}, which makes no progress."]
     lines += _who(graph, range(len(graph.ranks)))
-    return "\n".join([*lines, "What to do: look at that line: an endless loop, a lock, a sleep, an input()?"])
+    advice = (
+        "What to do: look at that line: an endless loop, a lock, a sleep, an input()? If it is only slow, "
+        "do that work before the ranks start, or on all ranks."
+    )
+    return "\n".join([*lines, advice])
 
 
 def graph_waiters(graph: WaitGraph) -> list[int]:
@@ -199,6 +203,10 @@ def failure_report(graph: WaitGraph) -> tuple[str, int]:
     same = [r for r in failed if _same(graph.ranks[r], cause)]
     failure = cause.failure or {}
     head = f"{names(same)} raised {failure['type']}: {failure['message']}"
+    if _is_consequence(cause):
+        left = [r for r in range(len(graph.ranks)) if r not in failed]
+        who = names(left) if left else "another rank"
+        head = f"{names(failed)} lost the connection to {who}: did it call destroy_process_group too early?"
     lines = [head[0].upper() + head[1:], *_frames(failure)]
     rest = [r for r in failed if r not in same]
     lines += [f"  rank {r} then raised {_one_line(graph.ranks[r])}" for r in rest]
@@ -247,7 +255,7 @@ def _doing(graph: WaitGraph, rank: int) -> str:
     if state.blocked is not None:
         call = state.blocked
         missing = graph.missing(call) - ({call.src, call.dst} if call.op in ("send", "recv") else set())
-        verb = "inside" if call.op == "new_group" else "waiting in"
+        verb = "inside" if call.op in BLOCKS_AT_LAUNCH else "waiting in"
         whom = f", for {names(missing)}" if missing else ""
         return f"{verb} {describe(call, n)}{whom}, at {where(state.wait_site or call.site)}"
     after = (

@@ -50,7 +50,7 @@ __all__ = [
     "mark",
 ]
 
-NOT_COLLECTIVES = ("send", "recv", "barrier", "new_group")
+NOT_COLLECTIVES = ("send", "recv", "barrier", "monitored_barrier", "new_group")
 
 
 marker: Callable[[str], None] | None = None  # set by the recorder of this process while it records

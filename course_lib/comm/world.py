@@ -27,7 +27,7 @@ import psutil
 from course_lib.comm import report
 from course_lib.comm.hang import STALL_S, WaitGraph
 from course_lib.comm.intercept import is_student_code
-from course_lib.comm.monitor import HEARTBEAT_S
+from course_lib.comm.monitor import HEARTBEAT_S, end_children
 from course_lib.comm.rank import RankOptions, rank_main
 
 MAX_OUTPUT_BYTES = 10_000_000  # of all ranks together
@@ -118,6 +118,8 @@ class World:
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
+            if process.is_alive():
+                end_children(process.pid)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # also what the rank itself started
             with contextlib.suppress(ProcessLookupError):
@@ -207,9 +209,13 @@ class World:
 
     def _read_logs(self, elapsed_s: float) -> None:
         for rank, log in enumerate(self._logs):
-            events = log.read()
-            for event in events:
-                self.graph.feed(rank, event)
+            try:
+                events = log.read()
+                for event in events:
+                    self.graph.feed(rank, event)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                text = f"Rank {rank}'s log must be written by the launcher alone; the program wrote into it. "
+                self._raise("died", f"{text}Use only files that you opened ({type(error).__name__}).", rank)
             if events or not self._options.monitor:
                 self._silent_s[rank] = 0.0
             else:

@@ -270,6 +270,11 @@ def run_case(declared: Spec, job_of: Callable[[Case, str], Job], case: Case) -> 
             )
         except RanksError as error:
             raise _failure(exercise, error) from error
+        except Exception as error:
+            raise CaseFailed("runs", f"the ranks could not run: {type(error).__name__}: {error}") from error
+    broken = next((w for w in results.warnings if "never completed" in w), None)
+    if broken is not None:
+        raise CaseFailed("terminates", f"every rank must make the same calls; {broken}.")
     for rank, result in enumerate(results):
         _refuse(exercise, rank, result)
     data = [
@@ -303,7 +308,8 @@ def _failure(exercise: Exercise, error: RanksError) -> CaseFailed:
         return CaseFailed("closed", types_["ClosedHere"].message, output)
     if "NotWritten" in types_:
         return CaseFailed("implemented", types_["NotWritten"].message, output)
-    if "NotImplementedError" in types_:
+    missing = types_.get("NotImplementedError")
+    if missing is not None and (not missing.message or missing.message.startswith("exercise ")):
         return CaseFailed("implemented", not_written(exercise.id).message, output)
     if "Refusal" in types_:
         return CaseFailed("implemented", types_["Refusal"].message, output)

@@ -293,3 +293,80 @@ def test_under_torchrun_it_uses_the_ranks_that_exist(tmp_path) -> None:
     done = subprocess.run(torchrun, capture_output=True, text=True, check=True, env=environment)
     assert "[2.0, 3.0] 1" in done.stdout
     assert "must be the number of ranks it started; got 3, it started 2" in done.stdout
+
+
+class _BadText(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class _Trap:
+    def __reduce__(self) -> tuple[object, ...]:
+        return sys.exit, (3,)
+
+
+def test_odd_exceptions_and_values_are_reported() -> None:
+    def bad_text() -> None:
+        raise _BadText
+
+    def long_text() -> None:
+        raise ValueError("x" * 1_000_000)
+
+    with pytest.raises(RanksError, match="its message cannot be shown"):
+        run_ranks(bad_text, 2)
+    with pytest.raises(RanksError) as caught:
+        run_ranks(long_text, 2)
+    assert len(str(caught.value)) < 10_000
+    with pytest.raises(
+        RanksError, match="must load here; rank 0's value raised SystemExit"
+    ):
+        run_ranks(_Trap, 2)
+
+
+def test_children_of_a_rank_end_with_it() -> None:
+    def leaves_a_child() -> int:
+        child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        return child.pid
+
+    def forks() -> int:
+        if os.fork() == 0:
+            return 77  # the child must not go on as the rank
+        return dist.get_rank()
+
+    for pid in run_ranks(leaves_a_child, 2):
+        _until(lambda pid=pid: not psutil.pid_exists(pid))
+    assert run_ranks(forks, 2).values == [0, 1]
+
+
+def test_a_world_inside_a_rank_is_refused() -> None:
+    with pytest.raises(RanksError, match="run_ranks must be called outside of ranks"):
+        run_ranks(lambda: run_ranks(sum_of_ranks, 2, torch.ones(1)), 2)
+
+
+def test_garbage_in_a_log_is_reported() -> None:
+    def writes_everywhere() -> None:
+        for fd in range(3, 40):
+            try:
+                os.write(fd, b"\xff garbage\n")
+            except OSError:
+                continue
+        dist.barrier()
+
+    with pytest.raises(RanksError):
+        run_ranks(writes_everywhere, 2, quiet=True, timeout_s=20)
+
+
+def test_functions_of_torch_func_can_be_traced() -> None:
+    def work() -> torch.Tensor:
+        return torch.func.grad(lambda w: (w * w).sum())(torch.ones(3))
+
+    assert run_ranks(work, 2, trace=True)[1].tolist() == [2, 2, 2]
+
+
+def test_all_reduce_of_a_parameter() -> None:
+    def work() -> torch.Tensor:
+        parameter = torch.nn.Parameter(torch.ones(2))
+        dist.all_reduce(parameter.data)
+        return parameter.detach()
+
+    assert run_ranks(work, 2, trace=True)[0].tolist() == [2, 2]
