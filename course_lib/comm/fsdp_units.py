@@ -63,8 +63,8 @@ def _unit_names(model: nn.Module, units: Sequence[nn.Module]) -> dict[nn.Module,
             raise ValueError(f"units must be modules inside the model; got {what}. Pass, say, model.blocks.")
         if type(unit).forward is nn.Module.forward:
             raise ValueError(
-                f"units must be modules that are called; got {inside[unit]!r}, a {type(unit).__name__}, which has "
-                "no forward. Pass the modules in it, or leave it to the unit around it."
+                f"units must be modules that are called; got {inside[unit]!r}, a {type(unit).__name__} "
+                "without forward. Pass the modules in it, or leave it to the unit around it."
             )
     return {
         module: name or "the root"

@@ -31,6 +31,7 @@ class ShardedBucket:
     views: list[Tensor]
     own_slice: Tensor  # of flat
     shard: nn.Parameter  # own_slice itself, or its copy in the master dtype
+    state_key: nn.Parameter  # whose state the optimizer keeps: the shard, or its master if that is offloaded
     flat_grad: Tensor | None = None
     grad_views: list[Tensor] = field(default_factory=list)
     filled: set[int] = field(default_factory=set)
@@ -56,7 +57,8 @@ class ShardedBucket:
             param.data = view
         start, stop = layout.shard_range(dist.get_rank(group))
         own = flat[start:stop]
-        return cls(params, indices, layout, flat, views, own, nn.Parameter(own.to(master_dtype or own.dtype)))
+        shard = nn.Parameter(own.to(master_dtype or own.dtype))
+        return cls(params, indices, layout, flat, views, own, shard, shard)
 
     @property
     def owns_master(self) -> bool:
@@ -108,7 +110,7 @@ class ShardedBucket:
 
     def saved_state(self, inner: Optimizer) -> list[tuple[str, Any]]:
         """The optimizer's entries for the shard, and the master weights if they are not the parameters."""
-        entries = sorted(inner.state.get(self.shard, {}).items())
+        entries = sorted(inner.state.get(self.state_key, {}).items())
         return [*entries, ("master", self.shard.detach())] if self.owns_master else entries
 
     @torch.no_grad()
@@ -120,9 +122,9 @@ class ShardedBucket:
         master = loaded.pop("master", self.own_slice)
         if self.owns_master:
             self.shard.copy_(master)
-        inner.state.pop(self.shard, None)
+        inner.state.pop(self.state_key, None)
         if loaded:
-            inner.state[self.shard] = loaded
+            inner.state[self.state_key] = loaded
 
     def _loaded(self, key: str, found: list[list[dict[str, Any]]], rank: int) -> Any:
         values = [[entry[key] for entry in entries if key in entry] for entries in found]
@@ -134,7 +136,7 @@ class ShardedBucket:
         for position, several in enumerate(values):
             zeros = torch.zeros(self.layout.shapes[position], dtype=dtype)  # one that had no state yet
             sources[position] = [whole(v) if isinstance(v, Tensor) else v for v in several or [zeros]]
-        local = torch.zeros(self.layout.shard_numel, dtype=dtype, device=self.flat.device)
+        local = torch.zeros(self.layout.shard_numel, dtype=dtype, device=self.state_key.device)
         self.layout.load_(local, self.layout.shard_range(rank)[0], sources)
         return local
 

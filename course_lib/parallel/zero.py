@@ -73,6 +73,9 @@ class ZeroOptimizer(Optimizer):
             for entry in groups
         ]
         self.inner = optimizer_class(shard_groups, **defaults)
+        stepped = [param for entry in self.inner.param_groups for param in entry["params"]]
+        for bucket, param in zip(self._buckets, stepped, strict=True):
+            bucket.state_key = param
         super().__init__(self.inner.param_groups, self.inner.defaults)
         self.param_groups, self.state = self.inner.param_groups, self.inner.state  # one and the same
         self._is_built = True
@@ -84,8 +87,7 @@ class ZeroOptimizer(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the parameters and of the shards."""
-        super().zero_grad(set_to_none)
-        for param in self._params:
+        for param in (*self._params, *(bucket.shard for bucket in self._buckets)):
             if param.grad is not None:
                 param.grad = None if set_to_none else param.grad.zero_()
         self._is_synced = False
