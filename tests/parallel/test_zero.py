@@ -1,5 +1,6 @@
 """ZeroOptimizer against one process on the whole batch, and against torch's ZeroRedundancyOptimizer."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from course_lib.comm.launch import run_ranks
+from course_lib.comm.launch import RanksError, run_ranks
+from course_lib.comm.trace import mark
 from course_lib.model.batches import shard_slice
 from course_lib.parallel.zero import ZeroOptimizer
 
@@ -126,3 +129,239 @@ def test_trains_like_one_process(
         assert got_state["state"].keys() == want_state["state"].keys()
         for index, entries in want_state["state"].items():
             torch.testing.assert_close(got_state["state"][index], entries)
+
+
+def train_against_torch(name: str) -> float:
+    """In a rank: torch's DDP with ZeroRedundancyOptimizer, and ours; the largest difference."""
+    make, defaults = OPTIMIZERS[name]
+    theirs, ours = Odd(seed=0), Odd(seed=0)
+    ddp = nn.parallel.DistributedDataParallel(theirs)
+    redundancy = ZeroRedundancyOptimizer(theirs.parameters(), make, **defaults)
+    zero = ZeroOptimizer(ours.parameters(), make, stage=1, **defaults)
+    for step in range(NUM_STEPS):
+        x, y = own_data(step)
+        for model, optimizer in ((ddp, redundancy), (ours, zero)):
+            optimizer.zero_grad()
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+    pairs = zip(theirs.parameters(), ours.parameters(), strict=True)
+    return max((a - b).abs().max().item() for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_agrees_with_zero_redundancy_optimizer(name: str) -> None:
+    assert max(run_ranks(train_against_torch, 2, name)) < 1e-12
+
+
+def save(world_dir: str) -> dict[str, Any]:
+    """In a rank: two steps, then everything a checkpoint needs."""
+    model = Odd(seed=0)
+    optimizer = ZeroOptimizer(groups(model), torch.optim.AdamW, stage=2, bucket_bytes=500, lr=0.01)
+    steps(model, optimizer, [own_data(0), own_data(1)])
+    full = optimizer.full_state_dict()
+    torch.save(optimizer.state_dict(), f"{world_dir}/{dist.get_rank()}.pt")
+    return {"model": plain(model.state_dict()), "full": full, "sharded": optimizer.state_dict()}
+
+
+def resume(saved: dict[str, Any], which: str, num_saved: int, world_dir: str) -> State:
+    model = Odd(seed=1)
+    optimizer = ZeroOptimizer(groups(model), torch.optim.AdamW, stage=1, bucket_bytes=300, lr=7.0)
+    model.load_state_dict(saved["model"])
+    if which == "full":
+        optimizer.load_state_dict(saved["full"])
+    else:
+        optimizer.load_state_dict([torch.load(f"{world_dir}/{rank}.pt") for rank in range(num_saved)])
+    steps(model, optimizer, [own_data(2), own_data(3)])
+    return plain(model.state_dict())
+
+
+@pytest.mark.parametrize("which", ["full", "sharded"])
+@pytest.mark.parametrize(("num_saved", "num_resumed"), [(2, 3), (4, 1), (1, 4), (3, 3)])
+def test_a_state_dict_loads_at_another_world_size(
+    which: str, num_saved: int, num_resumed: int, tmp_path: Any
+) -> None:
+    model = Odd(seed=0)
+    optimizer = torch.optim.AdamW(groups(model), lr=0.01)
+    steps(model, optimizer, [data(0), data(1)])
+    plain_state = optimizer.state_dict()
+    saved = run_ranks(save, num_saved, str(tmp_path))
+    torch.testing.assert_close(saved[0]["full"]["state"], plain_state["state"])
+    steps(model, optimizer, [data(2), data(3)])
+    for got in run_ranks(resume, num_resumed, saved[0], which, num_saved, str(tmp_path)):
+        assert_same_model(got, plain(model.state_dict()))
+
+
+def test_the_plain_optimizers_state_dict_loads() -> None:
+    model = Odd(seed=0)
+    optimizer = torch.optim.AdamW(groups(model), lr=0.01)
+    steps(model, optimizer, [data(0), data(1)])
+    saved = {"model": plain(model.state_dict()), "full": optimizer.state_dict()}
+    result = run_ranks(resume, 2, saved, "full", 0, "")[1]
+    steps(model, optimizer, [data(2), data(3)])
+    assert_same_model(result, plain(model.state_dict()))
+
+
+def bf16_with_masters(num_steps: int) -> Any:
+    model = nn.Linear(6, 5).bfloat16()
+    optimizer = ZeroOptimizer(
+        model.parameters(), torch.optim.SGD, lr=1e-4, stage=2, master_dtype=torch.float32
+    )
+    start = model.weight.detach().clone()
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 6, dtype=torch.bfloat16)).sum().backward()
+        optimizer.step()
+    masters = optimizer.full_state_dict()["state"][0]["master"]
+    again = ZeroOptimizer(
+        nn.Linear(6, 5).bfloat16().parameters(), torch.optim.SGD, lr=1e-4, master_dtype=torch.float32
+    )
+    again.load_state_dict(optimizer.full_state_dict())
+    return start, masters, again.full_state_dict()["state"][0]["master"], again._params[0].detach()
+
+
+def test_float32_masters_add_up_what_bfloat16_would_lose() -> None:
+    result = run_ranks(bf16_with_masters, 3, 10, trace=True)
+    for start, masters, loaded, weight in result:
+        torch.testing.assert_close(masters, start.float() - 10 * 1e-4)
+        assert torch.equal(loaded, masters)
+        assert torch.equal(weight, masters.bfloat16())
+    gathers = result.trace[0].collectives("reduce_scatter_single")
+    assert {call.dtype for call in gathers} == {"bfloat16"}
+
+
+def remember(stage: Any) -> int:
+    model = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(8)))
+    optimizer = ZeroOptimizer(model.parameters(), torch.optim.Adam, stage=stage, bucket_bytes=1024)
+    mark("start")
+    model(torch.ones(1, 16)).sum().backward()
+    mark("after backward")
+    optimizer.step()
+    mark("after step")
+    return sum(param.nbytes for param in model.parameters())
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_memory_and_bytes_of_the_stages(stage: int) -> None:
+    result = run_ranks(remember, 4, stage, trace=True)
+    for rank, params_bytes in enumerate(result):
+        trace = result.trace[rank]
+        live = {name: trace.live_bytes_at("after step", name) for name in ("parameters", "optimizer")}
+        assert live == {"parameters": params_bytes, "optimizer": 2 * params_bytes // 4 + 8 * 4}
+        grads = trace.live_bytes_at("after backward", "gradients")
+        assert grads == (params_bytes if stage == 1 else params_bytes // 4)
+        assert trace.comm_bytes("reduce_scatter_single") == params_bytes
+        assert trace.comm_bytes("all_gather_single") == params_bytes // 4
+        assert trace.comm_bytes("all_reduce") == 0
+    if stage == 2:  # a bucket leaves while backward still computes
+        events = [e for e in result.trace[0].events if getattr(e, "phase", "") == "backward"]
+        kinds = [getattr(e, "op", getattr(e, "name", "")) for e in events]
+        first = kinds.index("reduce_scatter_single")
+        assert "mm" in kinds[first:]
+
+
+def in_a_subgroup() -> State | None:
+    group = dist.new_group([1, 3])
+    if dist.get_rank() not in (1, 3):
+        return None
+    model = Odd(seed=dist.get_rank())
+    optimizer = ZeroOptimizer(model.parameters(), torch.optim.Adam, stage=2, group=group, lr=0.01)
+    mine = shard_slice(12, dist.get_rank(group), 2)
+    F.mse_loss(model(data(0)[0][mine]), data(0)[1][mine]).backward()
+    optimizer.step()
+    return plain(model.state_dict())
+
+
+def test_a_group_averages_over_its_members() -> None:
+    model = Odd(seed=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    F.mse_loss(model(data(0)[0]), data(0)[1]).backward()
+    optimizer.step()
+    results = run_ranks(in_a_subgroup, 4)
+    assert_same_model(results[1], plain(model.state_dict()))
+    assert_same_model(results[3], plain(model.state_dict()))
+
+
+def small_things(stage: Any) -> list[Any]:
+    """More ranks than elements; a closure; NaN; an unused parameter."""
+    scalar = nn.Parameter(torch.ones(()))
+    unused = nn.Parameter(torch.ones(2))
+    optimizer = ZeroOptimizer([scalar, unused], torch.optim.SGD, stage=stage, lr=0.5)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = 2 * scalar * (dist.get_rank() + 1)
+        loss.backward()
+        return loss.detach()
+
+    loss = optimizer.step(closure).item()
+    after = scalar.item()
+    optimizer.zero_grad()
+    (scalar * float("nan")).backward()
+    norm = optimizer.clip_grad_norm_(1.0).item()
+    optimizer.step()
+    return [loss, after, norm, scalar.item(), unused.tolist()]
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_more_ranks_than_elements_closures_and_nan(stage: int) -> None:
+    for rank, (loss, after, norm, last, unused) in enumerate(run_ranks(small_things, 4, stage)):
+        assert loss == 2 * (rank + 1)
+        assert after == 1 - 0.5 * 2 * 2.5
+        assert norm != norm
+        assert last != last
+        assert unused[0] != unused[0] or unused == [1, 1]  # clipping by NaN spreads, as in torch
+
+
+def moved() -> None:
+    model = nn.Linear(3, 3)
+    optimizer = ZeroOptimizer(model.parameters(), torch.optim.SGD)
+    model.weight.data = torch.zeros(2, 3)
+    optimizer.step()
+
+
+def of_another_model() -> None:
+    saved = ZeroOptimizer(nn.Linear(3, 4).parameters(), torch.optim.Adam)
+    for param in saved._params:
+        param.grad = torch.ones_like(param)
+    saved.step()
+    ZeroOptimizer(nn.Linear(3, 3).parameters(), torch.optim.Adam).load_state_dict(saved.full_state_dict())
+
+
+def only_own_pieces() -> None:
+    saved = ZeroOptimizer(nn.Linear(3, 3).parameters(), torch.optim.SGD, momentum=0.9)
+    for param in saved._params:
+        param.grad = torch.ones_like(param)
+    saved.step()
+    state = [None, None]
+    dist.all_gather_object(state, saved.state_dict())
+    ZeroOptimizer(nn.Linear(3, 3).parameters(), torch.optim.SGD, momentum=0.9).load_state_dict(state[:1])
+
+
+MISUSES: dict[str, Callable[[], Any]] = {
+    r"got parameter 0 of shape \[2, 3\], sharded as \[3, 3\]": moved,
+    r"shapes: 0 \[4, 3\] for \[3, 3\], 1 \[4\] for \[3\]": of_another_model,
+    "Load the state dicts of all ranks that saved": only_own_pieces,
+    "stage must be 1 or 2; got 3": lambda: ZeroOptimizer(
+        nn.Linear(2, 2).parameters(), torch.optim.SGD, stage=3
+    ),
+    "bucket_bytes must be positive": lambda: ZeroOptimizer(
+        nn.Linear(2, 2).parameters(), torch.optim.SGD, bucket_bytes=0
+    ),
+    "got LBFGS": lambda: ZeroOptimizer(nn.Linear(2, 2).parameters(), torch.optim.LBFGS),
+    "got one twice": lambda: ZeroOptimizer([nn.Linear(1, 1).bias] * 2, torch.optim.SGD),
+    r"got meta parameters \[0, 1\]": lambda: ZeroOptimizer(
+        nn.Linear(2, 2, device="meta").parameters(), torch.optim.SGD
+    ),
+    "got another one": lambda: ZeroOptimizer(nn.Linear(2, 2).parameters(), torch.optim.SGD).add_param_group(
+        {"params": [nn.Linear(1, 1).bias]}
+    ),
+    "got groups of": lambda: ZeroOptimizer(nn.Linear(2, 2).parameters(), torch.optim.SGD).load_state_dict(
+        torch.optim.SGD([nn.Linear(1, 1).bias]).state_dict()
+    ),
+}
+
+
+@pytest.mark.parametrize(("says", "misuse"), MISUSES.items(), ids=range(len(MISUSES)))
+def test_misuse_is_named(says: str, misuse: Callable[[], Any]) -> None:
+    with pytest.raises(RanksError, match=says):
+        run_ranks(misuse, 2, quiet=True)
