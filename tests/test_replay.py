@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from course_lib.comm.calls import GroupKey
 from course_lib.comm.events import Compute, Event, Launch, Mark, Wait
-from course_lib.comm.intercept import GroupKey
 from course_lib.comm.launch import run_ranks
 from course_lib.comm.trace import RankTrace, Trace
 from course_lib.cost.cluster import cluster, dgx_h100

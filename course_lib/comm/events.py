@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, TypeVar
 
-from course_lib.comm.intercept import CommCall, GroupKey
+from course_lib.comm.calls import CommCall, GroupKey
 
 
 @dataclasses.dataclass(slots=True)

@@ -10,7 +10,7 @@ import dataclasses
 from collections import defaultdict
 from typing import Any
 
-from course_lib.comm.intercept import CommCall, GroupKey, Site
+from course_lib.comm.calls import CommCall, GroupKey, Site
 
 STALL_S = 5.0  # CPU time outside torch operations, or idle time, after which a rank that others need is stuck
 

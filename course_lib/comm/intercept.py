@@ -1,19 +1,15 @@
 """See every communication call and every operation of a rank, without touching its code.
 
 One `TorchDispatchMode` sees all `c10d` operations, also those launched from backward hooks, and all other
-torch operations; `Work.wait` is wrapped because waiting is not an operation; `new_group` is wrapped because
-it is a collective that looks like a constructor. Listeners (the hang monitor, the trace recorder) get the
-same calls in the same order.
+torch operations; `Work.wait` and `Future.wait` are wrapped because waiting is not an operation, and
+`new_group` because it is a collective that looks like a constructor. Listeners (the hang monitor, the trace
+recorder) get the same calls in the same order.
 
 Not seen: collectives launched by C++ code (torch's own DDP), by another Python thread, under
 `_disable_current_modes`, traffic through the store, and numpy.
 """
 
 import contextlib
-import dataclasses
-import os
-import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,9 +18,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup, ReduceOp, Work
 from torch.distributed import distributed_c10d as c10d
+from torch.futures import Future
 from torch.utils._python_dispatch import TorchDispatchMode
 
-Site = tuple[str, int, str]  # file, line number, function
+from course_lib.comm.calls import CommCall, GroupKey, call_site
 
 # The dispatcher's name of each call -> torch's public name.
 _COLLECTIVES = {
@@ -63,46 +60,8 @@ _FUNCTIONAL = {  # torch.distributed._functional_collectives, as DTensor uses th
     "broadcast": "broadcast",
     "broadcast_": "broadcast",
 }
-BLOCKS_AT_LAUNCH = ("new_group", "monitored_barrier")  # they return when they are complete
 _INPUT_NAMES = ("input_tensors", "input_tensor", "inputs", "input_list", "input", "tensors")
 _OUTPUT_NAMES = ("output_tensors", "output_tensor", "outputs", "output_lists", "output")
-_COMM_DIR = os.path.dirname(__file__)
-_COURSE_DIR = os.path.dirname(_COMM_DIR)
-_SYSTEM_DIRS = (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"], torch.__path__[0])
-
-
-@dataclasses.dataclass(slots=True, frozen=True)
-class GroupKey:
-    """A process group by what all its members agree on: the ordered global ranks, and which of the groups
-    with these members it is (0 for the first made)."""
-
-    ranks: tuple[int, ...]
-    index: int = 0
-
-    def __str__(self) -> str:
-        again = f" (group {self.index + 1} of these ranks)" if self.index else ""
-        return f"group {list(self.ranks)}{again}"
-
-
-@dataclasses.dataclass(slots=True)
-class CommCall:
-    """One call of a collective, a send, a recv or new_group on one rank. All ranks are global ranks."""
-
-    id: int  # order of launch on this rank
-    op: str  # torch's public name
-    group: GroupKey
-    ordinal: int  # in its group; for send and recv among those of the same (src, dst, tag)
-    reduce_op: str | None = None
-    dtype: str | None = None
-    shapes: tuple[tuple[int, ...], ...] = ()  # of this rank's input tensors; recv: of the buffer
-    out_shapes: tuple[tuple[int, ...], ...] = ()
-    bytes_: int = 0  # of this rank's input tensors; broadcast, scatter and recv: of the buffer
-    root: int | None = None
-    src: int | None = None  # None in a recv: from any source
-    dst: int | None = None
-    tag: int | None = None
-    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # all_to_all_single: input, output
-    site: Site = ("", 0, "")
 
 
 class Listener:
@@ -137,6 +96,7 @@ class Interceptor(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.listeners = tuple(listeners)
         self.pending: dict[int, tuple[Work, CommCall]] = {}  # launched, never waited for; by id(work)
+        self.futures: dict[int, tuple[Any, CommCall]] = {}  # of Works, not waited for yet; by id(future)
         self._pending_results: dict[int, CommCall] = {}  # functional collectives, by storage
         self._groups: dict[str, GroupKey] = {}
         self._groups_made: Counter[tuple[int, ...]] = Counter()
@@ -267,6 +227,11 @@ class Interceptor(TorchDispatchMode):
         held = self.pending.pop(id(work), None)
         return held[1] if held else None
 
+    def follow_future(self, future: Any, call: CommCall | None) -> None:
+        """Take a wait for `future` as a wait for `call`."""
+        if call is not None:
+            self.futures[id(future)] = (future, call)
+
     # ---- groups
 
     def group_key(self, group: Any) -> GroupKey:
@@ -300,6 +265,7 @@ def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
     """Enter an interceptor and wrap `Work.wait` and `new_group` for it."""
     mode = Interceptor(listeners)
     wait, poll, make_group = Work.wait, Work.is_completed, c10d._new_group_with_tag
+    get_future, then, future_wait = Work.get_future, Future.then, Future.wait
 
     def traced_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
         call = mode.waiting(work)
@@ -309,6 +275,25 @@ def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
         result = wait(work, *args, **kwargs)
         mode._tell("wait_end", call)
         return result
+
+    def traced_get_future(work: Any) -> Any:
+        future = get_future(work)
+        mode.follow_future(future, mode.waiting(work))
+        return future
+
+    def traced_then(future: Any, callback: Any) -> Any:
+        after = then(future, callback)
+        mode.follow_future(after, mode.futures.pop(id(future), (None, None))[1])
+        return after
+
+    def traced_future_wait(future: Any) -> Any:
+        call = mode.futures.pop(id(future), (None, None))[1]
+        if call is None:
+            return future_wait(future)
+        mode._tell("wait_begin", call)
+        value = future_wait(future)
+        mode._tell("wait_end", call)
+        return value
 
     def traced_poll(work: Any) -> Any:
         for listener in listeners:
@@ -325,6 +310,7 @@ def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
         mode._tell("launched", call)
         return group
 
+    Work.get_future, Future.then, Future.wait = traced_get_future, traced_then, traced_future_wait  # type: ignore[method-assign, assignment]
     Work.is_completed = traced_poll  # type: ignore[method-assign, assignment]
     Work.wait, c10d._new_group_with_tag = traced_wait, traced_new_group  # type: ignore[method-assign, assignment]
     try:
@@ -333,26 +319,9 @@ def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
         with mode:
             yield mode
     finally:
+        Work.get_future, Future.then, Future.wait = get_future, then, future_wait  # type: ignore[method-assign]
         Work.is_completed = poll  # type: ignore[method-assign]
         Work.wait, c10d._new_group_with_tag = wait, make_group  # type: ignore[method-assign]
-
-
-def call_site(frame: Any = None) -> Site:
-    """The innermost frame outside torch and this package, from `frame` outwards: the student's line."""
-    frame = frame or sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if is_student_code(file):
-            return (file, frame.f_lineno, frame.f_code.co_qualname)
-        frame = frame.f_back
-    return ("", 0, "")
-
-
-def is_student_code(file: str) -> bool:
-    """Whether a frame of this file is neither torch, Python's library nor this package's machinery."""
-    if file.startswith(_COURSE_DIR):
-        return not file.startswith(_COMM_DIR)
-    return not file.startswith((*_SYSTEM_DIRS, "<frozen"))
 
 
 def _overrides(listener: Listener, name: str) -> bool:

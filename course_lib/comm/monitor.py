@@ -19,15 +19,8 @@ from typing import Any
 
 import psutil
 
-from course_lib.comm.intercept import (
-    BLOCKS_AT_LAUNCH,
-    CommCall,
-    Interceptor,
-    Listener,
-    Site,
-    call_site,
-    is_student_code,
-)
+from course_lib.comm.calls import BLOCKS_AT_LAUNCH, CommCall, Site, call_site, is_student_code
+from course_lib.comm.intercept import Interceptor, Listener
 
 HEARTBEAT_S = 0.25
 

@@ -67,19 +67,24 @@ def rank_main(parent: Connection, options: RankOptions) -> None:
     pulse.start()
     pid = os.getpid()
     try:
-        _run(options, log, pulse)
+        _run(options, log, pulse, pid)
         outcome = {"kind": "finished"}
     except BaseException as error:
         outcome = {"kind": "failed", **describe_error(error)}
-    if os.getpid() != pid:  # the function has forked, and this is the child: it is no rank
-        os._exit(0)
+    _leave_if_forked(pid)
     log.write(**outcome)
     _flush()
     parent.send_bytes(b"ended")
     pulse.join()  # until the parent releases all ranks together
 
 
-def _run(options: RankOptions, log: Log, pulse: Pulse) -> None:
+def _leave_if_forked(pid: int) -> None:
+    """The function has forked, and this is the child: it must not go on as the rank."""
+    if os.getpid() != pid:
+        os._exit(0)
+
+
+def _run(options: RankOptions, log: Log, pulse: Pulse, pid: int) -> None:
     os.environ.clear()
     os.environ.update(options.environment)
     torch.set_num_threads(1)
@@ -92,6 +97,7 @@ def _run(options: RankOptions, log: Log, pulse: Pulse) -> None:
         log.write("running")
         with _observed(options, log, pulse) as recorder:
             value = fn(*args)
+            _leave_if_forked(pid)
     if recorder is not None:
         _write(f"{options.folder}/trace.{options.rank}", ship.dumps(recorder.to_plain()))
     _write(f"{options.folder}/value.{options.rank}", _dump_value(value))

@@ -22,9 +22,10 @@ from torch.optim.optimizer import (
 )
 
 from course_lib.comm import trace
+from course_lib.comm.calls import CommCall
 from course_lib.comm.events import POLLED
 from course_lib.comm.flops import Flops, flops_counter
-from course_lib.comm.intercept import CommCall, Listener
+from course_lib.comm.intercept import Listener
 from course_lib.comm.memory import CATEGORIES, GRADIENTS, OPTIMIZER, MemoryTracker, TrackedStorage, tensors_in
 
 _NEVER_READ_SELF = {"copy_", "zero_", "fill_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_"}

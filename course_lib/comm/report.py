@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from course_lib.comm.calls import BLOCKS_AT_LAUNCH, CommCall
 from course_lib.comm.hang import Mismatch, RankState, WaitGraph
-from course_lib.comm.intercept import BLOCKS_AT_LAUNCH, CommCall
 
 _ENDED = ("finished", "failed", "dead")
 _ORDER = "Every rank of a group must make the same calls, in the same order, with the same shapes and dtypes."

@@ -25,8 +25,8 @@ from typing import Any
 import psutil
 
 from course_lib.comm import report
+from course_lib.comm.calls import is_student_code
 from course_lib.comm.hang import STALL_S, WaitGraph
-from course_lib.comm.intercept import is_student_code
 from course_lib.comm.monitor import HEARTBEAT_S, end_children
 from course_lib.comm.rank import RankOptions, rank_main
 

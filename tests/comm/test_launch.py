@@ -317,9 +317,7 @@ def test_odd_exceptions_and_values_are_reported() -> None:
     with pytest.raises(RanksError) as caught:
         run_ranks(long_text, 2)
     assert len(str(caught.value)) < 10_000
-    with pytest.raises(
-        RanksError, match="must load here; rank 0's value raised SystemExit"
-    ):
+    with pytest.raises(RanksError, match="must load here; rank 0's value raised SystemExit"):
         run_ranks(_Trap, 2)
 
 
@@ -370,3 +368,15 @@ def test_all_reduce_of_a_parameter() -> None:
         return parameter.detach()
 
     assert run_ranks(work, 2, trace=True)[0].tolist() == [2, 2]
+
+
+def test_waiting_for_a_future_is_waiting() -> None:
+    def work() -> torch.Tensor:
+        x = torch.ones(2)
+        future = dist.all_reduce(x, async_op=True).get_future()
+        return future.then(lambda f: f.value()[0] / dist.get_world_size()).wait()
+
+    results = run_ranks(work, 2, trace=True)
+    assert results[0].tolist() == [1, 1]
+    assert results.warnings == []
+    assert len(results.trace[0].waits()) == 1
