@@ -12,7 +12,6 @@ import io
 import os
 import secrets
 import sys
-import tempfile
 import time
 import types
 import warnings
@@ -20,14 +19,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from course_lib.comm import ship
-from course_lib.comm.launch import RanksError, print_output, run_ranks
+from course_lib.comm.launch import print_output
 from course_lib.grading.closed import closed_message, closed_ops
 from course_lib.grading.compare import gate_parts
 from course_lib.grading.exercise import Case, Exercise, Part, PartResult, RankData, Verdict
-from course_lib.grading.inside import Job, check_kind, rank_job
+from course_lib.grading.inside import Job, check_kind
+from course_lib.grading.launcher import CaseFailed, Launcher, run_here
 from course_lib.grading.present import say, show
 from course_lib.grading.registry import Spec, owner_of, program_name, spec
 from course_lib.grading.source import (
@@ -41,16 +39,6 @@ from course_lib.grading.source import (
 )
 
 OPEN_SEED = 20240715
-Launcher = Callable[[Job, Case], list[RankData]]
-
-
-class CaseFailed(Exception):
-    """A gate failed before there was anything to compare; output is what the ranks printed."""
-
-    def __init__(self, gate: str, message: str, output: tuple[list[str], list[str]] | None = None) -> None:
-        super().__init__(message)
-        self.part = Part(gate, False, message, gate=True)
-        self.output = output
 
 
 def check(
@@ -154,14 +142,14 @@ def refuse_foreign(exercise: Exercise, obj: Any) -> None:
         )
 
 
-def job_factory(exercise: Exercise, answer: FromObject | FromSource) -> Callable[[Case, str], Job]:
+def job_factory(exercise: Exercise, answer: FromObject | FromSource) -> Callable[[Case], Job]:
     """Return what makes the job of a case; the answer is pickled once.
 
     Raises: Refusal if it cannot travel to the ranks.
     """
     payload = answer if isinstance(answer, FromSource) else _pickled(answer.obj, exercise.symbol)
 
-    def job_of(case: Case, inbox: str) -> Job:
+    def job_of(case: Case) -> Job:
         return Job(
             exercise_id=exercise.id,
             symbol=exercise.symbol,
@@ -169,7 +157,6 @@ def job_factory(exercise: Exercise, answer: FromObject | FromSource) -> Callable
             closed=exercise.closed,
             answer=payload,
             params=dict(case.params),
-            inbox=inbox,
             program=program_name(exercise.id, exercise.numeric),
         )
 
@@ -209,16 +196,23 @@ def _by_value(module: types.ModuleType | None) -> Iterator[None]:
 
 
 def judge(
-    declared: Spec, job_of: Callable[[Case, str], Job], seed: int, hidden: bool
+    declared: Spec,
+    job_of: Callable[[Case], Job],
+    seed: int,
+    hidden: bool,
+    launcher: Launcher = run_here,
 ) -> tuple[Verdict, tuple[list[str], list[str]] | None]:
-    """Run the cases until a gate fails; return the verdict and, then, what the ranks printed."""
+    """Run the cases until a gate fails; return the verdict and, then, what the ranks printed.
+
+    `launcher` runs the ranks: here, or in the judge's sandbox.
+    """
     exercise = declared.EXERCISE
     parts: list[tuple[Case, Part]] = []
     done: list[Case] = []
     for case in declared.cases(seed, hidden):
         done.append(case)
         try:
-            got = run_case(declared, job_of, case)
+            got = run_case(declared, job_of, case, launcher)
         except CaseFailed as failed:
             return merge(exercise, done, parts, _at(exercise, case, failed.part), seed), failed.output
         found = _parts_of(declared, case, got)
@@ -247,74 +241,22 @@ def _at(exercise: Exercise, case: Case, part: Part) -> Part:
     return Part(part.name, part.ok, before + part.message, part.gate)
 
 
-def run_case(declared: Spec, job_of: Callable[[Case, str], Job], case: Case) -> list[RankData]:
+def run_case(
+    declared: Spec, job_of: Callable[[Case], Job], case: Case, launcher: Launcher
+) -> list[RankData]:
     """Run one case on fresh ranks, each with its own shard.
 
     Raises: CaseFailed when a gate fails that needs no comparison.
     """
     exercise = declared.EXERCISE
-    with tempfile.TemporaryDirectory(prefix="course_inputs_") as inbox:
-        for rank in range(case.world_size):
-            arrays: dict[str, Any] = dict(declared.inputs(case, rank))
-            np.savez(os.path.join(inbox, f"{rank}.npz"), **arrays)
-        try:
-            results = run_ranks(
-                rank_job,
-                case.world_size,
-                job_of(case, inbox),
-                timeout_s=case.timeout_s,
-                device="cpu",
-                trace=case.trace,
-                quiet=True,
-                seed=0,  # of torch's generators; the data's seed stays outside
-            )
-        except RanksError as error:
-            raise _failure(exercise, error) from error
-        except Exception as error:
-            raise CaseFailed("runs", f"the ranks could not run: {type(error).__name__}: {error}") from error
-    broken = next((w for w in results.warnings if "never completed" in w), None)
-    if broken is not None:
-        raise CaseFailed("terminates", f"every rank must make the same calls; {broken}.")
-    for rank, result in enumerate(results):
-        _refuse(exercise, rank, result)
-    data = [
-        RankData(r["tensors"], r["values"], results.trace[rank] if case.trace else None, r["dtypes"])
-        for rank, r in enumerate(results)
-    ]
+    shards = [dict(declared.inputs(case, rank)) for rank in range(case.world_size)]
+    data = launcher(job_of(case), case, shards)
     shut = closed_ops(exercise.closed)
     for one in data:
         for launch in one.trace.launches() if one.trace is not None and shut else ():
             if launch.op in shut:
                 raise CaseFailed("closed", closed_message(exercise.id, f"torch.distributed.{launch.op}"))
     return data
-
-
-def _refuse(exercise: Exercise, rank: int, result: dict[str, Any]) -> None:
-    if "refused" in result:
-        raise CaseFailed(*result["refused"])
-    if result["reached"]:
-        raise CaseFailed("closed", closed_message(exercise.id, result["reached"][0]))
-    if result["mutated"]:
-        name = result["mutated"][0]
-        text = f"input `{name}` must stay as it was; rank {rank} changed it in place. Use a copy: x.clone()."
-        raise CaseFailed("inputs", text)
-
-
-def _failure(exercise: Exercise, error: RanksError) -> CaseFailed:
-    """Which gate a world that did not return fails."""
-    types_ = {failure.type: failure for failure in reversed(list(error.errors.values()))}
-    output = (error.stdout, error.stderr)
-    if "ClosedHere" in types_:
-        return CaseFailed("closed", types_["ClosedHere"].message, output)
-    if "NotWritten" in types_:
-        return CaseFailed("implemented", types_["NotWritten"].message, output)
-    missing = types_.get("NotImplementedError")
-    if missing is not None and (not missing.message or missing.message.startswith("exercise ")):
-        return CaseFailed("implemented", not_written(exercise.id).message, output)
-    if "Refusal" in types_:
-        return CaseFailed("implemented", types_["Refusal"].message, output)
-    gate = "terminates" if error.kind in ("hang", "mismatch", "timeout") else "runs"
-    return CaseFailed(gate, str(error), output)
 
 
 def merge(

@@ -43,8 +43,8 @@ class Job:
         closed: what the answer may not reach.
         answer: source text, or a pickled object.
         params: of the case.
-        inbox: folder with one file of inputs a rank.
         program: module that holds the program.
+        inbox: folder with one file of inputs a rank; the launcher fills it in.
     """
 
     exercise_id: str
@@ -53,8 +53,8 @@ class Job:
     closed: tuple[str, ...]
     answer: FromSource | bytes
     params: dict[str, Any]
-    inbox: str
     program: str
+    inbox: str = ""
 
 
 class NotWritten(Exception):
