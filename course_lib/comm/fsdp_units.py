@@ -6,11 +6,12 @@ A parameter belongs to the innermost unit around its module. Lab 05; used by `pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from course_lib.comm.flat_param import FlatParam, OwnedFlatParam, Slot, Wire
 from course_lib.comm.mesh import Mesh
@@ -177,3 +178,18 @@ def _broadcast_buffers(model: nn.Module, mesh: Mesh) -> None:
             if mesh.size(axis) > 1:
                 dist.broadcast(message, group=mesh.group(axis), group_src=0)
         buffer.copy_(message)
+
+
+def _refuse_unsharded(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    """Stop an optimizer that would step parameters which hold nothing."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            name = getattr(param, "_fsdp_name", None)
+            if name is not None:
+                raise ValueError(
+                    f"an optimizer must be built after sharding; got one that holds {name}, unsharded. "
+                    "Build it from FSDP's parameters()."
+                )
+
+
+register_optimizer_step_pre_hook(_refuse_unsharded)

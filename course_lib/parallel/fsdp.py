@@ -19,13 +19,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves, tree_map
 
 from course_lib.comm.flat_param import FlatParam, Wire
 from course_lib.comm.fsdp_units import cut_into_units
 from course_lib.comm.mesh import Mesh, make_mesh
-from course_lib.comm.sharding import Piece, check_same_tensors, join_pieces, whole
+from course_lib.comm.sharding import Piece, check_same_tensors, clip_sharded_norm_, join_pieces, whole
 
 State = dict[str, Tensor]
 
@@ -109,6 +108,10 @@ class FSDP(nn.Module):
         if prefetch < 0:
             raise ValueError(f"prefetch must be 0 or more units; got {prefetch}. 1 overlaps one gather.")
         mesh = mesh or make_mesh(dp_shard=dist.get_world_size())
+        if "dp_shard" not in mesh.sizes:
+            raise ValueError(
+                f"mesh must have an axis dp_shard; got {mesh.sizes}. Use make_mesh(dp_shard=...)."
+            )
         wire = Wire(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
         self.module, self.mesh, self.prefetch, self.param_dtype = module, mesh, prefetch, param_dtype
         cut = cut_into_units(module, units, mesh, wire, placement, init_)
@@ -149,23 +152,14 @@ class FSDP(nn.Module):
         finally:
             self._sync = before
 
-    @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale all gradients so that their global 2-norm is at most max_norm; return the norm before.
 
         Communication: one all_reduce of one number over dp_shard. NaN gradients give a NaN norm and stay.
         """
         grads = [flat.shard.grad for flat in self._flats() if flat.shard.grad is not None]
-        total = torch.zeros((), dtype=torch.float64, device=self._flats()[0].shard.device)
-        for grad in grads:
-            total += grad.double().square().sum()
-        if self.mesh.size("dp_shard") > 1:
-            dist.all_reduce(total, group=self.mesh.group("dp_shard"))
-        norm = total.sqrt()
-        scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        for grad in grads:
-            grad.mul_(scale.to(grad.dtype))
-        return norm
+        device = next(self.parameters(), torch.empty(0)).device
+        return clip_sharded_norm_(grads, max_norm, device, self.mesh.group("dp_shard"))
 
     def _flats(self) -> list[FlatParam]:
         return [flat for unit in self._units for flat in unit.flats]
@@ -352,18 +346,3 @@ def _saved_buffers(module: nn.Module) -> State:
     """The buffers that a state_dict of the unsharded model holds."""
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     return {name: value for name, value in module.state_dict().items() if name not in parameters}
-
-
-def _refuse_unsharded(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    """Stop an optimizer that would step parameters which hold nothing."""
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            name = getattr(param, "_fsdp_name", None)
-            if name is not None:
-                raise ValueError(
-                    f"an optimizer must be built after sharding; got one that holds {name}, unsharded. "
-                    "Build it from FSDP's parameters()."
-                )
-
-
-register_optimizer_step_pre_hook(_refuse_unsharded)

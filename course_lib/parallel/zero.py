@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.comm.sharded_bucket import ShardedBucket, copied, is_number, pack_reversed
-from course_lib.comm.sharding import all_gather_flat, check_same_tensors
+from course_lib.comm.sharding import all_gather_flat, check_same_tensors, clip_sharded_norm_
 
 Params = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 _NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
@@ -104,7 +104,6 @@ class ZeroOptimizer(Optimizer):
         self._finish_launched()
         self._is_synced = True
 
-    @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale the mean gradients so that their global 2-norm is at most max_norm; return the norm before.
 
@@ -112,16 +111,7 @@ class ZeroOptimizer(Optimizer):
         """
         self.sync_gradients()
         grads = [bucket.shard.grad for bucket in self._buckets if bucket.shard.grad is not None]
-        total = torch.zeros((), device=grads[0].device if grads else None, dtype=torch.float64)
-        for grad in grads:
-            total += grad.double().square().sum()
-        if self.world_size > 1:
-            dist.all_reduce(total, group=self.group)
-        norm = total.sqrt()
-        scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        for grad in grads:
-            grad.mul_(scale.to(grad.dtype))
-        return norm
+        return clip_sharded_norm_(grads, max_norm, self._params[0].device, self.group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Average gradients, update this rank's shard, gather everyone's."""

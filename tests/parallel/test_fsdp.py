@@ -1,5 +1,6 @@
 """FSDP and HSDP against one process on the whole batch, and against torch's fully_shard."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,10 +8,16 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
 
-from course_lib.comm.launch import run_ranks
+from course_lib.comm.launch import RanksError, run_ranks
 from course_lib.comm.mesh import make_mesh
+from course_lib.comm.trace import RankTrace, Wait, mark
+from course_lib.config import ModelConfig
 from course_lib.model.batches import shard_slice
+from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.parallel.fsdp import FSDP
 
 WORLD_SIZES = [1, 2, 3, 4]
@@ -172,3 +179,369 @@ def test_trains_like_one_process_on_every_mesh(placement: str, mesh_sizes: tuple
 def test_prefetch_and_accumulation_change_no_value(prefetch: int, sync_all: bool) -> None:
     results = run_ranks(train, 4, (2, 2), {"prefetch": prefetch}, sync_all)
     assert_trains_like_one_process(results)
+
+
+# ---- torch's own
+
+
+TINY = ModelConfig(vocab_size=19, model_dim=16, ffn_dim=24, tied_embeddings=True)
+
+
+def tokens(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    text = torch.randint(19, (4, 7), generator=generator)
+    mine = shard_slice(4, dist.get_rank(), dist.get_world_size())
+    return text[mine, :-1], text[mine, 1:]
+
+
+def train_against_torch(mesh_sizes: tuple[int, int]) -> float:
+    theirs = Transformer(TINY, seed=0, dtype=torch.float64)
+    ours = Transformer(TINY, seed=dist.get_rank(), dtype=torch.float64)
+    names = ("dp_replicate", "dp_shard")
+    device_mesh = init_device_mesh("cpu", mesh_sizes, mesh_dim_names=names)
+    for module in (*theirs.blocks, theirs):
+        fully_shard(module, mesh=device_mesh)
+    sharded = FSDP(ours, ours.blocks, mesh=make_mesh(**dict(zip(names, mesh_sizes, strict=True))))
+    pairs = [(theirs, adamw(theirs)), (sharded, adamw(sharded))]
+    for step in range(NUM_STEPS):
+        x, y = tokens(step)
+        for model, optimizer in pairs:
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+    want = {name: value.full_tensor() for name, value in theirs.state_dict().items()}
+    got = sharded.full_state_dict()
+    assert got.keys() == want.keys()  # embedding.weight and head.weight, tied, are both there
+    return max((got[name] - want[name]).abs().max().item() for name in want)
+
+
+@pytest.mark.parametrize("mesh_sizes", [(1, 2), (2, 2)], ids=str)
+def test_agrees_with_fully_shard_on_the_tied_transformer(mesh_sizes: tuple[int, int]) -> None:
+    assert max(run_ranks(train_against_torch, mesh_sizes[0] * mesh_sizes[1], mesh_sizes)) < 1e-12
+
+
+# ---- memory, bytes, order
+
+
+def six_layers(prefetch: int, placement: str, mesh_sizes: tuple[int, int]) -> tuple[list[int], int]:
+    """In a rank: two traced steps; bytes of each gathered unit, and of all shards."""
+    layers = nn.Sequential(*(nn.Linear(13 + i % 2, 14 - i % 2) for i in range(6))).double()
+    mesh = make_mesh(dp_replicate=mesh_sizes[0], dp_shard=mesh_sizes[1])
+    model = FSDP(layers, list(layers), mesh=mesh, prefetch=prefetch, placement=placement)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    mark("sharded")
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(3, 13, dtype=torch.float64)).square().sum().backward()
+        optimizer.step()
+        mark("step over")
+    unit_bytes = [flat.layout.padded_numel * 8 for flat in model._flats()]
+    return unit_bytes, sum(shard.nbytes for shard in model.parameters())
+
+
+def peak_parameter_bytes(trace: RankTrace) -> int:
+    start = next(m.t_s for m in trace.marks if m.name == "sharded")
+    return max(num_bytes for t_s, num_bytes in trace.memory("parameters") if t_s >= start)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+@pytest.mark.parametrize("placement", ["shards", "owners"])
+def test_peak_parameters_are_the_shard_and_the_units_in_use(prefetch: int, placement: str) -> None:
+    result = run_ranks(six_layers, 4, prefetch, placement, (1, 4), trace=True)
+    for rank, (unit_bytes, shard_bytes) in enumerate(result):
+        trace = result.trace[rank]
+        in_use = [sum(unit_bytes[first : first + 1 + prefetch]) for first in range(6)]
+        assert peak_parameter_bytes(trace) == shard_bytes + max(in_use)
+        assert trace.live_bytes_at("step over", "parameters") == shard_bytes
+        assert trace.live_bytes_at("step over", "gradients") == shard_bytes
+        if placement == "shards":
+            assert shard_bytes == sum(unit_bytes) // 4
+
+
+def test_bytes_of_shards_owners_and_hsdp() -> None:
+    shards = run_ranks(six_layers, 4, 1, "shards", (1, 4), trace=True)
+    owners = run_ranks(six_layers, 4, 1, "owners", (1, 4), trace=True)
+    hybrid = run_ranks(six_layers, 4, 1, "shards", (2, 2), trace=True)
+    for rank in range(4):
+        units, _ = shards[rank]
+        total = sum(units)
+        trace = shards.trace[rank]
+        assert len(trace.launches("all_gather_single")) == 2 * (2 * 6 - 1)
+        assert trace.comm_bytes("all_gather_single") == 2 * (2 * total - units[-1]) // 4
+        assert trace.comm_bytes("reduce_scatter_single") == 2 * total
+        assert trace.comm_bytes("broadcast") == total  # at construction
+        trace = owners.trace[rank]
+        assert len(trace.launches("broadcast")) == 6 + 2 * (2 * 6 - 1)
+        assert trace.comm_bytes("reduce") == 2 * sum(owners[rank][0])
+        inside, across = [rank // 2 * 2, rank // 2 * 2 + 1], [rank % 2, rank % 2 + 2]
+        trace = hybrid.trace[rank]
+        assert sum(c.bytes_ for c in trace.collectives("reduce_scatter_single", inside)) == 2 * total
+        assert sum(c.bytes_ for c in trace.collectives("all_reduce", across)) == 2 * total // 2
+        assert {c.group.ranks for c in trace.collectives("all_gather_single")} == {tuple(inside)}
+
+
+def names_in_order(trace: RankTrace) -> list[str]:
+    """The last step's gathers (G), reductions (R), waits (w) and matmuls (m), in order."""
+    start = trace.position(next(m for m in trace.marks if m.name == "step over"))
+    launches = {c.id: c for c in trace.launches()}
+    short = {"all_gather_single": "G", "reduce_scatter_single": "R", "addmm": "m", "mm": "m"}
+    names = []
+    for event in trace.events[start:]:
+        if isinstance(event, Wait):
+            names.append("w" + short.get(launches[event.launch_id].op, "?"))
+        else:
+            names.append(short.get(getattr(event, "op", getattr(event, "name", "")), ""))
+    return [name for name in names if name]
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "forward", "backward"),
+    [
+        (0, "G wG m " * 6, "m m R " + "G wG m m R wR " * 4 + "G wG m R wR wR"),
+        (1, "G G wG m " + "G wG m " * 4 + "wG m ", "G m m R G wG m m R wR " + "G wG m m R wR " * 3),
+    ],
+)
+def test_the_next_gather_and_the_last_reduction_are_on_the_wire(
+    prefetch: int, forward: str, backward: str
+) -> None:
+    trace = run_ranks(six_layers, 2, prefetch, "shards", (1, 2), trace=True).trace
+    for rank in range(2):
+        names = " ".join(names_in_order(trace[rank]))
+        assert names.startswith(forward + backward), names
+
+
+# ---- precision, the meta device, evaluation
+
+
+def low_precision(reduce_dtype: torch.dtype | None) -> Any:
+    torch.manual_seed(0)
+    model = FSDP(
+        nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), param_dtype=torch.bfloat16, reduce_dtype=reduce_dtype
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    before = model.full_state_dict()["1.bias"]
+    for _ in range(10):
+        optimizer.zero_grad()
+        out = model(torch.ones(2, 8))
+        out.float().sum().backward()
+        optimizer.step()
+    grads = [p.grad.dtype for p in model.parameters() if p.grad is not None]
+    return out.dtype, grads, before, model.full_state_dict()["1.bias"]
+
+
+@pytest.mark.parametrize("reduce_dtype", [None, torch.float32])
+def test_low_precision_on_the_wire_float32_in_the_shard(reduce_dtype: torch.dtype | None) -> None:
+    result = run_ranks(low_precision, 2, reduce_dtype, trace=True)
+    for out_dtype, grads, before, after in result:
+        assert (out_dtype, grads) == (torch.bfloat16, [torch.float32])
+        torch.testing.assert_close(after, before - 10 * 2 * 1e-4)  # bfloat16 would have lost the steps
+    calls = result.trace[0].collectives()
+    assert {c.dtype for c in calls if c.op == "all_gather_single"} >= {"bfloat16"}
+    reduced = {c.dtype for c in calls if c.op == "reduce_scatter_single"}
+    assert reduced == {"bfloat16" if reduce_dtype is None else "float32"}
+
+
+def deferred(init: str) -> Any:
+    with torch.device("meta"):
+        module = Odd()
+        early = torch.optim.SGD(module.parameters())
+    fill = seven if init == "seven" else None
+    try:
+        model = FSDP(module, module.units(), init_=fill)
+    except ValueError as error:
+        return str(error)
+    with pytest.raises(ValueError, match=r"got one that holds gain, unsharded"):
+        early.step()
+    values = {value.item() for tensor in model.full_state_dict().values() for value in tensor.flatten()}
+    model.load_state_dict(Odd(seed=0).state_dict())
+    model(own_data(0)[0]).sum().backward()
+    return values, model.full_state_dict()
+
+
+def seven(module: nn.Module) -> None:
+    for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+        tensor.fill_(7.0)
+
+
+def test_models_on_the_meta_device_are_filled_unit_by_unit() -> None:
+    for values, state in run_ranks(deferred, 3, "seven"):
+        assert values == {7.0}
+        assert_equal(state, copied(Odd(seed=0).state_dict()))
+    text = run_ranks(deferred, 2, "default")[0]
+    assert "must have reset_parameters(); got a Odd without" in text
+
+
+def evaluate_and_checkpoint() -> Any:
+    module = Odd(seed=0)
+    recomputed = module.pair
+    plain_forward = recomputed.forward
+    recomputed.forward = lambda x: checkpoint(plain_forward, x, use_reentrant=False)
+    model = FSDP(module, module.units())
+    x, y = own_data(0)
+    with torch.no_grad():
+        evaluated = [model(x), model(x)]
+    empty = all(flat.full.untyped_storage().nbytes() == 0 for flat in model._flats())
+    abandoned = model(x)  # no backward follows
+    F.mse_loss(model(x), y).backward()
+    del abandoned
+    return evaluated, empty, full_gradients(model)
+
+
+def test_evaluation_abandoned_forwards_and_recomputation() -> None:
+    want = Odd(seed=0)
+    x, y = data(0)
+    F.mse_loss(want(x), y).backward()
+    for rank, (evaluated, empty, grads) in enumerate(run_ranks(evaluate_and_checkpoint, 2)):
+        assert empty
+        for out in evaluated:
+            torch.testing.assert_close(out, want(x)[shard_slice(12, rank, 2)])
+        for name, param in want.named_parameters():
+            if param.grad is not None:
+                torch.testing.assert_close(grads[name], param.grad)
+
+
+# ---- saving
+
+
+def save() -> Any:
+    module = Odd(seed=3)
+    model = FSDP(module, module.units(), placement="owners" if dist.get_world_size() == 3 else "shards")
+    return model.full_state_dict(), model.sharded_state_dict()
+
+
+def load(saved: Any) -> State:
+    module = Odd(seed=dist.get_rank())
+    model = FSDP(module, [module.first, module.pair])  # other units than those that saved
+    model.load_state_dict(saved)
+    return model.full_state_dict()
+
+
+@pytest.mark.parametrize(("num_saved", "num_loading"), [(1, 3), (2, 4), (3, 2), (4, 1)])
+def test_states_load_at_another_world_size(num_saved: int, num_loading: int) -> None:
+    want = copied(Odd(seed=3).state_dict())
+    saved = run_ranks(save, num_saved)
+    for full, _ in saved:
+        assert_equal(full, want)
+    for state in (saved[0][0], [sharded for _, sharded in saved], want):
+        for got in run_ranks(load, num_loading, state):
+            assert_equal(got, want)
+
+
+# ---- misuse
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.layer(x))
+
+
+def twice() -> None:
+    module = Twice()
+    FSDP(module, [module.layer])(torch.ones(1, 2))
+
+
+def tied_across() -> None:
+    model = Transformer(TINY)
+    FSDP(model, [model.embedding, model.head])
+
+
+def second_backward() -> None:
+    loss = FSDP(nn.Linear(2, 2))(torch.ones(1, 2)).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def late_backward() -> None:
+    model = FSDP(nn.Linear(2, 2))
+    loss = model(torch.ones(1, 2)).sum()
+    model(torch.ones(1, 2))
+    loss.backward()
+
+
+def reshaped(replace: bool) -> None:
+    module = nn.Linear(3, 2)
+    model = FSDP(module)
+    if replace:
+        module.weight = nn.Parameter(torch.zeros(4, 3))
+    else:
+        module.weight.data = torch.zeros(4, 3)
+    model(torch.ones(1, 3))
+
+
+def early_optimizer() -> None:
+    module = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(module.parameters())
+    FSDP(module)(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+
+def other_model() -> None:
+    module = nn.Sequential(nn.Linear(3, 2))
+    FSDP(module).load_state_dict({"0.weight": torch.zeros(2, 4), "1.bias": torch.zeros(2)})
+
+
+def missing_ranks() -> None:
+    model = FSDP(nn.Linear(3, 3, bias=False))
+    states: list[Any] = [None, None]
+    dist.all_gather_object(states, model.sharded_state_dict())
+    FSDP(nn.Linear(3, 3, bias=False)).load_state_dict(states[:1])
+
+
+def outside() -> None:
+    module = nn.Sequential(nn.Linear(2, 2))
+    FSDP(module, [module[0]])
+    module[0](torch.ones(1, 2))
+
+
+def list_as_unit() -> None:
+    model = Transformer(TINY)
+    FSDP(model, [model.blocks])
+
+
+MISUSES: dict[str, Callable[[], Any]] = {
+    "got embedding.weight in unit 'embedding', tied to head.weight in unit 'head'. Leave both": tied_across,
+    "got unit 'layer' twice. Make the module that calls it twice the unit": twice,
+    "got one of unit 'the root' without. Run forward again": second_backward,
+    "got one of unit 'the root' without. Run": late_backward,
+    r"got weight replaced by one of shape \[4, 3\], sharded as \[2, 3\]": lambda: reshaped(True),
+    r"got weight replaced by one of shape \[4, 3\], sharded as": lambda: reshaped(False),
+    "got one that holds weight, unsharded. Build it from FSDP's parameters": early_optimizer,
+    r"missing: 0.bias; unexpected: 1.bias; shapes: 0.weight \[2, 4\] for \[2, 3\]": other_model,
+    "Load the state dicts of all ranks that saved": missing_ranks,
+    "got unit '0' alone. Call the FSDP module": outside,
+    "prefetch must be 0 or more": lambda: FSDP(nn.Linear(2, 2), prefetch=-1),
+    "placement must be 'shards' or 'owners'; got 'x'": lambda: FSDP(nn.Linear(2, 2), placement="x"),
+    "units must be modules inside the model; got a ReLU": lambda: FSDP(nn.Linear(2, 2), [nn.ReLU()]),
+    "got 'blocks', a ModuleList without forward": list_as_unit,
+    "multiply to the world size 2; got": lambda: make_mesh(dp_shard=3),
+    "mesh must have an axis dp_shard; got": lambda: FSDP(nn.Linear(2, 2), mesh=make_mesh(dp_replicate=2)),
+    "Call full_state_dict": lambda: FSDP(nn.Linear(2, 2)).state_dict(),
+}
+
+
+@pytest.mark.parametrize(("says", "misuse"), MISUSES.items(), ids=range(len(MISUSES)))
+def test_misuse_is_named(says: str, misuse: Callable[[], Any]) -> None:
+    with pytest.raises(RanksError, match=says):
+        run_ranks(misuse, 2, quiet=True)
+
+
+def tiny_and_nan() -> Any:
+    model = FSDP(nn.Linear(1, 1))  # 2 elements over 4 ranks
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    (model(torch.ones(1, 1)).sum() * float("nan")).backward()
+    norm = model.clip_grad_norm_(1.0)
+    optimizer.step()
+    frozen = FSDP(nn.Linear(2, 2).requires_grad_(False))
+    frozen(torch.ones(1, 2))
+    return norm, model.full_state_dict()["weight"], FSDP(nn.ReLU())(torch.ones(1)).item()
+
+
+def test_more_ranks_than_elements_nan_frozen_and_empty_models() -> None:
+    for norm, weight, one in run_ranks(tiny_and_nan, 4):
+        assert norm.isnan()
+        assert weight.isnan()
+        assert one == 1.0
