@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C import Future
 from torch._C._distributed_c10d import ProcessGroup, ReduceOp, Work
 from torch.distributed import distributed_c10d as c10d
-from torch.futures import Future
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.comm.calls import CommCall, GroupKey, call_site
