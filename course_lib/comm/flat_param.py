@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from course_lib.comm.mesh import Mesh
+from course_lib.comm.sharded_state import Entries, join_state, split_state
 from course_lib.comm.sharding import FlatLayout, Piece, all_gather_flat, reduce_scatter_flat
 
 
@@ -256,6 +258,19 @@ class FlatParam:
         """Fill the shard from pieces of the parameters."""
         by_index = {index: sources[slot.name] for index, slot in enumerate(self.slots)}
         self.layout.load_(self.shard.detach(), self.local_range()[0], by_index)
+
+    def state_pieces(self, optimizer: Optimizer) -> dict[str, Entries]:
+        """Return what an optimizer of the shard keeps, by parameter name."""
+        split = split_state(self.layout, self.local_range()[0], optimizer.state.get(self.shard, {}))
+        return {self.slots[index].name: entries for index, entries in split.items()}
+
+    def load_state_(self, optimizer: Optimizer, saved: Sequence[Mapping[str, Entries]]) -> None:
+        """Fill the optimizer's state of the shard from what ranks saved by parameter name."""
+        start, stop = self.local_range()
+        found = [[one[slot.name] for one in saved if slot.name in one] for slot in self.slots]
+        entries = join_state(self.layout, start, stop - start, found, self.shard.device)
+        if entries:
+            optimizer.state[self.shard] = entries
 
 
 class OwnedFlatParam(FlatParam):

@@ -15,9 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from course_lib.comm.sharding import FlatLayout, Piece, reduce_scatter_flat, whole
-
-_NUMBERS = ("step", "mu_product", "eta", "mu")  # entries of torch optimizers that are one value a tensor
+from course_lib.comm.sharded_state import join_state
+from course_lib.comm.sharding import FlatLayout, reduce_scatter_flat
 
 
 @dataclass(slots=True, eq=False)
@@ -108,37 +107,23 @@ class ShardedBucket:
 
     # ---- saving
 
-    def saved_state(self, inner: Optimizer) -> list[tuple[str, Any]]:
+    def saved_state(self, inner: Optimizer) -> dict[str, Any]:
         """The optimizer's entries for the shard, and the master weights if they are not the parameters."""
-        entries = sorted(inner.state.get(self.state_key, {}).items())
-        return [*entries, ("master", self.shard.detach())] if self.owns_master else entries
+        entries = dict(sorted(inner.state.get(self.state_key, {}).items()))
+        return {**entries, "master": self.shard.detach()} if self.owns_master else entries
 
     @torch.no_grad()
     def load_state(self, inner: Optimizer, saved: Sequence[dict[int, dict[str, Any]]], rank: int) -> None:
         """Fill the shard's state from what was saved of each parameter."""
         found = [[one[index] for one in saved if index in one] for index in self.indices]
-        keys = sorted({key for entries in found for entry in entries for key in entry})
-        loaded = {key: self._loaded(key, found, rank) for key in keys}
+        start, stop = self.layout.shard_range(rank)
+        loaded = join_state(self.layout, start, stop - start, found, self.state_key.device)
         master = loaded.pop("master", self.own_slice)
         if self.owns_master:
             self.shard.copy_(master)
         inner.state.pop(self.state_key, None)
         if loaded:
             inner.state[self.state_key] = loaded
-
-    def _loaded(self, key: str, found: list[list[dict[str, Any]]], rank: int) -> Any:
-        values = [[entry[key] for entry in entries if key in entry] for entries in found]
-        example = next(value for several in values for value in several)
-        if is_number(key, example):
-            return copied(example)
-        dtype = example["values"].dtype if isinstance(example, dict) else example.dtype
-        sources: dict[int, list[Piece]] = {}
-        for position, several in enumerate(values):
-            zeros = torch.zeros(self.layout.shapes[position], dtype=dtype)  # one that had no state yet
-            sources[position] = [whole(v) if isinstance(v, Tensor) else v for v in several or [zeros]]
-        local = torch.zeros(self.layout.shard_numel, dtype=dtype, device=self.state_key.device)
-        self.layout.load_(local, self.layout.shard_range(rank)[0], sources)
-        return local
 
 
 def pack_reversed(params: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
@@ -153,13 +138,3 @@ def pack_reversed(params: list[nn.Parameter], bucket_bytes: int) -> list[list[nn
         buckets[-1].append(param)
         free_bytes -= param.nbytes
     return buckets
-
-
-def is_number(key: str, value: Any) -> bool:
-    """Whether an entry of an optimizer's state is one value for the whole tensor, such as Adam's step."""
-    return key in _NUMBERS or not isinstance(value, dict | Tensor)
-
-
-def copied(value: Any) -> Any:
-    """Return an independent copy of a tensor; anything else as it is."""
-    return value.clone() if isinstance(value, Tensor) else value

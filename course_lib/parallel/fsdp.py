@@ -19,10 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from course_lib.comm.flat_param import FlatParam, Wire
-from course_lib.comm.fsdp_units import cut_into_units
+from course_lib.comm.fsdp_units import cut_into_units, saved_buffers
 from course_lib.comm.mesh import Mesh, make_mesh
 from course_lib.comm.sharding import Piece, check_same_tensors, clip_sharded_norm_, join_pieces, whole
 
@@ -109,9 +110,7 @@ class FSDP(nn.Module):
             raise ValueError(f"prefetch must be 0 or more units; got {prefetch}. 1 overlaps one gather.")
         mesh = mesh or make_mesh(dp_shard=dist.get_world_size())
         if "dp_shard" not in mesh.sizes:
-            raise ValueError(
-                f"mesh must have an axis dp_shard; got {mesh.sizes}. Use make_mesh(dp_shard=...)."
-            )
+            raise ValueError(f"mesh must have an axis dp_shard; got {mesh.sizes}. Add it to make_mesh.")
         wire = Wire(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
         self.module, self.mesh, self.prefetch, self.param_dtype = module, mesh, prefetch, param_dtype
         cut = cut_into_units(module, units, mesh, wire, placement, init_)
@@ -179,12 +178,12 @@ class FSDP(nn.Module):
         for flat in self._flats():
             for slot, value in zip(flat.slots, flat.gathered_copy(), strict=True):
                 state.update(dict.fromkeys(slot.aliases, value.clone()))
-        return {**state, **_saved_buffers(self.module)}
+        return {**state, **saved_buffers(self.module)}
 
     def sharded_state_dict(self) -> dict[str, Piece]:
         """Return what this rank keeps, by parameter; buffers whole. Without communication."""
         pieces = {name: piece for flat in self._flats() for name, piece in flat.pieces().items()}
-        return {**pieces, **{name: whole(value) for name, value in _saved_buffers(self.module).items()}}
+        return {**pieces, **{name: whole(value) for name, value in saved_buffers(self.module).items()}}
 
     def load_state_dict(  # type: ignore[override]
         self, state: Mapping[str, Tensor] | Sequence[Mapping[str, Piece]]
@@ -198,13 +197,29 @@ class FSDP(nn.Module):
         for one in saved:
             for name, value in one.items():
                 sources.setdefault(name, []).append(whole(value) if isinstance(value, Tensor) else value)
-        buffers = _saved_buffers(self.module)
+        buffers = saved_buffers(self.module)
         self._check_saved(sources, buffers)
         for flat in self._flats():
             flat.load_(sources)
         with torch.no_grad():
             for name, buffer in buffers.items():
                 buffer.copy_(join_pieces(sources[name][:1]))
+
+    def optimizer_state_dict(self, optimizer: Optimizer) -> dict[str, Any]:
+        """Return this rank's optimizer state by parameter: {"state": {name: entries}, "param_groups": ...}.
+
+        For an optimizer of `parameters()`, in any groups. Without communication.
+        """
+        state = {name: part for flat in self._flats() for name, part in flat.state_pieces(optimizer).items()}
+        groups = [{key: v for key, v in group.items() if key != "params"} for group in optimizer.param_groups]
+        return {"state": state, "param_groups": groups}
+
+    def load_optimizer_state_dict(self, optimizer: Optimizer, saved: Sequence[dict[str, Any]]) -> None:
+        """Read the list of all ranks' `optimizer_state_dict`s, saved by any number of ranks."""
+        for flat in self._flats():
+            flat.load_state_(optimizer, [one["state"] for one in saved])
+        for group, other in zip(optimizer.param_groups, saved[0]["param_groups"], strict=True):
+            group.update(other)
 
     def state_dict(self, *_: Any, **__: Any) -> Any:
         """Refused: it would mix shards with buffers under names that no other model has."""
@@ -340,9 +355,3 @@ class FSDP(nn.Module):
 def _free(unit: _Unit) -> None:
     for flat in unit.flats:
         flat.free()
-
-
-def _saved_buffers(module: nn.Module) -> State:
-    """The buffers that a state_dict of the unsharded model holds."""
-    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    return {name: value for name, value in module.state_dict().items() if name not in parameters}

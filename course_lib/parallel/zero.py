@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from course_lib.comm.sharded_bucket import ShardedBucket, copied, is_number, pack_reversed
+from course_lib.comm.sharded_bucket import ShardedBucket, pack_reversed
+from course_lib.comm.sharded_state import copied, is_number, shape_of, split_state
 from course_lib.comm.sharding import all_gather_flat, check_same_tensors, clip_sharded_norm_
 
 Params = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
@@ -142,13 +143,10 @@ class ZeroOptimizer(Optimizer):
         state: dict[int, dict[str, Any]] = {}
         for bucket in self._buckets:
             start, _ = bucket.layout.shard_range(self.group_rank)
-            for key, value in bucket.saved_state(self.inner):
-                if is_number(key, value):
-                    pieces: dict[int, Any] = dict.fromkeys(range(len(bucket.params)), value)
-                else:
-                    pieces = bucket.layout.pieces(value, start)
-                for position, piece in pieces.items():
-                    state.setdefault(bucket.indices[position], {})[key] = copied(piece)
+            for position, entries in split_state(
+                bucket.layout, start, bucket.saved_state(self.inner)
+            ).items():
+                state[bucket.indices[position]] = entries
         return {"state": state, "param_groups": self._numbered_groups()}
 
     def full_state_dict(self) -> dict[str, Any]:
@@ -158,7 +156,7 @@ class ZeroOptimizer(Optimizer):
         """
         state: dict[int, dict[str, Any]] = {}
         for bucket in self._buckets:
-            for key, value in bucket.saved_state(self.inner):
+            for key, value in bucket.saved_state(self.inner).items():
                 for index, part in zip(bucket.indices, self._gathered(bucket, key, value), strict=True):
                     state.setdefault(index, {})[key] = copied(part)
         return {"state": dict(sorted(state.items())), "param_groups": self._numbered_groups()}
@@ -203,7 +201,7 @@ class ZeroOptimizer(Optimizer):
             for index, entries in one["state"].items():
                 for key, value in entries.items():
                     if not is_number(key, value):
-                        got[str(index)] = tuple(value["shape"] if isinstance(value, dict) else value.shape)
+                        got[str(index)] = tuple(shape_of(value))
         check_same_tensors(want, got, "the optimizer state")
 
     # ---- building

@@ -427,6 +427,47 @@ def test_states_load_at_another_world_size(num_saved: int, num_loading: int) -> 
             assert_equal(got, want)
 
 
+def checkpoint_after_two_steps() -> Any:
+    module = Odd(seed=0)
+    model = FSDP(module, module.units())
+    optimizer = adamw(model)
+    steps(model, optimizer, range(2))
+    return model.sharded_state_dict(), model.optimizer_state_dict(optimizer)
+
+
+def steps(model: nn.Module, optimizer: torch.optim.Optimizer, indices: range) -> None:
+    for step in indices:
+        x, y = own_data(step)
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+
+def resume(saved: Any, placement: str) -> State:
+    module = Odd(seed=dist.get_rank() + 1)
+    model = FSDP(module, [module.pair, module.half_frozen, module.unused], placement=placement)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=7.0)
+    model.load_state_dict([weights for weights, _ in saved])
+    model.load_optimizer_state_dict(optimizer, [state for _, state in saved])
+    steps(model, optimizer, range(2, 4))
+    return model.full_state_dict()
+
+
+def train_at_once() -> State:
+    module = Odd(seed=0)
+    model = FSDP(module, module.units())
+    steps(model, adamw(model), range(4))
+    return model.full_state_dict()
+
+
+@pytest.mark.parametrize(("num_saved", "num_resumed", "placement"), [(2, 3, "shards"), (3, 2, "owners")])
+def test_training_resumes_at_another_world_size(num_saved: int, num_resumed: int, placement: str) -> None:
+    want = run_ranks(train_at_once, 1)[0]
+    saved = list(run_ranks(checkpoint_after_two_steps, num_saved))
+    for got in run_ranks(resume, num_resumed, saved, placement):
+        assert_equal(got, want)
+
+
 # ---- misuse
 
 
