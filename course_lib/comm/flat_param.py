@@ -256,7 +256,7 @@ class FlatParam:
     @torch.no_grad()
     def load_(self, sources: Mapping[str, Sequence[Piece]]) -> None:
         """Fill the shard from pieces of the parameters."""
-        by_index = {index: sources[slot.name] for index, slot in enumerate(self.slots)}
+        by_index = {index: sources.get(slot.name, ()) for index, slot in enumerate(self.slots)}
         self.layout.load_(self.shard.detach(), self.local_range()[0], by_index)
 
     def state_pieces(self, optimizer: Optimizer) -> dict[str, Entries]:

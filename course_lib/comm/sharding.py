@@ -147,7 +147,7 @@ def check_same_tensors(
     want: Mapping[str, Sequence[int]], got: Mapping[str, Sequence[int]], what: str
 ) -> None:
     """Raise ValueError that says how names and shapes of a saved state differ from the model's."""
-    missing = [name for name in want if name not in got]
+    missing = [name for name in want if name not in got and 0 not in want[name]]  # empty: in no piece
     unexpected = [name for name in got if name not in want]
     shapes = [
         f"{name} {list(got[name])} for {list(want[name])}"

@@ -164,8 +164,9 @@ class FSDP(nn.Module):
         return [flat for unit in self._units for flat in unit.flats]
 
     def _cast(self, value: Any) -> Any:
-        floating = isinstance(value, Tensor) and value.is_floating_point()
-        return value.to(self.param_dtype) if floating else value
+        return (
+            value.to(self.param_dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+        )
 
     # ---- saving: names and shapes of the unsharded model
 
@@ -185,14 +186,12 @@ class FSDP(nn.Module):
         pieces = {name: piece for flat in self._flats() for name, piece in flat.pieces().items()}
         return {**pieces, **{name: whole(value) for name, value in saved_buffers(self.module).items()}}
 
-    def load_state_dict(  # type: ignore[override]
-        self, state: Mapping[str, Tensor] | Sequence[Mapping[str, Piece]]
-    ) -> None:
+    def load_state_dict(self, state: State | Sequence[dict[str, Piece]]) -> None:  # type: ignore[override]
         """Read a full state dict, or the list of all ranks' sharded ones, saved by any number of ranks.
 
         Raises: ValueError that says what differs, if it is another model's.
         """
-        saved: list[Mapping[str, Any]] = [state] if isinstance(state, Mapping) else list(state)
+        saved: list[Any] = [state] if isinstance(state, Mapping) else list(state)
         sources: dict[str, list[Piece]] = {}
         for one in saved:
             for name, value in one.items():
@@ -222,19 +221,17 @@ class FSDP(nn.Module):
             group.update(other)
 
     def state_dict(self, *_: Any, **__: Any) -> Any:
-        """Refused: it would mix shards with buffers under names that no other model has."""
+        """Refused: it would save shards under names that no other model has."""
         raise ValueError(
-            "the state of a sharded model is saved whole or in shards; got a call of state_dict(). "
+            "a sharded model is saved whole or in shards; got a call of state_dict(). "
             "Call full_state_dict() on all ranks, or sharded_state_dict()."
         )
 
     def _check_saved(self, sources: Mapping[str, Sequence[Piece]], buffers: State) -> None:
         want: dict[str, Sequence[int]] = {name: buffer.shape for name, buffer in buffers.items()}
-        aliases: set[str] = set()
         for flat in self._flats():
-            for slot, shape in zip(flat.slots, flat.layout.shapes, strict=True):
-                want[slot.name] = shape
-                aliases.update(slot.aliases)
+            want.update((s.name, shape) for s, shape in zip(flat.slots, flat.layout.shapes, strict=True))
+        aliases = {alias for flat in self._flats() for slot in flat.slots for alias in slot.aliases}
         got = {n: p[0]["shape"] for n, p in sources.items() if n in want or n not in aliases}
         check_same_tensors(want, got, "the state dict")
 
@@ -343,13 +340,8 @@ class FSDP(nn.Module):
             unit.started_at, unit.ended_at, unit.awaits_backward, unit.is_open = 0, 0, False, False
             for flat in unit.flats if failed else ():
                 flat.drop_gradients()
-        run.phase, run.generation, run.clock, run.reducing, run.advanced = (
-            "idle",
-            run.generation + 1,
-            0,
-            [],
-            [],
-        )
+        run.phase, run.generation, run.clock = "idle", run.generation + 1, 0
+        run.reducing, run.advanced = [], []
 
 
 def _free(unit: _Unit) -> None:
