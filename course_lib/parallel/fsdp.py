@@ -281,14 +281,13 @@ class FSDP(nn.Module):
         if run.phase == "idle":
             run.phase = "backward"
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
-        self._close([other for other in self._units if other.started_at > unit.ended_at])
-        self._gather(unit, run.backward_order)
+        self._gather(unit, run.backward_order, [u for u in self._units if u.started_at > unit.ended_at])
         unit.is_open, unit.awaits_backward = True, False
         for flat in unit.flats:
             flat.open_gradients()
 
     def _end_of_backward(self) -> None:
-        self._close(self._units)
+        self._send(self._close(self._units))
         for flat in self._run.reducing:
             flat.advance_reduce()
         for flat in self._run.advanced + self._run.reducing:
@@ -296,40 +295,40 @@ class FSDP(nn.Module):
         self._run.reducing, self._run.advanced = [], []
         self._reset()
 
-    def _gather(self, unit: _Unit, order: Sequence[_Unit]) -> None:
-        """Wait for a unit's parameters, the next ones of `order` on their way."""
-        if not unit.flats:
-            return
-        for flat in unit.flats:
-            flat.launch_gather()
+    def _gather(self, unit: _Unit, order: Sequence[_Unit], over: Sequence[_Unit] = ()) -> None:
+        """Wait for a unit's parameters, the next ones of `order` and gradients of those `over` on their way.
+
+        First free, then gather: memory. First gather, then reduce: compute waits for gathers only.
+        """
+        closed = self._close(over)
         position = order.index(unit) if unit in order else len(order)
-        for following in order[position + 1 : position + 1 + self.prefetch]:
-            for flat in following.flats:
+        for needed in (unit, *order[position + 1 : position + 1 + self.prefetch]):
+            for flat in needed.flats:
                 flat.launch_gather()
+        self._send(closed)
         for flat in unit.flats:
             flat.wait_gather()
 
-    def _close(self, units: Sequence[_Unit]) -> None:
-        """Free units whose backward is over and send their gradients, in the order they finished."""
-        for unit in sorted(units, key=lambda unit: -unit.ended_at):
-            if not unit.is_open:
-                continue
+    def _close(self, units: Sequence[_Unit]) -> list[FlatParam]:
+        """Free units whose backward is over; return them in the order they finished."""
+        closed = sorted((unit for unit in units if unit.is_open), key=lambda unit: -unit.ended_at)
+        for unit in closed:
             unit.is_open = False
             _free(unit)
-            for flat in unit.flats:
-                flat.close_gradients()
-                if self._sync:
-                    self._send(flat)
+        return [flat for unit in closed for flat in unit.flats]
 
-    def _send(self, flat: FlatParam) -> None:
+    def _send(self, flats: Sequence[FlatParam]) -> None:
+        """Take the gradients, and begin to reduce them unless under no_sync."""
         run = self._run
-        if not flat.launch_reduce():
-            return
-        for earlier in run.reducing:  # had the time of a unit's backward
-            earlier.advance_reduce()
-        for earlier in run.advanced:
-            earlier.finish_reduce()
-        run.advanced, run.reducing = run.reducing, [flat]
+        for flat in flats:
+            flat.close_gradients()
+            if not (self._sync and flat.launch_reduce()):
+                continue
+            for earlier in run.reducing:  # had the time of a unit's backward
+                earlier.advance_reduce()
+            for earlier in run.advanced:
+                earlier.finish_reduce()
+            run.advanced, run.reducing = run.reducing, [flat]
 
     def _reset(self) -> None:
         """Forget the last forward, also one whose backward never came or failed."""

@@ -1,5 +1,6 @@
 """FSDP and HSDP against one process on the whole batch, and against torch's fully_shard."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +15,13 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib.comm.launch import RanksError, run_ranks
 from course_lib.comm.mesh import make_mesh
-from course_lib.comm.trace import RankTrace, Wait, mark
+from course_lib.comm.trace import RankTrace, Trace, Wait, mark
 from course_lib.config import ModelConfig
+from course_lib.cost.cluster import uniform
 from course_lib.model.batches import shard_slice
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.parallel.fsdp import FSDP
+from course_lib.replay import replay
 
 WORLD_SIZES = [1, 2, 3, 4]
 MESHES = [(1, n) for n in WORLD_SIZES] + [(2, 2), (4, 1), (2, 1)]
@@ -297,8 +300,12 @@ def names_in_order(trace: RankTrace) -> list[str]:
 @pytest.mark.parametrize(
     ("prefetch", "forward", "backward"),
     [
-        (0, "G wG m " * 6, "m m R " + "G wG m m R wR " * 4 + "G wG m R wR wR"),
-        (1, "G G wG m " + "G wG m " * 4 + "wG m ", "G m m R G wG m m R wR " + "G wG m m R wR " * 3),
+        (0, "G wG m " * 6, "m m G R wG m m " + "G R wR wG m m " * 3 + "G R wR wG m R wR wR"),
+        (
+            1,
+            "G G wG m " + "G wG m " * 4 + "wG m ",
+            "G m m G R wG m m " + "G R wR wG m m " * 3 + "R wR wG m R",
+        ),
     ],
 )
 def test_the_next_gather_and_the_last_reduction_are_on_the_wire(
@@ -586,3 +593,42 @@ def test_more_ranks_than_elements_nan_frozen_and_empty_models() -> None:
         assert norm.isnan()
         assert weight.isnan()
         assert one == 1.0
+
+
+# ---- in simulated time
+
+
+NUM_LAYERS = 10
+
+
+def equal_layers(prefetch: int) -> None:
+    layers = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(NUM_LAYERS)))
+    model = FSDP(layers, list(layers), prefetch=prefetch)
+    x = torch.ones(256, 64, requires_grad=True)
+    for _ in range(2):
+        mark("step")
+        model(x).sum().backward()
+
+
+def last_step(trace: Trace) -> Trace:
+    ranks = [
+        dataclasses.replace(rank, events=rank.events[rank.position(rank.marks[-1]) :]) for rank in trace.ranks
+    ]
+    return Trace(ranks)
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 0.9])
+def test_prefetch_hides_what_theory_says_can_be_hidden(ratio: float) -> None:
+    """Equal units, a gather takes `ratio` of a forward: only the first gather and the last reduction show."""
+    n = 4
+    traces = [last_step(run_ranks(equal_layers, n, prefetch, trace=True).trace) for prefetch in (0, 1)]
+    free = replay(traces[1], uniform(n, 0.0, 1e30))
+    forward_s = sum(s.end_s - s.start_s for s in free.ranks[0].spans if s.phase == "forward") / NUM_LAYERS
+    unit_bytes = 64 * 64 * 4
+    gather_s = ratio * forward_s
+    cluster = uniform(n, 0.0, unit_bytes * (n - 1) / n / gather_s)
+    waited, prefetched = (replay(trace, cluster) for trace in traces)
+    assert 0.6 < waited.exposed_s / (2 * NUM_LAYERS * gather_s) < 1.001  # 2 L - 1 gathers and a reduction
+    least_s = 2 * gather_s
+    hidden = (waited.exposed_s - prefetched.exposed_s) / (waited.exposed_s - least_s)
+    assert hidden >= 0.9
