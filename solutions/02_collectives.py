@@ -234,8 +234,8 @@ def reduced(all_reduce_, numel):
 oracle = sum(my_tensor(rank, 1001) for rank in range(4))
 results = run_ranks(reduced, 4, master_all_reduce_, 1001, trace=True)
 for rank, tensor in enumerate(results):
-    sent = results.trace[rank].sent_bytes()
-    print(f"rank {rank} equals the oracle: {torch.allclose(tensor, oracle)}, sent {sent:,} of {4 * 1001:,} bytes")
+    sent, right = results.trace[rank].sent_bytes(), torch.allclose(tensor, oracle)
+    print(f"rank {rank} equals the oracle: {right}; sent {sent:,} bytes, S = {4 * 1001:,}")
 
 # %% [markdown]
 # Right everywhere, and rank 0 sends three times as much as the others: **its bytes grow with n** while the
@@ -327,7 +327,7 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
     """Replace every member's tensor by the sum of all, in place.
 
     tensor: contiguous, of any shape.
-    reduce_scatter: reduce_scatter(tensor, group) -> 1-D chunk; all_gather: all_gather(chunk, numel, group) -> 1-D.
+    reduce_scatter, all_gather: reduce_scatter(tensor, group) -> 1-D chunk; all_gather(chunk, numel, group) -> 1-D.
     Communication: at most 2(n-1) ceil(S/n) elements sent a rank.
     """
     ### BEGIN SOLUTION
@@ -358,7 +358,8 @@ def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather,
     """Replace every rank's tensor by the sum over all servers, in place.
 
     inside: group of the k ranks of this rank's server; across: of the m ranks at its place in each server.
-    reduce_scatter(tensor, group) -> 1-D chunk; all_gather(chunk, numel, group) -> 1-D; all_reduce_(tensor, group).
+    The collectives: reduce_scatter(tensor, group) and all_gather(chunk, numel, group) return 1-D tensors,
+    all_reduce_(tensor, group) works in place.
     Communication: at most 2(m-1) ceil(ceil(S/k)/m) elements a rank go to other servers.
     """
     ### BEGIN SOLUTION
@@ -407,11 +408,12 @@ for name, way in WAYS.items():
     results = run_ranks(reduced, 8, way, LARGE, trace=True)
     traces[name] = results.trace
     right = all(torch.allclose(tensor, oracle, atol=1e-5) for tensor in results)
-    sends = [trace.launches("send") for trace in results.trace.ranks]
+    sends = [t.launches("send") for t in results.trace.ranks]
     across = [sum(c.bytes_ for c in s if c.dst // 4 != r // 4) for r, s in enumerate(sends)]
     print(
         f"{name:13} {right}; most on one rank: {max(map(len, sends)):2} messages, "
-        f"{max(sum(c.bytes_ for c in s) for s in sends) / 1e6:5.1f} MB sent, {max(across) / 1e6:5.1f} MB across"
+        f"{max(t.sent_bytes() for t in results.trace.ranks) / 1e6:5.1f} MB sent, "
+        f"{max(across) / 1e6:5.1f} MB across"
     )
 
 # %% [markdown]

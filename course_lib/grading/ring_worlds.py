@@ -81,12 +81,10 @@ def sent_elements(trace: RankTrace) -> float:
     return sum(call.bytes_ for call in sends(trace)) / ITEM_BYTES
 
 
-def messages_at_most(
-    case: Case, got: Sequence[RankData], *, numel: int, mistakes: Sequence[tuple[float, str]] = ()
-) -> Part:
+def messages_at_most(case: Case, got: Sequence[RankData], *, numel: int, too_many: str = "") -> Part:
     """Each member of a group of n sends at most n-1 messages of at most ceil(numel/n) elements each.
 
-    mistakes: (elements a rank sends by it, words), named if they explain the total.
+    too_many: what it looks like if the messages are small enough, and twice as many.
     """
     most = 0
     for rank, data in enumerate(got):
@@ -97,19 +95,16 @@ def messages_at_most(
         if len(sizes) <= n - 1 and all(size <= bound for size in sizes):
             continue
         text = (
-            f"rank {rank} may send {n - 1} messages of at most ceil({numel:,}/{n}) = {bound:,} elements; "
-            f"it sent {len(sizes)} of {max(sizes):,.0f}"
-            + (" and fewer" if len(set(sizes)) > 1 else "")
-            + f", together {sum(sizes):,.0f} elements{_ratio(sum(sizes), (n - 1) * bound)}."
+            f"rank {rank} may send {n - 1} message{'s' * (n != 2)} of at most ceil({numel:,}/{n}) = {bound:,} "
+            f"elements; it sent {len(sizes)} of {max(sizes):,.0f}{' and fewer' * (len(set(sizes)) > 1)}, "
+            f"together {sum(sizes):,.0f} elements{_ratio(sum(sizes), (n - 1) * bound)}."
         )
-        return Part("bytes", False, text + named(sum(sizes), mistakes, n, numel))
+        if max(sizes) >= numel > bound:
+            text += " Whole tensors instead of chunks?"
+        elif too_many and max(sizes) <= bound and len(sizes) == 2 * (n - 1):
+            text += f" {too_many}"
+        return Part("bytes", False, text)
     return Part("bytes", True, f"at most n-1 messages of at most {most:,} elements a rank")
-
-
-def named(seen: float, mistakes: Sequence[tuple[float, str]], n: int, numel: int) -> str:
-    """The words of the first mistake by which a rank would send what it sent."""
-    slack = 2.0 * n + 1e-9 * numel  # chunks are uneven by one element
-    return next((f" {words}" for elements, words in mistakes if abs(seen - elements) <= slack), "")
 
 
 def _ratio(seen: float, bound: float) -> str:

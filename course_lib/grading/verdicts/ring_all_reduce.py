@@ -97,8 +97,6 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
 
 def _name(seen: float, numel: int, n: int, num_over: int) -> str:
     """What looks like it: one rank does the work, or all send everything."""
-    if n < 3:
-        return "."
     if abs(seen - (n - 1) * numel) <= 2 * n:
         return (
             ": gather then broadcast?" if num_over == 1 else ": does every rank send its whole tensor to all?"
