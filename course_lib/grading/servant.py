@@ -1,0 +1,91 @@
+"""The judge's servant inside the sandbox: it runs worlds of a student's code and hands back plain data.
+
+It is told a case at a time and holds neither seed nor oracle. What it says may be forged by the code it runs,
+so the judge believes only what it can compare or count. Its memory and its pipes are closed to other
+processes of its user, the ranks among them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import resource
+import signal
+import sys
+from typing import Any
+
+from course_lib.grading import wire
+from course_lib.grading.exercise import Array, Case
+from course_lib.grading.inside import Job, rank_job
+from course_lib.grading.launcher import CaseFailed, run_here
+from course_lib.grading.source import FromSource, Refusal, definitions
+
+MAX_TEXT = 20_000  # characters of one message
+
+
+class TooMuchTime(Exception):
+    """A rank used up its processor time."""
+
+
+def serve(requests: int, answers: int) -> None:
+    """Answer requests until there are no more; both are file descriptors."""
+    for fd in (requests, answers):
+        os.set_inheritable(fd, False)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: ranks cannot read or trace this process
+    while True:
+        try:
+            plain, arrays = wire.unpack(wire.receive(requests))
+        except wire.Broken:
+            os._exit(0)
+        wire.send(answers, _answer(plain, arrays))
+
+
+def _answer(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
+    try:
+        if "cells" in plain:
+            return wire.pack({"text": definitions(plain["cells"], plain["symbol"], plain["exercise_id"])})
+        return _run(plain, arrays)
+    except Refusal as refusal:
+        return wire.pack({"failed": [refusal.gate, refusal.message[:MAX_TEXT]]})
+    except CaseFailed as failed:
+        part = failed.part
+        gate = "terminates" if TooMuchTime.__name__ in part.message else part.name
+        output = [[text[:MAX_TEXT] for text in texts] for texts in failed.output or ([], [])]
+        return wire.pack({"failed": [gate, part.message[:MAX_TEXT]], "output": output})
+
+
+def _run(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
+    fields = plain["job"]
+    answer = FromSource(fields.pop("text"), fields["symbol"])
+    job = Job(answer=answer, closed=tuple(fields.pop("closed")), **fields)
+    case = Case(seed=0, **plain["case"])
+    shards: list[dict[str, Array]] = [{} for _ in range(case.world_size)]
+    for key, array in arrays.items():
+        rank, _, name = key.partition("/")
+        shards[int(rank)][name] = array
+    on_rank = functools.partial(limited_rank_job, cpu_s=int(case.timeout_s / 3))
+    got = run_here(job, case, shards, on_rank)
+    ranks = [
+        {"values": r.values, "dtypes": r.dtypes, "trace": r.trace.to_plain() if r.trace else None}
+        for r in got
+    ]
+    tensors = {f"{rank}/{name}": a for rank, r in enumerate(got) for name, a in r.tensors.items()}
+    return wire.pack({"ranks": ranks}, tensors)
+
+
+def limited_rank_job(job: Job, cpu_s: int) -> dict[str, Any]:
+    """Run `rank_job` for at most `cpu_s` seconds of processor time, however loaded the machine is."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit_s = int(used.ru_utime + used.ru_stime) + max(5, cpu_s)
+    signal.signal(signal.SIGXCPU, functools.partial(_too_much, cpu_s))
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 3))
+    return rank_job(job)
+
+
+def _too_much(cpu_s: int, *_: object) -> None:
+    raise TooMuchTime(
+        f"a rank must end within {cpu_s} s of processor time; this one was still computing. "
+        "Look for a loop that never ends."
+    )

@@ -1,0 +1,201 @@
+"""Run worlds of student code in a sandbox: the launcher that the judge gives to the engine.
+
+One sandbox serves exercises that close the same modules; after a crash, a limit or a process left behind the
+next case gets a fresh one. Bytes of a case are counted from outside, on the loopback of the sandbox's own
+network namespace: a trace that was forged does not fit them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from course_lib.comm.trace import RankTrace, Trace
+from course_lib.grading import wire
+from course_lib.grading.exercise import GATES, Array, Case, Exercise, RankData
+from course_lib.grading.inside import Job
+from course_lib.grading.launcher import CaseFailed, Shards
+from course_lib.grading.source import FromSource, Refusal
+from course_lib.staff.sandbox import Limits, Sandbox
+from course_lib.staff.traffic import check_traffic
+
+START_S = 90.0  # to load torch, on a machine that is busy
+GRACE_S = 20.0  # beyond a case's own limit, which can explain what happened
+
+
+class Courtroom:
+    """Sandboxes for the exercises of one submission; `with Courtroom() as courtroom`.
+
+    Attributes:
+        killed: limits that ended a sandbox, in order.
+    """
+
+    def __init__(self, limits: Limits | None = None, *, trust: bool = False) -> None:
+        self.limits, self.trust = limits or Limits(), trust
+        self.killed: list[str] = []
+        self._masked: tuple[str, ...] = ()
+        self._box: Sandbox | None = None
+        self._to, self._from = -1, -1
+        self._processes = 0
+
+    def __enter__(self) -> Courtroom:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the sandbox, if there is one."""
+        if self._box is None:
+            return
+        self._box.close()
+        for fd in (self._to, self._from):
+            os.close(fd)
+        self._box = None
+
+    def open_for(self, masked: Sequence[str]) -> None:
+        """Let the next case run where these modules of course_lib are not there."""
+        if tuple(masked) != self._masked or not self._is_clean():
+            self.close()
+        self._masked = tuple(masked)
+
+    def definitions(self, exercise: Exercise, cells: list[str]) -> FromSource:
+        """Take the answer from the text of cells; even parsing is done inside.
+
+        Raises: Refusal if it is missing, unfilled or not self-contained.
+        """
+        request = {"cells": cells, "symbol": exercise.symbol, "exercise_id": exercise.id}
+        try:
+            plain, _ = self._ask(wire.pack(request), GRACE_S)
+            text = plain.get("text")
+            if not isinstance(text, str):
+                raise wire.Broken("no text")
+        except CaseFailed as failed:
+            raise Refusal(failed.part.name, failed.part.message) from failed
+        except wire.Broken as error:
+            raise Refusal("implemented", f"the notebook's cells could not be read: {error}.") from error
+        return FromSource(text, exercise.symbol)
+
+    def run(self, job: Job, case: Case, shards: Shards) -> list[RankData]:
+        """Run one case in the sandbox: the engine's `Launcher`.
+
+        Raises: CaseFailed.
+        """
+        arrays = {f"{rank}/{name}": a for rank, shard in enumerate(shards) for name, a in shard.items()}
+        frame = wire.pack(_request(job, case), arrays)
+        before = self._count()
+        try:
+            plain, tensors = self._ask(frame, case.timeout_s + GRACE_S)
+            got = _rank_data(plain, tensors, case)
+        except wire.Broken as error:
+            raise self._broken(error) from error
+        check_traffic([data.trace for data in got], before, self._count())
+        return got
+
+    def _count(self) -> int | None:
+        return self._box.loopback_bytes() if self._box is not None else 0
+
+    def _ask(self, frame: bytes, timeout_s: float) -> tuple[dict[str, Any], dict[str, Array]]:
+        fresh = self._box is None
+        if fresh:
+            self._open()
+        wire.send(self._to, frame)
+        plain, arrays = wire.unpack(wire.receive(self._from, timeout_s + (START_S if fresh else 0.0)))
+        if "failed" in plain:
+            raise _failed(plain)
+        return plain, arrays
+
+    def _open(self) -> None:
+        inward, self._to = os.pipe()
+        self._from, outward = os.pipe()
+        argv = [sys.executable, "-m", "course_lib.grading.sandboxed", str(inward), str(outward)]
+        self._box = Sandbox(
+            argv, limits=self.limits, masked=self._masked, pass_fds=(inward, outward), trust=self.trust
+        )
+        os.close(inward)
+        os.close(outward)
+
+    def _broken(self, error: wire.Broken) -> CaseFailed:
+        """Say why the sandbox gave no answer, and end it."""
+        assert self._box is not None
+        with contextlib.suppress(Exception):
+            self._box.wait(0.5)
+        limit, output = self._box.killed, self._box.output()
+        self.close()
+        if limit:
+            self.killed.append(limit)
+            return CaseFailed(
+                "runs", f"the limit on {limit} was reached; everything it had started was ended."
+            )
+        if "too slow" in str(error):
+            self.killed.append("time")
+            return CaseFailed("terminates", "no result came in time; everything it had started was ended.")
+        text = "the process that starts the ranks was ended or gave no plain data"
+        return CaseFailed("runs", f"{text} ({error}).", ([output[-2000:]], [""]))
+
+    def _is_clean(self) -> bool:
+        """Nothing an answer started is left: the servant, the fork server and their helpers remain."""
+        if self._box is None:
+            return True
+        if not self._box.is_running:
+            return False
+        found = len(self._box.processes())
+        self._processes = self._processes or found
+        return found <= self._processes
+
+
+def _request(job: Job, case: Case) -> dict[str, Any]:
+    assert isinstance(job.answer, FromSource)
+    return {
+        "job": {
+            "exercise_id": job.exercise_id,
+            "symbol": job.symbol,
+            "signature": job.signature,
+            "closed": list(job.closed),
+            "text": job.answer.text,
+            "params": job.params,
+            "program": job.program,
+        },
+        "case": {
+            "world_size": case.world_size,
+            "label": case.label,
+            "trace": case.trace,
+            "timeout_s": case.timeout_s,
+        },
+    }
+
+
+def _failed(plain: dict[str, Any]) -> CaseFailed:
+    try:
+        gate, message = plain["failed"]
+        out, err = plain.get("output", ([], []))
+        output = ([str(text) for text in out], [str(text) for text in err])
+        return CaseFailed(gate if gate in GATES else "runs", str(message), output)
+    except Exception as error:
+        raise wire.Broken("a failure without a reason") from error
+
+
+def _rank_data(plain: dict[str, Any], tensors: dict[str, Array], case: Case) -> list[RankData]:
+    """Read what the ranks returned. Raises: wire.Broken."""
+    try:
+        ranks = plain["ranks"]
+        if len(ranks) != case.world_size:
+            raise wire.Broken(f"{len(ranks)} ranks of {case.world_size}")
+        mine: list[dict[str, Array]] = [{} for _ in ranks]
+        for key, array in tensors.items():
+            rank, _, name = key.partition("/")
+            mine[int(rank)][name] = array
+        traces: list[RankTrace | None] = [None] * case.world_size
+        if case.trace:
+            traces = list(Trace.gather(rank["trace"] for rank in ranks).ranks)
+        return [
+            RankData(mine[r], dict(rank["values"]), traces[r], dict(rank["dtypes"]))
+            for r, rank in enumerate(ranks)
+        ]
+    except wire.Broken:
+        raise
+    except Exception as error:
+        raise wire.Broken(f"results of an unknown form ({type(error).__name__})") from error

@@ -1,0 +1,135 @@
+"""Judge a submission from its file: verdicts come from where student code never ran.
+
+The definitions are taken by `ast` from the submitted notebook, ranks run in a sandbox without oracle, seed or
+closed modules, plain data comes back, and the comparison with the oracle happens here. No kernel takes part:
+nothing that a notebook prints, patches or kills can add or lose a point.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from course_lib.grading import engine
+from course_lib.grading.exercise import Exercise, Part, Verdict
+from course_lib.grading.registry import exercises, program_name, spec
+from course_lib.grading.source import Refusal
+from course_lib.staff.courtroom import Courtroom
+from course_lib.staff.needs import course_modules
+from course_lib.staff.sandbox import Limits
+
+MAX_NOTEBOOK_BYTES = 100_000_000
+MAX_CODE_BYTES = 2_000_000
+# What the sandbox itself is made of cannot be masked; the guard in the rank still closes it.
+_SERVANTS = ("course_lib.grading.sandboxed", "course_lib.grading.servant", "course_lib.comm.preload")
+
+
+class Unreadable(Exception):
+    """The file is not a notebook that could hold answers; the text says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """Verdicts of one submission, and the limits that ended a sandbox."""
+
+    verdicts: dict[str, Verdict]
+    killed: tuple[str, ...] = ()
+
+    @property
+    def flagged(self) -> list[str]:
+        """Exercises whose traffic did not fit the trace: a person should look."""
+        return [name for name, v in self.verdicts.items() if "the network counted" in v.message]
+
+
+def code_cells(path: Path) -> list[str]:
+    """Return the text of the code cells of a submitted notebook.
+
+    Raises: Unreadable.
+    """
+    if path.is_symlink() or not path.is_file():
+        raise Unreadable("it must be a file; got a link or a folder")
+    size = path.stat().st_size
+    if not 0 < size <= MAX_NOTEBOOK_BYTES:
+        raise Unreadable(
+            f"a notebook must have 1 byte to {MAX_NOTEBOOK_BYTES // 1_000_000} MB; it has {size:,} bytes"
+        )
+    try:
+        notebook: Any = nbformat.reads(path.read_text(encoding="utf-8-sig"), as_version=4)
+        cells = [str(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
+    except Exception as error:  # whatever a hostile file makes a parser raise
+        raise Unreadable(f"it is not a Jupyter notebook ({type(error).__name__})") from error
+    if sum(map(len, cells)) > MAX_CODE_BYTES:
+        raise Unreadable(f"its code cells must hold at most {MAX_CODE_BYTES // 1_000_000} MB of text")
+    return cells
+
+
+def judge_cells(
+    cells: list[str],
+    chosen: Iterable[Exercise],
+    *,
+    limits: Limits | None = None,
+    trust: bool = False,
+    budget_s: float = 300.0,
+    seed: int | None = None,
+) -> Judgement:
+    """Judge each exercise on the definitions in `cells`, those that close the same modules in one sandbox.
+
+    Args:
+        budget_s: after that, what is left counts as killed by the limit on time.
+        seed: of the data; fresh and secret by default.
+    """
+    wanted = list(chosen)
+    deadline_s = time.monotonic() + budget_s
+    found: dict[str, Verdict] = {}
+    with Courtroom(limits, trust=trust) as room:
+        for exercise in sorted(wanted, key=lambda e: (masked_modules(e), e.order)):
+            if time.monotonic() > deadline_s:
+                room.killed.append("time")
+                text = f"the submission's limit of {budget_s:.0f} s was used up before this exercise."
+                found[exercise.id] = _refused(exercise, Refusal("terminates", text), 0)
+                continue
+            data_seed = secrets.randbelow(2**31) if seed is None else seed
+            found[exercise.id] = judge_exercise(room, exercise, cells, data_seed)
+        killed = tuple(room.killed)
+    return Judgement({e.id: found[e.id] for e in wanted}, killed)
+
+
+def judge_exercise(room: Courtroom, exercise: Exercise, cells: list[str], seed: int) -> Verdict:
+    """Judge one exercise; never raises for anything the answer does."""
+    start = time.perf_counter()
+    declared = spec(exercise.id)
+    room.open_for(masked_modules(exercise))
+    try:
+        job_of = engine.job_factory(exercise, room.definitions(exercise, cells))
+        verdict, _ = engine.judge(declared, job_of, seed, True, room.run)
+    except Refusal as refusal:
+        verdict = _refused(exercise, refusal, seed)
+    return dataclasses.replace(verdict, seconds=time.perf_counter() - start, hidden=True)
+
+
+def _refused(exercise: Exercise, refusal: Refusal, seed: int) -> Verdict:
+    gate = Part(refusal.gate, False, refusal.message, gate=True)
+    return dataclasses.replace(engine.merge(exercise, [], [], gate, seed), hidden=True)
+
+
+def masked_modules(exercise: Exercise) -> tuple[str, ...]:
+    """Modules of course_lib that must not be there while this exercise's answer runs."""
+    closed = [c for c in exercise.closed if not c.startswith("torch:")]
+    names = [c if c.startswith("course_lib") else f"course_lib.{c}" for c in closed]
+    needed = course_modules((*_SERVANTS, program_name(exercise.id, exercise.numeric)))
+    return tuple(sorted(name for name in names if not _overlaps(name, needed)))
+
+
+def _overlaps(name: str, needed: Sequence[str] | frozenset[str]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for module in needed)
+
+
+def judge_file(path: Path, lab: str, **options: Any) -> Judgement:
+    """Judge every exercise of `lab` on a submitted notebook. Raises: Unreadable."""
+    return judge_cells(code_cells(path), exercises(lab), **options)

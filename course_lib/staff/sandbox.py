@@ -1,0 +1,305 @@
+"""Run a command where a student's code can do no harm: a bubblewrap sandbox with limits.
+
+The command sees a read-only system, the Python it runs on and `course_lib` without its masked modules; it has
+a private home and /tmp, its own process and network namespace (loopback only), and never the checkout's
+solutions, the zoo, the gradebook or another submission. As root it drops to a user id of its own: the limit
+on processes holds only there. Memory, processes, file size, output and time are limited; what goes over ends
+the whole sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+import course_lib
+
+PACKAGE = Path(course_lib.__file__).resolve().parent
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_ETC = ("hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf", "alternatives")
+# Never needed where student code runs: oracles and hidden sizes, the instructor's side, the zoo's sources.
+ALWAYS_MASKED = ("course_lib.grading.verdicts", "course_lib.staff")
+_LOWEST_UID, _UIDS = 61_184, 4_000  # systemd's range for users that exist only while a process runs
+
+
+class SandboxMissing(ValueError):
+    """Student code would have to run unprotected."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one sandbox may use.
+
+    Attributes:
+        memory_bytes: private memory of all its processes together.
+        process_bytes: address space of one process.
+        processes: processes and threads.
+        file_bytes: the largest file.
+        disk_bytes: /tmp, and /dev/shm.
+        output_bytes: what it may write to its standard output and error.
+        wall_s: its whole life.
+    """
+
+    memory_bytes: int = 6_000_000_000
+    process_bytes: int = 12_000_000_000
+    processes: int = 600
+    file_bytes: int = 300_000_000
+    disk_bytes: int = 600_000_000
+    output_bytes: int = 20_000_000
+    wall_s: float = 600.0
+
+
+class Sandbox:
+    """One running command: `with Sandbox(argv, ...) as box`. Leaving ends all its processes.
+
+    Attributes:
+        pid: of its first process, as seen from outside; 0 where it runs unprotected.
+        killed: the limit that ended it, "" if none did.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        limits: Limits | None = None,
+        masked: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
+        trust: bool = False,
+    ) -> None:
+        """Start `argv`. `masked`: modules of course_lib that are not there. `trust`: run it unprotected."""
+        self.limits = limits or Limits()
+        self.killed = ""
+        self.pid = 0
+        self._output = bytearray()
+        self._written = 0
+        self._folder = tempfile.TemporaryDirectory(prefix="course_sandbox_")
+        read_fd, write_fd = os.pipe()
+        command = [*argv] if trust else self._command(argv, masked, environment or {}, write_fd)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[*pass_fds, write_fd],
+            start_new_session=True,
+            cwd=self._folder.name,
+            env={**os.environ, **(environment or {})} if trust else {"PATH": os.environ.get("PATH", "")},
+        )
+        os.close(write_fd)
+        with os.fdopen(read_fd, "rb") as info:
+            if not trust:
+                self.pid = _first_process(info.read())
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._reader.start()
+        self._watcher.start()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _command(
+        self, argv: Sequence[str], masked: Sequence[str], environment: Mapping[str, str], info_fd: int
+    ) -> list[str]:
+        empty = Path(self._folder.name, "empty")
+        empty.mkdir(mode=0o755)
+        (empty.parent / "empty.py").touch(0o644)
+        os.chmod(self._folder.name, 0o755)
+        variables = {
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "HOME": "/home/student",
+            "LANG": "C.UTF-8",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        }
+        return [
+            *(_bwrap(), "--die-with-parent", "--new-session", "--clearenv", "--info-fd", str(info_fd)),
+            *_namespaces(),
+            *_folders(self.limits.disk_bytes),
+            *(word for name in (*ALWAYS_MASKED, *masked) for word in _mask(name, empty)),
+            *(word for name, value in variables.items() for word in ("--setenv", name, value)),
+            *("--chdir", "/home/student"),
+            *_limited(self.limits),
+            *argv,
+        ]
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        while data := self._process.stdout.read1(65536):  # type: ignore[attr-defined]
+            self._written += len(data)
+            self._output += data[: max(0, 100_000 - len(self._output))]
+            if self._written > self.limits.output_bytes:
+                self._kill("output")
+
+    def _watch(self) -> None:
+        deadline_s = time.monotonic() + self.limits.wall_s
+        while self._process.poll() is None:
+            if time.monotonic() > deadline_s:
+                self._kill("time")
+            elif self.private_bytes() > self.limits.memory_bytes:
+                self._kill("memory")
+            time.sleep(0.25)
+
+    def _kill(self, limit: str) -> None:
+        self.killed = self.killed or limit
+        self._signal()
+
+    def _signal(self) -> None:
+        # With bubblewrap its first process goes, and the kernel ends all others of the namespace.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that runs in it."""
+        try:
+            return psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.Error:
+            return []
+
+    def private_bytes(self) -> int:
+        """Memory that its processes do not share with files: what they cost this machine."""
+        total = 0
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error, OSError):
+                memory = process.memory_info()
+                total += memory.rss - memory.shared
+        return total
+
+    def loopback_bytes(self) -> int | None:
+        """Bytes over its loopback so far, read from outside; None where it has no namespace of its own."""
+        if not self.pid:
+            return None
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            lines = Path(f"/proc/{self.pid}/net/dev").read_text(encoding="ascii").splitlines()
+            line = next(text for text in lines if text.strip().startswith("lo:"))
+            return int(line.partition(":")[2].split()[0])
+        return None
+
+    def output(self) -> str:
+        """The start of what it has written to standard output and error."""
+        return bytes(self._output).decode(errors="replace")
+
+    @property
+    def is_running(self) -> bool:
+        """Its first process has not ended."""
+        return self._process.poll() is None
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait for the command; return its exit code."""
+        return self._process.wait(timeout_s)
+
+    def close(self) -> None:
+        """End every process and remove what is left."""
+        left = self.processes()
+        self._signal()
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self._process.wait()
+        self._reader.join(5.0)
+        self._watcher.join(5.0)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._folder.cleanup()
+
+
+def require(trust: bool) -> None:
+    """Refuse to run student code unprotected, unless that is what the instructor typed.
+
+    Raises: SandboxMissing.
+    """
+    if not trust and shutil.which("bwrap") is None:
+        raise SandboxMissing(
+            "students' code must run in a sandbox, and bubblewrap is missing: `bwrap` is not on PATH. "
+            "Install it (Debian, Ubuntu: apt-get install bubblewrap), "
+            "or type --trust-students to run without one"
+        )
+
+
+def _bwrap() -> str:
+    require(trust=False)
+    return str(shutil.which("bwrap"))
+
+
+def _namespaces() -> list[str]:
+    if os.geteuid() != 0:
+        return ["--unshare-all", "--cap-drop", "ALL"]
+    # A namespace of users would hide that the student is root outside, where no limit on processes holds.
+    shared = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    kept = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")  # to drop to another user; gone afterwards
+    return [*shared, "--cap-drop", "ALL", *(word for cap in kept for word in ("--cap-add", cap))]
+
+
+def _folders(disk_bytes: int) -> Iterator[str]:
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            yield from ("--symlink", os.readlink(path), path)
+        elif os.path.isdir(path):
+            yield from ("--ro-bind", path, path)
+    roots = {os.path.realpath(sys.base_prefix), sys.base_prefix, sys.prefix, str(PACKAGE), *_data_folders()}
+    mounted = [path for path in sorted(roots) if not any(path.startswith(f"{top}/") for top in _SYSTEM)]
+    above = {str(folder) for path in mounted for folder in Path(path).parents} - {"/"}
+    for path in sorted({"/etc", "/home", *above}):  # bubblewrap would make them for root alone
+        yield from ("--perms", "0755", "--dir", path)
+    for name in _ETC:
+        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    for path in ("/tmp", "/dev/shm", "/home/student"):
+        yield from ("--perms", "1777", "--size", str(disk_bytes), "--tmpfs", path)
+    for path in mounted:
+        yield from ("--ro-bind", path, path)
+
+
+def _data_folders() -> list[str]:
+    """Where a checkout keeps the tables that a wheel holds in the package."""
+    data = PACKAGE.parent / "data"
+    return [str(data)] if data.is_dir() else []
+
+
+def _mask(name: str, empty: Path) -> Iterator[str]:
+    """Put nothing where a module of course_lib is, and where its compiled form is."""
+    path = PACKAGE.joinpath(*name.split(".")[1:])
+    if path.is_dir():
+        yield from ("--ro-bind", str(empty), str(path))
+        return
+    file = path.with_suffix(".py")
+    if not file.exists():
+        raise ValueError(f"a masked module must be one of course_lib; got {name!r}. Correct its `closed`")
+    yield from ("--ro-bind", f"{empty}.py", str(file))
+    if (file.parent / "__pycache__").is_dir():
+        yield from ("--ro-bind", str(empty), str(file.parent / "__pycache__"))
+
+
+def _limited(limits: Limits) -> list[str]:
+    """Limits of each process, and, as root, a user without rights and with an id of its own."""
+    words = ["prlimit", f"--as={limits.process_bytes}", f"--nproc={limits.processes}"]
+    words += [f"--fsize={limits.file_bytes}", "--core=0", "--nofile=4096"]
+    if os.geteuid() == 0:
+        uid = str(_LOWEST_UID + (os.getpid() * 31 + threading.get_native_id()) % _UIDS)
+        words += ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all"]
+        words += ["--bounding-set=-all", "--no-new-privs"]
+    return words
+
+
+def _first_process(info: bytes) -> int:
+    try:
+        return int(json.loads(info)["child-pid"])
+    except (ValueError, KeyError, TypeError):
+        return 0

@@ -1,0 +1,103 @@
+"""The sandbox: what student code sees, what it cannot reach, and what ends it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from course_lib.staff import sandbox
+from course_lib.staff.sandbox import Limits, Sandbox
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(code: str, **limits: float) -> Sandbox:
+    """Run Python code in a sandbox to its end."""
+    bounds = Limits(**{"wall_s": 30.0, "memory_bytes": 1_000_000_000, **limits})  # type: ignore[arg-type]
+    with Sandbox([sys.executable, "-c", code], limits=bounds, masked=["course_lib.parallel.ddp"]) as box:
+        box.wait(60)
+    return box
+
+
+def test_bubblewrap_is_here() -> None:
+    """The tests below need it; a machine without it must say so, not skip."""
+    sandbox.require(trust=False)
+
+
+def test_refuses_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(sandbox.SandboxMissing, match=r"apt-get install bubblewrap.*--trust-students"):
+        sandbox.require(trust=False)
+    sandbox.require(trust=True)
+
+
+def test_sees_the_library_and_nothing_else_of_the_checkout() -> None:
+    box = run(
+        "import os, pathlib, course_lib.units, course_lib.grading\n"
+        f"root = pathlib.Path({str(ROOT)!r})\n"
+        "print(sorted(p.name for p in root.iterdir() if not p.name.startswith('.')))\n"
+        "print(os.listdir(root / 'course_lib/grading/verdicts'), os.listdir(root / 'course_lib/staff'))\n"
+        "print(len((root / 'course_lib/parallel/ddp.py').read_bytes()), os.getuid() != 0)\n"
+        "print(list((root / 'course_lib/parallel').glob('**/ddp*.pyc')))\n"
+        "print(len([p for p in os.listdir('/proc') if p.isdigit()]))"
+    )
+    lines = box.output().splitlines()
+    assert "Traceback" not in lines[0], box.output()
+    assert lines[0] in ("['course_lib', 'data']", "['course_lib']")
+    assert lines[1] == "[] []"
+    assert lines[2] == "0 True"
+    assert lines[3] == "[]"
+    assert int(lines[-1]) <= 3  # no process of the machine
+
+
+def test_has_no_network_but_its_own() -> None:
+    box = run("import socket\nsocket.create_connection(('192.0.2.1', 80), 3)")
+    assert "unreachable" in box.output()
+
+
+def test_cannot_write_to_the_system() -> None:
+    box = run(f"open({str(ROOT / 'course_lib' / 'x.py')!r}, 'w')")
+    assert "Read-only file system" in box.output() or "Permission denied" in box.output()
+
+
+@pytest.mark.parametrize(
+    ("code", "limit", "limits"),
+    [
+        ("x = []\nwhile True: x.append(bytearray(b'x' * 10**7))", "memory", {}),
+        ("while True: print('x' * 10000)", "output", {"output_bytes": 3_000_000}),
+        ("import time; time.sleep(60)", "time", {"wall_s": 2.0}),
+    ],
+)
+def test_what_goes_over_a_limit_ends(code: str, limit: str, limits: dict[str, float]) -> None:
+    box = run(code, **limits)
+    assert box.killed == limit
+
+
+def test_a_fork_bomb_ends_with_its_sandbox() -> None:
+    box = run("import os\nfor _ in range(50):\n    os.fork()\n", processes=60, wall_s=5.0)
+    assert "Resource temporarily unavailable" in box.output()
+    assert not box.processes()
+
+
+def test_a_huge_file_is_refused() -> None:
+    box = run(
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "open('/tmp/big', 'wb').write(bytes(10**8))",
+        file_bytes=1_000_000,
+    )
+    assert "File too large" in box.output()
+
+
+def test_leaving_ends_what_hides() -> None:
+    code = (
+        "import os, time\nif os.fork() == 0: os.setsid()\nelse: print('started', flush=True)\ntime.sleep(600)"
+    )
+    with Sandbox([sys.executable, "-c", code]) as box:
+        while "started" not in box.output():
+            time.sleep(0.05)
+        left = box.processes()
+    assert len(left) >= 2
+    assert not any(process.is_running() and process.status() != "zombie" for process in left)
