@@ -77,10 +77,11 @@ class ShardedBucket:
             self.flat_grad = torch.empty_like(self.flat)
             self.flat_grad[self.layout.numel :].zero_()
             self.grad_views = self.layout.unflatten(self.flat_grad)
+        view = self.grad_views[position]
         if grad is None:
-            self.grad_views[position].zero_()
-        else:
-            self.grad_views[position].copy_(grad)
+            view.zero_()
+        elif grad.data_ptr() != view.data_ptr():
+            view.copy_(grad)
         self.filled.add(position)
 
     def fill_missing(self) -> None:
@@ -94,16 +95,17 @@ class ShardedBucket:
         self.work = reduce_scatter_flat(self.reduced, self.flat_grad, group, async_op=True)
 
     @torch.no_grad()
-    def finish(self, world_size: int) -> None:
-        """Wait for the sum, free the full gradients, add the mean to the shard's gradient."""
+    def finish(self, world_size: int, *, keep: bool = False) -> None:
+        """Wait for the sum, free the full gradients unless told to keep, add the mean to the shard's."""
         assert self.reduced is not None, "a bucket is sent before it is waited for"
         if self.work is not None:
             self.work.wait()
         mean = self.reduced.to(self.shard.dtype).div_(world_size)
         self.shard.grad = mean if self.shard.grad is None else self.shard.grad.add_(mean)
-        self.work = self.reduced = self.flat_grad = None
-        self.grad_views = []
+        self.work = self.reduced = None
         self.filled.clear()
+        if not keep:
+            self.flat_grad, self.grad_views = None, []
 
     # ---- saving
 

@@ -39,7 +39,7 @@ class ZeroOptimizer(Optimizer):
     all_gather a bucket, num_params elements (and padding) each. Stage 2 reduce_scatters in every backward,
     overlapped.
     Memory a rank, P parameters: stage 1 P + P gradients + (K + 1) P/n, with K values of state a parameter;
-    stage 2 P + (K + 1) P/n. Both need two buckets of gradients on the way. `master_dtype` adds P/n.
+    stage 2 P + (K + 1) P/n and two buckets of gradients on the way. `master_dtype` adds P/n.
     master_dtype: keep the shard that the optimizer updates in this dtype, such as float32 for a bfloat16
     model: parameters and gradients then travel in bfloat16.
     A parameter unused in backward has gradient zero, as in DDP; frozen ones (at construction) have no state.
@@ -81,8 +81,7 @@ class ZeroOptimizer(Optimizer):
         self.param_groups, self.state = self.inner.param_groups, self.inner.state  # one and the same
         self._is_built = True
         self._broadcast_frozen()
-        if stage == 2:
-            self._register_hooks()
+        self._register_hooks()
 
     # ---- use
 
@@ -97,12 +96,13 @@ class ZeroOptimizer(Optimizer):
         """Give every shard its mean gradient. `step` does it, unless this or `clip_grad_norm_` did."""
         if self.stage == 2 or self._is_synced:
             return
-        for index, bucket in enumerate(self._buckets):
+        for bucket in self._buckets:
             for position, param in enumerate(bucket.params):
                 bucket.fill(position, param.grad)
             bucket.shard.grad = None  # stage 1 accumulates in the full gradients
-            self._launch(index)
-        self._finish_launched()
+            bucket.launch(self.group)
+        for bucket in self._buckets:
+            bucket.finish(self.world_size, keep=True)
         self._is_synced = True
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
@@ -250,11 +250,17 @@ class ZeroOptimizer(Optimizer):
                 work.wait()
 
     def _register_hooks(self) -> None:
+        on_gradient = self._keep_gradient if self.stage == 1 else self._send_gradient
         for bucket in self._buckets:
             for position, param in enumerate(bucket.params):
-                param.register_post_accumulate_grad_hook(partial(self._on_gradient, bucket, position))
+                param.register_post_accumulate_grad_hook(partial(on_gradient, bucket, position))
 
-    def _on_gradient(self, bucket: ShardedBucket, position: int, param: Tensor) -> None:
+    def _keep_gradient(self, bucket: ShardedBucket, position: int, param: Tensor) -> None:
+        """Move a gradient into its bucket, where later backwards add to it and `step` sends it from."""
+        bucket.fill(position, param.grad)
+        param.grad = bucket.grad_views[position]
+
+    def _send_gradient(self, bucket: ShardedBucket, position: int, param: Tensor) -> None:
         """Move a gradient that backward has finished into its bucket; send each bucket whose turn it is."""
         if not self._in_backward:
             self._in_backward = True
