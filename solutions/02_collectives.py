@@ -34,6 +34,7 @@
 # </details>
 
 # %%
+import time
 from functools import partial
 
 import torch
@@ -101,9 +102,7 @@ for name, value in run_ranks(seven, 4)[1].items():
 
 
 # %%
-def ping_pong(sizes, repeats=15):
-    import time
-
+def ping_pong(sizes, repeats=20):
     seconds, other = [], 1 - dist.get_rank()
     for size in sizes:
         x, samples = torch.zeros(size, dtype=torch.uint8), []
@@ -112,16 +111,16 @@ def ping_pong(sizes, repeats=15):
             for turn in (0, 1):
                 (dist.send if dist.get_rank() == turn else dist.recv)(x, other)
             samples.append((time.perf_counter() - start) / 2)
-        seconds.append(sorted(samples)[repeats // 2])
+        seconds.append(min(samples))
     return seconds
 
 
 sizes = [10**e for e in range(1, 8)]
-measured = run_ranks(ping_pong, 2, sizes)[0]
-alpha = measured[0]
-beta = (sizes[-1] - sizes[-2]) / (measured[-1] - measured[-2])
-curves = {"measured": measured, "latency + size / bandwidth": [alpha + size / beta for size in sizes]}
-draw_times(sizes, curves, title=f"one message here: {alpha * 1e6:.0f} µs, {beta / 1e9:.1f} GB/s")
+seen = run_ranks(ping_pong, 2, sizes, monitor=False)[0]  # watching for hangs would cost a little time too
+alpha, beta = seen[0], sizes[-1] / (seen[-1] - seen[0])
+formula = {"latency + size / bandwidth": [alpha + size / beta for size in sizes]}
+title = f"one message here: {alpha * 1e6:.0f} µs, {beta / 1e9:.1f} GB/s"
+draw_times(sizes, formula, points={"measured": seen}, title=title)
 
 # %% [markdown]
 # Two numbers describe seven orders of magnitude. From here on we count **messages one after the other** and
@@ -165,13 +164,12 @@ def ring_shift(tensor, group=None):
 # Rank 0 has the weights, 7 others want them. If rank 0 sends them one by one, that takes 7 messages one after
 # the other, and the others do nothing. Let those who have it help: the number of holders doubles every round,
 # so $\lceil \log_2 n \rceil$ rounds suffice. No scheme is faster if a rank sends one message at a time.
+#
+# The figure shows a **binomial tree**. If $n$ is no power of two, the last round is simply not full. Any rank
+# may be the root: number the places from it.
 
 # %%
 draw_tree(8)
-
-# %% [markdown]
-# This is a **binomial tree**. Of $n$ that is no power of two, the last round is simply not full. Any rank may
-# be the root: number the places from it.
 
 
 # %% exercise="tree_broadcast"
@@ -247,23 +245,22 @@ for rank, tensor in enumerate(results):
 # element more). In every step each rank sends **one chunk** to its neighbour. In the figure, a number says
 # how many ranks' contributions a chunk holds; orange has just arrived from the rank to the left (into rank 0:
 # from rank 3).
-
-# %%
-draw_ring(4)
-
-# %% [markdown]
-# Above, **reduce_scatter**: after $n - 1$ steps rank r owns chunk r of the sum. Below, **all_gather**: in
-# $n - 1$ more steps the finished chunks go round. (A slider over the steps:
+#
+# Top row, **reduce_scatter**: after $n - 1$ steps rank r owns chunk r of the sum. Bottom row, **all_gather**:
+# in $n - 1$ more steps the finished chunks go round. (A slider over the steps:
 # `course_lib.viz.collectives_steps.step_through("ring", 5)`.)
 #
 # **Predict** for n = 4 and S = 10 elements: how many elements does a rank send in both halves?
 #
 # <details><summary>Answer</summary>
 #
-# Chunks have 3, 3, 2, 2 elements. A rank sends each chunk but one in each half: 7 or 8 elements a half, 15
-# together on most ranks. The bound 2(n − 1)⌈S/n⌉ = 18; the tree's root sends 20.
+# Chunks have 3, 3, 2, 2 elements. A rank sends each chunk but one in each half: 7 or 8 elements a half, 14
+# to 16 together. The bound is 2(n − 1)⌈S/n⌉ = 18; the tree's root sends 20.
 #
 # </details>
+
+# %%
+draw_ring(4)
 
 
 # %% exercise="ring_reduce_scatter"
@@ -327,7 +324,7 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
     """Replace every member's tensor by the sum of all, in place.
 
     tensor: contiguous, of any shape.
-    reduce_scatter, all_gather: reduce_scatter(tensor, group) -> 1-D chunk; all_gather(chunk, numel, group) -> 1-D.
+    reduce_scatter(tensor, group) and all_gather(chunk, numel, group) return 1-D tensors.
     Communication: at most 2(n-1) ceil(S/n) elements sent a rank.
     """
     ### BEGIN SOLUTION
@@ -436,7 +433,7 @@ for name, way in WAYS.items():
 # a hierarchy. So let us calculate. On equal links:
 #
 # - **ring**: $2(n-1)$ steps one after the other, each with a chunk of $S/n$ bytes;
-# - **tree** (binomial reduce, then binomial broadcast): $2\lceil\log_2 n\rceil$ rounds, each with all $S$ bytes.
+# - **tree** (binomial reduce, then broadcast): $2\lceil\log_2 n\rceil$ rounds, each with all $S$ bytes.
 #
 # A message of b bytes takes latency + b / bandwidth; adding is free. **auto** is what NCCL does: the
 # faster of the two for this size.
@@ -464,20 +461,24 @@ def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
 # $$S^* = \alpha\beta\,\frac{n - 1 - L}{L - (n-1)/n}, \qquad L = \lceil\log_2 n\rceil$$
 #
 # For n = 2 and 3 it is 0: the ring always wins. For 8 ranks it is $1.9\,\alpha\beta$; for 1,024 it is
-# $112\,\alpha\beta$, or 56 MB on our network. Your formula as lines, your code in simulated time as points:
+# $113\,\alpha\beta$, or 56 MB on our network. Your formula as lines, your code in simulated time as points:
 
 # %%
 ALPHA, BETA = 10e-6, 50e9
 sizes = [10**e for e in range(3, 8)]
-flat, curves = uniform(8, ALPHA, BETA), {}
+flat, formulas, replayed = uniform(8, ALPHA, BETA), {}, {}
 for name in ("tree", "ring"):
-    curves[f"{name}, formula"] = [all_reduce_time(size, 8, ALPHA, BETA, name) for size in sizes]
+    formulas[f"{name}, formula"] = [all_reduce_time(size, 8, ALPHA, BETA, name) for size in sizes]
     runs = [run_ranks(reduced, 8, WAYS[name], size // 4, trace=True).trace for size in sizes]
-    curves[f"{name}, replayed"] = [replay(run, flat).step_s for run in runs]
+    replayed[f"{name}, replayed"] = [replay(run, flat).step_s for run in runs]
 crossover = ALPHA * BETA * (7 - 3) / (3 - 7 / 8)
-draw_times(sizes, curves, crossover_bytes=crossover, title="all_reduce on 8 ranks, 10 µs and 50 GB/s")
+title = "all_reduce on 8 ranks, 10 µs and 50 GB/s"
+draw_times(sizes, formulas, points=replayed, crossover_bytes=crossover, title=title)
 
 # %% [markdown]
+# The dots lie a little above the lines for large sizes: replay counts the additions too, which read and write
+# memory.
+#
 # ## Break it
 #
 # **A wasteful value.** The master's all_reduce is right on every rank. What does the check of the ring say?
@@ -485,6 +486,7 @@ draw_times(sizes, curves, crossover_bytes=crossover, title="all_reduce on 8 rank
 
 # %%
 def gather_then_broadcast_(tensor, reduce_scatter, all_gather, group=None):
+    del reduce_scatter, all_gather
     ring = dist.get_process_group_ranks(group)
     if dist.get_rank() != ring[0]:
         dist.send(tensor, ring[0], group=group)
@@ -567,12 +569,12 @@ def numbers_02() -> dict[str, float]:
 #
 # | code | file | the same, and more |
 # |---|---|---|
-# | NCCL | `src/device/all_reduce.h` | `runRing`, `runTreeSplit`: your loops in GPU kernels, chunks in flight so that a tree uses all its links |
-# | NCCL | `src/graph/tuning.cc` | your `all_reduce_time` with measured latencies, to choose algorithm and protocol |
+# | NCCL | `src/device/all_reduce.h` | `runRing`, `runTreeSplit`: your loops as GPU kernels, pipelined |
+# | NCCL | `src/graph/tuning.cc` | your `all_reduce_time` with measured latencies, to choose |
 # | gloo | `gloo/allreduce.cc` | the ring of this lab, segmented, on sockets |
-# | PyTorch | `torch/distributed/distributed_c10d.py` | `batch_isend_irecv`: your exercise 1, for any set of peers |
-# | Megatron-Core | `megatron/core/distributed/param_and_grad_buffer.py` | the two halves apart, the optimizer between them |
-# | DeepSpeed | `deepspeed/runtime/comm/coalesced_collectives.py` | hierarchical, quantised all_to_all in place of reduce_scatter |
+# | PyTorch | `torch/distributed/distributed_c10d.py` | `batch_isend_irecv`: your exercise 1, for any peers |
+# | Megatron-Core | `megatron/core/distributed/param_and_grad_buffer.py` | optimizer between the halves |
+# | DeepSpeed | `deepspeed/runtime/comm/coalesced_collectives.py` | hierarchical, quantised |
 #
 # ## Questions people ask
 #

@@ -95,8 +95,9 @@ def messages_at_most(case: Case, got: Sequence[RankData], *, numel: int, too_man
         if len(sizes) <= n - 1 and all(size <= bound for size in sizes):
             continue
         text = (
-            f"rank {rank} may send {n - 1} message{'s' * (n != 2)} of at most ceil({numel:,}/{n}) = {bound:,} "
-            f"elements; it sent {len(sizes)} of {max(sizes):,.0f}{' and fewer' * (len(set(sizes)) > 1)}, "
+            f"rank {rank} may send {n - 1} message{'s' * (n != 2)} of at most ceil({numel:,}/{n}) = "
+            f"{bound:,} elements; it sent {len(sizes)} of "
+            f"{max(sizes):,.0f}{' and fewer' * (len(set(sizes)) > 1)}, "
             f"together {sum(sizes):,.0f} elements{_ratio(sum(sizes), (n - 1) * bound)}."
         )
         if max(sizes) >= numel > bound:

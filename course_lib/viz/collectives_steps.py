@@ -173,15 +173,21 @@ def draw_times(
     sizes_bytes: Sequence[float],
     curves: Mapping[str, Sequence[float]],
     *,
+    points: Mapping[str, Sequence[float]] | None = None,
     crossover_bytes: float | None = None,
     title: str = "",
 ) -> Figure:
-    """Draw seconds against message size, both logarithmic, one line a name of `curves`."""
+    """Draw seconds against message size, both logarithmic: a line a name of `curves`, dots for `points`.
+
+    The i-th entry of `points` has the colour of the i-th curve: a formula and what was seen.
+    """
     with style.course_style():
         figure = style.new_figure(7.6, 3.8)
         ax = figure.subplots()
-        for name, seconds in curves.items():
-            ax.loglog(sizes_bytes, seconds, "o-" if len(sizes_bytes) <= 12 else "-", label=name, markersize=4)
+        for i, (name, seconds) in enumerate(curves.items()):
+            ax.loglog(sizes_bytes, seconds, color=f"C{i}", label=name)
+        for i, (name, seconds) in enumerate((points or {}).items()):
+            ax.loglog(sizes_bytes, seconds, "o", color=f"C{i}", label=name, markersize=6)
         if crossover_bytes:
             ax.axvline(crossover_bytes, color=style.MUTED, linestyle=":", linewidth=1.2)
             ax.text(

@@ -124,7 +124,8 @@ def ring_shift(tensor, group=None):
     ring, me = ring_of(group)
     received = tensor.clone()
     if len(ring) > 1 and me < 2:
-        works = [dist.isend(tensor, ring[1 - me], group=group), dist.irecv(received, ring[1 - me], group=group)]
+        other = ring[1 - me]
+        works = [dist.isend(tensor, other, group=group), dist.irecv(received, other, group=group)]
         for work in works:
             work.wait()
     return received
