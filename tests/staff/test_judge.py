@@ -1,0 +1,129 @@
+"""The judge: verdicts of submitted cells, from a sandbox, with nothing of the grader in reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from course_lib.comm.calls import GroupKey
+from course_lib.comm.events import Launch
+from course_lib.comm.trace import RankTrace
+from course_lib.grading.exercise import Verdict
+from course_lib.grading.launcher import CaseFailed
+from course_lib.grading.registry import exercises, get, program_name
+from course_lib.staff import judge
+from course_lib.staff.courtroom import Courtroom
+from course_lib.staff.needs import course_modules
+from course_lib.staff.traffic import check_traffic
+
+RIGHT = """
+import torch
+import torch.distributed as dist
+
+def rank_hello(secret):
+    total = torch.tensor(secret)
+    dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), int(total)
+"""
+
+
+@pytest.fixture(scope="module")
+def room() -> Iterator[Courtroom]:
+    with Courtroom() as room:
+        yield room
+
+
+def judged(room: Courtroom, *cells: str) -> Verdict:
+    return judge.judge_exercise(room, get("rank_hello"), list(cells), seed=7)
+
+
+def test_a_right_answer_gets_full_marks(room: Courtroom) -> None:
+    verdict = judged(room, "print('not run')\nraise SystemExit", RIGHT)
+    assert verdict.passed, verdict.message
+    assert verdict.hidden
+
+
+def test_the_stub_and_a_missing_answer_are_not_written(room: Courtroom) -> None:
+    assert judged(room, "def rank_hello(secret):\n    raise NotImplementedError").gate == "implemented"
+    assert judged(room, "x = 1").gate == "implemented"
+
+
+def test_a_cell_that_kills_its_surroundings_loses_its_own_exercise_only(room: Courtroom) -> None:
+    killer = RIGHT + "\nimport os, signal\nfor _ in range(4): os.kill(os.getppid(), signal.SIGKILL)\n"
+    assert judged(room, killer).score == 0
+    killer = RIGHT.replace("return", "import os, signal\n    os.kill(-1, signal.SIGKILL)\n    return")
+    assert judged(room, killer).score == 0
+    assert judged(room, RIGHT).passed
+
+
+def test_what_returns_is_never_unpickled_here(room: Courtroom, tmp_path: Path) -> None:
+    hostile = f"""
+class Bomb:
+    def __reduce__(self):
+        return (open, ({str(tmp_path / "reached")!r}, "w"))
+
+def rank_hello(secret):
+    return Bomb(), 1, 2
+"""
+    assert judged(room, hostile).score == 0
+    assert not (tmp_path / "reached").exists()
+
+
+def test_a_loop_ends(room: Courtroom) -> None:
+    verdict = judged(room, "def rank_hello(secret):\n    while True:\n        secret += 1")
+    assert verdict.gate == "terminates"
+    assert "processor time" in verdict.message
+
+
+def test_oracles_and_seed_are_not_there(room: Courtroom) -> None:
+    peeks = (
+        "import course_lib.grading.verdicts.rank_hello as v; v.cases(1, True)",
+        "import gc; assert any('oracle' in getattr(o, '__dict__', {}) for o in gc.get_objects())",
+        "open('/proc/%d/mem' % __import__('os').getppid(), 'rb').read(1)",
+    )
+    for peek in peeks:
+        spy = RIGHT.replace("    total =", f"    {peek}\n    total =", 1)
+        assert judged(room, spy).score == 0, peek
+
+
+def test_every_closed_module_is_masked_unless_the_sandbox_is_made_of_it() -> None:
+    for exercise in exercises():
+        needed = course_modules((*judge._SERVANTS, program_name(exercise.id, exercise.numeric)))
+        closed = {c for c in exercise.closed if not c.startswith("torch:")}
+        names = {c if c.startswith("course_lib") else f"course_lib.{c}" for c in closed}
+        left = names - set(judge.masked_modules(exercise))
+        assert all(any(n == m or n.startswith(f"{m}.") for n in needed) for m in left), exercise.id
+
+
+def traces(op: str, bytes_: int, world_size: int = 4) -> list[RankTrace]:
+    group = GroupKey(tuple(range(world_size)))
+    call = Launch(id=0, op=op, group=group, ordinal=0, bytes_=bytes_)
+    return [RankTrace(rank, 0.0, 1.0, [call]) for rank in range(world_size)]
+
+
+@pytest.mark.parametrize(
+    ("op", "factor"), [("all_reduce", 6), ("broadcast", 3), ("all_gather", 12), ("send", 4)]
+)
+def test_counted_bytes_must_fit_the_trace(op: str, factor: int) -> None:
+    """Counts as measured with gloo on 4 ranks: within 1% from 4 MB on."""
+    honest = factor * 4_000_000
+    check_traffic(traces(op, 4_000_000), 1_000, 1_000 + int(honest * 1.01))
+    with pytest.raises(CaseFailed, match="the network counted"):
+        check_traffic(traces(op, 4_000_000), 1_000, 1_000 + honest // 2)
+    with pytest.raises(CaseFailed, match="the network counted"):
+        check_traffic(traces(op, 1_000), 1_000, 1_000 + honest)
+    check_traffic(traces(op, 1_000), 1_000, 1_000)  # too small to conclude anything
+    check_traffic(traces(op, 4_000_000), None, None)  # no namespace of its own
+
+
+def test_a_file_that_is_no_notebook_is_named(tmp_path: Path) -> None:
+    for name, data in (("a", b""), ("b", b"{"), ("c", b"\xff\xfe"), ("d", b"[" * 10**6), ("e", b"[1]")):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(judge.Unreadable):
+            judge.code_cells(tmp_path / name)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    for path in (tmp_path / "link", tmp_path, tmp_path / "missing"):
+        with pytest.raises(judge.Unreadable, match="link or a folder"):
+            judge.code_cells(path)
