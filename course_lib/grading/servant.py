@@ -65,7 +65,7 @@ def _run(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
     for key, array in arrays.items():
         rank, _, name = key.partition("/")
         shards[int(rank)][name] = array
-    on_rank = functools.partial(limited_rank_job, cpu_s=int(case.timeout_s / 3))
+    on_rank = functools.partial(limited_rank_job, cpu_s=int(case.timeout_s / 5))
     got = run_here(job, case, shards, on_rank)
     ranks = [
         {"values": r.values, "dtypes": r.dtypes, "trace": r.trace.to_plain() if r.trace else None}

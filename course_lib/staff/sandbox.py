@@ -29,7 +29,16 @@ import course_lib
 
 PACKAGE = Path(course_lib.__file__).resolve().parent
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
-_ETC = ("hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf", "alternatives")
+_ETC = (
+    "fonts",
+    "hosts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "nsswitch.conf",
+    "alternatives",
+)
 # Never needed where student code runs: oracles and hidden sizes, the instructor's side, the zoo's sources.
 ALWAYS_MASKED = ("course_lib.grading.verdicts", "course_lib.staff")
 _LOWEST_UID, _UIDS = 61_184, 4_000  # systemd's range for users that exist only while a process runs

@@ -52,7 +52,7 @@ def test_the_stub_and_a_missing_answer_are_not_written(room: Courtroom) -> None:
 
 def test_a_cell_that_kills_its_surroundings_loses_its_own_exercise_only(room: Courtroom) -> None:
     killer = RIGHT + "\nimport os, signal\nfor _ in range(4): os.kill(os.getppid(), signal.SIGKILL)\n"
-    assert judged(room, killer).score == 0
+    assert judged(room, killer).passed  # what is no definition is not run
     killer = RIGHT.replace("return", "import os, signal\n    os.kill(-1, signal.SIGKILL)\n    return")
     assert judged(room, killer).score == 0
     assert judged(room, RIGHT).passed
@@ -74,7 +74,6 @@ def rank_hello(secret):
 def test_a_loop_ends(room: Courtroom) -> None:
     verdict = judged(room, "def rank_hello(secret):\n    while True:\n        secret += 1")
     assert verdict.gate == "terminates"
-    assert "processor time" in verdict.message
 
 
 def test_oracles_and_seed_are_not_there(room: Courtroom) -> None:

@@ -1,0 +1,119 @@
+"""Run a submitted notebook in a sandbox for its feedback page, and keep only what cannot act in a browser.
+
+The run decides nothing: scores are the judge's. Text, errors and PNG pictures are kept; HTML, JavaScript,
+SVG and widgets, which would run where the instructor is logged in, are not.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import nbformat
+
+from course_lib.grading import wire
+from course_lib.staff.sandbox import Limits, Sandbox
+
+CELL_S, ANSWER_CELL_S, NOTEBOOK_S = 60, 10, 150.0
+MAX_TEXT, MAX_PICTURE = 20_000, 2_000_000  # characters of one output
+START_S = 60.0
+
+
+def with_outputs(
+    notebook: nbformat.NotebookNode, *, trust: bool = False, notebook_s: float = NOTEBOOK_S
+) -> str:
+    """Run the code cells of `notebook` and put their outputs into it; locked graded cells are not run.
+
+    Returns why the run ended early, "" if it did not.
+    """
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in cells:
+        cell.outputs, cell.execution_count = [], None
+    request = {
+        "cells": ["" if _is_graded(cell) else str(cell.source) for cell in cells],
+        "timeouts_s": [ANSWER_CELL_S if "nbgrader" in cell.metadata else CELL_S for cell in cells],
+    }
+    end, reached = "", 0
+    for frame in _frames(wire.pack(request), trust, notebook_s):
+        if isinstance(frame, str):
+            end = frame
+        elif frame[0] < len(cells) and not _is_graded(cells[frame[0]]):
+            cells[frame[0]].outputs = list(_harmless(frame[1]))
+            reached = frame[0] + 1
+    if end:
+        text = f"The run for this page ended here: {end}. Points do not depend on it.\n"
+        late = cells[min(reached, len(cells) - 1) :]
+        for cell in [cell for cell in late if not _is_graded(cell)][:1]:
+            cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=text)]
+    return end
+
+
+def _is_graded(cell: Any) -> bool:
+    return bool(cell.metadata.get("nbgrader", {}).get("grade"))
+
+
+def _frames(request: bytes, trust: bool, notebook_s: float) -> Iterator[tuple[int, list[Any]] | str]:
+    """Yield (cell, its outputs) as cells end, then why the run ended early if it did."""
+    inward, to = os.pipe()
+    come, outward = os.pipe()
+    argv = [sys.executable, "-m", "course_lib.grading.notebook_run", str(inward), str(outward)]
+    environment = {"MPLBACKEND": "agg", "PYDEVD_DISABLE_FILE_VALIDATION": "1", "JUPYTER_PLATFORM_DIRS": "1"}
+    limits = Limits(wall_s=notebook_s + START_S)
+    with contextlib.ExitStack() as stack:
+        for fd in (to, come):
+            stack.callback(os.close, fd)
+        try:
+            box = stack.enter_context(
+                Sandbox(argv, limits=limits, environment=environment, pass_fds=(inward, outward), trust=trust)
+            )
+        finally:
+            os.close(inward)
+            os.close(outward)
+        deadline_s = time.monotonic() + notebook_s + START_S
+        try:
+            wire.send(to, request)
+            while True:
+                frame = wire.receive(come, max(0.0, deadline_s - time.monotonic()), 100_000_000)
+                plain, _ = wire.unpack(frame)
+                if "end" in plain:
+                    yield str(plain["end"])[:200]
+                    return
+                yield int(plain["cell"]), list(plain["outputs"])
+        except (wire.Broken, KeyError, TypeError, ValueError):
+            with contextlib.suppress(Exception):
+                box.wait(0.5)
+            yield f"the limit on {box.killed} was reached" if box.killed else "the kernel was ended"
+
+
+def _harmless(outputs: list[Any]) -> Iterator[nbformat.NotebookNode]:
+    for output in outputs[:100]:
+        with contextlib.suppress(Exception):  # whatever a forged output holds
+            yield _plain_output(output)
+
+
+def _plain_output(output: dict[str, Any]) -> nbformat.NotebookNode:
+    kind = output["output_type"]
+    if kind == "stream":
+        name = "stderr" if output["name"] == "stderr" else "stdout"
+        return nbformat.v4.new_output("stream", name=name, text=_text(output["text"]))
+    if kind == "error":
+        lines = [_text(line) for line in output["traceback"][-40:]]
+        names = {"ename": _text(output["ename"])[:200], "evalue": _text(output["evalue"])[:2000]}
+        return nbformat.v4.new_output("error", **names, traceback=lines)
+    data = {"text/plain": _text(output["data"].get("text/plain", ""))}
+    picture = str(output["data"].get("image/png", ""))[:MAX_PICTURE]
+    with contextlib.suppress(binascii.Error, ValueError):
+        if base64.b64decode(picture, validate=False)[:8] == b"\x89PNG\r\n\x1a\n":
+            data["image/png"] = base64.b64encode(base64.b64decode(picture)).decode()
+    return nbformat.v4.new_output("display_data", data=data)
+
+
+def _text(value: Any) -> str:
+    text = "".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "\n... (cut)\n"
