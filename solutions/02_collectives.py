@@ -123,8 +123,8 @@ title = f"one message here: {alpha * 1e6:.0f} µs, {beta / 1e9:.1f} GB/s"
 draw_times(sizes, formula, points={"measured": seen}, title=title)
 
 # %% [markdown]
-# Two numbers describe seven orders of magnitude. From here on we count **messages one after the other** and
-# **bytes a rank sends**; the rest is arithmetic.
+# Two numbers describe six orders of magnitude (in between, sizes that stay in the CPU's cache do better).
+# From here on we count **messages one after the other** and **bytes a rank sends**; the rest is arithmetic.
 #
 # ## Pass it on
 #

@@ -14,6 +14,8 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from course_lib.viz import style
 
+_COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.PINK, style.VERMILLION)
+
 
 @dataclass(frozen=True)
 class RingStep:
@@ -185,9 +187,9 @@ def draw_times(
         figure = style.new_figure(7.6, 3.8)
         ax = figure.subplots()
         for i, (name, seconds) in enumerate(curves.items()):
-            ax.loglog(sizes_bytes, seconds, color=f"C{i}", label=name)
+            ax.loglog(sizes_bytes, seconds, color=_COLORS[i % len(_COLORS)], label=name)
         for i, (name, seconds) in enumerate((points or {}).items()):
-            ax.loglog(sizes_bytes, seconds, "o", color=f"C{i}", label=name, markersize=6)
+            ax.loglog(sizes_bytes, seconds, "o", color=_COLORS[i % len(_COLORS)], label=name, markersize=6)
         if crossover_bytes:
             ax.axvline(crossover_bytes, color=style.MUTED, linestyle=":", linewidth=1.2)
             ax.text(

@@ -1,0 +1,42 @@
+"""The steps that lab 02 draws are those of a ring and a tree."""
+
+import pytest
+
+from course_lib.viz import collectives_steps as steps
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7])
+def test_a_ring_ends_with_every_sum_everywhere_after_2n_minus_2_steps(n: int) -> None:
+    found = steps.ring_steps(n)
+    assert len(found) == 2 * (n - 1) + 1
+    assert all(count == n for row in found[-1].holds for count in row)
+    assert all(found[n - 1].holds[rank][rank] == n for rank in range(n))  # what reduce_scatter leaves
+
+
+@pytest.mark.parametrize(("n", "root"), [(1, 0), (2, 1), (5, 3), (8, 0), (9, 8)])
+def test_a_tree_reaches_each_rank_once_in_log2_rounds(n: int, root: int) -> None:
+    found = steps.tree_rounds(n, root)
+    assert len(found) == (n - 1).bit_length()
+    reached = [to for round_ in found for _, to in round_.sends]
+    assert sorted([*reached, root]) == list(range(n))
+    assert all(source in round_.before for round_ in found for source, _ in round_.sends)
+
+
+def test_figures_are_drawn() -> None:
+    for figure in (
+        steps.draw_ring(1),
+        steps.draw_ring(3),
+        steps.draw_tree(5, 2),
+        steps.draw_step("tree", 4, 1),
+        steps.draw_times([1e3, 1e6], {"ring": [1.0, 2.0]}, points={"seen": [1.0, 2.1]}, crossover_bytes=1e4),
+    ):
+        assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+
+
+def test_what_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="root must be"):
+        steps.tree_rounds(4, 4)
+    with pytest.raises(ValueError, match="at least 1 rank"):
+        steps.ring_steps(0)
+    with pytest.raises(ValueError, match="ring"):
+        steps.step_through("star")
