@@ -28,17 +28,20 @@ pytestmark = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
 
 
 def essential(lab: build.Lab) -> nbformat.NotebookNode:
-    """Return the lab's source notebook without what is neither import nor answer nor graded."""
+    """Return the lab's source notebook without what is neither set-up nor answer nor graded."""
     notebook = notebook_of(lab.source, grading)
-    notebook.cells = [cell for cell in notebook.cells if "nbgrader" in cell.metadata or _imports(cell)]
+    notebook.cells = [cell for cell in notebook.cells if "nbgrader" in cell.metadata or _sets_up(cell)]
     return notebook
 
 
-def _imports(cell: Any) -> bool:
+def _sets_up(cell: Any) -> bool:
+    """Whether a cell imports something, or only gives names to constants."""
     if cell.cell_type != "code":
         return False
     body = ast.parse(cell.source).body
-    return bool(body) and all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in body)
+    return any(isinstance(statement, ast.Import | ast.ImportFrom) for statement in body) or (
+        bool(body) and all(isinstance(s, ast.Assign) and isinstance(s.value, ast.Constant) for s in body)
+    )
 
 
 def run(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
