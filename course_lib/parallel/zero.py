@@ -94,15 +94,10 @@ class ZeroOptimizer(Optimizer):
 
     def sync_gradients(self) -> None:
         """Give every shard its mean gradient. `step` does it, unless this or `clip_grad_norm_` did."""
-        if self.stage == 2 or self._is_synced:
-            return
-        for bucket in self._buckets:
-            for position, param in enumerate(bucket.params):
-                bucket.fill(position, param.grad)
-            bucket.shard.grad = None  # stage 1 accumulates in the full gradients
-            bucket.launch(self.group)
-        for bucket in self._buckets:
-            bucket.finish(self.world_size, keep=True)
+        if self.stage == 1 and not self._is_synced:
+            self._launch_all()
+            for bucket in self._buckets:
+                bucket.finish(self.world_size, keep=True)
         self._is_synced = True
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
@@ -121,9 +116,10 @@ class ZeroOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_parameters()
-        self.sync_gradients()
-        self.inner.step()
-        self._gather_parameters()
+        is_pending = self.stage == 1 and not self._is_synced
+        if is_pending:
+            self._launch_all()
+        self._step_bucket_by_bucket(is_pending)
         self._is_synced = False
         return loss
 
@@ -174,7 +170,7 @@ class ZeroOptimizer(Optimizer):
         for bucket in self._buckets:
             bucket.load_state(self.inner, [one["state"] for one in saved], self.group_rank)
         if any(bucket.owns_master for bucket in self._buckets):
-            self._gather_parameters()
+            _wait_for([self._launch_gather(bucket) for bucket in self._buckets])
 
     def _numbered_groups(self) -> list[dict[str, Any]]:
         numbers = iter(range(len(self._params)))
@@ -239,15 +235,36 @@ class ZeroOptimizer(Optimizer):
 
     # ---- communication
 
-    @torch.no_grad()
-    def _gather_parameters(self) -> None:
-        works = []
+    def _launch_all(self) -> None:
+        """Send all gradients of stage 1, which accumulates them at full size."""
         for bucket in self._buckets:
-            bucket.write_own_slice()
-            works.append(all_gather_flat(bucket.flat, bucket.own_slice, self.group, async_op=True))
-        for work in works:
-            if work is not None:
-                work.wait()
+            for position, param in enumerate(bucket.params):
+                bucket.fill(position, param.grad)
+            bucket.shard.grad = None
+            bucket.launch(self.group)
+
+    def _step_bucket_by_bucket(self, is_pending: bool) -> None:
+        """Update each shard while later gradients still arrive and earlier parameters are gathered."""
+        means = [bucket.shard.grad for bucket in self._buckets]
+        for bucket in self._buckets:
+            bucket.shard.grad = None  # the optimizer skips what has no gradient
+        works = []
+        for index, bucket in enumerate(self._buckets):
+            if is_pending:
+                bucket.finish(self.world_size, keep=True)
+                means[index] = bucket.shard.grad
+            bucket.shard.grad = means[index]
+            self.inner.step()
+            bucket.shard.grad = None
+            works.append(self._launch_gather(bucket))
+        for bucket, mean in zip(self._buckets, means, strict=True):
+            bucket.shard.grad = mean
+        _wait_for(works)
+
+    @torch.no_grad()
+    def _launch_gather(self, bucket: ShardedBucket) -> dist.Work | None:
+        bucket.write_own_slice()
+        return all_gather_flat(bucket.flat, bucket.own_slice, self.group, async_op=True)
 
     def _register_hooks(self) -> None:
         on_gradient = self._keep_gradient if self.stage == 1 else self._send_gradient
@@ -288,6 +305,12 @@ class ZeroOptimizer(Optimizer):
         if self._buckets:
             self._buckets[-1].finish(self.world_size)
         self._num_launched = 0
+
+
+def _wait_for(works: Sequence[dist.Work | None]) -> None:
+    for work in works:
+        if work is not None:
+            work.wait()
 
 
 def _as_groups(params: Params) -> list[dict[str, Any]]:
