@@ -217,7 +217,7 @@ for rank, value in enumerate(run_ranks(sum_everywhere, 4)):
 def rank_hello(secret):
     """Return (rank, world_size, sum of the secrets of all ranks), three ints, on every rank.
 
-    secret: this rank's number, an int.
+    secret: this rank's number, an int of any size and sign, perhaps 0.
     Communication: one all_reduce.
     """
     ### BEGIN SOLUTION
@@ -277,8 +277,8 @@ print("mean of shards equals the batch:", all(map(torch.allclose, mean_of_shards
 def mean_gradient(model, loss_fn, x, y):
     """Return the gradients of the mean loss over the rows of all ranks, the same list on every rank.
 
-    model: equal weights on every rank; they must stay as they are.
-    loss_fn: loss_fn(prediction, target) is the mean over the rows it is given.
+    model: any module, equal weights on every rank; they must stay as they are.
+    loss_fn: any loss; loss_fn(prediction, target) is the mean over the rows it is given.
     x, y: this rank's rows; every rank has equally many.
     Returns: one tensor a parameter, in the order of model.parameters().
     Communication: every gradient through all_reduce once.
@@ -442,7 +442,7 @@ show_report(rank_2_fails, 4)
 def mean_loss(losses):
     """Program 1: return the mean of the losses of all ranks, on every rank; rank 0 may print.
 
-    losses: this rank's losses; ranks hold different numbers of them.
+    losses: this rank's losses; ranks hold different numbers of them, one perhaps none.
     """
     ### BEGIN SOLUTION
     total = losses.new_tensor([losses.sum(), len(losses)])

@@ -30,6 +30,8 @@ TORCH: dict[str, tuple[str, ...]] = {
         "torch.nn.parallel.distributed:DistributedDataParallel",
         "torch.nn.parallel.data_parallel:DataParallel",
         "torch.distributed._composable.replicate:replicate",
+        "torch._C._distributed_c10d:Reducer",
+        "torch.distributed:Reducer",
     ),
     "fsdp": ("torch.distributed.fsdp:FullyShardedDataParallel", "torch.distributed.fsdp:fully_shard"),
     "zero": ("torch.distributed.optim:ZeroRedundancyOptimizer",),

@@ -9,7 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
+# Bound here: what a notebook later puts into numpy's namespace does not change how values are compared.
+from numpy import (
+    absolute,
+    allclose,
+    amax,
+    argmax,
+    array_equal,
+    asarray,
+    float32,
+    float64,
+    full,
+    inf,
+    isfinite,
+    nan_to_num,
+    ndarray,
+    unravel_index,
+)
 
 from course_lib.grading.exercise import Array, Case, Part, RankData, Want
 
@@ -34,7 +50,7 @@ def compare(name: str, case: Case, got: list[RankData], want: Want) -> Part | No
     gate = "gradients" if name.startswith("grad:") else "values"
     label = name.removeprefix("grad:")
     words = f"gradient of `{label}`" if gate == "gradients" else f"`{label}`"
-    if isinstance(want.on(0), np.ndarray):
+    if isinstance(want.on(0), ndarray):
         early = _form(words, name, got, want)
         if early is not None:
             return early
@@ -56,15 +72,15 @@ def compare(name: str, case: Case, got: list[RankData], want: Want) -> Part | No
 
 def close(got: Array, want: Any, tolerance: float) -> bool:
     """Equal within `tolerance` of the largest entry of `want`; integers and booleans exactly."""
-    target = np.asarray(want)
+    target = asarray(want)
     if got.shape != target.shape:
         return False
     if got.size == 0:
         return True
     if got.dtype.kind in "iub" and target.dtype.kind in "iub":
-        return bool(np.array_equal(got, target))
-    scale = float(np.max(np.abs(target), initial=0.0, where=np.isfinite(target)))
-    return bool(np.allclose(got, target, rtol=0, atol=tolerance * (scale or 1.0), equal_nan=True))
+        return bool(array_equal(got, target))
+    scale = float(amax(absolute(target), initial=0.0, where=isfinite(target)))
+    return bool(allclose(got, target, rtol=0, atol=tolerance * (scale or 1.0), equal_nan=True))
 
 
 def _form(words: str, name: str, got: list[RankData], want: Want) -> Part | None:
@@ -80,7 +96,7 @@ def _form(words: str, name: str, got: list[RankData], want: Want) -> Part | None
             text = f"{words} must have shape {target.shape} on rank {rank}; got {array.shape}."
             return Part("shape", False, text, gate=True)
         dtype = data.dtypes.get(name, str(array.dtype))
-        if dtype != str(target.dtype) and not (dtype == "bfloat16" and target.dtype == np.float32):
+        if dtype != str(target.dtype) and not (dtype == "bfloat16" and target.dtype == float32):
             text = (
                 f"{words} must have dtype {target.dtype} on rank {rank}; got {dtype}. Keep that of the input."
             )
@@ -96,9 +112,9 @@ def fingerprint(case: Case, got: Sequence[Array], want: Want, wrong: list[int], 
         return all(close(got[r], make(r), tolerance) for r in wrong)
 
     def target(r: int) -> Any:
-        return np.asarray(want.on(r), dtype=np.float64)
+        return asarray(want.on(r), dtype=float64)
 
-    if any(not np.all(np.isfinite(got[r])) for r in wrong if got[r].dtype.kind == "f"):
+    if any(not isfinite(got[r]).all() for r in wrong if got[r].dtype.kind == "f"):
         return "it holds NaN or infinity."
     for words, value in want.near.items():
         if all_match(lambda r, v=value: v[r] if isinstance(v, list) else v):
@@ -122,7 +138,7 @@ def fingerprint(case: Case, got: Sequence[Array], want: Want, wrong: list[int], 
         return f"too small by exactly {n}^2: divided by world_size twice?"
     if _scaled(got, target, wrong, 2, tolerance):
         return "doubled: was it summed twice?"
-    if all(not np.any(got[r]) for r in wrong):
+    if all(not got[r].any() for r in wrong):
         return "it is all zeros: was it ever filled?"
     if all_match(lambda r: -target(r)):
         return "it has the wrong sign."
@@ -136,14 +152,14 @@ def _scaled(got: Sequence[Array], target: Any, wrong: list[int], factor: float, 
     """Every entry that is wrong is `factor` times its target, and some target is not zero."""
     found = False
     for r in wrong:
-        want, have = target(r), np.asarray(got[r], dtype=np.float64)
+        want, have = target(r), asarray(got[r], dtype=float64)
         if have.shape != want.shape:
             return False
-        scale = tolerance * (float(np.max(np.abs(want), initial=0.0)) or 1.0)
-        off = np.abs(have - want) > scale
-        if not np.all(np.abs(have - factor * want)[off] <= scale * max(factor, 1.0)):
+        scale = tolerance * (float(amax(absolute(want), initial=0.0)) or 1.0)
+        off = absolute(have - want) > scale
+        if not (absolute(have - factor * want)[off] <= scale * max(factor, 1.0)).all():
             return False
-        found = found or bool(np.any(off))
+        found = found or bool(off.any())
     return found
 
 
@@ -151,7 +167,7 @@ def _value_message(
     words: str, case: Case, got: Sequence[Array], want: Want, wrong: list[int], finger: str
 ) -> str:
     rank = wrong[0]
-    target = np.asarray(want.on(rank))
+    target = asarray(want.on(rank))
     where = f"rank {rank}" if len(wrong) == 1 else f"ranks {_join(wrong)}"
     who = "every rank" if len(wrong) == case.world_size and len(wrong) > 1 else where
     seen = _first_difference(got[rank], target, f"rank {rank} " if len(wrong) > 1 else "")
@@ -164,10 +180,8 @@ def _first_difference(got: Array, want: Array, who: str) -> str:
         return f"{who}has shape {got.shape}, expected {want.shape}"
     if got.ndim == 0 or got.size == 1:
         return f"{who}got {_number(got.item())}, expected {_number(want.item())}"
-    error = np.abs(got.astype(np.float64) - want.astype(np.float64))
-    at = tuple(
-        int(i) for i in np.unravel_index(int(np.argmax(np.nan_to_num(error, nan=np.inf))), error.shape)
-    )
+    error = absolute(got.astype(float64) - want.astype(float64))
+    at = tuple(int(i) for i in unravel_index(int(argmax(nan_to_num(error, nan=inf))), error.shape))
     index = ", ".join(map(str, at))
     return f"{who}got {_number(got[at].item())} at [{index}], expected {_number(want[at].item())}"
 
@@ -183,17 +197,28 @@ def _numeric(seen: Any, want: Any) -> Array | None:
     if isinstance(want, bool) or isinstance(seen, bool):
         return None
     if isinstance(want, _NUMBER) and isinstance(seen, _NUMBER):
-        return np.asarray(seen)
+        return _array(seen)
     if not (isinstance(want, list | tuple) and isinstance(seen, list) and len(want) == len(seen) > 0):
         return None
     if all(isinstance(x, _NUMBER) and not isinstance(x, bool) for x in [*want, *seen]):
-        return np.asarray(seen)
+        return _array(seen)
     return None
 
 
+def _array(seen: Any) -> Array:
+    """Numbers as an array; where an int is beyond int64, as float64."""
+    array = asarray(seen)
+    if array.dtype.kind != "O":
+        return array
+    try:
+        return asarray(seen, dtype=float64)
+    except OverflowError:
+        return full(array.shape, inf)
+
+
 def _as_arrays(want: Want, world_size: int) -> Want:
-    value = [np.asarray(want.on(r)) for r in range(world_size)]
-    alone = None if want.alone is None else [np.asarray(a) for a in want.alone]
+    value = [asarray(want.on(r)) for r in range(world_size)]
+    alone = None if want.alone is None else [asarray(a) for a in want.alone]
     return Want(value, per_rank=True, alone=alone, near=want.near)
 
 
@@ -218,7 +243,7 @@ def same_plain(got: Any, want: Any) -> bool:
     if isinstance(want, bool) or isinstance(got, bool) or want is None:
         return got is want
     if isinstance(want, _NUMBER) and isinstance(got, _NUMBER):
-        return close(np.asarray(got), want, 1e-9)
+        return close(_array(got), want, 1e-9)
     if isinstance(want, list | tuple):
         return isinstance(got, list) and len(got) == len(want) and all(map(same_plain, got, want))
     if isinstance(want, dict):

@@ -11,6 +11,7 @@ import functools
 import importlib
 import inspect
 import linecache
+import numbers
 import os
 import pickle
 import sys
@@ -18,6 +19,7 @@ import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -145,7 +147,13 @@ def prepare(obj: Any, job: Job) -> Any:
 
 
 def check_kind(obj: Any, symbol: str) -> None:
-    """Refuse what is not callable, and an instance where a class is asked."""
+    """Refuse what is not callable, an instance where a class is asked, and a function behind a cache."""
+    if isinstance(obj, functools._lru_cache_wrapper):
+        raise Refusal(
+            "implemented",
+            f"`{symbol}` must be a plain function: every call has to run, on every rank; got one behind a "
+            "cache. Remove the decorator (functools.cache or lru_cache).",
+        )
     if symbol[:1].isupper() and callable(obj) and type(obj).__name__ == symbol:
         raise Refusal(
             "implemented",
@@ -239,13 +247,42 @@ def to_array(tensor: torch.Tensor) -> Array:
 
 
 def to_plain(value: Any) -> Any:
-    """JSON-able data; anything else becomes the name of its type, "<Tensor>"."""
+    """JSON-able data; anything else becomes the name of its type, "<Tensor>".
+
+    A fraction, a decimal, and a tensor or array of one element count as the number they hold.
+    """
+    if isinstance(value, torch.Tensor | np.ndarray | np.number):
+        value = _item(value)
     if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, int | float | np.number):
-        return value.item() if isinstance(value, np.number) else value + 0
+    if isinstance(value, int):
+        return int.__add__(value, 0)
+    if isinstance(value, float):
+        return float.__add__(value, 0.0)
+    if isinstance(value, numbers.Real | Decimal):
+        return _as_float(value)
     if isinstance(value, list | tuple | set | frozenset | range):
         return [to_plain(item) for item in value]
     if isinstance(value, dict):
         return {str(key): to_plain(item) for key, item in value.items()}
-    return str(value) if isinstance(value, torch.dtype) else f"<{type(value).__name__}>"
+    return str(value) if isinstance(value, torch.dtype) else _type_name(value)
+
+
+def _item(value: torch.Tensor | Array | np.number[Any]) -> Any:
+    """The one number of a tensor, an array or a numpy number; else the name of the type."""
+    try:
+        plain = value.item()
+    except (RuntimeError, TypeError, ValueError):  # several elements, none, or without data
+        return _type_name(value)
+    return plain if isinstance(plain, bool | int | float) else _type_name(value)
+
+
+def _as_float(value: Any) -> float | str:
+    try:
+        return float.__add__(float(value), 0.0)
+    except (ArithmeticError, ValueError):
+        return _type_name(value)
+
+
+def _type_name(value: Any) -> str:
+    return f"<{type(value).__name__}>"

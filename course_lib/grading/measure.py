@@ -58,6 +58,12 @@ def sent_bytes_between(name: str, got: Sequence[RankData], low: int, high: int, 
     return between(name, [data.traced.sent_bytes() for data in got], low, high, what="bytes sent", why=why)
 
 
+def handed_bytes_between(name: str, got: Sequence[RankData], low: int, high: int, *, why: str) -> Part:
+    """Each rank handed between `low` and `high` bytes to collectives and sends together."""
+    counts = [data.traced.comm_bytes() + data.traced.sent_bytes() for data in got]
+    return between(name, counts, low, high, what="bytes into collectives and sends", why=why)
+
+
 def live_bytes_at_most(
     name: str, got: Sequence[RankData], mark: str, bound: int, *, why: str, category: str | None = None
 ) -> Part:

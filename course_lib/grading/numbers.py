@@ -6,6 +6,7 @@ Program and verdict of all of them. A verdict file holds `EXERCISE` (with `numer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +80,9 @@ def _part(name: str, number: Number, answers: Any) -> Part:
     got = answers.get(name)
     if isinstance(got, bool) or not isinstance(got, int | float):
         return Part(name, False, f"{name!r} must be a number; got {got!r}. Replace it with your result.")
+    got = _as_float(got)
+    if not math.isfinite(got):
+        return Part(name, False, f"{name!r} must be a finite number; got {got}. Look for a division by zero.")
     if number.holds(got):
         return Part(name, True, f"{got:,.6g} {number.unit}".strip())
     for words, value in number.near.items():
@@ -87,6 +91,14 @@ def _part(name: str, number: Number, answers: Any) -> Part:
     return Part(
         name, False, f"{name} = {got:,.6g} {number.unit}".strip() + f" is {_how_far(got, number.value)}."
     )
+
+
+def _as_float(got: float) -> float:
+    """A float; an int beyond its range is infinite."""
+    try:
+        return float(got)
+    except OverflowError:
+        return math.inf if got > 0 else -math.inf
 
 
 def _how_far(got: float, want: float) -> str:

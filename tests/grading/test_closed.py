@@ -45,13 +45,16 @@ DDP_CHEATS = {
     "subclass with its own init": "type('Mine', (DDP,), {'__init__': lambda self: None})()",
     "replicate": "__import__('torch.distributed._composable', fromlist=['replicate'])"
     ".replicate(torch.nn.Linear(1, 1))",
+    "reducer": "dist.Reducer([total], [[0]], [1], dist.group.WORLD)",
+    "reducer by its module": "torch._C._distributed_c10d.Reducer([total], [[0]], [1], dist.group.WORLD)",
 }
 
 
 @pytest.mark.parametrize("cheat", DDP_CHEATS)
 def test_closed_ddp_is_refused(cheat):
     text = "from torch.nn.parallel import DistributedDataParallel as DDP\n" + HELLO
-    verdict = run(text.replace("    total =", f"    {DDP_CHEATS[cheat]}\n    total ="), closed=("torch:ddp",))
+    text = text.replace("    dist.all", f"    {DDP_CHEATS[cheat]}\n    dist.all")
+    verdict = run(text, closed=("torch:ddp",))
     assert verdict.gate == "closed", verdict.render()
 
 

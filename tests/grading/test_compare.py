@@ -72,3 +72,16 @@ def test_plain_values():
     assert "must be [1, 'a'" in gate_parts(CASE, got, {"out": [1, "a", {"k": 1.0}]})[0].message
     assert gate_parts(CASE, [RankData(values={"out": True})] * N, {"out": 1})
     assert "<nothing>" in gate_parts(CASE, [RankData()] * N, {"out": 1})[0].message
+
+
+def test_what_a_notebook_puts_into_numpy_changes_nothing(monkeypatch):
+    for name in ("allclose", "array_equal", "isclose", "isfinite", "all", "any", "asarray"):
+        monkeypatch.setattr(np, name, lambda *_args, **_kwargs: True)
+    assert not close(FULL * 0, FULL, 1e-9)
+    assert gate_parts(CASE, [RankData(values={"out": 1})] * N, {"out": 2})
+
+
+def test_an_int_too_large_for_numpy_is_wrong_not_fatal():
+    for huge in (10**30, 10**400):
+        assert gate_parts(CASE, [RankData(values={"out": huge})] * N, {"out": 1})
+        assert gate_parts(CASE, [RankData(values={"out": [0, huge]})] * N, {"out": [0, 1]})

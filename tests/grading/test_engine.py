@@ -1,5 +1,6 @@
 """From an answer to a verdict: right ones, wrong ones, and bad input. None crashes, every message helps."""
 
+import functools
 import io
 import sys
 
@@ -28,7 +29,7 @@ def test_pass_is_one_line_with_its_numbers(capsys):
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert out.startswith("PASS  rank_hello  2/2")
-    assert "1 all_reduce on each rank (1, 2, 3 and 4 ranks)" in out
+    assert "2 all_reduce on each rank (1, 2, 3 and 4 ranks)" in out
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_a_lost_part_keeps_the_others():
     assert verdict.lost == ("bytes",)
     assert verdict.score == 1.0
     assert (
-        "At 2 ranks: rank 0 must launch 1 all_reduce and nothing else; it launched 2 all_reduce"
+        "At 2 ranks: rank 0 must launch 2 all_reduce and nothing else; it launched 4 all_reduce"
         in verdict.render()
     )
     assert 'grading.hint("rank_hello")' in verdict.render()
@@ -212,3 +213,14 @@ def test_open_cells_of_the_library_are_lazy():
 
     code = "import sys, course_lib.grading; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_behind_a_cache_is_refused_from_kernel_and_file_alike():
+    namespace = {}
+    exec(HELLO, namespace)
+    cached = functools.lru_cache(namespace["rank_hello"])
+    text = HELLO.replace("def rank_hello", "import functools\n\n\n@functools.cache\ndef rank_hello")
+    for answer in (cached, FromSource(text, "rank_hello")):
+        verdict = grading.check("rank_hello", answer, quiet=True)
+        assert verdict.gate == "implemented"
+        assert "Remove the decorator" in verdict.message

@@ -1,10 +1,11 @@
-"""Run `rank_hello` in a rank."""
+"""Run `rank_hello` in a rank, twice."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from course_lib.grading.probe import Probe
@@ -13,6 +14,19 @@ from course_lib.grading.probe import Probe
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
-    """Hand the rank its secret, return what it says."""
+    """Hand the rank its secrets, return what it says to each, and the types of that."""
     del params, probe
-    return {"greeting": impl(int(inputs["secret"]))}
+    out: dict[str, Any] = {}
+    for name, greeting in (("secret", "greeting"), ("second secret", "greeting of the second call")):
+        said = impl(int(inputs[name]))
+        out |= {greeting: said, f"types of the {greeting}": _types(said)}
+    return out
+
+
+def _types(said: Any) -> list[str]:
+    return [_type(item) for item in said] if isinstance(said, list | tuple) else [type(said).__name__]
+
+
+def _type(item: Any) -> str:
+    """numpy's ints count as ints, True does not."""
+    return "int" if type(item) is int or isinstance(item, np.integer) else type(item).__name__

@@ -21,7 +21,9 @@ EXERCISE = Exercise(
     lines=4,
     points={"values": 1.0, "bytes": 1.0},
     graded="Every rank returns (rank, world_size, sum of the secrets of all ranks) as three ints, at 1-4 "
-    "ranks. Bytes: exactly one collective, an all_reduce, is launched on each rank.",
+    "ranks; secrets are ints from -10^12 to 10^12, and 0 on one rank. It is called twice, with other "
+    "secrets. Bytes: each call launches exactly one collective on each rank, an all_reduce (barriers are "
+    "free).",
     signature="(secret)",
     hints=(
         "Two functions of torch.distributed say who it is and how many there are: nobody communicates.",
@@ -30,35 +32,51 @@ EXERCISE = Exercise(
     ),
 )
 
+CALLS = {"greeting": "secret", "greeting of the second call": "second secret"}
+_RANK_OF_0 = 1  # its secrets are 0, in worlds of three and more
+
 
 def cases(seed: int, hidden: bool) -> list[Case]:
     """Worlds of 1 to 4 ranks; hidden: larger ones too."""
     return [Case(world_size=n, seed=seed) for n in ((1, 2, 3, 4, 6) if hidden else (1, 2, 3, 4))]
 
 
-def _secret(case: Case, rank: int) -> int:
-    return int(rng(case, rank).integers(100, 10_000))
+def _secret(case: Case, rank: int, name: str) -> int:
+    """No rounding, no int32 holds it; a multiple of 60, so that a mean over 1 to 6 ranks is an int too."""
+    if case.world_size > 2 and rank == _RANK_OF_0:
+        return 0
+    largest = 10**12 // 60
+    return 60 * int(rng(case, rank, list(CALLS.values()).index(name)).integers(-largest, largest))
 
 
 def inputs(case: Case, rank: int) -> dict[str, Array]:
-    """This rank's secret."""
-    return {"secret": np.array(_secret(case, rank))}
+    """This rank's secrets, one a call."""
+    return {name: np.array(_secret(case, rank, name)) for name in CALLS.values()}
 
 
 def oracle(case: Case) -> dict[str, Any]:
     """What each rank must return; `alone` is what it returns without communication."""
     n = case.world_size
-    secrets = [_secret(case, rank) for rank in range(n)]
-    return {
-        "greeting": Want(
+    want: dict[str, Any] = {}
+    for greeting, name in CALLS.items():
+        secrets = [_secret(case, rank, name) for rank in range(n)]
+        want[greeting] = Want(
             [[rank, n, sum(secrets)] for rank in range(n)],
             per_rank=True,
             alone=[[rank, n, secrets[rank]] for rank in range(n)],
         )
-    }
+    return want
 
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
-    """The values are compared by the engine; here the collectives are counted."""
+    """The values are compared by the engine; here their types are, and the collectives are counted."""
     del case, want
-    return [count_calls("bytes", got, {"all_reduce": 1}, why="one sum needs one all_reduce")]
+    for rank, data in enumerate(got):
+        types: list[list[str]] = [data.values[f"types of the {greeting}"] for greeting in CALLS]
+        other = next((row for row in types if row != ["int"] * 3), None)
+        if other is not None:
+            seen = ", ".join(other)
+            text = f"`greeting` must be three ints; rank {rank} returned ({seen}). Sum in an integer tensor."
+            return [Part("values", False, text, gate=True)]
+    why = "one sum needs one all_reduce, and the check asks for two sums"
+    return [count_calls("bytes", got, {"all_reduce": len(CALLS)}, why=why)]

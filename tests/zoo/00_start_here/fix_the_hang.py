@@ -255,3 +255,58 @@ def end_of_step(losses, tokens, learning_rate):
     dist.all_reduce(tokens)
     dist.broadcast(learning_rate, src=0)
     return torch.cat(everyone).nanmean().item(), tokens.item(), learning_rate.item()
+
+
+# %% right: nothing but barriers and sums
+def end_of_step(losses, tokens, learning_rate):
+    numbers = losses.new_zeros(4)
+    numbers[0], numbers[1], numbers[2] = sum(losses.tolist()), losses.numel(), tokens
+    if dist.get_rank() == 0:
+        numbers[3] = learning_rate
+    dist.barrier()
+    dist.all_reduce(numbers)
+    dist.barrier()
+    return (numbers[0] / numbers[1]).item(), numbers[2].item(), numbers[3].item()
+
+
+# %% wrong values: a rank without losses has nothing to add
+# says: no losses on rank 1
+def end_of_step(losses, tokens, learning_rate):
+    total = losses.new_tensor([losses.sum(), len(losses)])
+    if len(losses):
+        dist.all_reduce(total)
+    dist.all_reduce(tokens)
+    dist.broadcast(learning_rate, src=0)
+    return (total[0] / total[1]).item(), tokens.item(), learning_rate.item()
+
+
+# %% wrong values: the mean of no losses
+# says: NaN
+def end_of_step(losses, tokens, learning_rate):
+    total = losses.new_tensor([losses.mean() * len(losses), len(losses)])
+    dist.all_reduce(total)
+    dist.all_reduce(tokens)
+    dist.broadcast(learning_rate, src=0)
+    return (total[0] / total[1]).item(), tokens.item(), learning_rate.item()
+
+
+# %% wrong bytes: the losses one by one, by send
+# says: bytes into collectives and sends
+def end_of_step(losses, tokens, learning_rate):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    counts = [losses.new_zeros(1) for _ in range(world_size)]
+    dist.all_gather(counts, losses.new_tensor([len(losses)]))
+    total = losses.sum()
+    if rank == 0:
+        for other in range(1, world_size):
+            for _ in range(int(counts[other])):
+                loss = losses.new_zeros(1)
+                dist.recv(loss, other)
+                total += loss[0]
+    else:
+        for loss in losses:
+            dist.send(loss.reshape(1), 0)
+    dist.broadcast(total, src=0)
+    dist.all_reduce(tokens)
+    dist.broadcast(learning_rate, src=0)
+    return (total / torch.stack(counts).sum()).item(), tokens.item(), learning_rate.item()

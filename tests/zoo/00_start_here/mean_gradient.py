@@ -456,3 +456,159 @@ def mean_gradient(model, loss_fn, x, y):
         dist.all_reduce(parameter.grad)
         parameter.grad /= world_size
     return [parameter.grad for parameter in model.parameters()]
+
+
+# %% right: the state's entries that are parameters
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    state = model.state_dict(keep_vars=True)
+    gradients = {name: state[name].grad for name, _ in model.named_parameters()}
+    for gradient in gradients.values():
+        dist.all_reduce(gradient)
+        gradient.div_(dist.get_world_size())
+    return list(gradients.values())
+
+
+# %% right: skips the division where there is one rank, keeps the graph, sums of squares for the log
+def mean_gradient(model, loss_fn, x, y):
+    loss = loss_fn(model(x), y)
+    gradients = torch.autograd.grad(loss, tuple(model.parameters()), retain_graph=True)
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+        if dist.get_world_size() > 1:
+            gradient.mul_(1 / dist.get_world_size())
+    print("norm", sum(float((gradient**2).sum()) for gradient in gradients) ** 0.5)
+    return list(gradients)
+
+
+# %% wrong values: skips gradients that are zero
+# says: rank 1: returned without any call
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        if parameter.grad.abs().sum() > 0:
+            dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: skips everything when the loss is small
+# says: no loss on rank 1
+def mean_gradient(model, loss_fn, x, y):
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    for parameter in model.parameters():
+        if loss.item() > 1e-6:
+            dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: the loss it knows, not the one it is given
+# says: call the loss_fn that is passed in
+def mean_gradient(model, loss_fn, x, y):
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: the target first
+# says: it is loss_fn(prediction, target)
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(y, model(x)).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: weight and bias of the model's children
+# says: nested
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    layers = [layer for layer in model.children() if hasattr(layer, "weight")]
+    gradients = [gradient for layer in layers for gradient in (layer.weight.grad, layer.bias.grad)]
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()
+    return gradients
+
+
+# %% wrong values: weight and bias of all modules
+# says: a list of 4 gradients for 5 parameters
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    layers = [layer for layer in model.modules() if hasattr(layer, "weight")]
+    gradients = [gradient for layer in layers for gradient in (layer.weight.grad, layer.bias.grad)]
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()
+    return gradients
+
+
+# %% wrong values: everything in the state, buffers too
+# says: buffer
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    gradients = [tensor.grad for tensor in model.state_dict(keep_vars=True).values()]
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()
+    return gradients
+
+
+# %% wrong values: changes the weights in their last bits
+# says: to the last bit
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for parameter in model.parameters():
+        parameter.data.mul_(3).div_(3)
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: leaves the weights frozen
+# says: trainable parameters after the call
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    model.requires_grad_(False)
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: changes the buffer
+# says: shift of the model after the call
+def mean_gradient(model, loss_fn, x, y):
+    loss_fn(model(x), y).backward()
+    for buffer in model.buffers():
+        buffer /= dist.get_world_size()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+# %% wrong values: the reducer behind torch's DistributedDataParallel
+# says: closed
+def mean_gradient(model, loss_fn, x, y):
+    parameters = list(model.parameters())
+    reducer = dist.Reducer(parameters, [list(range(len(parameters)))], [1 << 20], dist.group.WORLD)
+    loss = loss_fn(model(x), y)
+    reducer.prepare_for_backward([loss])
+    loss.backward()
+    return [parameter.grad for parameter in parameters]
+
+
+# %% wrong values: torch's FSDP
+# says: closed
+def mean_gradient(model, loss_fn, x, y):
+    from torch.distributed.fsdp import fully_shard as harmless
+
+    loss_fn(harmless(model)(x), y).backward()
+    return [parameter.grad for parameter in model.parameters()]

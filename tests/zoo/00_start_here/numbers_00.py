@@ -175,3 +175,34 @@ def numbers_00():
         "years_on_one_gpu": 505,
         "days_on_1024": 180,
     }
+
+
+# %% right: fractions, decimals, tensors and arrays of one element
+def numbers_00():
+    from decimal import Decimal
+    from fractions import Fraction
+
+    import numpy as np
+    import torch
+
+    return {
+        "state_gb": Fraction(70 * 16 * 3, 3),
+        "min_gpus": torch.tensor(28),
+        "train_flops": Decimal("6.3e24"),
+        "years_on_one_gpu": torch.tensor([504.6], dtype=torch.float64, requires_grad=True),
+        "days_on_1024": np.array([180.0]),
+    }
+
+
+# %% wrong state_gb, min_gpus, train_flops, years_on_one_gpu, days_on_1024: nothing finite
+# says: must be a finite number; got nan
+def numbers_00():
+    import torch
+
+    return {
+        "state_gb": float("nan"),
+        "min_gpus": torch.tensor(float("nan")),
+        "train_flops": float("inf"),
+        "years_on_one_gpu": 10**400,
+        "days_on_1024": torch.tensor([180.0, 180.0]),
+    }

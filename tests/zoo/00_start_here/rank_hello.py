@@ -55,9 +55,9 @@ def rank_hello(secret):
 # %% wrong values: averages
 # says: world_size
 def rank_hello(secret):
-    total = torch.tensor([secret], dtype=torch.float64)
+    total = torch.tensor([secret])
     dist.all_reduce(total)
-    return dist.get_rank(), dist.get_world_size(), total.item() / dist.get_world_size()
+    return dist.get_rank(), dist.get_world_size(), total.item() // dist.get_world_size()
 
 
 # %% wrong bytes: gathers everything and sums at home
@@ -176,3 +176,112 @@ def rank_hello(secret):
         dist.recv(total, 0)
     dist.all_reduce(torch.zeros(1))
     return rank, world_size, total.item()
+
+
+# %% right: numpy's ints, a barrier first
+def rank_hello(secret):
+    total = torch.tensor([secret])
+    dist.barrier()
+    dist.all_reduce(total)
+    return [dist.get_rank(), dist.get_world_size(), total.numpy()[0]]
+
+
+# %% wrong values: floats
+# says: must be three ints; rank 0 returned (int, int, float)
+def rank_hello(secret):
+    total = torch.tensor(secret, dtype=torch.float64)
+    dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), total.item()
+
+
+# %% wrong values: all three in one float tensor
+# says: must be three ints; rank 0 returned (float, float, float)
+def rank_hello(secret):
+    total = torch.tensor([float(secret)], dtype=torch.float64)
+    dist.all_reduce(total)
+    return torch.tensor([dist.get_rank(), dist.get_world_size(), total.item()], dtype=torch.float64).tolist()
+
+
+# %% wrong values: True for the size of a world of one
+# says: 1 rank
+def rank_hello(secret):
+    total = torch.tensor([secret])
+    dist.all_reduce(total)
+    n = dist.get_world_size()
+    return dist.get_rank(), True if n == 1 else n, total.item()
+
+
+# %% wrong values: sums in single precision
+# says: expected
+def rank_hello(secret):
+    total = torch.tensor([float(secret)])
+    dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), int(total.item())
+
+
+# %% wrong values: sums in 32 bits
+# says: overflow
+def rank_hello(secret):
+    total = torch.tensor([secret], dtype=torch.int32)
+    dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), total.item()
+
+
+# %% wrong values: only positive secrets take part
+def rank_hello(secret):
+    total = torch.tensor([secret])
+    if secret > 0:
+        dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), total.item()
+
+
+# %% wrong values: a secret of 0 need not be added
+# says: rank 1
+def rank_hello(secret):
+    total = torch.tensor([secret])
+    if secret:
+        dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), total.item()
+
+
+# %% wrong values: remembers the first sum
+# says: of the second call
+_sums = []
+
+
+def rank_hello(secret):
+    total = torch.tensor([secret])
+    dist.all_reduce(total)
+    _sums.append(total.item())
+    return dist.get_rank(), dist.get_world_size(), _sums[0]
+
+
+# %% wrong values: behind a cache
+# says: Remove the decorator
+import functools
+
+
+@functools.lru_cache
+def rank_hello(secret):
+    total = torch.tensor([secret])
+    dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), total.item()
+
+
+# %% wrong values: an int too large for any tensor
+# says: expected
+def rank_hello(secret):
+    return dist.get_rank(), dist.get_world_size(), 10**400
+
+
+# %% wrong bytes: the first call reduces twice
+def rank_hello(secret):
+    total = torch.tensor([secret])
+    dist.all_reduce(total)
+    if not _seen:
+        dist.all_reduce(torch.zeros(1))
+    _seen.append(secret)
+    return dist.get_rank(), dist.get_world_size(), total.item()
+
+
+_seen = []

@@ -1,0 +1,64 @@
+"""What counts as a number, from the rank to the part."""
+
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from course_lib.grading.inside import to_plain
+from course_lib.grading.numbers import Number, _part
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (Fraction(1, 4), 0.25),
+        (Decimal("2.5"), 2.5),
+        (torch.tensor(3), 3),
+        (torch.tensor([0.5], requires_grad=True), 0.5),
+        (np.array([[7.0]]), 7.0),
+        (np.float32(0.5), 0.5),
+        (np.int64(4), 4),
+        ([torch.tensor(1.0), {"a": Fraction(2)}], [1.0, {"a": 2.0}]),
+    ],
+)
+def test_numbers_of_all_kinds(value, plain):
+    assert to_plain(value) == plain
+    assert type(to_plain(value)) is type(plain)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(2),
+        torch.zeros((), device="meta"),
+        np.zeros(0),
+        1j,
+        torch.tensor(1j),
+        Fraction(10**400),
+        Decimal("sNaN"),
+        object(),
+    ],
+)
+def test_no_number_becomes_the_name_of_its_type(value):
+    assert to_plain(value) == f"<{type(value).__name__}>"
+
+
+@pytest.mark.parametrize(
+    ("got", "says"),
+    [
+        (float("nan"), "finite number; got nan"),
+        (float("inf"), "finite number; got inf"),
+        (-(10**400), "finite number; got -inf"),
+        (True, "must be a number"),
+        ("<Tensor>", "must be a number"),
+        (1e6, "far too large"),
+        (1.5, "too small"),
+    ],
+)
+def test_messages_of_wrong_numbers(got, says):
+    part = _part("size", Number(3.0), {"size": got})
+    assert not part.ok
+    assert says in part.message
