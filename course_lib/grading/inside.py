@@ -29,7 +29,7 @@ import torch.distributed as dist
 from course_lib.grading.closed import ClosedHere, Guard
 from course_lib.grading.exercise import Array
 from course_lib.grading.probe import Probe
-from course_lib.grading.source import FromSource, Refusal, not_defined, not_written
+from course_lib.grading.source import FromSource, Refusal, behind_a_cache, not_defined, not_written
 
 _MODULE = "student_answer"
 
@@ -149,11 +149,7 @@ def prepare(obj: Any, job: Job) -> Any:
 def check_kind(obj: Any, symbol: str) -> None:
     """Refuse what is not callable, an instance where a class is asked, and a function behind a cache."""
     if isinstance(obj, functools._lru_cache_wrapper):
-        raise Refusal(
-            "implemented",
-            f"`{symbol}` must be a plain function: every call has to run, on every rank; got one behind a "
-            "cache. Remove the decorator (functools.cache or lru_cache).",
-        )
+        raise behind_a_cache(symbol)
     if symbol[:1].isupper() and callable(obj) and type(obj).__name__ == symbol:
         raise Refusal(
             "implemented",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import dis
+import functools
 import linecache
 import re
 import types
@@ -50,6 +51,15 @@ def uses_variable(symbol: str, name: str) -> Refusal:
         "implemented",
         f"`{symbol}` uses notebook variable `{name}`, computed at run time; "
         "pass it as an argument or compute it inside.",
+    )
+
+
+def behind_a_cache(name: str) -> Refusal:
+    """The one wording for what functools.cache or lru_cache wraps."""
+    return Refusal(
+        "implemented",
+        f"`{name}` must be a plain function, which can travel to the ranks and runs at every call; got one "
+        "behind a cache. Remove the decorator (functools.cache or lru_cache).",
     )
 
 
@@ -200,6 +210,8 @@ def _walk(
         seen.add(ref)
         value = names[ref]
         in_answer = [s for s in own if ref in s.binds or ref in s.patches]
+        if isinstance(value, functools._lru_cache_wrapper) and getattr(value, "__module__", None) == home:
+            raise behind_a_cache(ref)
         if isinstance(value, type | types.FunctionType) and getattr(value, "__module__", None) == home:
             todo |= _reads_of(value, ref, _cell_of(value))
         elif isinstance(value, types.ModuleType | types.BuiltinFunctionType | type | types.FunctionType):

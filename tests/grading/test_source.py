@@ -166,3 +166,13 @@ def test_what_stands_above_wins_over_what_comes_later():
     text = definitions(["K = 1", "def f(x):\n    return K", "K = [open]"], "f")
     assert "K = 1" in text
     assert "open" not in text
+
+
+def test_a_helper_behind_a_cache_cannot_travel():
+    cells = [
+        "import functools",
+        "@functools.lru_cache\ndef g(x):\n    return x",
+        "def f(x):\n    return g(x)",
+    ]
+    with pytest.raises(Refusal, match=r"`g` must be a plain function.*Remove the decorator"):
+        check_object(kernel(cells)["f"], "f", "x")
