@@ -6,7 +6,7 @@
 # | **time** | 3 hours, 165 minutes of them for the seven exercises (and 20 for the bonus) |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | lab 00; lab 02 helps with collectives |
-# | **points** | 26.5, and 2 for the bonus |
+# | **points** | 27.5, and 2 for the bonus |
 #
 # Every rank holds the **whole model** and works on **its share of the batch**. Once a step, the ranks average
 # their gradients, so all take the same step. This is the oldest and most used parallelism: Llama 3 405B used
@@ -128,7 +128,7 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 
     num_samples: the data set is 0 .. num_samples - 1.
     batch_size: samples of a step over all ranks; the last batch holds what is left.
-    epoch, seed: the same on all ranks; another epoch is another shuffle.
+    epoch, seed: the same on all ranks; another epoch or seed is another shuffle.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from course_lib.comm.trace import Event, Mark, RankTrace, Wait
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
+from course_lib.grading.overlap import clock_part
 from course_lib.grading.toy_oracle import (
     collectives,
     construction_problem,
@@ -27,12 +29,14 @@ EXERCISE = Exercise(
     difficulty=4,
     importance=5,
     lines=40,
-    points={"values": 3.0, "bytes": 2.0, "order": 2.0},
+    points={"values": 3.0, "bytes": 2.0, "order": 2.0, "clock": 1.0},
     graded="Values as for NaiveDDP, and parameters that some ranks or no rank uses (they count as zero "
     "there). Bytes: the constructor puts at most the model once into collectives; a step launches exactly "
     "one all_reduce a bucket, of its bytes by the packing rule, and nothing else. Order, where all "
     "parameters are used: when the last gradient (the first layer's) is ready, every bucket packed before "
-    "its own has been launched, and none was waited for. One rank alone may skip all of it.",
+    "its own has been launched, and none was waited for. One rank alone may skip all of it. Clock: replayed "
+    "on simulated clusters where communication takes half as long as backward (inside a server) and twice as "
+    "long (across servers), a step hides at least half of what backward can hide.",
     closed=(
         "course_lib.parallel",
         "course_lib.grading.programs.accumulate",
@@ -54,17 +58,21 @@ EXERCISE = Exercise(
     ),
 )
 
-AWKWARD = {"tied": True, "frozen": True, "unused": True, "optional": True}
+AWKWARD = {"tied": True, "frozen": True, "unused": True, "optional": True, "odd_buffers": True}
+
+
+CLOCKED = "a bucket a layer"
 
 
 def cases(seed: int, hidden: bool) -> list[Case]:
-    """Bucket sizes that pack unevenly, and each awkward kind of parameter."""
+    """Bucket sizes that pack unevenly or exactly (448), and each awkward kind of parameter."""
     rows: list[tuple[int, str, int, dict[str, Any], list[int]]] = [
-        (1, "plain", 500, {}, []),
+        (1, "plain", 448, {}, []),
         (2, "tied and frozen", 700, {"tied": True, "frozen": True}, []),
         (3, "an uneven last bucket", 450, {"width": 9}, []),
         (2, "one bucket for all", 10**6, {"depth": 2}, []),
         (4, "used by some ranks, or by none", 420, AWKWARD, [1]),
+        (4, CLOCKED, 20_000, {"width": 48, "depth": 8}, []),
     ]
     if hidden:
         rows += [
@@ -118,9 +126,17 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     parts = [_bytes(got, nbytes(toy_tensors(model).values()), bucket_sizes)]
     first_layer = next(i for i, p in enumerate(trainable(model)) if p is model.embed.weight)
     own = next(i for i, bucket in enumerate(buckets) if first_layer in bucket)
-    if case.world_size > 1 and own > 0 and model.unused is None:
+    if CLOCKED in case.label:
+        parts.append(clock_part([_second_step(data.traced) for data in got]))
+    elif case.world_size > 1 and own > 0 and model.unused is None:
         parts.append(_order(got, bucket_sizes[:own], len(buckets) - own))
     return parts
+
+
+def _second_step(trace: RankTrace) -> RankTrace:
+    """The last step: the first may hold what happens only once."""
+    events = events_between(trace, f"step {NUM_STEPS - 1} begins", f"step {NUM_STEPS - 1} synchronised")
+    return dataclasses.replace(trace, events=list(events))
 
 
 def _bytes(got: list[RankData], model_bytes: int, wanted: list[int]) -> Part:

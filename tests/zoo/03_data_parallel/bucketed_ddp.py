@@ -307,7 +307,7 @@ class BucketedDDP(_Base):
             super().launch()
 
 
-# %% wrong bytes, order: one all_reduce a parameter after backward, the naive version
+# %% wrong bytes, order, clock: one all_reduce a parameter after backward, the naive version
 # says: packing rule
 class BucketedDDP(_Base):
     def on_gradient(self, param):
@@ -317,14 +317,14 @@ class BucketedDDP(_Base):
         return [[p] for p in reversed(self.params)]
 
 
-# %% wrong order: buckets are sent after backward, nothing overlaps
+# %% wrong order, clock: buckets are sent after backward, nothing overlaps
 # says: must have been launched
 class BucketedDDP(_Base):
     def on_gradient(self, param):
         return
 
 
-# %% wrong order: waits for each bucket where it launches it
+# %% wrong order, clock: waits for each bucket where it launches it
 # says: waited for
 class BucketedDDP(_Base):
     def launch(self):
@@ -332,7 +332,7 @@ class BucketedDDP(_Base):
         self.sent[-1][0].wait()
 
 
-# %% wrong order: a blocking all_reduce in the hook
+# %% wrong order, clock: a blocking all_reduce in the hook
 # says: async_op=True
 class _Done:
     def wait(self):
@@ -346,7 +346,7 @@ class BucketedDDP(_Base):
         self.sent.append((_Done(), flat))
 
 
-# %% wrong order: launches everything in the hook of the last gradient
+# %% wrong order, clock: launches everything in the hook of the last gradient
 # says: must have been launched
 class BucketedDDP(_Base):
     def launch_full(self):
@@ -364,7 +364,7 @@ class BucketedDDP(_Base):
         super().launch()
 
 
-# %% wrong order: packs right and sends only the first bucket early
+# %% wrong order, clock: packs right and sends only the first bucket early
 # says: must have been launched
 class BucketedDDP(_Base):
     def launch_full(self):
@@ -393,7 +393,7 @@ class BucketedDDP(_Base):
         return buckets
 
 
-# %% wrong bytes: reduces each bucket twice
+# %% wrong bytes, clock: reduces each bucket twice
 # says: packing rule
 class BucketedDDP(_Base):
     def sync_gradients(self):
