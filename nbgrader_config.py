@@ -1,5 +1,6 @@
 """nbgrader's configuration for this course: for `nbgrader` in a shell and for the commands of `course`."""
 
+from course_lib.staff.feedback import SafePage, feedback_steps
 from course_lib.staff.gradebook import cell_timeout_s, release_steps
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821
@@ -23,6 +24,10 @@ c.FileNameCollectorPlugin.named_regexp = (
 
 # Stubs name their exercise.
 c.GenerateAssignment.preprocessors = release_steps()
+
+# A feedback page shows no hidden test, and nothing of a student's that could act in a browser.
+c.GenerateFeedback.preprocessors = feedback_steps()
+c.GenerateFeedback.exporter_class = SafePage
 
 # Each cell has its own budget; a hang of the ranks is diagnosed within seconds and is not a timeout.
 c.Execute.timeout = None

@@ -103,6 +103,67 @@ def demo() -> None:
     raise typer.Exit(code=demonstration.command(_checkout(), console))
 
 
+Lab = Annotated[str, typer.Argument(metavar="LAB", help='name or number of a lab, "03"')]
+Database = Annotated[
+    str | None, typer.Option("--db", metavar="URL", help="gradebook; a file in grading/ by default")
+]
+
+
+@app.command()
+def release(lab: Lab, db: Database = None) -> None:
+    """Make the student notebook of LAB and enter its graded cells into the gradebook."""
+    _need("nbgrader", "course")
+    from course_lib.staff import classwork
+
+    raise typer.Exit(code=classwork.release(_checkout(), lab, console, db))
+
+
+@app.command()
+def collect(lab: Lab) -> None:
+    """Sort notebooks of LAB that were downloaded from a learning platform by student."""
+    _need("nbgrader", "course")
+    from course_lib.staff import classwork
+
+    raise typer.Exit(code=classwork.collect(_checkout(), lab, console))
+
+
+@app.command()
+def autograde(
+    lab: Lab,
+    jobs: Annotated[int, typer.Option(min=1, help="submissions at a time")] = 1,
+    trust_students: Annotated[
+        bool, typer.Option("--trust-students", help="run their code with your rights, without a sandbox")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="also what was graded before")] = False,
+    db: Database = None,
+) -> None:
+    """Judge every submission of LAB in a sandbox; run it again to go on after an interruption."""
+    _need("nbgrader", "course")
+    _need("joblib", "staff")
+    from course_lib.staff import autograde as grader
+
+    code = grader.command(_checkout(), lab, console, jobs=jobs, trust=trust_students, db_url=db, again=again)
+    raise typer.Exit(code=code)
+
+
+@app.command()
+def feedback(lab: Lab, db: Database = None) -> None:
+    """Write a page for each graded submission of LAB: the student's code and every verdict."""
+    _need("nbgrader", "course")
+    from course_lib.staff import classwork
+
+    raise typer.Exit(code=classwork.feedback(_checkout(), lab, console, db))
+
+
+@app.command()
+def report(lab: Lab, db: Database = None) -> None:
+    """Write the points of LAB for Canvas and Moodle; print what was hard and why."""
+    _need("nbgrader", "course")
+    from course_lib.staff import reports
+
+    raise typer.Exit(code=reports.command(_checkout(), lab, console, db))
+
+
 @app.command()
 def bench(
     names: Annotated[

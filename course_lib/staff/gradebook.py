@@ -44,22 +44,25 @@ def cell_timeout_s(cell: Any) -> int:
     return 240 if graded else 180
 
 
-def course_config(root: Path, config_folder: Path = REPOSITORY) -> Config:
-    """Return the course's nbgrader configuration for a course that lives in `root`."""
+def course_config(root: Path, config_folder: Path = REPOSITORY, db_url: str | None = None) -> Config:
+    """Return the course's nbgrader configuration for a course that lives in `root`.
+
+    `db_url`: of another gradebook than the SQLite file in its grading/.
+    """
     config: Config = PyFileConfigLoader("nbgrader_config.py", path=str(config_folder)).load_config()
     config.CourseDirectory.root = str(root)
-    config.CourseDirectory.db_url = f"sqlite:///{root}/grading/gradebook.db"
+    config.CourseDirectory.db_url = db_url or f"sqlite:///{root}/grading/gradebook.db"
     return config
 
 
 class Course:
     """The nbgrader steps for one course folder; each raises RuntimeError with nbgrader's log if it fails."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, db_url: str | None = None) -> None:
         find_alembic()
         (root / "grading").mkdir(parents=True, exist_ok=True)
         self.root = root
-        self.api = NbGraderAPI(config=course_config(root))
+        self.api = NbGraderAPI(config=course_config(root, db_url=db_url))
         self.api.log_level = "WARN"
 
     def release(self, lab: str) -> Path:

@@ -91,13 +91,13 @@ def _frames(request: bytes, trust: bool, notebook_s: float) -> Iterator[tuple[in
             yield f"the limit on {box.killed} was reached" if box.killed else "the kernel was ended"
 
 
-def _harmless(outputs: list[Any]) -> Iterator[nbformat.NotebookNode]:
+def _harmless(outputs: list[Any]) -> Iterator[Any]:
     for output in outputs[:100]:
         with contextlib.suppress(Exception):  # whatever a forged output holds
             yield _plain_output(output)
 
 
-def _plain_output(output: dict[str, Any]) -> nbformat.NotebookNode:
+def _plain_output(output: dict[str, Any]) -> Any:
     kind = output["output_type"]
     if kind == "stream":
         name = "stderr" if output["name"] == "stderr" else "stdout"

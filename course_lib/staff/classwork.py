@@ -1,0 +1,79 @@
+"""`course release`, `course collect`, `course feedback`: nbgrader's steps around `course autograde`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nbgrader.apps.api import capture_log
+from nbgrader.converters import GenerateFeedback
+from rich.console import Console
+
+from course_lib.staff import build, handed_in, record
+from course_lib.staff.autograde import LEDGER
+from course_lib.staff.gradebook import Course
+from course_lib.staff.ledger import Ledger
+
+
+class _FeedbackOne(GenerateFeedback):  # type: ignore[misc]
+    """nbgrader's converter for one student; it would look for the folder with `glob`, brackets and all."""
+
+    def init_notebooks(self) -> None:
+        folder = self._format_source(self.coursedir.assignment_id, self.coursedir.student_id)
+        self.assignments = {folder: [os.path.join(folder, f"{self.coursedir.assignment_id}.ipynb")]}
+
+    def init_assignment(self, assignment_id: str, student_id: str) -> None:
+        """Nothing but the page goes back: no other file is copied beside it."""
+
+
+def release(root: Path, name: str, console: Console, db_url: str | None = None) -> int:
+    """Make the release of a lab again and enter its graded cells into the gradebook."""
+    lab = build.find_lab(root, name)
+    if not lab.solution.exists():
+        raise FileNotFoundError(
+            f"there must be a notebook to release; got none at {lab.solution}. run `course build {lab.name}`"
+        )
+    path = Course(root, db_url).release(lab.name)
+    console.print(f"{lab.name}: hand out {path.relative_to(root)}", highlight=False)
+    return 0
+
+
+def collect(root: Path, name: str, console: Console) -> int:
+    """Sort the notebooks that were downloaded from a learning platform by student."""
+    lab = build.find_lab(root, name)
+    folder = root / "grading" / "downloaded" / lab.name / "archive"
+    if not folder.is_dir() or not any(folder.iterdir()):
+        raise FileNotFoundError(
+            f"there must be files to collect; got none in {folder}. "
+            f"put them there as <student>_attempt_<date>_{lab.name}.ipynb, or the platform's zip of them"
+        )
+    students = Course(root).collect(lab.name)
+    console.print(f"{lab.name}: {len(students)} submissions in {handed_in.SUBMITTED}", highlight=False)
+    return 0
+
+
+def feedback(root: Path, name: str, console: Console, db_url: str | None = None) -> int:
+    """Write the feedback page of every graded submission of a lab; return 1 if one could not be."""
+    lab = build.find_lab(root, name).name
+    entries = [entry for entry in Ledger(root / LEDGER).entries(lab) if entry.recorded]
+    if not entries:
+        raise ValueError(f"submissions of {lab} must be graded first; got none. run `course autograde {lab}`")
+    failed = 0
+    for entry in entries:
+        problem = feedback_page(root, lab, entry.student, db_url)
+        if problem:
+            failed += 1
+            console.print(f"{entry.student}: {problem}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{lab}: {len(entries) - failed} pages in grading/feedback", highlight=False)
+    return int(failed > 0)
+
+
+def feedback_page(root: Path, lab: str, student: str, db_url: str | None = None) -> str:
+    """Write one page, free of the student's active content; return what went wrong, "" if nothing did."""
+    api = record.gradebook_api(root, db_url)
+    api.coursedir.assignment_id, api.coursedir.student_id = lab, student
+    api.config.HTMLExporter.template_name = "feedback"
+    converter = _FeedbackOne(coursedir=api.coursedir, parent=api)
+    converter.force = True
+    result = capture_log(converter)
+    return "" if result.get("success") else str(result.get("error") or result.get("log"))

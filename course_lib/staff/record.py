@@ -1,0 +1,121 @@
+"""From the ledger into nbgrader: its converter, preprocessors and gradebook, with the judge's scores.
+
+nbgrader gets a copy of the submission whose graded cells show the verdict and end in the score, as they would
+after a run of its own; locked cells, grades, comments and late penalties are nbgrader's.
+Writers take turns, so that no database is ever found locked by ourselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbconvert.preprocessors import ClearMetadataPreprocessor
+from nbgrader.apps import NbGraderAPI
+from nbgrader.apps.api import capture_log
+from nbgrader.converters import Autograde
+from nbgrader.preprocessors import (
+    AssignLatePenalties,
+    CheckCellMetadata,
+    DeduplicateIds,
+    LimitOutput,
+    OverwriteCells,
+    OverwriteKernelspec,
+    SaveAutoGrades,
+)
+
+from course_lib.staff.gradebook import course_config, find_alembic
+from course_lib.staff.ledger import Entry
+from course_lib.staff.submissions import VERDICT
+
+_SANITIZE = [DeduplicateIds, OverwriteKernelspec, OverwriteCells, CheckCellMetadata]
+_GRADE = [ClearMetadataPreprocessor, LimitOutput, SaveAutoGrades, AssignLatePenalties, CheckCellMetadata]
+
+
+class _AutogradeOne(Autograde):  # type: ignore[misc]
+    """nbgrader's converter for one submission; it would look for its folder with `glob`, brackets and all."""
+
+    def init_notebooks(self) -> None:
+        folder = self._format_source(self.coursedir.assignment_id, self.coursedir.student_id)
+        self.assignments = {folder: [os.path.join(folder, f"{self.coursedir.assignment_id}.ipynb")]}
+
+
+def with_verdicts(notebook: Any, entry: Entry) -> Any:
+    """Put each verdict into its graded cell: what the student reads, its data, and the score."""
+    for cell in notebook.cells:
+        marks = cell.metadata.get("nbgrader", {})
+        if cell.cell_type != "code" or not marks.get("grade"):
+            continue
+        verdict = entry.verdicts.get(marks["grade_id"].removeprefix("test_"))
+        text = str(verdict["report"]) if verdict else f"not judged: {entry.detail or entry.state}"
+        data = {"text/plain": text, **({VERDICT: verdict} if verdict else {})}
+        score = float(verdict["score"]) if verdict else 0.0
+        cell.outputs = [
+            nbformat.v4.new_output("display_data", data=data),
+            nbformat.v4.new_output("execute_result", data={"text/plain": repr(score)}, execution_count=1),
+        ]
+        cell.execution_count = 1
+    return notebook
+
+
+def record(root: Path, entry: Entry, notebook: Any, timestamp: str | None, db_url: str | None) -> float:
+    """Enter a submission into nbgrader's gradebook and folder; return how many seconds late it is.
+
+    Raises: RuntimeError with nbgrader's log.
+    """
+    with tempfile.TemporaryDirectory(prefix="course_record_") as name, taking_turns(root):
+        folder = Path(name) / entry.student / entry.lab
+        folder.mkdir(parents=True)
+        nbformat.write(notebook, folder / f"{entry.lab}.ipynb")
+        if timestamp:
+            (folder / "timestamp.txt").write_text(timestamp, encoding="utf-8")
+        api = gradebook_api(root, db_url)
+        api.coursedir.submitted_directory = name
+        api.coursedir.assignment_id, api.coursedir.student_id = entry.lab, entry.student
+        made = root / "grading" / "autograded" / entry.student / entry.lab
+        _make_removable(made)
+        converter = _AutogradeOne(coursedir=api.coursedir, parent=api)
+        converter.force = True
+        converter.sanitize_preprocessors, converter.autograde_preprocessors = _SANITIZE, _GRADE
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SQLAlchemy, about how nbgrader uses it
+            result = capture_log(converter)
+        if not result.get("success"):
+            raise RuntimeError(result.get("error") or result.get("log"))
+        with api.gradebook as gradebook:
+            return float(gradebook.find_submission(entry.lab, entry.student).total_seconds_late)
+
+
+def gradebook_api(root: Path, db_url: str | None = None) -> NbGraderAPI:
+    """Return nbgrader's API for the course in `root`, on the database at `db_url` if one is named."""
+    find_alembic()
+    (root / "grading").mkdir(parents=True, exist_ok=True)
+    api = NbGraderAPI(config=course_config(root, db_url=db_url))
+    api.log_level = "WARN"
+    return api
+
+
+def _make_removable(folder: Path) -> None:
+    """nbgrader leaves its files read-only; a run that was killed may have left half a folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def taking_turns(root: Path) -> Iterator[None]:
+    """Let one process at a time write to the gradebook."""
+    path = root / "grading" / ".gradebook.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

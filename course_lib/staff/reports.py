@@ -1,0 +1,167 @@
+"""`course report LAB`: points for Canvas and Moodle, and which exercises and mistakes cost them.
+
+Totals are nbgrader's, so that manual grades and late penalties count; what happened in each exercise is the
+ledger's.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from course_lib.grading.exercise import Exercise
+from course_lib.grading.registry import exercises
+from course_lib.staff import build, record
+from course_lib.staff.autograde import LEDGER
+from course_lib.staff.ledger import Entry, Ledger
+
+FOLDER = Path("grading") / "reports"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One student's line: who, how many points, and why not more."""
+
+    student: str
+    name: str
+    email: str
+    lms_id: str
+    points: float
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistic:
+    """One exercise over a class: the mean share of its points, who got all, and what went wrong most."""
+
+    exercise: Exercise
+    handed_in: int
+    share: float
+    passed: float
+    diagnoses: list[tuple[str, int]]
+
+
+def command(root: Path, name: str, console: Console, db_url: str | None = None) -> int:
+    """Write the tables of a lab and print the exercises' statistics."""
+    lab = build.find_lab(root, name).name
+    entries = Ledger(root / LEDGER).entries(lab)
+    if not entries:
+        raise ValueError(f"submissions of {lab} must be graded first; got none. run `course autograde {lab}`")
+    most = sum(e.max_score for e in exercises(lab) if not e.bonus)
+    rows = rows_of(root, lab, entries, db_url)
+    folder = root / FOLDER / lab
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(folder / "canvas.csv", canvas(lab, rows, most))
+    write_csv(folder / "moodle.csv", moodle(lab, rows))
+    write_csv(folder / "exercises.csv", by_exercise(lab, entries))
+    _print(lab, statistics(lab, entries), console)
+    console.print(
+        f"tables: {folder.relative_to(root)}/canvas.csv, moodle.csv, exercises.csv", highlight=False
+    )
+    return 0
+
+
+def rows_of(root: Path, lab: str, entries: Iterable[Entry], db_url: str | None = None) -> list[Row]:
+    """Return every student of the ledger, with the gradebook's total."""
+    with record.gradebook_api(root, db_url).gradebook as gradebook:
+        scores = {s.student.id: float(s.score) for s in gradebook.assignment_submissions(lab)}
+        people = {student.id: student for student in gradebook.students}
+        return [_row(entry, people.get(entry.student), scores.get(entry.student, 0.0)) for entry in entries]
+
+
+def _row(entry: Entry, person: Any, points: float) -> Row:
+    first, last = getattr(person, "first_name", None), getattr(person, "last_name", None)
+    return Row(
+        student=entry.student,
+        name=" ".join(word for word in (first, last) if word) or entry.student,
+        email=getattr(person, "email", None) or "",
+        lms_id=getattr(person, "lms_user_id", None) or "",
+        points=points,
+        state=entry.state,
+    )
+
+
+def canvas(lab: str, rows: Iterable[Row], most: float) -> list[list[str]]:
+    """Return what Canvas imports: its five leading columns, then one a lab, points possible first."""
+    head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", lab]
+    possible = ["    Points Possible", "", "", "", "", f"{most:g}"]
+    return [head, possible, *([r.name, r.lms_id, r.student, r.student, "", f"{r.points:g}"] for r in rows)]
+
+
+def moodle(lab: str, rows: Iterable[Row]) -> list[list[str]]:
+    """Return what Moodle imports: a column to match students by, the grade, a word of feedback."""
+    head = ["username", "Email address", lab, f"{lab} (feedback)"]
+    return [head, *([r.student, r.email, f"{r.points:g}", r.state] for r in rows)]
+
+
+def by_exercise(lab: str, entries: Iterable[Entry]) -> list[list[str]]:
+    """Return one line a student: state, points of each exercise, and why not more."""
+    chosen = exercises(lab)
+    head = ["student", "state", *(e.id for e in chosen), *(f"{e.id}: why" for e in chosen)]
+    table = [head]
+    for entry in entries:
+        found = [entry.verdicts.get(e.id) for e in chosen]
+        points = [f"{v['score']:g}" if v else "" for v in found]
+        table.append([entry.student, entry.state, *points, *(diagnosis(v) if v else "" for v in found)])
+    return table
+
+
+def write_csv(path: Path, table: Iterable[Sequence[str]]) -> None:
+    """Write a table, whole or not at all; a cell that a spreadsheet would compute is text."""
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([_inert(cell) for cell in row] for row in table)
+    part.replace(path)
+
+
+def _inert(cell: str) -> str:
+    return f"'{cell}" if re.match(r"[=+@\t\r]|-\D", cell) else cell
+
+
+def diagnosis(verdict: dict[str, Any]) -> str:
+    """Return in a few words what a verdict found wrong, "" if nothing; equal mistakes give equal words."""
+    if verdict["passed"]:
+        return ""
+    failed = [(name, part["message"]) for name, part in verdict["parts"].items() if not part["ok"]]
+    where, message = (verdict["gate"], verdict["message"]) if verdict["gate"] else failed[0]
+    text = re.sub(r"^At [^:]{1,80}: ", "", message.split("\n")[0])
+    text = re.sub(r"(?<!\w)\d[\d,.]*(e[+-]?\d+)?", "#", text)
+    return f"{where}: {text[:120]}"
+
+
+def statistics(lab: str, entries: Sequence[Entry]) -> list[Statistic]:
+    """Return each exercise's difficulty as the class met it."""
+    found = []
+    for exercise in exercises(lab):
+        verdicts = [e.verdicts[exercise.id] for e in entries if exercise.id in e.verdicts]
+        count = max(1, len(verdicts))
+        said = Counter(filter(None, map(diagnosis, verdicts)))
+        found.append(
+            Statistic(
+                exercise=exercise,
+                handed_in=len(verdicts),
+                share=sum(v["score"] for v in verdicts) / (count * exercise.max_score),
+                passed=sum(bool(v["passed"]) for v in verdicts) / count,
+                diagnoses=said.most_common(3),
+            )
+        )
+    return found
+
+
+def _print(lab: str, found: Iterable[Statistic], console: Console) -> None:
+    table = Table(title=f"{lab}: exercises")
+    for head in ("exercise", "handed in", "points", "all right", "most frequent"):
+        table.add_column(head, justify="left" if head in ("exercise", "most frequent") else "right")
+    for one in found:
+        said = "\n".join(f"{count} x {text}" for text, count in one.diagnoses)
+        shares = (f"{one.share:.0%}", f"{one.passed:.0%}")
+        table.add_row(one.exercise.id, str(one.handed_in), *shares, said.replace("[", "\\["))
+    console.print(table)

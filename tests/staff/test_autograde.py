@@ -1,0 +1,171 @@
+"""A small class from release to reports: states, resuming, what was handed in, pages and tables."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+import sqlite3
+from pathlib import Path
+
+import nbformat
+import pytest
+from rich.console import Console
+
+from course_lib.staff import autograde, build, classwork, handed_in, reports
+from course_lib.staff.gradebook import Course
+from course_lib.staff.ledger import Entry, Ledger
+from course_lib.staff.source import notebook_of
+from course_lib.staff.submissions import answer_cells, answers_of, filled_in
+
+LAB = "00_start_here"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = "<script>alert(1)</script>"
+
+
+def hand_in(root: Path, student: str, text: str | bytes, name: str = f"{LAB}.ipynb") -> Path:
+    folder = root / handed_in.SUBMITTED / student / LAB
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A course with lab 00 released; the answers of three students."""
+    root = tmp_path_factory.mktemp("course")
+    (root / "solutions").mkdir()
+    shutil.copy(ROOT / "solutions" / f"{LAB}.py", root / "solutions")
+    lab = build.find_lab(root, LAB)
+    build.replace_text(lab.solution, build.text_of(notebook_of(lab.source, build.default_catalog())))
+    release = Course(root).release(LAB).read_text(encoding="utf-8")
+    right = answers_of(nbformat.read(lab.solution, as_version=4))
+    wrong = right | {"rank_hello": "def rank_hello(secret):\n    return 0, 1, 2"}
+    hand_in(root, "ann", filled_in(release, right))
+    hand_in(root, "bob b [x]", vandalised(filled_in(release, wrong)), name="my copy (2).ipynb")
+    hand_in(root, "cé", b"{")
+    (root / handed_in.SUBMITTED / "dan").mkdir()
+    with Course(root).api.gradebook as gradebook:
+        gradebook.add_student("ann", first_name="Ann", last_name="=1+1", email="ann@example.org")
+        gradebook.add_student("eve")
+    return root
+
+
+def vandalised(text: str) -> str:
+    """Delete, copy, reorder and rename marked cells; put a script where a page could show it."""
+    notebook = nbformat.reads(text, as_version=4)
+    cells = answer_cells(notebook)
+    notebook.cells = [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade") is not True]
+    notebook.cells.append(cells["mean_gradient"].copy())
+    notebook.cells.insert(0, notebook.cells.pop())
+    cells["fix_the_hang"].metadata.nbgrader.grade_id = "something else"
+    cells["rank_hello"].metadata.nbgrader.points = 1000
+    notebook.cells.append(
+        nbformat.v4.new_markdown_cell(f"note {SCRIPT} <img src=x onerror=alert(2)> [x](javascript:alert(3))")
+    )
+    notebook.cells.insert(0, nbformat.v4.new_raw_cell(SCRIPT))
+    notebook.metadata.kernelspec = {"name": "no such kernel", "display_name": "x", "language": "x"}
+    return str(nbformat.writes(notebook))
+
+
+def scores(root: Path) -> dict[str, float]:
+    with Course(root).api.gradebook as gradebook:
+        return {s.student.id: float(s.score) for s in gradebook.assignment_submissions(LAB)}
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted((root / handed_in.SUBMITTED).rglob("*")) if p.is_file()}
+
+
+def test_a_class_is_graded_and_a_second_run_does_nothing(course: Path) -> None:
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    before = contents(course)
+    assert autograde.command(course, LAB, console, jobs=2) == 0
+    entries = {entry.student: entry for entry in Ledger(course / autograde.LEDGER).entries(LAB)}
+    assert {name: entry.state for name, entry in entries.items()} == {
+        "ann": "graded",
+        "bob b [x]": "graded",
+        "cé": "unreadable",
+        "eve": "missing",
+    }
+    full = entries["ann"].score
+    assert full == 13
+    assert scores(course) == {"ann": full, "bob b [x]": full - 2, "cé": 0.0}
+    assert all(entries[name].recorded for name in ("ann", "bob b [x]", "cé"))
+    assert contents(course) == before
+
+    autograde.command(course, LAB, console)
+    assert "3 were graded before" in console.export_text()
+
+
+def test_what_was_judged_but_not_recorded_is_only_recorded(course: Path) -> None:
+    ledger = Ledger(course / autograde.LEDGER)
+    entry = ledger.entry(LAB, "ann")
+    assert entry is not None
+    ledger.write(entry)  # killed before nbgrader had it
+    assert not ledger.entry(LAB, "ann").recorded  # type: ignore[union-attr]
+    one = next(one for one in handed_in.find(course, LAB) if one.student == "ann")
+    options = autograde.Options(root=course, lab=LAB, show=False)
+    again = autograde.grade(options, one)
+    assert again.verdicts == entry.verdicts
+    assert ledger.entry(LAB, "ann").recorded  # type: ignore[union-attr]
+
+
+def test_pages_show_verdicts_and_nothing_that_acts(course: Path) -> None:
+    console = Console(quiet=True)
+    assert classwork.feedback(course, LAB, console) == 0
+    page = (course / "grading/feedback/bob b [x]" / LAB / f"{LAB}.html").read_text(encoding="utf-8")
+    assert "FAIL  rank_hello" in page
+    assert "grading.score" not in page
+    assert SCRIPT not in page
+    assert "onerror=" not in re.sub(r"&lt;img[^<>]*", "", page)
+    assert "javascript:alert" not in page
+    assert sorted(p.name for p in (course / "grading/feedback/bob b [x]" / LAB).iterdir()) == [f"{LAB}.html"]
+
+
+def test_tables_for_canvas_and_moodle(course: Path) -> None:
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    assert reports.command(course, LAB, console) == 0
+    folder = course / reports.FOLDER / LAB
+    with (folder / "canvas.csv").open(encoding="utf-8", newline="") as file:
+        canvas = list(csv.reader(file))
+    assert canvas[1][5] == "13"
+    assert ["Ann =1+1", "", "ann", "ann", "", "13"] in canvas
+    with (folder / "moodle.csv").open(encoding="utf-8", newline="") as file:
+        moodle = {row[0]: row[1:] for row in csv.reader(file)}
+    assert moodle["ann"] == ["ann@example.org", "13", "graded"]
+    assert moodle["eve"] == ["", "0", "missing"]
+    assert "rank_hello" in console.export_text()
+    assert reports._inert("=1+1") == "'=1+1"
+    assert reports._inert("-2.5") == "-2.5"
+
+
+def test_bad_input_is_one_message(course: Path, tmp_path: Path) -> None:
+    console = Console(quiet=True)
+    (tmp_path / "solutions").mkdir()
+    shutil.copy(course / "solutions" / f"{LAB}.py", tmp_path / "solutions")
+    with pytest.raises(ValueError, match=r"must have been released.*course release"):
+        autograde.command(tmp_path, LAB, console)
+    for command in (classwork.feedback, reports.command):
+        with pytest.raises(ValueError, match="graded first"):
+            command(tmp_path, LAB, console)
+    with pytest.raises(FileNotFoundError, match="files to collect"):
+        classwork.collect(tmp_path, LAB, console)
+    Course(tmp_path).api.gradebook.close()
+    (tmp_path / autograde.LEDGER).write_text("not a database, but long enough to be taken for one" * 50)
+    with pytest.raises(ValueError, match="must be the judge's ledger"):
+        Ledger(tmp_path / autograde.LEDGER)
+
+
+def test_an_entry_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    good = Entry(student="a", lab=LAB, digest="1", state="graded", verdicts={"x": {"score": 1.0}})
+    ledger.write(good)
+    verdicts = {"x": {"score": 2.0, "not JSON": {1}}}
+    half = Entry(student="a", lab=LAB, digest="2", state="graded", verdicts=verdicts)
+    with pytest.raises(TypeError):
+        ledger.write(half)
+    assert ledger.entry(LAB, "a") == good
+    with sqlite3.connect(ledger.path) as connection:
+        assert connection.execute("SELECT count(*) FROM verdicts").fetchone() == (1,)
