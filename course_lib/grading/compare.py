@@ -12,11 +12,10 @@ from typing import Any
 # Bound here: what a notebook later puts into numpy's namespace does not change how values are compared.
 from numpy import (
     absolute,
-    allclose,
     amax,
     argmax,
-    array_equal,
     asarray,
+    errstate,
     float32,
     float64,
     full,
@@ -71,16 +70,21 @@ def compare(name: str, case: Case, got: list[RankData], want: Want) -> Part | No
 
 
 def close(got: Array, want: Any, tolerance: float) -> bool:
-    """Equal within `tolerance` of the largest entry of `want`; integers and booleans exactly."""
+    """Equal within `tolerance` of the largest entry of `want`; integers and booleans exactly.
+
+    Written with operators and methods alone: a notebook that patches numpy's functions does not change it.
+    """
     target = asarray(want)
     if got.shape != target.shape:
         return False
-    if got.size == 0:
-        return True
     if got.dtype.kind in "iub" and target.dtype.kind in "iub":
-        return bool(array_equal(got, target))
-    scale = float(amax(absolute(target), initial=0.0, where=isfinite(target)))
-    return bool(allclose(got, target, rtol=0, atol=tolerance * (scale or 1.0), equal_nan=True))
+        return bool((got == target).all())
+    size = abs(target)
+    finite = size[size < inf]
+    scale = float(finite.max()) if finite.size else 0.0
+    with errstate(invalid="ignore"):  # infinity minus infinity
+        near = abs(got - target) <= tolerance * (scale or 1.0)
+    return bool((near | (got == target) | ((got != got) & (target != target))).all())
 
 
 def _form(words: str, name: str, got: list[RankData], want: Want) -> Part | None:
