@@ -1,0 +1,78 @@
+"""A host with memory of its own and a link to the device, with every transfer on the account.
+
+`offload_step` (lab 04) gets one. This machine has no device, so both ends are ordinary memory; what is real
+is the account, and that nothing has arrived before it was waited for: until then the target holds NaN or
+its old values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+
+class Transfer:
+    """A copy on its way; `wait()` ends it and returns the tensor it fills."""
+
+    def __init__(self, store: HostStore, number: int, source: Tensor, target: Tensor) -> None:
+        self._store, self._number, self._source, self._target = store, number, source, target
+
+    @torch.no_grad()
+    def wait(self) -> Tensor:
+        """Block until the data have arrived."""
+        self._store.log.append(["wait", self._number, 0])
+        self._target.copy_(self._source)
+        self._source = self._target
+        return self._target
+
+
+class HostStore:
+    """The host's optimizer state and the account of the link.
+
+    state: one dict a parameter, of "weight" (the master weights), "exp_avg" and "exp_avg_sq".
+    log: [kind, number of the transfer, bytes] of each "down", "up" and "wait", in order.
+    """
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self.log: list[list[object]] = []
+        self.steps = 0
+        self._num_transfers = 0
+        self.state: list[State] = [
+            {
+                "weight": w.detach().clone(),
+                "exp_avg": torch.zeros_like(w, requires_grad=False),
+                "exp_avg_sq": torch.zeros_like(w, requires_grad=False),
+            }
+            for w in weights
+        ]
+
+    def down(self, source: Tensor) -> Transfer:
+        """Begin to copy a device tensor into a new host tensor."""
+        target = torch.full_like(source, torch.nan, requires_grad=False)
+        return self._start("down", source.detach(), target)
+
+    def up(self, source: Tensor, target: Tensor) -> Transfer:
+        """Begin to copy a host tensor into a device tensor."""
+        return self._start("up", source.detach(), target.detach())
+
+    def _start(self, kind: str, source: Tensor, target: Tensor) -> Transfer:
+        number = self._num_transfers
+        self._num_transfers += 1
+        self.log.append([kind, number, source.nbytes])
+        return Transfer(self, number, source, target)
+
+
+LR, BETA1, BETA2, EPSILON = 0.05, 0.9, 0.99, 0.1
+
+
+@torch.no_grad()
+def host_adam(state: State, grad: Tensor, step: int) -> None:
+    """Update one parameter's state on the host in place; step counts from 1."""
+    state["exp_avg"].mul_(BETA1).add_(grad, alpha=1 - BETA1)
+    state["exp_avg_sq"].mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
+    scale = (state["exp_avg_sq"] / (1 - BETA2**step)).sqrt_().add_(EPSILON)
+    state["weight"].addcdiv_(state["exp_avg"], scale, value=-LR / (1 - BETA1**step))

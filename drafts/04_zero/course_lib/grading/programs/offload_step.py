@@ -1,0 +1,40 @@
+"""Run `offload_step` in a rank: three steps, the optimizer state in an accounted host store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.grading.exercise import Array
+from course_lib.grading.host_store import HostStore, host_adam
+from course_lib.grading.probe import Probe
+from course_lib.grading.toys import build_toy, trainable
+from course_lib.grading.zero_toys import STEPS, loss_of, weights_of
+
+
+def program(
+    impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
+) -> dict[str, Any]:
+    """Return the weights after each step and the log of the link, step by step."""
+    model = build_toy(params["model"], inputs)
+    store = HostStore(trainable(model))
+    for tensor in inputs.values():
+        tensor.sum()  # the trace sees what exists before "built"
+    probe.mark("built")
+    seen: dict[str, Array] = {}
+    logs = []
+    for step in range(STEPS):
+        loss_of(model, inputs, step, 0, 1).backward()
+        probe.mark(f"begin {step}")
+        impl(trainable(model), store, partial(host_adam, step=step + 1))
+        probe.mark(f"called {step}")
+        logs.append(store.log)
+        store.log = []
+        model.zero_grad()
+        probe.mark(f"end {step}")
+        seen |= weights_of(model, step)
+    return {**{name: torch.from_numpy(array) for name, array in seen.items()}, "logs": logs}

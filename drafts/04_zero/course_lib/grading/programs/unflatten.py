@@ -1,0 +1,23 @@
+"""Run `unflatten` in a rank; no communication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from course_lib.grading.probe import Probe
+
+
+def program(
+    impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
+) -> dict[str, Any]:
+    """Return the tensors, and which of them share the flat vector's storage."""
+    del probe
+    flat = inputs["flat"].clone()
+    tensors = list(impl(flat, [tuple(shape) for shape in params["shapes"]]))
+    home = flat.untyped_storage().data_ptr()
+    shared = [t.numel() == 0 or t.untyped_storage().data_ptr() == home for t in tensors]
+    named = {f"tensor {i}": tensor.clone() for i, tensor in enumerate(tensors)}
+    return {**named, "number of tensors": len(tensors), "shared": shared}

@@ -1,0 +1,99 @@
+"""`numbers_04`: what fits on how many GPUs, the price of offload, and a wire of low precision."""
+
+from __future__ import annotations
+
+from course_lib.grading.exercise import Exercise
+from course_lib.grading.numbers import Number, numeric
+
+EXERCISE = Exercise(
+    id="numbers_04",
+    lab="04_zero",
+    order=7,
+    symbol="numbers_04",
+    title="ZeRO in numbers",
+    minutes=15,
+    difficulty=2,
+    importance=4,
+    lines=9,
+    points={
+        "state_bytes": 0.5,
+        "largest_8": 0.5,
+        "largest_rule": 0.5,
+        "offload_s": 0.5,
+        "wire_ratio": 0.5,
+    },
+    graded="A dict of five numbers in SI units (bytes, parameters, seconds, fractions of 1), within 1%. Each "
+    "number is a part of its own.",
+    hints=(
+        "Begin with the bytes of one parameter: what is kept, in which precision, and on how many ranks.",
+        "Stage 3 divides all 16 bytes by n; stage 1 leaves 4 whole and divides 12. 80 GB are 80e9 bytes.",
+        "Offload: 1/8 of the gradients goes down and 1/8 of the parameters comes up, both ways at the same "
+        "time. Wire: count each of stage 3's three moves with its own bytes.",
+    ),
+    signature="()",
+    numeric=True,
+)
+
+_PARAMS = 8_030_261_248
+_STATE = 16.0 * _PARAMS
+_LARGEST = 80e9 / (4 + 12 / 8)
+_OFFLOAD = 2 * _PARAMS / 8 / 32e9
+
+cases, inputs, oracle, verdict = numeric(
+    {
+        "state_bytes": Number(
+            _STATE,
+            unit="bytes",
+            near={
+                "only parameters and gradients are counted: Adam needs 12 bytes more": _STATE / 4,
+                "the float32 master weights are left out": _STATE * 12 / 16,
+                "gradients are left out": _STATE * 14 / 16,
+                "the rule of thumb of 8 bytes is taken": _STATE / 2,
+                "the result is in GB: give bytes": _STATE / 1e9,
+            },
+        ),
+        "largest_8": Number(
+            _LARGEST,
+            unit="parameters",
+            near={
+                "everything is sharded: that is stage 3": 40e9,
+                "nothing is sharded: stage 1 divides the optimizer's 12 bytes": 5e9,
+                "gradients are sharded too: that is stage 2": 80e9 / (2 + 14 / 8),
+                "the memory of all GPUs is divided by stage 1's bytes: the formula is of one rank": 8
+                * _LARGEST,
+                "the result is in billions: give parameters": _LARGEST / 1e9,
+            },
+        ),
+        "largest_rule": Number(
+            20e9,
+            unit="parameters",
+            near={
+                "only one GPU is counted: stage 3 shares everything": 20e9 / 8,
+                "activations are forgotten: only half of the memory is for states": 40e9,
+                "the result is in billions: give parameters": 20.0,
+            },
+        ),
+        "offload_s": Number(
+            _OFFLOAD,
+            unit="s",
+            near={
+                "both ways are added: the link carries both at the same time": 2 * _OFFLOAD,
+                "nothing is sharded: each of 8 ranks moves its eighth over its own link": 8 * _OFFLOAD,
+                "gradients have 4 bytes: bf16 has 2": 4 * _OFFLOAD / 2,
+                "the optimizer state travels: it stays on the host": 6 * _OFFLOAD,
+                "the result is in milliseconds: give seconds": 1e3 * _OFFLOAD,
+            },
+        ),
+        "wire_ratio": Number(
+            4 / 6,
+            unit="",
+            near={
+                "all three moves are in fp8: the reduce_scatter stays in bf16": 0.5,
+                "only one all_gather is counted: stage 3 gathers in forward and in backward": 3 / 4,
+                "one of the two all_gathers stays in bf16: both are in fp8": 5 / 6,
+                "the fraction is upside down": 1.5,
+                "the saved part is given instead of the part that is left": 1 / 3,
+            },
+        ),
+    }
+)

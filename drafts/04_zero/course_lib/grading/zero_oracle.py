@@ -1,0 +1,166 @@
+"""What training with a sharded optimizer must give, move and hold. Verdict side of lab 04 only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.comm.trace import Launch, RankTrace
+from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
+from course_lib.grading.measure import between
+from course_lib.grading.toy_oracle import collectives, events_between
+from course_lib.grading.toys import ToyNet, build_toy, toy_weights, trainable
+from course_lib.grading.zero_toys import SAMPLES, STATES, STEPS, loss_of, make_inner, weights_of
+
+ITEM = 8  # bytes of a float64
+SUMMED = "gradients are summed and not divided: did you average?"
+CLOSED = (
+    "course_lib.parallel",
+    "course_lib.comm.sharding",
+    "course_lib.comm.sharded_bucket",
+    "course_lib.comm.sharded_state",
+    "course_lib.comm.flat_param",
+    "course_lib.comm.fsdp_units",
+    "course_lib.grading.zero_oracle",
+    "torch:zero",
+    "torch:fsdp",
+    "torch:ddp",
+)
+
+
+def zero_case(n: int, seed: int, optimizer: str, microbatches: int = 1, **model: Any) -> Case:
+    """A case of n ranks; `model`: options of ToyNet beside the usual width and depth."""
+    shape = {"width": 24, "depth": 7, **model}
+    more = f", {microbatches} backwards a step" if microbatches > 1 else ""
+    kinds = "".join(f", {kind}" for kind in ("tied", "frozen") if model.get(kind))
+    return Case(
+        world_size=n,
+        seed=seed,
+        params={"model": shape, "optimizer": optimizer, "microbatches": microbatches},
+        label=f"{n} rank{'s' * (n > 1)}, {optimizer}{more}{kinds}",
+    )
+
+
+def zero_inputs(case: Case, rank: int) -> dict[str, Array]:
+    """Rank 0's weights on every rank, and this rank's micro-batches."""
+    arrays = toy_weights(case.params["model"], rng(case, 0))
+    draw = rng(case, rank + 1000)
+    for step in range(STEPS):
+        for micro in range(case.params["microbatches"]):
+            arrays[f"x{step}.{micro}"] = draw.normal(size=(SAMPLES, 5))
+            arrays[f"y{step}.{micro}"] = draw.normal(size=(SAMPLES, 3))
+    return arrays
+
+
+def zero_oracle(case: Case) -> dict[str, Any]:
+    """One process on all ranks' batches, and what known mistakes give."""
+    n = case.world_size
+    shards = [{k: torch.from_numpy(v) for k, v in zero_inputs(case, r).items()} for r in range(n)]
+    right = _train(case, shards, 1 / n)
+    summed = _train(case, shards, 1.0)
+    alone = [_train(case, [shard], 1.0) for shard in shards]
+    last = _train(case, shards, 1 / n, only_last=True)
+    many = case.params["microbatches"] > 1
+    return {
+        name: Want(
+            value,
+            alone=[a[name] for a in alone] if n > 1 else None,
+            near=({SUMMED: summed[name]} if n > 1 else {})
+            | ({"only the last backward of a step counts": last[name]} if many else {}),
+        )
+        for name, value in right.items()
+    }
+
+
+def _train(
+    case: Case, shards: Sequence[Mapping[str, Tensor]], scale: float, *, only_last: bool = False
+) -> dict[str, Array]:
+    """Train one model on the sum over shards of scale * loss."""
+    model = build_toy(case.params["model"], shards[0])
+    optimizer = make_inner(case.params["optimizer"], trainable(model))
+    num: int = case.params["microbatches"]
+    out: dict[str, Array] = {}
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for micro in range(num - 1 if only_last else 0, num):
+            for shard in shards:
+                (scale * loss_of(model, shard, step, micro, num)).backward()
+        optimizer.step()
+        out |= weights_of(model, step)
+    return out
+
+
+# ---- what may move and stay
+
+
+def bytes_part(case: Case, got: list[RankData], *, num_reductions: int) -> Part:
+    """Judge the bytes that collectives move: P elements a reduction and P for the parameters."""
+    n, sizes = case.world_size, _sizes(case)
+    elements = sum(sizes) + n * len(sizes)
+    bound = (num_reductions + 1) * ITEM * elements
+    if n == 1:
+        return Part("bytes", True, "one rank is free to skip them")
+    for rank, data in enumerate(got):
+        start = sum(_moved(call, n) for call in _calls(data.traced, None, "constructed"))
+        if start > ITEM * elements:
+            text = (
+                f"the constructor may move at most {ITEM * elements:,} bytes (each parameter once); rank "
+                f"{rank} moved {start:,}."
+            )
+            return Part("bytes", False, text)
+    counts = [max(sum(_moved(c, n) for c in _calls(data.traced, a, b)) for a, b in _steps()) for data in got]
+    why = "Reduce_scatter brings each rank its part of the gradients, an all_gather the new parameters back; "
+    why += "an all_reduce of gradients counts double, as it sends them twice"
+    return between("bytes", counts, 0, bound, what="bytes moved in a step", why=why)
+
+
+def _steps() -> list[tuple[str, str]]:
+    names = ["constructed", *(f"end {step}" for step in range(STEPS))]
+    return list(pairwise(names))
+
+
+def _calls(trace: RankTrace, start: str | None, end: str) -> list[Launch]:
+    return collectives(events_between(trace, start, end))
+
+
+def _moved(call: Launch, world_size: int) -> int:
+    """Bytes of the whole buffer, as often as a ring sends it."""
+    if call.op.startswith("all_gather"):
+        return call.bytes_ * world_size
+    return {"all_reduce": 2, "recv": 0}.get(call.op, 1) * call.bytes_
+
+
+def memory_part(case: Case, got: list[RankData], *, with_gradients: bool) -> Part:
+    """Judge what lives beyond the model after each step and, with_gradients, at the end of each backward."""
+    sizes = _sizes(case)
+    shard = -(-sum(sizes) // case.world_size)
+    states = STATES[case.params["optimizer"]]
+    bound = ITEM * (states + 2) * (shard + len(sizes)) + 64 * len(sizes)
+    why = (
+        f"{case.params['optimizer']} keeps {states} values a parameter: {states} shards, one for a copy of "
+        "the parameters, one for gradients. What has the size of the model may not stay"
+    )
+    part = _held(got, "end", bound, "after step and zero_grad", why)
+    if not part.ok or not with_gradients:
+        return part
+    why = f"{why}: reduce each gradient in its hook, then set .grad to None and drop the buffer"
+    part_2 = _held(got, "backward", bound + 2 * ITEM * max(sizes), "at the end of backward", why)
+    return part if part_2.ok else part_2
+
+
+def _held(got: list[RankData], mark: str, bound: int, when: str, why: str) -> Part:
+    counts = [
+        max(d.traced.live_bytes_at(f"{mark} {step}") for step in range(STEPS))
+        - d.traced.live_bytes_at("built")
+        for d in got
+    ]
+    what = f"live bytes beyond the model {when}"
+    return between("memory", [max(0, c) for c in counts], 0, bound, what=what, why=why)
+
+
+def _sizes(case: Case) -> list[int]:
+    return [p.numel() for p in trainable(ToyNet(**case.params["model"]))]

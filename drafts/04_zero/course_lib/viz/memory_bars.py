@@ -1,0 +1,49 @@
+"""Memory of each rank as one stacked bar: parameters, gradients, optimizer, activations, other."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from course_lib.viz import style
+
+UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
+
+
+def draw_memory_bars(
+    bars: Mapping[str, Mapping[str, float]], *, formula: Sequence[float] | None = None, title: str = ""
+) -> Figure:
+    """Draw a stacked bar for each entry of `bars`.
+
+    Args:
+        bars: label -> {category of style.MEMORY: bytes}.
+        formula: what each bar should be in bytes, drawn as a line across it.
+        title: over the figure.
+
+    Raises: ValueError for an unknown category, or if `formula` has not one number a bar.
+    """
+    unknown = sorted({name for bar in bars.values() for name in bar} - set(style.MEMORY))
+    if unknown:
+        raise ValueError(f"a category must be one of {list(style.MEMORY)}; got {unknown}. Correct the name.")
+    if formula is not None and len(formula) != len(bars):
+        raise ValueError(
+            f"formula must have a number for each bar; got {len(formula)} for {len(bars)} bars. "
+            "Add or drop some."
+        )
+    highest = max([*(sum(bar.values()) for bar in bars.values()), *(formula or [])], default=0)
+    scale, unit = next(((s, u) for s, u in UNITS if highest >= s), UNITS[-1])
+    with style.course_style():
+        figure = style.new_figure(max(4.0, 1.1 * len(bars) + 2.2), 3.3)
+        ax = figure.subplots()
+        bottom = [0.0] * len(bars)
+        for name, color in style.MEMORY.items():
+            heights = [bar.get(name, 0) / scale for bar in bars.values()]
+            if any(heights):
+                ax.bar(range(len(bars)), heights, 0.6, bottom=bottom, color=color, label=name)
+            bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+        for place, value in enumerate(formula or []):
+            line = (place - 0.38, place + 0.38)
+            ax.plot(line, [value / scale] * 2, color=style.INK, lw=2, label=None if place else "formula")
+        ax.set_xticks(range(len(bars)), labels=list(bars))
+        ax.set(ylabel=f"{unit} a rank", title=title)
+        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure

@@ -1,0 +1,605 @@
+# %% [markdown]
+# # Lab 04: ZeRO, or who holds what
+#
+# | | |
+# |---|---|
+# | **time** | 3 hours, 135 minutes of them for the seven exercises |
+# | **ranks** | 1 to 6, all on this machine's CPU |
+# | **needs** | labs 02 and 03 |
+# | **points** | 25 |
+#
+# Data parallel ranks hold the same parameters, the same gradients after all_reduce, and the same optimizer
+# state: n copies of everything. **ZeRO** keeps each of the three once, cut into n shards, in three stages,
+# and the first two cost no extra bytes on the wire.
+#
+# ## Objectives
+#
+# After this lab you can
+#
+# 1. say where 16 bytes a parameter come from, and what each ZeRO stage leaves of them;
+# 2. flatten, pad and shard any list of tensors, and get them back without a copy;
+# 3. write ZeRO-1 and ZeRO-2 around any element-wise optimizer, and prove them equal to one process;
+# 4. measure that memory fell by what the formula says;
+# 5. move the optimizer to the host, and hide the transfers.
+#
+# **Predict.** A model of 7.5 billion parameters is trained in mixed precision with Adam. (a) How many bytes
+# of parameters, gradients and optimizer state does a GPU hold? (b) And with the optimizer state sharded over
+# 64 GPUs? (c) How many more bytes cross the wire for that?
+#
+# <details><summary>Answers</summary>
+#
+# (a) 16 bytes a parameter: 120 GB, too much for an 80 GB GPU. (b) 31.4 GB. (c) None: an all_reduce *is* a
+# reduce_scatter and an all_gather. ZeRO only puts the update between the two.
+#
+# </details>
+
+# %%
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from course_lib import grading
+from course_lib.comm import trace
+from course_lib.comm.launch import RanksError, run_ranks
+from course_lib.config import ModelConfig
+from course_lib.model.batches import shard_slice, synthetic_batch
+from course_lib.model.transformer import Transformer, cross_entropy
+from course_lib.viz.axes import draw_axes
+from course_lib.viz.memory_bars import draw_memory_bars
+
+# %%
+draw_axes(["batch"])
+
+# %% [markdown]
+# Still the batch is what is split: ZeRO is data parallelism. Only the *storage* is shared out.
+#
+# ## Sixteen bytes a parameter
+#
+# | mixed precision with Adam | bytes a parameter | letter |
+# |---|---|---|
+# | parameters, bf16 | 2 | 2P |
+# | gradients, bf16 | 2 | 2P |
+# | master weights, float32 | 4 | KP |
+# | first moment, float32 | 4 | KP |
+# | second moment, float32 | 4 | KP |
+# | **together** | **16** | 2P + 2P + 12P |
+#
+# Here P is the number of parameters and K = 12. There is a rule of thumb of **8 bytes** too: bf16
+# parameters, gradients and both moments, without master weights, at some risk to convergence. Add
+# activations to either (lab 06).
+#
+# | stage | sharded | bytes a rank | DeepSpeed | torch |
+# |---|---|---|---|---|
+# | 0 | nothing: DDP | 2P + 2P + KP | `"stage": 0` | DDP |
+# | 1 | optimizer state | 2P + 2P + KP/N | `"stage": 1` | ZeroRedundancyOptimizer |
+# | 2 | and gradients | 2P + (2P + KP)/N | `"stage": 2` | FSDP, SHARD_GRAD_OP (nearly) |
+# | 3 | and parameters | (2P + 2P + KP)/N | `"stage": 3` | FSDP, `fully_shard` |
+#
+# The paper calls the stages P_os, P_os+g and P_os+g+p. It assumes that gradients stay in 16 bits; some
+# playbooks add 4 bytes for float32 gradient accumulation.
+
+
+# %% exercise="zero_bytes"
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    """Return the bytes of parameters, gradients and optimizer state that one rank holds.
+
+    Args:
+        num_params: parameters of the model.
+        world_size: ranks that share.
+        stage: 0 (nothing sharded) to 3.
+        optimizer_bytes: K, bytes a parameter beside the 2 of the parameter and the 2 of its gradient.
+    """
+    ### BEGIN SOLUTION
+    parameters = 2 * num_params
+    gradients = 2 * num_params
+    optimizer = optimizer_bytes * num_params
+    if stage >= 1:
+        optimizer /= world_size
+    if stage >= 2:
+        gradients /= world_size
+    if stage >= 3:
+        parameters /= world_size
+    return parameters + gradients + optimizer
+    ### END SOLUTION
+
+
+# %% [markdown]
+# The table of the paper, and the largest model that 8, 64 and 512 GPUs of 80 GB can hold if all memory goes
+# to these states (it never does: activations and buffers need theirs).
+
+# %%
+print("7.5 B on 64 GPUs:", [round(zero_bytes(7.5e9, 64, stage, 12) / 1e9, 1) for stage in range(4)], "GB")
+for num_gpus in (8, 64, 512):
+    largest = [80e9 / zero_bytes(1, num_gpus, stage, 12) / 1e9 for stage in range(4)]
+    print(f"{num_gpus:3} GPUs hold, by stage:", "  ".join(f"{size:7.1f} B" for size in largest))
+
+# %% [markdown]
+# Stages 1 and 2 end at 20 and 40 billion parameters however many GPUs you have. Only stage 3 grows with n.
+#
+# ## The oracle
+#
+# One process, the whole batch, three steps of AdamW. An element-wise optimizer treats each number by itself,
+# so *where* a number is updated makes no difference. (Optimizers that look at whole matrices, such as Muon,
+# need whole tensors: cut at their borders.)
+
+# %%
+CONFIG = ModelConfig(model_dim=96, num_layers=4, ffn_dim=192, vocab_size=512)
+BATCH = synthetic_batch(8, 32, CONFIG.vocab_size)
+adamw = partial(torch.optim.AdamW, lr=1e-3)
+
+
+def train(make, num_steps=3):
+    """Train on this rank's share of BATCH; make(params) is the optimizer."""
+    world_size = dist.get_world_size() if dist.is_initialized() else 1
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    mine = BATCH[shard_slice(len(BATCH), rank, world_size)]
+    model = Transformer(CONFIG, dtype=torch.float64)
+    optimizer = make(list(model.parameters()))
+    for _ in range(num_steps):
+        cross_entropy(model(mine.tokens), mine.targets).backward()
+        trace.mark("before step")
+        optimizer.step()
+        optimizer.zero_grad()
+        trace.mark("after step")
+    return [param.detach() for param in model.parameters()]
+
+
+ORACLE = train(adamw)
+print(f"{sum(p.numel() for p in ORACLE):,} parameters in {len(ORACLE)} tensors")
+
+# %% [markdown]
+# ## Flat shards
+#
+# Tensors have all shapes, and n ranks want equal shares. So lay them end to end in a **flat vector**, pad it
+# with zeros to a multiple of n, and give rank r the r-th range:
+#
+# ```text
+# |---- weight 0 ----|- bias 0 -|------- weight 1 -------|- bias 1 -|0 0|
+# |------- rank 0 -------|------- rank 1 -------|------- rank 2 --------|
+# ```
+#
+# A shard may begin in the middle of a tensor. Nobody minds: an all_gather returns the whole vector, and the
+# **shapes** are all the metadata you need to find the tensors in it again.
+
+
+# %% exercise="flatten_and_shard"
+def flatten_and_shard(tensors, rank, world_size):
+    """Return this rank's shard of the flattened, zero-padded tensors, shape (ceil(P / world_size),).
+
+    tensors: one or more of one dtype, any shapes, P elements together; they stay as they are.
+    """
+    ### BEGIN SOLUTION
+    flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    size = -(-len(flat) // world_size)
+    padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))])
+    return padded[rank * size : (rank + 1) * size].clone()  # a view would keep all of `padded`
+    ### END SOLUTION
+
+
+# %% exercise="unflatten"
+def unflatten(flat, shapes):
+    """Return a list of tensors of these shapes: views of `flat`, which may have padding at its end."""
+    ### BEGIN SOLUTION
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    parts = flat[: sum(sizes)].split(sizes)
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Naive, for real: everyone does everything
+#
+# DDP's optimizer step on 4 ranks: average, then n equal updates on n equal states.
+
+
+# %%
+class Replicated:
+    """What DDP does: average all gradients, keep the whole optimizer on every rank."""
+
+    def __init__(self, params, make_optimizer):
+        self.params, self.inner = params, make_optimizer(params)
+
+    def zero_grad(self):
+        self.inner.zero_grad()
+
+    def step(self):
+        for param in self.params:
+            dist.all_reduce(param.grad)
+            param.grad /= dist.get_world_size()
+        self.inner.step()
+
+
+def run(optimizer_class, num_ranks=4):
+    return run_ranks(train, num_ranks, partial(optimizer_class, make_optimizer=adamw), trace=True)
+
+
+results = {"DDP": run(Replicated)}
+print("equal to the oracle:", [all(map(torch.allclose, got, ORACLE)) for got in results["DDP"]])
+
+# %% [markdown]
+# ## Stage 1
+#
+# Put the update into the middle of the all_reduce:
+#
+# ```text
+# DDP      all_reduce(gradients)                    update P values      n copies of the state
+# ZeRO-1   reduce_scatter(gradients)  update P/n values  all_gather(parameters)   1/n of the state
+# ```
+#
+# A ring all_reduce sends 2(n − 1)/n · S bytes; each of the two halves sends (n − 1)/n · S. **The same sum.**
+#
+# `ZeroOptimizer(params, make_optimizer)` gets the trainable parameters, equal on all ranks at the start, and
+# `make_optimizer(tensors)`, which returns a torch optimizer for a list of tensors: give it your shard only.
+# `backward` leaves this rank's own gradients in `.grad`; `step` averages them over the ranks, updates, and
+# leaves the new parameters on every rank. `zero_grad` forgets gradients. A parameter without gradient counts
+# as zero. The functions you wrote above may be used.
+
+
+# %% exercise="zero_optimizer"
+class ZeroOptimizer:
+    """Average gradients, and step an optimizer on this rank's 1/n of the parameters."""
+
+    def __init__(self, params, make_optimizer):
+        """Keep a copy of this rank's shard, and the inner optimizer of that one tensor."""
+        ### BEGIN SOLUTION
+        self.params = list(params)
+        self.world_size = dist.get_world_size()
+        self.shard = self.flat(self.params).chunk(self.world_size)[dist.get_rank()].clone()
+        self.inner = make_optimizer([self.shard])
+
+    def flat(self, tensors):
+        """Flatten, padded to a multiple of the world size."""
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        return torch.cat([flat, flat.new_zeros(-len(flat) % self.world_size)])
+        ### END SOLUTION
+
+    def zero_grad(self):
+        """Forget the gradients of all parameters."""
+        ### BEGIN SOLUTION
+        for tensor in [*self.params, self.shard]:
+            tensor.grad = None
+        ### END SOLUTION
+
+    @torch.no_grad()
+    def step(self):
+        """Reduce_scatter the gradients, update the shard, all_gather the parameters."""
+        ### BEGIN SOLUTION
+        grads = self.flat([torch.zeros_like(p) if p.grad is None else p.grad for p in self.params])
+        self.shard.grad = torch.empty_like(self.shard)
+        dist.reduce_scatter_tensor(self.shard.grad, grads)
+        self.shard.grad /= self.world_size
+        self.inner.step()
+        self.shard.grad = None
+        full = grads  # its memory is free for the parameters
+        dist.all_gather_into_tensor(full, self.shard)
+        offset = 0
+        for param in self.params:
+            param.copy_(full[offset : offset + param.numel()].view_as(param))
+            offset += param.numel()
+        ### END SOLUTION
+
+
+# %% [markdown]
+# ## Stage 2
+#
+# Stage 1 waits for `step` with all gradients in memory. Stage 2 reduces each gradient **when it is ready, in
+# backward**, keeps its own n-th, and frees the rest. So full gradients never exist all at once.
+#
+# Same interface. Two things to get right: several backwards before a step must add up; and after a
+# gradient has been reduced, `param.grad` must go. (Real implementations fill buckets, as in lab 03, and
+# reduce them asynchronously. One parameter at a time is enough here.)
+
+
+# %% exercise="zero2_optimizer"
+class Zero2Optimizer:
+    """Reduce each gradient to shards during backward, and step on this rank's 1/n of every parameter."""
+
+    def __init__(self, params, make_optimizer):
+        """Shard every parameter by itself; reduce its gradient in a hook."""
+        ### BEGIN SOLUTION
+        self.params = list(params)
+        self.world_size, rank = dist.get_world_size(), dist.get_rank()
+        self.shards = {p: self.flat(p).chunk(self.world_size)[rank].clone() for p in self.params}
+        self.inner = make_optimizer(list(self.shards.values()))
+        for param in self.params:
+            param.register_post_accumulate_grad_hook(self.on_gradient)
+
+    def flat(self, tensor):
+        """Flatten, padded to a multiple of the world size."""
+        flat = tensor.detach().reshape(-1)
+        return torch.cat([flat, flat.new_zeros(-len(flat) % self.world_size)])
+
+    def on_gradient(self, param):
+        """Average one gradient over the ranks, keep this rank's part, free the whole."""
+        shard = self.shards[param]
+        mine = torch.empty_like(shard)
+        dist.reduce_scatter_tensor(mine, self.flat(param.grad))
+        mine /= self.world_size
+        shard.grad = mine if shard.grad is None else shard.grad + mine
+        param.grad = None
+        ### END SOLUTION
+
+    def zero_grad(self):
+        """Forget the gradients."""
+        ### BEGIN SOLUTION
+        for shard in self.shards.values():
+            shard.grad = None
+        ### END SOLUTION
+
+    @torch.no_grad()
+    def step(self):
+        """Update the shards, all_gather the parameters."""
+        ### BEGIN SOLUTION
+        self.inner.step()
+        for param, shard in self.shards.items():
+            full = shard.new_empty(self.world_size * len(shard))
+            dist.all_gather_into_tensor(full, shard)
+            param.copy_(full[: param.numel()].view_as(param))
+        ### END SOLUTION
+
+
+# %% [markdown]
+# ## Verify
+#
+# The transformer on four real ranks, three steps, every parameter on every rank against the oracle.
+
+# %%
+results |= {"ZeRO-1": run(ZeroOptimizer), "ZeRO-2": run(Zero2Optimizer)}
+for name, found in results.items():
+    worst = max(float((g - o).abs().max()) for got in found for g, o in zip(got, ORACLE, strict=True))
+    print(f"{name:7} differs from the oracle by at most {worst:.0e}")
+
+# %% [markdown]
+# ## Measure
+#
+# What lives on rank 0 when backward has ended, just before the step, from the trace. **Predict** the three
+# bars before you run the cell: everything is float64 here, so parameters and gradients have 8 bytes and Adam
+# K = 16; n = 4.
+#
+# <details><summary>Answer</summary>
+#
+# In units of 8P: DDP 1 + 1 + 2 = 4; stage 1: 1 + 1 + 2/4 = 2.5; stage 2: 1 + (1 + 2)/4 = 1.75. Ours
+# also keep a copy of the shard, 1/4 more (in mixed precision these are the master weights, counted in K).
+# The trace books tensors that only we know as `other`: the shards and their gradients.
+#
+# </details>
+
+
+# %%
+def bar(found):
+    rank = found.trace[0]
+    names = ("parameters", "gradients", "optimizer", "activations", "other")
+    return {name: rank.live_bytes_at("before step", name) for name in names}
+
+
+P = 8 * sum(p.numel() for p in ORACLE)
+want = [P * 4, P * (2 + 3 / 4), P * (1 + 4 / 4)]
+draw_memory_bars(
+    {name: bar(found) for name, found in results.items()},
+    formula=want,
+    title="Measured before a step, 4 ranks; the formula with a shard of master weights",
+)
+
+# %% [markdown]
+# And the same picture for the paper's example, in mixed precision, from the formula:
+
+# %%
+paper = {}
+for stage, name in enumerate(["DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3"]):
+    share = [64 if stage >= first else 1 for first in (3, 2, 1)]
+    values = [7.5e9 * size / n for size, n in zip((2, 2, 12), share, strict=True)]
+    paper[name] = dict(zip(("parameters", "gradients", "optimizer"), values, strict=True))
+draw_memory_bars(
+    paper,
+    formula=[zero_bytes(7.5e9, 64, stage, 12) for stage in range(4)],
+    title="7.5 B parameters on 64 GPUs",
+)
+
+# %% [markdown]
+# Bytes handed to collectives in a step (an all_gather is handed the shard and returns n times as much):
+
+# %%
+for name, found in results.items():
+    rank = found.trace[0]
+    counts = {op: len(rank.collectives(op)) // 3 for op in sorted({c.op for c in rank.collectives()})}
+    print(f"{name:7} {counts}, {rank.comm_bytes() // 3:,} bytes in")
+
+# %% [markdown]
+# ## Break it
+#
+# A shard that forgets to come home. Each rank's own part of the model is right, and the rest as it was at
+# the start: the loss still falls, a little slower.
+
+
+# %%
+class ForgetfulZero(Replicated):
+    """Updates its share of each parameter, and never gathers the others'."""
+
+    def __init__(self, params, make_optimizer):
+        n, rank = dist.get_world_size(), dist.get_rank()
+        views = [param.detach().view(-1).tensor_split(n)[rank] for param in params]
+        super().__init__(params, make_optimizer)
+        self.inner, self.views = make_optimizer(views), views
+
+    def zero_grad(self):
+        for param in self.params:
+            param.grad = None
+
+    def step(self):
+        n, rank = dist.get_world_size(), dist.get_rank()
+        for param, view in zip(self.params, self.views, strict=True):
+            dist.all_reduce(param.grad)
+            view.grad = param.grad.view(-1).tensor_split(n)[rank] / n
+        self.inner.step()
+
+
+_ = grading.check("zero_optimizer", ForgetfulZero)
+
+# %% [markdown]
+# And a skipped collective, on a real cluster a hang. Rank 2 saw no change in its shard and saves itself the
+# all_gather:
+
+
+# %%
+class SkippingZero(Replicated):
+    def step(self):
+        super().step()
+        if dist.get_rank() != 2:
+            shard = self.params[0].detach().reshape(-1)[:8].clone()
+            dist.all_gather_into_tensor(shard.new_empty(8 * dist.get_world_size()), shard)
+
+
+try:
+    run_ranks(train, 3, partial(SkippingZero, make_optimizer=adamw), quiet=True)
+except RanksError as error:
+    print(error)
+
+# %% [markdown]
+# ## Offload: the host has memory too
+#
+# A server has 1 to 2 TB of host memory beside 640 GB on its GPUs. **ZeRO-Offload** keeps optimizer state and
+# master weights there, and updates *there*: otherwise 12 bytes a parameter would cross PCIe each way. A step
+# sends gradients down (2 bytes each) and parameters up (2). The same idea for parameters, fetched when a
+# layer needs them, and for NVMe, is ZeRO-Infinity.
+#
+# ```text
+# down   | grad 0 | grad 1 | grad 2 | grad 3 |
+# host            | update 0 | update 1 | update 2 | update 3 |
+# up                         | param 0 | param 1  | param 2  | param 3 |
+# ```
+#
+# The check hands you a `store`, a host with an account of every transfer:
+#
+# - `store.state[i]`: host tensors of parameter i: `"weight"` (master), `"exp_avg"`, `"exp_avg_sq"`;
+# - `store.down(device_tensor)` begins a transfer; its `.wait()` returns a new host tensor. **Before `wait`
+#   nothing has arrived.** `store.up(host_tensor, device_tensor)` fills the device tensor by its `.wait()`;
+# - `update(store.state[i], host_gradient)` is one Adam update on the host, in place.
+
+
+# %% exercise="offload_step"
+def offload_step(params, store, update):
+    """Update all parameters on the host: gradients go down, new parameters come up.
+
+    params: device parameters with `.grad`; parameter i belongs to store.state[i].
+    """
+    ### BEGIN SOLUTION
+    coming, sent = store.down(params[0].grad), []
+    for i, (param, state) in enumerate(zip(params, store.state, strict=True)):
+        arriving = coming
+        if i + 1 < len(params):
+            coming = store.down(params[i + 1].grad)
+        update(state, arriving.wait())
+        sent.append(store.up(state["weight"], param))
+    for transfer in sent:
+        transfer.wait()
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## ZeRO in numbers
+#
+# Mixed precision with Adam (16 bytes a parameter) and GPUs of 80 GB = 80 · 10⁹ bytes. SI units.
+#
+# 1. **`state_bytes`**: Llama 3 8B has 8,030,261,248 parameters. Bytes of parameters, gradients and optimizer
+#    state on one GPU without ZeRO?
+# 2. **`largest_8`**: the largest model, in parameters, whose states fit each of 8 GPUs with **stage 1**?
+# 3. **`largest_rule`**: and with **stage 3** on 8 GPUs, if half of the memory is left to activations?
+# 4. **`offload_s`**: the 8B model on 8 GPUs with stage 2 and offload. Each GPU moves its eighth of the bf16
+#    gradients down, and its eighth of the bf16 parameters up *at the same time*, over its own PCIe 4.0 x16
+#    with 32 GB/s each way. How many seconds?
+# 5. **`wire_ratio`**: stage 3 moves parameters twice (all_gathers in forward and in backward) and gradients
+#    once, all in bf16. With **fp8** on the wire for both all_gathers only, which fraction of the bytes is
+#    left?
+
+
+# %% exercise="numbers_04"
+def numbers_04() -> dict[str, float]:
+    """Return the five numbers: state_bytes, largest_8, largest_rule, offload_s, wire_ratio."""
+    ### BEGIN SOLUTION
+    num_params = 8_030_261_248
+    return {
+        "state_bytes": 16 * num_params,
+        "largest_8": 80e9 / (2 + 2 + 12 / 8),
+        "largest_rule": 8 * 40e9 / 16,
+        "offload_s": 2 * num_params / 8 / 32e9,
+        "wire_ratio": (1 + 1 + 2) / (2 + 2 + 2),
+    }
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Takeaways
+#
+# - 16 bytes a parameter: 2 + 2 + 12. The optimizer is three quarters, so it is sharded first.
+# - Stages 1 and 2 move what DDP moves: all_reduce = reduce_scatter + all_gather.
+# - Stages 1 and 2 have floors of 4P and 2P bytes; only stage 3 has none, for 1.5 times the bytes.
+# - Flat, padded, equal shards make it two collectives. Shapes are the metadata; views bring tensors back.
+# - A view keeps the whole storage alive: most "ZeRO saved nothing" bugs are a forgotten view.
+# - Offload trades device memory for PCIe: 2 bytes a parameter each way, if the update runs on the host.
+#
+# **What production code does**
+#
+# - **DeepSpeed** (`deepspeed/runtime/zero/stage_1_and_2.py`): both stages in one optimizer: flat groups,
+#   buckets reduced in hooks; `ops/adam/cpu_adam.py` is the vectorised host Adam.
+# - **Megatron-Core** (`megatron/core/optimizer/distrib_optimizer.py`): stage 1 on a contiguous gradient
+#   buffer, parameters gathered bucket by bucket, overlapped with the next forward.
+# - **torchtitan** (`torchtitan/models/llama3/infra/parallelize.py`): no ZeRO-1 or 2; `fully_shard`, where
+#   `reshard_after_forward=False` gives something like stage 2.
+# - **PyTorch** (`torch/distributed/optim/zero_redundancy_optimizer.py`): whole parameters are given to ranks
+#   greedily, and broadcast after the step.
+#
+# ## Questions people ask
+#
+# <details><summary>Is ZeRO model parallelism?</summary>
+#
+# No. Every rank computes the whole model on its part of the batch. Storage is shared, computation is not.
+# In model parallelism a rank never computes with the others' weights.
+#
+# </details>
+# <details><summary>Why not always stage 3?</summary>
+#
+# It gathers parameters in forward and backward: 3 moves of P instead of 2, and on the path of computation.
+# With a fast interconnect that hides (lab 05); otherwise use the lowest stage that fits.
+#
+# </details>
+# <details><summary>Does stage 2 work with gradient accumulation?</summary>
+#
+# Yes, but it must reduce in *every* backward, or keep full gradients and lose its point. Stage 1 reduces once
+# a step. So with many micro-batches stage 1 may be faster; with pipelines it usually is.
+#
+# </details>
+# <details><summary>Clipping by the global norm?</summary>
+#
+# Each rank squares its shard, one all_reduce of one number adds them up. Forget it, and every rank clips by
+# its own norm: the replicas stay equal, and all are wrong.
+#
+# </details>
+# <details><summary>And checkpoints?</summary>
+#
+# Each rank has a part of the state. Save the parts with their offsets; any world size can read them.
+#
+# </details>
+#
+# ## Reflect
+#
+# 1. *Your 13B model does not fit 8 GPUs of 80 GB with DDP. Which stage, and why not the next?* (Good: states
+#    are 208 GB, stage 1 72 GB, stage 2 49 GB a rank, so stage 2. Better: with the activations at your
+#    batch, and what stage 3 would cost on your link.)
+# 2. *ZeRO-1 runs, and memory has not fallen. Name three causes, and what the trace would show for each.*
+#    (Good: the inner optimizer got whole parameters; a view keeps the flat vector; gradients in a persistent
+#    flat buffer. Better: with the category and size of each in the memory bars.)
+#
+# ## Words
+#
+# **ZeRO**: Zero Redundancy Optimizer. **Shard**: one rank's equal part of a flat vector. **Master weights**:
+# the float32 parameters that the optimizer updates. **K**: bytes of optimizer a parameter. **Offload**: keep
+# and update on the host. **Element-wise**: an optimizer that treats each number by itself.
+#
+# ## References
+#
+# - Rajbhandari et al. 2020, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*,
+#   arXiv:1910.02054
+# - Ren et al. 2021, *ZeRO-Offload*, arXiv:2101.06840
+# - Rajbhandari et al. 2021, *ZeRO-Infinity*, arXiv:2104.07857
+# - Wang et al. 2023, *ZeRO++* (low precision on the wire), arXiv:2306.10209

@@ -1,0 +1,107 @@
+# Answers to flatten_and_shard.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+
+def padded(tensors, world_size):
+    flat = torch.cat([t.detach().flatten() for t in tensors])
+    return torch.nn.functional.pad(flat, (0, -len(flat) % world_size))
+
+
+# %% right: pad and chunk
+def flatten_and_shard(tensors, rank, world_size):
+    return padded(tensors, world_size).view(world_size, -1)[rank].clone()
+
+
+# %% right: only what belongs here is copied
+def flatten_and_shard(tensors, rank, world_size):
+    size = -(-sum(t.numel() for t in tensors) // world_size)
+    shard = torch.zeros(size, dtype=tensors[0].dtype)
+    start, offset = rank * size, 0
+    for tensor in tensors:
+        first, last = max(start, offset), min(start + size, offset + tensor.numel())
+        if first < last:
+            shard[first - start : last - start] = tensor.reshape(-1)[first - offset : last - offset]
+        offset += tensor.numel()
+    return shard
+
+
+# %% wrong values: does nothing
+# says: must return a value
+def flatten_and_shard(tensors, rank, world_size):
+    return None
+
+
+# %% wrong values: no padding
+# says: must have shape
+def flatten_and_shard(tensors, rank, world_size):
+    return torch.cat([t.flatten() for t in tensors]).tensor_split(world_size)[rank].clone()
+
+
+# %% wrong values: right at world size 2 only
+# says: must have shape
+def flatten_and_shard(tensors, rank, world_size):
+    return padded(tensors, 2).view(2, -1)[rank % 2].clone()
+
+
+# %% wrong values: right on rank 0 only
+# says: right on rank 0 only
+def flatten_and_shard(tensors, rank, world_size):
+    return padded(tensors, world_size).view(world_size, -1)[0].clone()
+
+
+# %% wrong values: every n-th element
+# says: a shard is one range
+def flatten_and_shard(tensors, rank, world_size):
+    return padded(tensors, world_size)[rank::world_size].clone()
+
+
+# %% wrong values: each tensor padded by itself
+# says: must have shape
+def flatten_and_shard(tensors, rank, world_size):
+    return torch.cat([padded([t], world_size).view(world_size, -1)[rank] for t in tensors])
+
+
+# %% wrong values: padding repeats the last element
+# says: must equal
+def flatten_and_shard(tensors, rank, world_size):
+    flat = torch.cat([t.flatten() for t in tensors])
+    flat = torch.cat([flat, flat[-1:].repeat(-len(flat) % world_size)])
+    return flat.view(world_size, -1)[rank].clone()
+
+
+# %% wrong values: zeroes what it has copied
+# says: must
+def flatten_and_shard(tensors, rank, world_size):
+    shard = padded(tensors, world_size).view(world_size, -1)[rank].clone()
+    for tensor in tensors:
+        tensor.zero_()
+    return shard
+
+
+# %% wrong values: one rank waits for a collective
+# says: rank
+def flatten_and_shard(tensors, rank, world_size):
+    if rank != 1:
+        dist.all_reduce(torch.ones(1))
+    return padded(tensors, world_size).view(world_size, -1)[rank].clone()
+
+
+# %% wrong memory: a view of the flat vector
+# says: keeps its whole storage alive
+def flatten_and_shard(tensors, rank, world_size):
+    return padded(tensors, world_size).view(world_size, -1)[rank]
+
+
+# %% wrong values: the library's layout
+# says: closed here
+import course_lib.comm.sharding as helper
+
+
+def flatten_and_shard(tensors, rank, world_size):
+    layout = helper.FlatLayout.of(tensors, world_size)
+    flat = torch.empty(layout.padded_numel, dtype=tensors[0].dtype)
+    layout.flatten_(flat, tensors)
+    return flat[slice(*layout.shard_range(rank))].clone()

@@ -1,0 +1,76 @@
+# Answers to numbers_04: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+RIGHT = {
+    "state_bytes": 128.5e9,
+    "largest_8": 14.55e9,
+    "largest_rule": 20e9,
+    "offload_s": 0.0627,
+    "wire_ratio": 0.667,
+}
+
+
+# %% right: rounded by hand
+def numbers_04():
+    return dict(RIGHT)
+
+
+# %% right: step by step
+def numbers_04():
+    size = 8_030_261_248
+    memory = 80 * 10**9
+    return {
+        "state_bytes": (2 + 2 + 4 + 4 + 4) * size,
+        "largest_8": memory / 5.5,
+        "largest_rule": memory / 2 / (16 / 8),
+        "offload_s": size * 2 / 8 / 32e9,
+        "wire_ratio": 2 / 3,
+    }
+
+
+# %% wrong state_bytes, largest_8, largest_rule, offload_s, wire_ratio: a list
+# says: must return a dict
+def numbers_04():
+    return list(RIGHT.values())
+
+
+# %% wrong state_bytes: no optimizer
+# says: Adam needs 12 bytes more
+def numbers_04():
+    return RIGHT | {"state_bytes": 4 * 8_030_261_248}
+
+
+# %% wrong largest_8: stage 3
+# says: that is stage 3
+def numbers_04():
+    return RIGHT | {"largest_8": 40e9}
+
+
+# %% wrong largest_8: stage 2
+# says: that is stage 2
+def numbers_04():
+    return RIGHT | {"largest_8": 80e9 / 3.75}
+
+
+# %% wrong largest_rule: activations forgotten
+# says: activations are forgotten
+def numbers_04():
+    return RIGHT | {"largest_rule": 40e9}
+
+
+# %% wrong offload_s: both ways added
+# says: both ways are added
+def numbers_04():
+    return RIGHT | {"offload_s": 0.1255}
+
+
+# %% wrong wire_ratio: everything in fp8
+# says: the reduce_scatter stays in bf16
+def numbers_04():
+    return RIGHT | {"wire_ratio": 0.5}
+
+
+# %% wrong offload_s, wire_ratio: not numbers
+# says: must be a number
+def numbers_04():
+    return RIGHT | {"offload_s": None, "wire_ratio": "2/3"}

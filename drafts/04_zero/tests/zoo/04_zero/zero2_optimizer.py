@@ -1,0 +1,209 @@
+# Answers to zero2_optimizer. `_Base` is a whole right answer in parts; the others change one of them.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+
+class _Base:
+    """A right answer: each parameter sharded by itself, its gradient reduced in a hook."""
+
+    def __init__(self, params, make_optimizer):
+        self.params = list(params)
+        self.n, self.rank = dist.get_world_size(), dist.get_rank()
+        self.shards = [self.pad(p)[self.rank].clone() for p in self.params]
+        self.inner = make_optimizer(self.shards)
+        for param, shard in zip(self.params, self.shards):
+            param.register_post_accumulate_grad_hook(lambda p, s=shard: self.on_gradient(p, s))
+
+    def pad(self, tensor):
+        flat = tensor.detach().flatten()
+        return torch.nn.functional.pad(flat, (0, -len(flat) % self.n)).view(self.n, -1)
+
+    def zero_grad(self):
+        for shard in self.shards:
+            shard.grad = None
+
+    @torch.no_grad()
+    def on_gradient(self, param, shard):
+        self.keep(shard, self.reduce(param, shard))
+        param.grad = None
+
+    def reduce(self, param, shard):
+        out = torch.empty_like(shard)
+        dist.reduce_scatter_tensor(out, self.pad(param.grad).flatten())
+        return out / self.n
+
+    def keep(self, shard, grad):
+        shard.grad = grad if shard.grad is None else shard.grad + grad
+
+    @torch.no_grad()
+    def step(self):
+        self.inner.step()
+        for param, shard in zip(self.params, self.shards):
+            self.gather(param, shard)
+
+    def gather(self, param, shard):
+        full = shard.new_empty(self.n * len(shard))
+        dist.all_gather_into_tensor(full, shard)
+        param.copy_(full[: param.numel()].view_as(param))
+
+
+# %% right: lists on the wire, pre-divided, gradient buffers that stay
+class ZeroTwo(_Base):
+    def reduce(self, param, shard):
+        out = torch.zeros_like(shard)
+        dist.reduce_scatter(out, list((self.pad(param.grad) / self.n).unbind()))
+        return out
+
+
+class Zero2Optimizer(ZeroTwo):
+    def zero_grad(self):
+        for shard in self.shards:
+            if shard.grad is not None:
+                shard.grad.zero_()
+
+
+# %% right: one transfer in flight, waited for by the next hook
+class Zero2Optimizer(_Base):
+    flight = None
+
+    def on_gradient(self, param, shard):
+        self.land()
+        out, flat = torch.empty_like(shard), self.pad(param.grad).flatten()
+        self.flight = (dist.reduce_scatter_tensor(out, flat, async_op=True), out, flat, shard)
+        param.grad = None
+
+    def land(self):
+        if self.flight:
+            work, out, _, shard = self.flight
+            work.wait()
+            self.keep(shard, out / self.n)
+            self.flight = None
+
+    def step(self):
+        self.land()
+        super().step()
+
+
+# %% wrong values: does nothing
+# says: must equal
+class Zero2Optimizer(_Base):
+    def on_gradient(self, param, shard):
+        return
+
+    def step(self):
+        return
+
+
+# %% wrong values: sums instead of averaging
+# says: did you average?
+class Zero2Optimizer(_Base):
+    def reduce(self, param, shard):
+        return super().reduce(param, shard) * self.n
+
+
+# %% wrong values: a second backward overwrites the first
+# says: only the last backward
+class Zero2Optimizer(_Base):
+    def keep(self, shard, grad):
+        shard.grad = grad
+
+
+# %% wrong values: never gathers
+# says: must equal
+class Zero2Optimizer(_Base):
+    def gather(self, param, shard):
+        full = self.pad(param).clone()
+        full[self.rank] = shard
+        param.copy_(full.flatten()[: param.numel()].view_as(param))
+
+
+# %% wrong values: right on rank 0 only
+# says: right on rank 0 only
+class Zero2Optimizer(_Base):
+    def gather(self, param, shard):
+        before = param.clone()
+        super().gather(param, shard)
+        if self.rank:
+            param.copy_(before)
+
+
+# %% wrong values: right at world size 2 only
+# says: 3 ranks
+class Zero2Optimizer(_Base):
+    def reduce(self, param, shard):
+        return super().reduce(param, shard) * self.n / min(self.n, 2)
+
+
+# %% wrong values: reads the buffer before the data arrived
+# says: must equal
+class Zero2Optimizer(_Base):
+    def reduce(self, param, shard):
+        out = torch.zeros_like(shard)
+        work = dist.reduce_scatter_tensor(out, self.pad(param.grad).flatten(), async_op=True)
+        early = shard * 0
+        work.wait()
+        return early
+
+
+# %% wrong values: one rank skips the gradient of a scalar
+# says: reduce_scatter
+class Zero2Optimizer(_Base):
+    def reduce(self, param, shard):
+        skips = self.rank == 1 and param.dim() == 0
+        return torch.zeros_like(shard) if skips else super().reduce(param, shard)
+
+
+# %% wrong bytes: an all_reduce of which a part is kept
+# says: counts double
+class Zero2Optimizer(_Base):
+    def reduce(self, param, shard):
+        flat = self.pad(param.grad).clone()
+        dist.all_reduce(flat)
+        return flat[self.rank] / self.n
+
+
+# %% wrong memory: stage 1, gradients wait for the step
+# says: at the end of backward
+class Zero2Optimizer(_Base):
+    def on_gradient(self, param, shard):
+        return
+
+    def step(self):
+        for param, shard in zip(self.params, self.shards):
+            super().on_gradient(param, shard)
+        super().step()
+
+
+# %% wrong memory: reduces in the hook and keeps the full gradients
+# says: at the end of backward
+class Zero2Optimizer(_Base):
+    def on_gradient(self, param, shard):
+        grad = param.grad
+        super().on_gradient(param, shard)
+        self.full = [*getattr(self, "full", []), grad]
+
+    def zero_grad(self):
+        super().zero_grad()
+        self.full = []
+
+
+# %% wrong values: the library's own
+# says: closed here
+from course_lib.parallel.zero import ZeroOptimizer as Helper
+
+
+class Zero2Optimizer(Helper):
+    def __init__(self, params, make_optimizer):
+        super().__init__(params, torch.optim.SGD, stage=2, lr=0.1)
+
+
+# %% wrong values: not written
+# says: not written yet
+class Zero2Optimizer:
+    def __init__(self, params, make_optimizer): ...
+
+    def zero_grad(self): ...
+
+    def step(self): ...

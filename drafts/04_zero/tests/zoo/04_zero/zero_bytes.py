@@ -1,0 +1,71 @@
+# Answers to zero_bytes.
+
+
+# %% right: a list of lines and the first stage that divides each
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    bill = [(2, 3), (2, 2), (optimizer_bytes, 1)]
+    return sum(num_params * size / (world_size if stage >= first else 1) for size, first in bill)
+
+
+# %% right: one formula a stage
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    k, n = optimizer_bytes, world_size
+    per_param = {0: 4 + k, 1: 4 + k / n, 2: 2 + (2 + k) / n, 3: (4 + k) / n}
+    return per_param[stage] * num_params
+
+
+# %% wrong stage_1, stage_2, stage_3: nothing is divided
+# says: nothing is divided
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    return num_params * (4 + optimizer_bytes)
+
+
+# %% wrong stage_0, stage_1, stage_2: everything is divided at every stage
+# says: everything is divided
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    return num_params * (4 + optimizer_bytes) / world_size
+
+
+# %% wrong stage_0, stage_1, stage_2, stage_3: parameters and gradients in float32
+# says: mixed precision keeps them in 2
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    n, k = world_size, optimizer_bytes
+    share = [n if stage >= first else 1 for first in (3, 2, 1)]
+    return num_params * (4 / share[0] + 4 / share[1] + k / share[2])
+
+
+# %% wrong stage_0, stage_1, stage_2, stage_3: in GB
+# says: in GB
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    n, k = world_size, optimizer_bytes
+    share = [n if stage >= first else 1 for first in (3, 2, 1)]
+    return num_params * (2 / share[0] + 2 / share[1] + k / share[2]) / 1e9
+
+
+# %% wrong stage_0, stage_1, stage_2, stage_3: optimizer_bytes is not read
+# says: 12 taken
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    n = world_size
+    share = [n if stage >= first else 1 for first in (3, 2, 1)]
+    return num_params * (2 / share[0] + 2 / share[1] + 12 / share[2])
+
+
+# %% wrong stage_3: stage 3 is that of stage 2
+# says: one stage less
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    rest = (2 + optimizer_bytes) / world_size
+    per_param = [4 + optimizer_bytes, 4 + optimizer_bytes / world_size, 2 + rest, 2 + rest]
+    return num_params * per_param[stage]
+
+
+# %% wrong stage_2: gradients are forgotten once they are sharded
+# says: gradients are left out
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    n, k = world_size, optimizer_bytes
+    return num_params * [4 + k, 4 + k / n, 2 + k / n, (4 + k) / n][stage]
+
+
+# %% wrong stage_0, stage_1, stage_2, stage_3: a text
+# says: must be a number
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    return "120 GB"

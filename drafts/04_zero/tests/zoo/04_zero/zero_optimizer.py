@@ -1,0 +1,240 @@
+# Answers to zero_optimizer. `_Base` is a whole right answer in parts; the others change one of them.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+
+class _Base:
+    """A right answer: one flat shard, made anew from the parameters at each step."""
+
+    def __init__(self, params, make_optimizer):
+        self.params = list(params)
+        self.n, self.rank = dist.get_world_size(), dist.get_rank()
+        self.shard = self.mine(self.flat(self.params))
+        self.inner = make_optimizer([self.shard])
+
+    def flat(self, tensors):
+        flat = torch.cat([t.detach().flatten() for t in tensors])
+        return torch.nn.functional.pad(flat, (0, -len(flat) % self.n))
+
+    def mine(self, flat):
+        return flat.view(self.n, -1)[self.rank].clone()
+
+    def zero_grad(self):
+        for param in self.params:
+            param.grad = None
+
+    def reduce(self, flat):
+        out = torch.empty_like(self.shard)
+        dist.reduce_scatter_tensor(out, flat)
+        return out / self.n
+
+    def gather(self):
+        full = torch.empty(self.n * len(self.shard), dtype=self.shard.dtype)
+        dist.all_gather_into_tensor(full, self.shard)
+        return full
+
+    @torch.no_grad()
+    def step(self):
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        self.shard.grad = self.reduce(self.flat(grads))
+        self.inner.step()
+        self.shard.grad = None
+        self.write(self.gather())
+
+    def write(self, full):
+        pieces = full[: sum(p.numel() for p in self.params)].split([p.numel() for p in self.params])
+        for param, piece in zip(self.params, pieces):
+            param.copy_(piece.view_as(param))
+
+
+# %% right: parameters are views of one flat vector, lists of tensors on the wire
+class ZeroOptimizer(_Base):
+    @torch.no_grad()
+    def __init__(self, params, make_optimizer):
+        self.params = list(params)
+        self.n, self.rank = dist.get_world_size(), dist.get_rank()
+        self.full = self.flat(self.params)
+        offset = 0
+        for param in self.params:
+            param.data = self.full[offset : offset + param.numel()].view_as(param)
+            offset += param.numel()
+        self.shard = self.full.view(self.n, -1)[self.rank]
+        self.inner = make_optimizer([self.shard])
+
+    def reduce(self, flat):
+        out = torch.empty_like(self.shard)
+        dist.reduce_scatter(out, list(flat.view(self.n, -1)), op=dist.ReduceOp.SUM)
+        return out.div_(self.n)
+
+    def gather(self):
+        rows = list(torch.empty_like(self.full).view(self.n, -1))
+        dist.all_gather(rows, self.shard.clone())
+        return torch.cat(rows)
+
+
+# %% right: each parameter sharded by itself
+class ZeroOptimizer:
+    def __init__(self, params, make_optimizer):
+        self.params, self.n = list(params), dist.get_world_size()
+        self.shards = [self.pad(p)[dist.get_rank()].clone() for p in self.params]
+        self.inner = make_optimizer(self.shards)
+
+    def pad(self, tensor):
+        flat = tensor.detach().flatten()
+        return torch.nn.functional.pad(flat, (0, -len(flat) % self.n)).view(self.n, -1)
+
+    def zero_grad(self):
+        for tensor in self.params + self.shards:
+            tensor.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        for param, shard in zip(self.params, self.shards):
+            if param.grad is not None:
+                shard.grad = torch.empty_like(shard)
+                dist.reduce_scatter_tensor(shard.grad, self.pad(param.grad / self.n).flatten())
+        self.inner.step()
+        for param, shard in zip(self.params, self.shards):
+            full = shard.new_empty(self.n * len(shard))
+            dist.all_gather_into_tensor(full, shard)
+            param.copy_(full[: param.numel()].view_as(param))
+
+
+# %% wrong values: does nothing
+# says: must equal
+class ZeroOptimizer(_Base):
+    def step(self):
+        return
+
+
+# %% wrong values: sums instead of averaging
+# says: did you average?
+class ZeroOptimizer(_Base):
+    def reduce(self, flat):
+        return super().reduce(flat) * self.n
+
+
+# %% wrong values: nothing is communicated
+# says: nothing was communicated
+class ZeroOptimizer(_Base):
+    def __init__(self, params, make_optimizer):
+        super().__init__(params, make_optimizer)
+        self.inner = make_optimizer(self.params)
+
+    def step(self):
+        self.inner.step()
+
+
+# %% wrong values: never gathers
+# says: must equal
+class ZeroOptimizer(_Base):
+    def gather(self):
+        full = self.flat(self.params)
+        full.view(self.n, -1)[self.rank] = self.shard
+        return full
+
+
+# %% wrong values: right on rank 0 only
+# says: right on rank 0 only
+class ZeroOptimizer(_Base):
+    def write(self, full):
+        if self.rank == 0:
+            super().write(full)
+
+
+# %% wrong values: right at world size 2 only
+# says: 3 ranks
+class ZeroOptimizer(_Base):
+    def reduce(self, flat):
+        return super().reduce(flat) * self.n / min(self.n, 2)
+
+
+# %% wrong values: zero_grad does not forget
+# says: must equal
+class ZeroOptimizer(_Base):
+    def zero_grad(self):
+        return
+
+
+# %% wrong values: one rank skips its all_gather
+# says: all_gather
+class ZeroOptimizer(_Base):
+    def gather(self):
+        return super().gather() if self.rank != 1 else self.flat(self.params)
+
+
+# %% wrong bytes: an all_reduce of which a part is kept
+# says: counts double
+class ZeroOptimizer(_Base):
+    def reduce(self, flat):
+        dist.all_reduce(flat)
+        return self.mine(flat) / self.n
+
+
+# %% wrong memory: every rank keeps the whole optimizer
+# says: beyond the model
+class ZeroOptimizer(_Base):
+    def __init__(self, params, make_optimizer):
+        self.params = list(params)
+        self.n, self.rank = dist.get_world_size(), dist.get_rank()
+        self.full = self.flat(self.params)
+        self.shard = self.mine(self.full)
+        self.inner = make_optimizer([self.full])
+
+    @torch.no_grad()
+    def step(self):
+        grads = self.reduce(self.flat([p.grad for p in self.params]))
+        self.full.grad = torch.empty_like(self.full)
+        dist.all_gather_into_tensor(self.full.grad, grads)
+        self.inner.step()
+        self.full.grad = None
+        self.write(self.full)
+
+
+# %% wrong memory: the shard is a view that keeps the flat vector
+# says: beyond the model
+class ZeroOptimizer(_Base):
+    def mine(self, flat):
+        return flat.view(self.n, -1)[self.rank]
+
+
+# %% wrong memory: keeps the gathered vector for later
+# says: beyond the model
+class ZeroOptimizer(_Base):
+    def write(self, full):
+        self.full = full
+        super().write(full)
+
+
+# %% wrong values: torch's own under an alias
+# says: closed here
+from torch.distributed.optim import ZeroRedundancyOptimizer as Helper
+
+
+class ZeroOptimizer(_Base):
+    def __init__(self, params, make_optimizer):
+        self.inner = Helper(list(params), torch.optim.SGD, lr=0.1)
+
+    def step(self):
+        self.inner.step()
+
+
+# %% wrong values: the library's own
+# says: closed here
+import course_lib.parallel.zero as answer
+
+
+class ZeroOptimizer(answer.ZeroOptimizer):
+    mine = 1
+
+
+# %% wrong values: not written
+# says: not written yet
+class ZeroOptimizer:
+    def __init__(self, params, make_optimizer): ...
+
+    def zero_grad(self): ...
+
+    def step(self): ...
