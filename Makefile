@@ -10,7 +10,7 @@ REPEAT ?= 1
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup demo test lab check bench zoo build clean
+.PHONY: help setup demo test lab check bench zoo attack build clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /make \1|/' | column -t -s '|'
@@ -44,6 +44,9 @@ bench: $(READY)  ## measure, and write docs/benchmarks.md
 
 zoo: $(READY)  ## check every known right and wrong answer (LAB=03 for one lab, REPEAT=10)
 	$(BIN)/course zoo $(if $(LAB),--lab $(LAB)) --repeat $(REPEAT)
+
+attack: $(READY)  ## hand in every known attack on the grader; each must get what it deserves
+	$(BIN)/python tests/attacks/run.py
 
 clean:  ## remove what the commands made, the environment included
 	rm -rf $(VENV) grading build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
