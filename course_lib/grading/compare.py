@@ -183,11 +183,13 @@ def _first_difference(got: Array, want: Array, who: str) -> str:
     if got.shape != want.shape:
         return f"{who}has shape {got.shape}, expected {want.shape}"
     if got.ndim == 0 or got.size == 1:
-        return f"{who}got {_number(got.item())}, expected {_number(want.item())}"
+        seen, wanted = _two_numbers(got.item(), want.item())
+        return f"{who}got {seen}, expected {wanted}"
     error = absolute(got.astype(float64) - want.astype(float64))
     at = tuple(int(i) for i in unravel_index(int(argmax(nan_to_num(error, nan=inf))), error.shape))
     index = ", ".join(map(str, at))
-    return f"{who}got {_number(got[at].item())} at [{index}], expected {_number(want[at].item())}"
+    seen, wanted = _two_numbers(got[at].item(), want[at].item())
+    return f"{who}got {seen} at [{index}], expected {wanted}"
 
 
 def _plain(name: str, data: RankData) -> Any:
@@ -261,6 +263,14 @@ def same_plain(got: Any, want: Any) -> bool:
 
 def _number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _two_numbers(got: Any, want: Any) -> tuple[str, str]:
+    """Both as text, with so many digits that they differ."""
+    seen, wanted = _number(got), _number(want)
+    if seen == wanted and isinstance(got, float) and isinstance(want, float):
+        return f"{got:.12g}", f"{want:.12g}"
+    return seen, wanted
 
 
 def _short(value: Any) -> str:

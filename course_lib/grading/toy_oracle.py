@@ -18,6 +18,7 @@ from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
 from course_lib.grading.toys import (
     LEARNING_RATE,
     NUM_STEPS,
+    STRAY,
     ToyNet,
     build_toy,
     gradients_of,
@@ -42,7 +43,7 @@ def toy_inputs(case: Case, rank: int) -> dict[str, Array]:
     return arrays
 
 
-def toy_oracle(case: Case) -> dict[str, Want]:
+def toy_oracle(case: Case) -> dict[str, Any]:
     """Train on the whole batch in one process from rank 0's weights, and each known mistake beside it."""
     n = case.world_size
     shards = [{k: torch.from_numpy(v) for k, v in toy_inputs(case, r).items()} for r in range(n)]
@@ -50,8 +51,9 @@ def toy_oracle(case: Case) -> dict[str, Want]:
     alone = _replicas(case, shards, lambda grads: grads) if n > 1 else None
     mistakes = {
         "gradients are summed and not divided: did you average?": _replicas(case, shards, _total),
-        NOT_BROADCAST: _replicas(
-            case, shards, _mean, own_start=True
+        NOT_BROADCAST: _replicas(case, shards, _mean, own_start=True),
+        "a rank that did not use the parameter keeps its own gradient, empty or zero": _replicas(
+            case, shards, _mean_where_used
         ),
         "nothing is communicated, neither at the start nor later": _replicas(
             case, shards, lambda grads: grads, own_start=True
@@ -60,7 +62,7 @@ def toy_oracle(case: Case) -> dict[str, Want]:
             case, shards, lambda grads: [g / n for g in _mean(grads)]
         ),
     }
-    return {
+    wants: dict[str, Any] = {
         name if name.startswith("grad:") or name == FIRST else LATER + name: Want(
             [_array(value[r]) for r in range(n)],
             per_rank=True,
@@ -71,6 +73,7 @@ def toy_oracle(case: Case) -> dict[str, Want]:
         )
         for name, value in right.items()
     }
+    return wants | {LATER + STRAY: Want([])}
 
 
 def later_gates(case: Case, got: list[RankData], want: Mapping[str, Any]) -> list[Part]:
@@ -136,6 +139,10 @@ def _mean(grads: list[Tensor]) -> list[Tensor]:
     return [torch.stack(grads).mean(0)] * len(grads)
 
 
+def _mean_where_used(grads: list[Tensor]) -> list[Tensor]:
+    return [mean if own.any() else own for own, mean in zip(grads, _mean(grads), strict=True)]
+
+
 @torch.no_grad()
 def _step(model: ToyNet, grads: Mapping[str, Tensor]) -> None:
     for name, param in model.named_parameters():
@@ -155,8 +162,8 @@ def _index(events: Sequence[Event], name: str, first: int) -> int:
 
 
 def collectives(events: Sequence[Event]) -> list[Launch]:
-    """The launches that carry data."""
-    return [e for e in events if isinstance(e, Launch) and e.op not in ("barrier", "new_group")]
+    """The launches that ranks wait for; a barrier is one of no bytes."""
+    return [e for e in events if isinstance(e, Launch) and e.op != "new_group"]
 
 
 def construction_problem(trace: RankTrace, model_bytes: int) -> str:

@@ -20,6 +20,7 @@ from course_lib.grading.probe import Probe
 WEIGHT = "weight:"
 LEARNING_RATE = 0.1
 NUM_STEPS = 2
+STRAY = "parameters that must have no gradient and have one"
 
 
 class ToyNet(nn.Module):
@@ -27,7 +28,8 @@ class ToyNet(nn.Module):
 
     Options: depth (hidden layers), width, tied (the last hidden layer shares the first one's weight), frozen
     (a layer that does not train), unused (parameters no forward reads), optional (a layer that only calls
-    with `with_optional=True` use). A buffer scales the output. `embed.weight` gets its gradient last.
+    with `with_optional=True` use), odd_buffers (one of integers, one that no state_dict holds). A buffer
+    scales the output. `embed.weight` gets its gradient last.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class ToyNet(nn.Module):
         frozen: bool = False,
         unused: bool = False,
         optional: bool = False,
+        odd_buffers: bool = False,
     ) -> None:
         super().__init__()
         self.embed = nn.Linear(5, width, bias=False)
@@ -52,6 +55,9 @@ class ToyNet(nn.Module):
         self.head = nn.Linear(width, 3)
         self.scale: Tensor
         self.register_buffer("scale", torch.ones(3))
+        if odd_buffers:
+            self.register_buffer("num_seen", torch.zeros(2, dtype=torch.int64))
+            self.register_buffer("unsaved", torch.zeros(2), persistent=False)
         self.double()
 
     def forward(self, x: Tensor, *, with_optional: bool = True) -> Tensor:
@@ -75,7 +81,12 @@ def toy_tensors(model: nn.Module) -> dict[str, Tensor]:
 def toy_weights(spec: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Array]:
     """Draw weights of order one for `ToyNet(**spec)`, under the names `build_toy` reads."""
     tensors = toy_tensors(ToyNet(**spec))
-    return {WEIGHT + name: rng.normal(0.3, 0.5, tuple(t.shape)) for name, t in tensors.items()}
+    return {
+        WEIGHT + name: rng.normal(0.3, 0.5, tuple(t.shape))
+        if t.is_floating_point()
+        else rng.integers(1, 1000, tuple(t.shape))
+        for name, t in tensors.items()
+    }
 
 
 @torch.no_grad()
@@ -96,6 +107,15 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def stray_gradients(model: nn.Module, unused: Iterable[str]) -> list[str]:
+    """Return the parameters with a gradient among the frozen ones and those under the names `unused`."""
+    return [
+        name
+        for name, p in model.named_parameters()
+        if p.grad is not None and (not p.requires_grad or name.partition(".")[0] in unused)
+    ]
+
+
 def state_of(model: nn.Module) -> dict[str, Tensor]:
     """Return a copy of every parameter and buffer."""
     return {name: tensor.detach().clone() for name, tensor in toy_tensors(model).items()}
@@ -113,12 +133,15 @@ def nbytes(tensors: Iterable[Tensor]) -> int:
 
 def train_wrapped(
     ddp: Any, model: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, Tensor], probe: Probe
-) -> dict[str, Tensor]:
-    """Train `model` through its data-parallel wrapper on this rank's shards; marks name the steps."""
+) -> dict[str, Any]:
+    """Train `model` through its data-parallel wrapper on this rank's shards; marks name the steps.
+
+    params["stay_none"] names submodules whose parameters no rank uses and that must stay without gradient.
+    """
     probe.mark("constructed")
     optimizer = torch.optim.SGD(trainable(model), lr=LEARNING_RATE)
     with_optional = probe.rank not in params.get("without_optional", ())
-    out: dict[str, Tensor] = {}
+    out: dict[str, Any] = {STRAY: []}
     for step in range(NUM_STEPS):
         probe.mark(f"step {step} begins")
         optimizer.zero_grad()
@@ -128,6 +151,7 @@ def train_wrapped(
         probe.mark(f"step {step} synchronised")
         out[f"output of step {step}"] = output.detach().clone()
         out |= {f"grad:{name} at step {step}": grad for name, grad in gradients_of(model).items()}
+        out[STRAY] = out[STRAY] or stray_gradients(model, params.get("stay_none", ()))
         optimizer.step()
     return out | {f"{name} after {NUM_STEPS} steps": tensor for name, tensor in state_of(model).items()}
 

@@ -30,7 +30,7 @@ class SuppliedDDP(nn.Module):
         self.is_syncing = True
         self.in_flight: dict[nn.Parameter, tuple[dist.Work, Tensor]] = {}
         for param in trainable(module):
-            param.register_post_accumulate_grad_hook(self._on_gradient)
+            param.register_post_accumulate_grad_hook(self._backward_outside_no_sync)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module."""
@@ -49,25 +49,33 @@ class SuppliedDDP(nn.Module):
         """Let every gradient be its mean over the ranks."""
         for param in trainable(self.module):
             if param not in self.in_flight and param.grad is not None:
-                self._send(param)
+                message = _copy_of_gradient(param)
+                self._keep(param, all_reduce(message, async_op=True), message)
         for param, (work, message) in self.in_flight.items():
             work.wait()
             param.grad = message / dist.get_world_size()
         self.in_flight.clear()
 
-    def _on_gradient(self, param: Tensor) -> None:
+    def _backward_outside_no_sync(self, param: Tensor) -> None:
+        """Send, unless inside `no_sync`. The name stands in messages about hangs, so `all_reduce` is here."""
         assert isinstance(param, nn.Parameter)
         if self.is_syncing:
-            self._send(param)
+            self._wait_before_resending(param)
+            message = _copy_of_gradient(param)
+            self._keep(param, all_reduce(message, async_op=True), message)
 
-    def _send(self, param: nn.Parameter) -> None:
+    def _wait_before_resending(self, param: nn.Parameter) -> None:
         if param in self.in_flight:
             self.in_flight.pop(param)[0].wait()
-        assert param.grad is not None
-        message = param.grad.detach().clone()
-        work = all_reduce(message, async_op=True)
+
+    def _keep(self, param: nn.Parameter, work: dist.Work | None, message: Tensor) -> None:
         assert work is not None
         self.in_flight[param] = (work, message)
+
+
+def _copy_of_gradient(param: nn.Parameter) -> Tensor:
+    assert param.grad is not None
+    return param.grad.detach().clone()
 
 
 def program(

@@ -1,4 +1,4 @@
-"""Run `shard_batch` in a rank: two epochs, one of them twice, and what a world of one rank would see."""
+"""Run `shard_batch` in a rank: some epochs, one of them twice, another seed, and a world of one rank."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from torch import Tensor
 
 from course_lib.grading.probe import Probe
 
+NUM_EPOCHS = 4
+
 
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
@@ -17,7 +19,7 @@ def program(
     del inputs
 
     def schedule(
-        epoch: int, *, rank: int = probe.rank, world_size: int = probe.world_size
+        epoch: int, *, rank: int = probe.rank, world_size: int = probe.world_size, later: int = 0
     ) -> list[list[int]]:
         steps = impl(
             num_samples=params["num_samples"],
@@ -25,7 +27,7 @@ def program(
             rank=rank,
             world_size=world_size,
             epoch=epoch,
-            seed=params["seed"],
+            seed=params["seed"] + later,
         )
         return plain(steps)
 
@@ -33,7 +35,8 @@ def program(
         "epoch 0": schedule(0),
         "epoch 1": schedule(1),
         "epoch 0 again": schedule(0),
-        "epoch 0, one rank": schedule(0, rank=0, world_size=1),
+        "one rank": [schedule(epoch, rank=0, world_size=1) for epoch in range(NUM_EPOCHS)],
+        "one rank, other seed": schedule(0, rank=0, world_size=1, later=1),
     }
 
 

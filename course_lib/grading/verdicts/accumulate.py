@@ -60,9 +60,10 @@ def cases(seed: int, hidden: bool) -> list[Case]:
 
 def _case(world_size: int, seed: int) -> Case:
     draw = np.random.default_rng([seed, world_size])
-    sizes = [[int(s) for s in draw.integers(6, 13, size=4 + rank % 2)] for rank in range(world_size)]
+    # So large that a copy of the gradients, which another right style keeps, is little beside activations.
+    sizes = [[int(s) for s in draw.integers(48, 97, size=4 + rank % 2)] for rank in range(world_size)]
     for rank, row in enumerate(sizes):
-        row[-1] = 3 + rank % 2  # a short last one, as at the end of an epoch
+        row[-1] = 24 + 8 * (rank % 2)  # a short last one, as at the end of an epoch
     words = f"{world_size} rank{'s' * (world_size > 1)}, uneven micro-batches"
     return Case(world_size=world_size, seed=seed, params={"model": MODEL, "sizes": sizes}, label=words)
 

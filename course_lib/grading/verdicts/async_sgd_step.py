@@ -83,6 +83,8 @@ def simulate(case: Case, style: str = "right") -> tuple[Array, list[int]]:
     read = [(weights.copy(), 0)] * len(rows)
     path, staleness = [weights.copy()], []
     for done, worker in enumerate(order):
+        if style == "lazy" and worker not in order[:done]:
+            read[worker] = (weights, done)
         seen, when = read[worker]
         at = weights if style == "fresh" else path[0] if style == "first" else seen
         gradient = rows[worker].T @ (rows[worker] @ at - targets[worker]) / rows.shape[1]
@@ -103,6 +105,7 @@ def simulate(case: Case, style: str = "right") -> tuple[Array, list[int]]:
 _MISTAKES = {
     "fresh": "every gradient is computed on the newest weights: a worker only has what it read last",
     "first": "workers never read again: after its update a worker reads the new weights",
+    "lazy": "a worker first reads when it first arrives: all have read the initial weights",
     "early": "a worker reads before its own update is applied: it reads after",
     "all": "every worker reads after each update: only the one that arrived does",
     "mean": "the step is divided by the number of workers: here each gradient is applied as it arrives",

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from course_lib.comm.events import POLLED
 from course_lib.comm.trace import Event, Mark, RankTrace, Wait
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
 from course_lib.grading.overlap import clock_part
@@ -127,7 +128,10 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     first_layer = next(i for i, p in enumerate(trainable(model)) if p is model.embed.weight)
     own = next(i for i, bucket in enumerate(buckets) if first_layer in bucket)
     if CLOCKED in case.label:
-        parts.append(clock_part([_second_step(data.traced) for data in got]))
+        steps = [_second_step(data.traced) for data in got]
+        polled = any(_polls(step.events[: _last_gradient(step.events)]) for step in steps)
+        text = "a hook must not poll is_completed(): it keeps backward waiting. Wait in sync_gradients."
+        parts.append(Part("clock", False, text) if polled else clock_part([_unpolled(s) for s in steps]))
     elif case.world_size > 1 and own > 0 and model.unused is None:
         parts.append(_order(got, bucket_sizes[:own], len(buckets) - own))
     return parts
@@ -137,6 +141,15 @@ def _second_step(trace: RankTrace) -> RankTrace:
     """The last step: the first may hold what happens only once."""
     events = events_between(trace, f"step {NUM_STEPS - 1} begins", f"step {NUM_STEPS - 1} synchronised")
     return dataclasses.replace(trace, events=list(events))
+
+
+def _polls(events: Sequence[Event]) -> bool:
+    return any(isinstance(e, Mark) and e.name == POLLED for e in events)
+
+
+def _unpolled(step: RankTrace) -> RankTrace:
+    """Without the polls: after backward they do what wait() does, and a replay cannot repeat them."""
+    return dataclasses.replace(step, events=[e for e in step.events if not _polls([e])])
 
 
 def _bytes(got: list[RankData], model_bytes: int, wanted: list[int]) -> Part:
@@ -180,10 +193,11 @@ def _order(got: list[RankData], early: list[int], late: int) -> Part:
             calls, all_calls = collectives(before), collectives(events)
             launched = len(calls)
             waited = {e.launch_id for e in before if isinstance(e, Wait)} & {call.id for call in all_calls}
-            if waited:
+            if waited or _polls(before):
+                what = f"waited for {len(waited)}" if waited else "polled is_completed()"
                 text = (
-                    f"no bucket may be waited for before the last gradient is ready; rank {rank} waited for "
-                    f"{len(waited)} in step {step}. Launch with async_op=True in the hook, wait in "
+                    "no bucket may be waited for before the last gradient is ready; "
+                    f"rank {rank} {what} in step {step}. Launch with async_op=True in the hook, wait in "
                     "sync_gradients."
                 )
                 return Part("order", False, text)

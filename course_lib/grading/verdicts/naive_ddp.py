@@ -28,7 +28,8 @@ EXERCISE = Exercise(
     points={"values": 3.0, "bytes": 1.0},
     graded="Values, at 1-4 ranks (hidden: 5, 6), over two steps: outputs, gradients and the weights after "
     "SGD equal one process on the whole batch, with tied weights, a frozen layer and parameters no rank "
-    "uses; ranks that start different end equal, buffers and frozen parameters too. Bytes: the constructor "
+    "uses (`.grad` stays None); ranks that start different end equal, buffers and frozen parameters too. "
+    "Bytes: the constructor "
     "puts at most the model once into collectives; a step launches exactly one all_reduce for each "
     "parameter that has a gradient (a tied one once), of its bytes, and nothing else. One rank alone may "
     "skip them.",
@@ -50,7 +51,8 @@ EXERCISE = Exercise(
     ),
 )
 
-AWKWARD = {"tied": True, "frozen": True, "unused": True}
+AWKWARD = {"tied": True, "frozen": True, "unused": True, "optional": True, "odd_buffers": True}
+NEVER_USED = ["unused", "optional"]
 
 
 def cases(seed: int, hidden: bool) -> list[Case]:
@@ -58,14 +60,19 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     models: list[tuple[int, str, dict[str, Any]]] = [
         (1, "plain", {}),
         (2, "tied weights", {"tied": True}),
-        (3, "a frozen layer, unused parameters", {"frozen": True, "unused": True}),
+        (3, "a frozen layer, unused parameters", {"frozen": True, "unused": True, "odd_buffers": True}),
         (4, "tied, frozen and unused parameters", AWKWARD),
     ]
     if hidden:
         models += [(5, "tied, frozen and unused parameters", AWKWARD), (6, "plain", {"depth": 1})]
         models += [(3, "a model of 1.5 MB", {"width": 250, "tied": True})]
     return [
-        Case(world_size=n, seed=seed, params={"model": model}, label=f"{n} rank{'s' * (n > 1)}, {words}")
+        Case(
+            world_size=n,
+            seed=seed,
+            params={"model": model, "without_optional": list(range(n)), "stay_none": NEVER_USED},
+            label=f"{n} rank{'s' * (n > 1)}, {words}",
+        )
         for n, words, model in models
     ]
 
@@ -86,7 +93,11 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     if late:
         return late
     model = ToyNet(**case.params["model"])
-    used = [p for name, p in model.named_parameters() if p.requires_grad and not name.startswith("unused")]
+    used = [
+        p
+        for name, p in model.named_parameters()
+        if p.requires_grad and name.partition(".")[0] not in NEVER_USED
+    ]
     for rank, data in enumerate(got):
         problem = construction_problem(data.traced, nbytes(toy_tensors(model).values()))
         for step in range(NUM_STEPS):

@@ -23,8 +23,8 @@ EXERCISE = Exercise(
     graded="Values, at 1-4 ranks (hidden: 5, 6) and sizes that do not divide: every rank has "
     "ceil(num_samples / batch_size) steps; at each step the ranks' shards are disjoint, differ by at most "
     "one sample, and together are batch_size samples (the last step: what is left), the same ones at any "
-    "world size; an epoch holds each sample once. Any shuffle is right. Epochs: the batches change with the "
-    "epoch, and equal arguments give an equal schedule.",
+    "world size; an epoch holds each sample once. Any shuffle is right. Epochs: every epoch and every seed "
+    "puts other samples together, and equal arguments give an equal schedule.",
     closed=("course_lib.model.batches", "torch:sampler"),
     signature="(num_samples, batch_size, rank, world_size, epoch, seed)",
     hints=(
@@ -71,17 +71,16 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     """Judge the schedule of epoch 0, then what changes with the epoch."""
     del want
     ranks = [data.values["epoch 0"] for data in got]
-    alone = got[0].values["epoch 0, one rank"]
-    for problem in (
-        _steps(case, ranks),
-        _overlap(ranks),
-        _batches(case, ranks),
-        _complete(case, ranks),
-        _balance(ranks),
-        _same_batches(ranks, alone),
-    ):
-        if problem:
-            return [Part("values", False, problem, gate=True)]
+    problem = (
+        _steps(case, ranks)  # the others read every rank's every step
+        or _overlap(ranks)
+        or _batches(case, ranks)
+        or _complete(case, ranks)
+        or _balance(ranks)
+        or _same_batches(ranks, got[0].values["one rank"][0])
+    )
+    if problem:
+        return [Part("values", False, problem, gate=True)]
     words = "each sample once an epoch, shards disjoint and even"
     return [Part("values", True, words), _epochs(case, got)]
 
@@ -170,25 +169,40 @@ def _same_batches(ranks: list[Schedule], alone: Schedule) -> str:
 def _epochs(case: Case, got: list[RankData]) -> Part:
     """A handful of samples can meet the same order twice by chance: only repeatability is asked of them."""
     first, second = got[0].values["epoch 0"], got[0].values["epoch 1"]
-    order = [sample for step in got[0].values["epoch 0, one rank"] for sample in step]
+    epochs, other_seed = got[0].values["one rank"], got[0].values["one rank, other seed"]
     for rank, data in enumerate(got):
         if data.values["epoch 0"] != data.values["epoch 0 again"]:
             text = f"equal arguments must give equal schedules; rank {rank} got two. Seed a generator."
             return Part("epochs", False, text)
     if case.params["num_samples"] < 20:
         return Part("epochs", True, "repeatable")
-    if order == sorted(order):
-        return Part(
-            "epochs", False, "an epoch must be shuffled; epoch 0 visits the samples in their own order."
-        )
-    if all(data.values["epoch 0"] == data.values["epoch 1"] for data in got):
-        return Part(
-            "epochs", False, "epoch 1 must be another shuffle; it equals epoch 0. Does `epoch` enter?"
-        )
+    samples = case.params["num_samples"]
+    for epoch, batches in enumerate(epochs):
+        if all(_neighbours(batch, samples) for batch in batches):
+            text = f"an epoch must be shuffled; in epoch {epoch} every batch is a run of successive numbers."
+            return Part("epochs", False, text)
+        equal = next((e for e in range(epoch) if _together(epochs[e]) == _together(batches)), None)
+        if equal is not None:
+            how = "equals" if batches == epochs[equal] else "has, in another order, the batches of"
+            text = f"epoch {epoch} must be another shuffle; it {how} epoch {equal}. Does `epoch` enter?"
+            return Part("epochs", False, text)
+    if _together(other_seed) == _together(epochs[0]):
+        text = "another `seed` must be another shuffle; epoch 0 is the same with both. Does `seed` enter?"
+        return Part("epochs", False, text)
     if case.world_size > 1 and len(first) > 1 and _members(first) == _members(second):
         text = "rank 0 must not see the same samples in every epoch; it does. Shuffle, then shard."
         return Part("epochs", False, text)
     return Part("epochs", True, "another shuffle each epoch, repeatable")
+
+
+def _neighbours(batch: list[int], num_samples: int) -> bool:
+    """Whether the batch is a run of successive numbers, the last one followed by 0."""
+    members = set(batch)
+    return sum((sample + 1) % num_samples not in members for sample in members) <= 1
+
+
+def _together(schedule: Schedule) -> set[frozenset[int]]:
+    return {frozenset(step) for step in schedule}
 
 
 def _members(schedule: Schedule) -> set[int]:
