@@ -80,7 +80,8 @@ def limited_rank_job(job: Job, cpu_s: int) -> dict[str, Any]:
     used = resource.getrusage(resource.RUSAGE_SELF)
     limit_s = int(used.ru_utime + used.ru_stime) + max(5, cpu_s)
     signal.signal(signal.SIGXCPU, functools.partial(_too_much, cpu_s))
-    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 3))
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)  # stays: a script under torchrun has a limit of its own
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard))
     return rank_job(job)
 
 

@@ -13,9 +13,10 @@ from course_lib.comm.trace import RankTrace
 from course_lib.grading.exercise import Verdict
 from course_lib.grading.launcher import CaseFailed
 from course_lib.grading.registry import exercises, get, program_name
-from course_lib.staff import judge
+from course_lib.staff import build, judge
 from course_lib.staff.courtroom import Courtroom
 from course_lib.staff.needs import course_modules
+from course_lib.staff.source import notebook_of
 from course_lib.staff.traffic import check_traffic
 
 RIGHT = """
@@ -74,6 +75,14 @@ def rank_hello(secret):
 def test_a_loop_ends(room: Courtroom) -> None:
     verdict = judged(room, "def rank_hello(secret):\n    while True:\n        secret += 1")
     assert verdict.gate == "terminates"
+
+
+def test_a_script_under_torchrun_runs_inside(room: Courtroom) -> None:
+    lab = build.find_lab(Path(__file__).resolve().parents[2], "03")
+    notebook = notebook_of(lab.source, build.default_catalog())
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    verdict = judge.judge_exercise(room, get("repair_ddp_script"), cells, seed=7)
+    assert verdict.passed, verdict.message
 
 
 def test_oracles_and_seed_are_not_there(room: Courtroom) -> None:
