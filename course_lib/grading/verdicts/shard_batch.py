@@ -183,7 +183,7 @@ def _epochs(case: Case, got: list[RankData]) -> Part:
             return Part("epochs", False, text)
         equal = next((e for e in range(epoch) if _together(epochs[e]) == _together(batches)), None)
         if equal is not None:
-            how = "equals" if batches == epochs[equal] else "has, in another order, the batches of"
+            how = "equals" if batches == epochs[equal] else "puts the same samples together as"
             text = f"epoch {epoch} must be another shuffle; it {how} epoch {equal}. Does `epoch` enter?"
             return Part("epochs", False, text)
     if _together(other_seed) == _together(epochs[0]):

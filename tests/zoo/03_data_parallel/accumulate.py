@@ -241,3 +241,36 @@ def accumulate(ddp, microbatches, loss_fn, num_samples):
 # %% wrong values: not written
 # says: not written yet
 def accumulate(ddp, microbatches, loss_fn, num_samples): ...
+
+
+# %% right: sums of its own by torch.autograd.grad
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    params = [p for p in ddp.parameters() if p.requires_grad]
+    sums = [torch.zeros_like(p) for p in params]
+    for inputs, targets in microbatches:
+        grads = torch.autograd.grad(loss_fn(ddp(inputs), targets), params)
+        for total, grad in zip(sums, grads):
+            total += grad * (len(inputs) * dist.get_world_size() / num_samples)
+    for param, total in zip(params, sums):
+        param.grad = total
+    ddp.sync_gradients()
+
+
+# %% wrong values: never enters no_sync, and ranks hold different numbers of micro-batches
+# says: outside_no_sync
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    for inputs, targets in microbatches:
+        share = len(inputs) * dist.get_world_size() / num_samples
+        (loss_fn(ddp(inputs), targets) * share).backward()
+    ddp.sync_gradients()
+
+
+# %% wrong memory: keeps every graph
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    losses = []
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            share = len(inputs) * dist.get_world_size() / num_samples
+            losses.append(loss_fn(ddp(inputs), targets) * share)
+            losses[-1].backward(retain_graph=True)
+    ddp.sync_gradients()

@@ -163,3 +163,15 @@ def async_sgd_step(weights, gradient, arrivals, lr):
         staleness.append(version)
         read[worker] = version + 1
     return torch.stack(path), staleness
+
+
+# %% wrong values: a worker first reads when it first arrives
+# says: first reads when it first arrives
+def async_sgd_step(weights, gradient, arrivals, lr):
+    path, read, staleness = [weights.clone()], {}, []
+    for now, worker in enumerate(arrivals):
+        version = read.get(worker, now)
+        path.append(path[-1] - lr * gradient(worker, path[version]))
+        staleness.append(now - version)
+        read[worker] = now + 1
+    return torch.stack(path), staleness

@@ -459,3 +459,54 @@ class BucketedDDP(nn.Module):
     def forward(self, *args, **kwargs): ...
 
     def sync_gradients(self): ...
+
+
+# %% wrong bytes: a bucket closes when the next parameter would fill it exactly
+# says: bucket_bytes=448
+class BucketedDDP(_Base):
+    def pack(self):
+        buckets, used = [[]], 0
+        for param in reversed(self.params):
+            if buckets[-1] and used + param.nbytes >= self.bucket_bytes:
+                buckets.append([])
+                used = 0
+            buckets[-1].append(param)
+            used += param.nbytes
+        return buckets
+
+
+# %% wrong values: a rank that did not use a parameter gets no gradient
+# says: a rank that did not use the parameter keeps its own gradient
+class BucketedDDP(_Base):
+    def unpack(self, bucket, flat):
+        unused = [param for param in bucket if param.grad is None]
+        super().unpack(bucket, flat)
+        for param in unused:
+            param.grad = None
+
+
+# %% wrong values: broadcasts floating point only
+# says: num_seen
+class BucketedDDP(_Base):
+    def start_equal(self):
+        for tensor in [*self.module.parameters(), *self.module.buffers()]:
+            if tensor.is_floating_point():
+                dist.broadcast(tensor.data, src=0)
+
+
+# %% wrong values: frozen parameters get zeros
+# says: must have no gradient
+class BucketedDDP(_Base):
+    def sync_gradients(self):
+        super().sync_gradients()
+        for param in self.module.parameters():
+            if param.grad is None:
+                param.grad = torch.zeros_like(param)
+
+
+# %% wrong bytes, order: a barrier before each bucket
+# says: barrier among them
+class BucketedDDP(_Base):
+    def launch(self):
+        dist.barrier()
+        super().launch()

@@ -294,8 +294,8 @@ class NaiveDDP(_Base):
                 param.grad /= dist.get_world_size()
 
 
-# %% wrong bytes: sends zeros for parameters that nobody used
-# says: one a parameter that has a gradient
+# %% wrong values: sends zeros for parameters that nobody used
+# says: must have no gradient
 class NaiveDDP(_Base):
     def sync_gradients(self):
         for param in self.module.parameters():
@@ -380,3 +380,75 @@ class NaiveDDP(nn.Module):
     def forward(self, *args, **kwargs): ...
 
     def sync_gradients(self): ...
+
+
+# %% right: functional collectives
+from torch.distributed import _functional_collectives as functional
+
+
+class NaiveDDP(_Base):
+    def sync_gradients(self):
+        for param in self.module.parameters():
+            if param.grad is not None:
+                total = functional.all_reduce(param.grad, "sum", dist.group.WORLD)
+                param.grad = functional.wait_tensor(total) / dist.get_world_size()
+
+
+# %% wrong values: takes positional arguments only on to the module
+class NaiveDDP(_Base):
+    def forward(self, *args, **kwargs):
+        return self.module(*args)
+
+    def sync_gradients(self):
+        for grad in self.grads():
+            dist.all_reduce(grad)
+            grad /= dist.get_world_size()
+
+
+# %% wrong values: broadcasts the state_dict, which lacks a buffer that is not saved
+# says: unsaved
+class NaiveDDP(_Base):
+    def start_equal(self):
+        for tensor in {t.data_ptr(): t for t in self.module.state_dict().values()}.values():
+            dist.broadcast(tensor, src=0)
+
+    def sync_gradients(self):
+        for grad in self.grads():
+            dist.all_reduce(grad)
+            grad /= dist.get_world_size()
+
+
+# %% wrong values: broadcasts floating point only
+# says: num_seen
+class NaiveDDP(_Base):
+    def start_equal(self):
+        for tensor in [*self.module.parameters(), *self.module.buffers()]:
+            if tensor.is_floating_point():
+                dist.broadcast(tensor.data, src=0)
+
+    def sync_gradients(self):
+        for grad in self.grads():
+            dist.all_reduce(grad)
+            grad /= dist.get_world_size()
+
+
+# %% wrong values: fills empty gradients with zeros afterwards
+# says: must have no gradient
+class NaiveDDP(_Base):
+    def sync_gradients(self):
+        for param in self.module.parameters():
+            if param.grad is None:
+                param.grad = torch.zeros_like(param)
+            else:
+                dist.all_reduce(param.grad)
+                param.grad /= dist.get_world_size()
+
+
+# %% wrong bytes: a barrier each step
+# says: barrier among them
+class NaiveDDP(_Base):
+    def sync_gradients(self):
+        dist.barrier()
+        for grad in self.grads():
+            dist.all_reduce(grad)
+            grad /= dist.get_world_size()

@@ -134,7 +134,7 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 
 
 # %% wrong epochs: never shuffles
-# says: in their own order
+# says: a run of successive numbers
 def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
     return [batch[rank::world_size] for batch in torch.arange(num_samples).split(batch_size)]
 
@@ -148,7 +148,7 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 
 
 # %% wrong epochs: shuffles only within each shard
-# says: every epoch
+# says: the same samples together as epoch 0
 def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
     base = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed))
     generator = torch.Generator().manual_seed(epoch)
@@ -194,3 +194,56 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 # %% wrong values: not written
 # says: not written yet
 def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed): ...
+
+
+# %% right: blocks whose longer shares go round
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    torch.manual_seed(seed + epoch)
+    batches = torch.randperm(num_samples).to(torch.int32).split(batch_size)
+    return tuple(torch.tensor_split(b, world_size)[(rank + t) % world_size] for t, b in enumerate(batches))
+
+
+# %% wrong values: a rank without a sample leaves the step out
+# says: rank 1 has 5
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    order = np.random.default_rng([seed, epoch]).permutation(num_samples)
+    batches = [order[i : i + batch_size] for i in range(0, num_samples, batch_size)]
+    return [batch[rank::world_size] for batch in batches if len(batch) > rank]
+
+
+# %% wrong values: torch.chunk, which makes fewer and larger pieces
+# says: may differ by one sample
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    generator = torch.Generator().manual_seed(seed + epoch)
+    batches = torch.randperm(num_samples, generator=generator).split(batch_size)
+    return [[*batch.chunk(world_size), *[batch[:0]] * world_size][rank] for batch in batches]
+
+
+# %% wrong epochs: turns the order instead of shuffling it
+# says: a run of successive numbers
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    return [b[rank::world_size] for b in torch.arange(num_samples).roll(seed + epoch).split(batch_size)]
+
+
+# %% wrong epochs: two shuffles take turns
+# says: epoch 2 must be another shuffle; it equals epoch 0
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    order = torch.from_numpy(np.random.default_rng([seed, epoch % 2]).permutation(num_samples))
+    return [batch[rank::world_size] for batch in order.split(batch_size)]
+
+
+# %% wrong epochs: the same batches in another order
+# says: the same samples together as epoch 0
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(num_samples))
+    full = num_samples // batch_size
+    batches = list(order.split(batch_size))
+    turned = [batches[(i + epoch) % full] for i in range(full)] + batches[full:]
+    return [batch[(rank + epoch) % world_size :: world_size] for batch in turned]
+
+
+# %% wrong epochs: forgets the seed
+# says: Does `seed` enter?
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    order = torch.from_numpy(np.random.default_rng(epoch).permutation(num_samples))
+    return [batch[rank::world_size] for batch in order.split(batch_size)]
