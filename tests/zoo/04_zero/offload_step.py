@@ -135,7 +135,7 @@ def offload_step(params, store, update):
         transfer.wait()
 
 
-# %% wrong bytes: the state travels too
+# %% wrong bytes, order: the state travels too, and is waited for
 # says: must send each gradient down once
 def offload_step(params, store, update):
     coming, sent = store.down(params[0].grad), []
