@@ -10,7 +10,7 @@ REPEAT ?= 1
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup demo test lab check bench zoo attack build clean
+.PHONY: help setup demo test browser lab check bench zoo attack build clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /make \1|/' | column -t -s '|'
@@ -29,6 +29,9 @@ demo: $(READY)  ## autograde four submissions of lab 03 and print their scores
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest
+
+browser: $(READY)  ## a student's day in JupyterLab and a headless Chromium (LAB=all for every lab)
+	$(BIN)/python -m pytest tests/browser/journeys.py -s --lab $(or $(LAB),00)
 
 lab: $(READY)  ## open JupyterLab on notebooks/
 	$(BIN)/course lab
