@@ -294,17 +294,18 @@ class World:
 
     # ---- what the ranks left
 
-    def read(self, name: str) -> bytes:
-        """The content of a file in the world's folder."""
+    def read(self, name: str, at_most: int = -1) -> bytes:
+        """The content of a file in the world's folder, or its first `at_most` bytes."""
         with open(f"{self.folder}/{name}", "rb") as file:
-            return file.read()
+            return file.read(at_most)
 
     def outputs(self, stream: str) -> list[str]:
         """Each rank's "stdout" or "stderr", without gloo's own chatter."""
         texts = []
         for rank in range(self.world_size):
             try:
-                text = self.read(f"{stream}.{rank}")[:MAX_OUTPUT_BYTES].decode(errors="replace")
+                # A rank may still be printing: a read to the end of a file that grows need not end.
+                text = self.read(f"{stream}.{rank}", MAX_OUTPUT_BYTES).decode(errors="replace")
             except FileNotFoundError:
                 text = ""
             lines = text.splitlines(keepends=True)
