@@ -129,6 +129,11 @@ def fingerprint(case: Case, got: Sequence[Array], want: Want, wrong: list[int], 
         return "right on rank 0 only: does every rank get the result?"
     if want.alone is not None and n > 1 and all_match(lambda r: want.alone[r]):
         return f"rank {wrong[0]} holds its own value: nothing was communicated."
+    if want.alone is not None and n > 1 and all_match(lambda r: asarray(want.alone[r]) / n):
+        return (
+            f"rank {wrong[0]} holds its own value over {n} = world_size: nothing of it was communicated "
+            "(no collective on another tensor, the loss say, reaches it)."
+        )
     if rank_0_only:
         return "right on rank 0 only: does every rank get the result?"
     if n > 1 and _scaled(got, target, wrong, n, tolerance):

@@ -322,6 +322,14 @@ def test_odd_exceptions_and_values_are_reported() -> None:
         run_ranks(_Trap, 2)
 
 
+def test_what_a_collective_returns_is_not_its_result() -> None:
+    def takes_the_return_value() -> None:
+        dist.all_reduce(torch.ones(1)).item()
+
+    with pytest.raises(RanksError, match="If that None is what all_reduce returned"):
+        run_ranks(takes_the_return_value, 2)
+
+
 def test_children_of_a_rank_end_with_it() -> None:
     def leaves_a_child() -> int:
         child = subprocess.Popen(["sleep", "60"], start_new_session=True)

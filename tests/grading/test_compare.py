@@ -34,6 +34,7 @@ WANT = Want(FULL, alone=ALONE, near={"only the last microbatch was used": FULL[:
         ([FULL * 0] * N, "all zeros"),
         ([-FULL] * N, "wrong sign"),
         (ALONE, "rank 0 holds its own value: nothing was communicated"),
+        ([a / N for a in ALONE], "rank 0 holds its own value over 3 = world_size"),
         ([FULL, *ALONE[1:]], "right on rank 0 only"),
         ([FULL, FULL * 0.3, FULL * 0.7], "right on rank 0 only"),
         ([FULL[::-1] * 3] * N, "only the last microbatch was used"),
