@@ -207,7 +207,7 @@ def failure_report(graph: WaitGraph) -> tuple[str, int]:
         left = [r for r in range(len(graph.ranks)) if r not in failed]
         who = names(left) if left else "another rank"
         head = f"{names(failed)} lost the connection to {who}: did it call destroy_process_group too early?"
-    lines = [head[0].upper() + head[1:], *_frames(failure), *_advice(cause)]
+    lines = [head[0].upper() + head[1:], *_frames(failure), *_on_none(cause)]
     rest = [r for r in failed if r not in same]
     lines += [f"  rank {r} then raised {_one_line(graph.ranks[r])}" for r in rest]
     waiting = graph_waiters(graph)
@@ -225,14 +225,12 @@ def _is_consequence(state: RankState) -> bool:
     return any(t in message for t in ("Connection closed by peer", "Connection reset", "connectFullMesh"))
 
 
-def _advice(state: RankState) -> list[str]:
+def _on_none(state: RankState) -> list[str]:
     """A collective's return value taken for its result."""
     message, last = str((state.failure or {}).get("message", "")), state.last
     if last is None or "'NoneType'" not in message:
         return []
-    return [
-        f"  If that None is what {last.op} returned: collectives write their result into a tensor you pass in."
-    ]
+    return [f"  If that None is what {last.op} returned: collectives write into a tensor you pass in."]
 
 
 def _one_line(state: RankState) -> str:
