@@ -77,7 +77,10 @@ def numeric(answers: Mapping[str, Number]) -> Functions:
 def _part(name: str, number: Number, answers: Any) -> Part:
     if not isinstance(answers, dict):
         return Part(name, False, f"the function must return a dict of numbers; got {answers!r}.")
-    got = answers.get(name)
+    if name not in answers:
+        seen = ", ".join(map(repr, answers)) or "nothing"
+        return Part(name, False, f"the dict must have the key {name!r}; it has {seen}.")
+    got = answers[name]
     if isinstance(got, bool) or not isinstance(got, int | float):
         return Part(name, False, f"{name!r} must be a number; got {got!r}. Replace it with your result.")
     got = _as_float(got)
@@ -88,9 +91,8 @@ def _part(name: str, number: Number, answers: Any) -> Part:
     for words, value in number.near.items():
         if abs(got - value) <= number.rel * abs(value):
             return Part(name, False, f"{name} = {got:,.6g}: this is what you get if {words}.")
-    return Part(
-        name, False, f"{name} = {got:,.6g} {number.unit}".strip() + f" is {_how_far(got, number.value)}."
-    )
+    text = f"{name} = {got:,.6g} {number.unit}".strip() + f" is {_how_far(got, number.value)}."
+    return Part(name, False, f"{text} {_unit_slip(got, number)}".rstrip())
 
 
 def _as_float(got: float) -> float:
@@ -99,6 +101,21 @@ def _as_float(got: float) -> float:
         return float(got)
     except OverflowError:
         return math.inf if got > 0 else -math.inf
+
+
+def _unit_slip(got: float, number: Number) -> str:
+    """Name a factor that comes from units: a prefix, bits for bytes, a percentage."""
+    ratio = got / number.value if number.value else 0.0
+    for power in (3, 6, 9, 12):
+        for factor in (10.0**power, 10.0**-power):
+            if abs(ratio / factor - 1) <= number.rel:
+                asked = f": it is asked in {number.unit}" if number.unit else ""
+                return f"Off by 10^{power}{asked}."
+    if abs(ratio / 100 - 1) <= number.rel or abs(ratio * 100 - 1) <= number.rel:
+        return "Off by 100: a percentage, or a fraction?"
+    if abs(ratio / 8 - 1) <= number.rel or abs(ratio * 8 - 1) <= number.rel:
+        return "Off by 8: bits for bytes, or one GPU for a server of 8?"
+    return ""
 
 
 def _how_far(got: float, want: float) -> str:

@@ -56,9 +56,19 @@ def test_no_number_becomes_the_name_of_its_type(value):
         ("<Tensor>", "must be a number"),
         (1e6, "far too large"),
         (1.5, "too small"),
+        (3e9, "Off by 10^9: it is asked in GB."),
+        (3e-3, "Off by 10^3: it is asked in GB."),
+        (300, "Off by 100: a percentage"),
+        (24, "Off by 8: bits for bytes"),
     ],
 )
 def test_messages_of_wrong_numbers(got, says):
-    part = _part("size", Number(3.0), {"size": got})
+    part = _part("size", Number(3.0, unit="GB"), {"size": got})
     assert not part.ok
     assert says in part.message
+
+
+def test_a_missing_number_is_named():
+    part = _part("size", Number(3.0), {"sise": 3.0})
+    assert not part.ok
+    assert part.message == "the dict must have the key 'size'; it has 'sise'."
