@@ -3,10 +3,10 @@
 #
 # | | |
 # |---|---|
-# | **time** | 90 minutes, 55 of them for the four exercises |
+# | **time** | 90 minutes, {{minutes}} of them for the four exercises |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | PyTorch (tensors, `backward`); nothing distributed |
-# | **points** | 13 |
+# | **points** | {{points}} |
 #
 # This course goes **from one GPU to 16,384**. The running example is Llama 3 405B, because Meta published how
 # it was trained. You will write the parallel code yourself, run it on real ranks, and see what it cost.

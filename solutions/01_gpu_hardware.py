@@ -3,10 +3,10 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3 hours, 135 minutes of them for the eight exercises |
+# | **time** | 3 hours, {{minutes}} minutes of them for the eight exercises |
 # | **ranks** | 2, in one cell; the rest is arithmetic, or measured in this process |
 # | **needs** | PyTorch; lab 00 for how checks work |
-# | **points** | 17.5 |
+# | **points** | {{points}} |
 #
 # A model trains on thousands of GPUs only if each is kept busy. Three numbers decide: how fast a GPU
 # *computes*, how fast it *moves data inside*, and how fast it *talks to others*. Here you derive all three

@@ -3,10 +3,10 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3 hours, 150 minutes of them for the eight exercises |
+# | **time** | 3 hours, {{minutes}} minutes of them for the eight exercises |
 # | **ranks** | 1 to 8, all on this machine's CPU |
 # | **needs** | lab 00; lab 01 helps with bandwidths |
-# | **points** | 22.5 |
+# | **points** | {{points}} |
 #
 # Every parallelism of this course splits a computation, and then pays with **collectives**. Seven of them
 # carry all the traffic of a training run with 16,384 GPUs. Here you build them out of `send` and `recv`, and

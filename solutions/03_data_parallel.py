@@ -3,10 +3,10 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3 hours, 165 minutes of them for the seven exercises (and 20 for the bonus) |
+# | **time** | 3 hours, {{minutes}} minutes of them for the seven exercises (and {{bonus_minutes}} for the bonus) |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | lab 00; lab 02 helps with collectives |
-# | **points** | 27.5, and 2 for the bonus |
+# | **points** | {{points}}, and {{bonus_points}} for the bonus |
 #
 # Every rank holds the **whole model** and works on **its share of the batch**. Once a step, the ranks average
 # their gradients, so all take the same step. This is the oldest and most used parallelism: Llama 3 405B used

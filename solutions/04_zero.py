@@ -3,10 +3,10 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3 hours, 135 minutes of them for the seven exercises |
+# | **time** | 3 hours, {{minutes}} minutes of them for the seven exercises |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | labs 02 and 03 |
-# | **points** | 25 |
+# | **points** | {{points}} |
 #
 # Data parallel ranks hold the same parameters, the same gradients after all_reduce, and the same optimizer
 # state: n copies of everything. **ZeRO** keeps each of the three once, cut into n shards, in three stages,

@@ -37,6 +37,7 @@ class Catalog(Protocol):
 def notebook_of(source: Path, catalog: Catalog) -> nbformat.NotebookNode:
     """Return the notebook of a lab's source, with solutions, without outputs."""
     parsed = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
+    _fill_totals(parsed.cells, catalog)
     cells = [
         made
         for number, cell in enumerate(parsed.cells, start=1)
@@ -48,6 +49,22 @@ def notebook_of(source: Path, catalog: Catalog) -> nbformat.NotebookNode:
     notebook = new_notebook(cells=cells, metadata={"kernelspec": KERNEL, "language_info": {"name": "python"}})
     nbformat.validate(notebook)
     return cast(nbformat.NotebookNode, notebook)
+
+
+def _fill_totals(cells: list[Any], catalog: Catalog) -> None:
+    """Put what the exercises declare where the text asks for it: {{minutes}}, {{points}}, {{bonus_points}}."""
+    totals = dict.fromkeys(["minutes", "points", "bonus_minutes", "bonus_points"], 0.0)
+    for name in [cell.metadata["exercise"] for cell in cells if "exercise" in cell.metadata]:
+        try:
+            exercise = catalog.get(str(name))
+        except (KeyError, ValueError):
+            continue  # reported where the cell is made, with its number
+        kind = "bonus_" if exercise.bonus else ""
+        totals[f"{kind}minutes"] += exercise.minutes
+        totals[f"{kind}points"] += sum(exercise.points.values())
+    for cell in cells:
+        for name, total in totals.items() if cell.cell_type == "markdown" else ():
+            cell.source = cell.source.replace(f"{{{{{name}}}}}", f"{total:g}")
 
 
 def where(source: Path | str, number: int, cell: Any) -> str:

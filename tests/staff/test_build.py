@@ -22,7 +22,11 @@ class OneExercise:
         if exercise_id != "add_one":
             raise KeyError(exercise_id)
         return SimpleNamespace(
-            id="add_one", points={"values": 1.0, "bytes": 0.5}, hints=("one", "two", "three")
+            id="add_one",
+            points={"values": 1.0, "bytes": 0.5},
+            minutes=20,
+            bonus=False,
+            hints=("one", "two", "three"),
         )
 
     def card(self, exercise: SimpleNamespace) -> str:
@@ -41,6 +45,13 @@ def cells_by_id(text: str) -> dict[str, nbformat.NotebookNode]:
 
 def write(lab: build.Lab, text: str) -> None:
     lab.source.write_text(text, encoding="utf-8")
+
+
+def test_the_head_takes_minutes_and_points_from_the_declarations(lab: build.Lab) -> None:
+    write(
+        lab, f"# %% [markdown]\n# {{{{minutes}}}} minutes, {{{{points}}}} points\n\n{lab.source.read_text()}"
+    )
+    assert notebook_of(lab.source, OneExercise()).cells[0].source == "20 minutes, 1.5 points"
 
 
 def test_an_exercise_becomes_card_answer_hints_check_and_locked_cell(lab: build.Lab) -> None:
