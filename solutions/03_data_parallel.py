@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3 hours, {{minutes}} minutes of them for the seven exercises (and {{bonus_minutes}} for the bonus) |
+# | **time** | 3 hours, {{minutes}} minutes of them for the seven exercises (bonus: {{bonus_minutes}}) |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | lab 00; lab 02 helps with collectives |
 # | **points** | {{points}}, and {{bonus_points}} for the bonus |

@@ -52,7 +52,7 @@ def notebook_of(source: Path, catalog: Catalog) -> nbformat.NotebookNode:
 
 
 def _fill_totals(cells: list[Any], catalog: Catalog) -> None:
-    """Put what the exercises declare where the text asks for it: {{minutes}}, {{points}}, {{bonus_points}}."""
+    """Put what the exercises declare where a text says {{minutes}}, {{points}} and the like."""
     totals = dict.fromkeys(["minutes", "points", "bonus_minutes", "bonus_points"], 0.0)
     for name in [cell.metadata["exercise"] for cell in cells if "exercise" in cell.metadata]:
         try:
