@@ -19,7 +19,7 @@ from course_lib.grading.exercise import GATES, Array, Case, Exercise, RankData
 from course_lib.grading.inside import Job
 from course_lib.grading.launcher import CaseFailed, Shards
 from course_lib.grading.source import FromSource, Refusal
-from course_lib.staff.sandbox import Limits, Sandbox
+from course_lib.staff.sandbox import Limits, Sandbox, SandboxMissing
 from course_lib.staff.traffic import check_traffic
 
 START_S = 90.0  # to load torch, on a machine that is busy
@@ -99,11 +99,10 @@ class Courtroom:
         return self._box.loopback_bytes() if self._box is not None else 0
 
     def _ask(self, frame: bytes, timeout_s: float) -> tuple[dict[str, Any], dict[str, Array]]:
-        fresh = self._box is None
-        if fresh:
+        if self._box is None:
             self._open()
         wire.send(self._to, frame)
-        plain, arrays = wire.unpack(wire.receive(self._from, timeout_s + (START_S if fresh else 0.0)))
+        plain, arrays = wire.unpack(wire.receive(self._from, timeout_s))
         if "failed" in plain:
             raise _failed(plain)
         return plain, arrays
@@ -117,6 +116,17 @@ class Courtroom:
         )
         os.close(inward)
         os.close(outward)
+        try:
+            wire.receive(self._from, START_S)
+        except wire.Broken as error:
+            with contextlib.suppress(Exception):
+                self._box.wait(0.5)
+            said = self._box.output()[-500:].strip() or str(error)
+            self.close()
+            raise SandboxMissing(
+                f"the sandbox must start before any student's code is read; it did not: {said}. "
+                "Mend that (`course doctor` helps), then run the command again: nothing was graded"
+            ) from error
 
     def _broken(self, error: wire.Broken) -> CaseFailed:
         """Say why the sandbox gave no answer, and end it."""

@@ -44,6 +44,9 @@ ALWAYS_MASKED = ("course_lib.grading.verdicts", "course_lib.staff")
 _LOWEST_UID, _UIDS = 61_184, 4_000  # systemd's range for users that exist only while a process runs
 
 
+_WRITABLE = ("/tmp", "/dev/shm", "/home/student")
+
+
 class SandboxMissing(ValueError):
     """Student code would have to run unprotected."""
 
@@ -264,14 +267,16 @@ def _folders(disk_bytes: int) -> Iterator[str]:
             yield from ("--ro-bind", path, path)
     roots = {os.path.realpath(sys.base_prefix), sys.base_prefix, sys.prefix, str(PACKAGE), *_data_folders()}
     mounted = [path for path in sorted(roots) if not any(path.startswith(f"{top}/") for top in _SYSTEM)]
-    above = {str(folder) for path in mounted for folder in Path(path).parents} - {"/"}
-    for path in sorted({"/etc", "/home", *above}):  # bubblewrap would make them for root alone
-        yield from ("--perms", "0755", "--dir", path)
+    yield from ("--perms", "0755", "--dir", "/etc", "--perms", "0755", "--dir", "/home")
     for name in _ETC:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
     yield from ("--proc", "/proc", "--dev", "/dev")
-    for path in ("/tmp", "/dev/shm", "/home/student"):
+    for path in _WRITABLE:
         yield from ("--perms", "1777", "--size", str(disk_bytes), "--tmpfs", path)
+    # After /tmp is there, for a course may be in it; bubblewrap would make them for root alone.
+    above = {str(folder) for path in mounted for folder in Path(path).parents} - {"/", "/home", *_WRITABLE}
+    for path in sorted(above):
+        yield from ("--perms", "0755", "--dir", path)
     for path in mounted:
         yield from ("--ro-bind", path, path)
 

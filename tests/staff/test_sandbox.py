@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from course_lib.staff import sandbox
+from course_lib.grading import exercises
+from course_lib.staff import judge, sandbox
 from course_lib.staff.sandbox import Limits, Sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,3 +104,25 @@ def test_leaving_ends_what_hides() -> None:
         left = box.processes()
     assert len(left) >= 2
     assert not any(process.is_running() and process.status() != "zombie" for process in left)
+
+
+def test_a_course_below_tmp_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/tmp is the student's own there, and laid over what was mounted before it."""
+    copy = tmp_path / "course_lib"
+    shutil.copytree(sandbox.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(sandbox, "PACKAGE", copy)
+    box = run(
+        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport course_lib.units as u\nprint(u.__file__)"
+    )
+    assert box.output().strip() == str(copy / "units.py")
+
+
+def test_a_sandbox_that_does_not_start_costs_nobody_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho no namespaces here\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(sandbox.SandboxMissing, match="it did not: no namespaces here"):
+        judge.judge_cells(["x = 1"], exercises("00")[:1])
