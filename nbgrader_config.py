@@ -2,6 +2,7 @@
 
 from course_lib.staff.feedback import SafePage, feedback_steps
 from course_lib.staff.gradebook import cell_timeout_s, release_steps
+from course_lib.staff.late import LatePolicy
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821
 
@@ -19,7 +20,7 @@ c.CourseDirectory.db_url = "sqlite:///grading/gradebook.db"
 # Downloads from a learning platform: grading/downloaded/<lab>/archive/<student>_attempt_<date>_<lab>.ipynb
 c.ZipCollectApp.downloaded_directory = "grading/downloaded"
 c.FileNameCollectorPlugin.named_regexp = (
-    r".*[/\\](?P<student_id>\w+)_attempt_(?P<timestamp>[0-9\-]+)_(?P<file_id>.+)"
+    r".*[/\\](?P<student_id>[\w.@+-]+?)_attempt_(?P<timestamp>[0-9\-]+)_(?P<file_id>.+)"
 )
 
 # Stubs name their exercise.
@@ -40,3 +41,9 @@ c.IgnorePattern.pattern = r"^\[W\d{4} "
 
 # A submission without one of the graded cells gets it back, and its zero, instead of stopping the batch.
 c.OverwriteCells.add_missing_cells = True
+
+# What a late submission costs: nothing, until you say so. The due date is the gradebook's.
+c.AssignLatePenalties.plugin_class = LatePolicy
+# c.LatePolicy.grace_h = 1.0
+# c.LatePolicy.percent_a_day = 10.0
+# c.LatePolicy.most_percent = 50.0

@@ -135,6 +135,13 @@ def autograde(
         bool, typer.Option("--trust-students", help="run their code with your rights, without a sandbox")
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="also what was graded before")] = False,
+    regrade: Annotated[
+        str, typer.Option(metavar="EXERCISE", help="judge this exercise again in what was graded before")
+    ] = "",
+    run: Annotated[bool, typer.Option(help="run notebooks, for the output on feedback pages")] = True,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Dask scheduler whose workers judge")
+    ] = None,
     db: Database = None,
 ) -> None:
     """Judge every submission of LAB in a sandbox; run it again to go on after an interruption."""
@@ -142,7 +149,20 @@ def autograde(
     _need("joblib", "staff")
     from course_lib.staff import autograde as grader
 
-    code = grader.command(_checkout(), lab, console, jobs=jobs, trust=trust_students, db_url=db, again=again)
+    if dask is not None:
+        _need("distributed", "staff")
+    code = grader.command(
+        _checkout(),
+        lab,
+        console,
+        jobs=jobs,
+        dask=dask,
+        trust=trust_students,
+        show=run,
+        db_url=db,
+        again=again,
+        only=regrade,
+    )
     raise typer.Exit(code=code)
 
 

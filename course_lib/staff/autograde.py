@@ -1,61 +1,59 @@
 """`course autograde LAB`: judge every submission, several at a time, and enter the scores into nbgrader.
 
-Each submission ends in a named state. What is done is in the ledger, one transaction a submission, so that a
-run killed at any moment is resumed by running it again: it does what is not there, and nothing twice.
+Each submission ends in a named state. Workers judge; this process alone writes, first to the ledger, then to
+nbgrader, and notes that. A run killed at any moment is resumed by running it again: it does what is not
+there, and nothing twice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
+import fcntl
+import os
+import sqlite3
 import time
-import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import nbformat
-from joblib import Parallel, delayed
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeLeftColumn
 from rich.table import Table
 from rich.text import Text
 
-from course_lib.grading.present import render
 from course_lib.grading.registry import exercises
-from course_lib.staff import handed_in, judge, record, sandbox, showing
+from course_lib.staff import handed_in, record, sandbox
 from course_lib.staff.build import find_lab
+from course_lib.staff.grade_one import Options, Outcome
 from course_lib.staff.handed_in import HandedIn
-from course_lib.staff.ledger import Entry, Ledger
+from course_lib.staff.ledger import LEDGER, Entry, Ledger
+from course_lib.staff.workers import Task, outcomes
 
-LEDGER = Path("grading") / "ledger.db"
+
+class DiskFull(ValueError):
+    """Nothing more can be written; what was, is whole."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """How to grade one lab.
+class Run:
+    """One call of the command.
 
     Attributes:
-        root: the course's folder.
-        lab: its name.
-        trust: run student code without a sandbox.
-        db_url: of nbgrader's gradebook; its SQLite file by default.
-        show: run the notebook for the feedback page.
-        budget_s: limit of judging one submission.
+        options: what workers need to know.
+        ledger: where verdicts go.
+        db_url: of nbgrader's gradebook; None for its SQLite file.
+        jobs, dask: where workers are.
     """
 
-    root: Path
-    lab: str
-    trust: bool = False
+    options: Options
+    ledger: Ledger
     db_url: str | None = None
-    show: bool = True
-    budget_s: float = 300.0
-
-    @property
-    def ledger(self) -> Ledger:
-        return Ledger(self.root / LEDGER)
+    jobs: int = 1
+    dask: str | None = None
 
 
 def command(
@@ -64,42 +62,58 @@ def command(
     console: Console,
     *,
     jobs: int = 1,
+    dask: str | None = None,
     trust: bool = False,
+    show: bool = True,
     db_url: str | None = None,
     again: bool = False,
+    only: str = "",
 ) -> int:
-    """Run `course autograde`; return the exit status: 0 if every submission ended in a state of its own."""
+    """Run `course autograde`; return the exit status: 0 if every submission is in the gradebook.
+
+    Args:
+        again: also what was graded before.
+        only: the one exercise to judge again, in what was graded before.
+
+    Raises: ValueError for what must be put right before anything can be graded.
+    """
     sandbox.require(trust)
     lab = find_lab(root, name).name
-    options = Options(root=root, lab=lab, trust=trust, db_url=db_url)
-    students = _roster(options)
+    if only and only not in (known := [e.id for e in exercises(lab)]):
+        raise ValueError(f"the exercise to judge again must be one of {', '.join(known)}; got {only!r}")
+    students = roster(root, lab, db_url)
     submissions = handed_in.find(root, lab)
     if not submissions:
         raise ValueError(
             f"there must be submissions of {lab} in {root / handed_in.SUBMITTED}; got none. "
             f"run `course collect {lab}`, or put them there as <student>/{lab}/{lab}.ipynb"
         )
-    _note_missing(options, students - {one.student for one in submissions})
-    todo = [one for one in submissions if again or _needs_work(options, one)]
-    if len(todo) < len(submissions):
-        console.print(f"{len(submissions) - len(todo)} were graded before", highlight=False)
-    for _ in range(
-        3
-    ):  # a worker that the machine killed takes its neighbours' pool along: go on with the rest
-        try:
-            _grade_all(options, todo, jobs, console)
-            break
-        except TerminatedWorkerError:
-            todo = [one for one in todo if _needs_work(options, one)]
-    return _report(options, console)
+    with alone(root), whole_or_not():
+        options = Options(root=root, lab=lab, trust=trust, show=show, only=only)
+        run = Run(options=options, ledger=Ledger(root / LEDGER), db_url=db_url, jobs=jobs, dask=dask)
+        for student in students - {one.student for one in submissions}:
+            run.ledger.write(Entry(student=student, lab=lab, digest="", state="missing", detail=_NOTHING))
+        tasks = list(_tasks(run, submissions, again))
+        if len(tasks) < len(submissions):
+            words = "cannot be judged again: grade them first" if only else "were graded before"
+            console.print(f"{len(submissions) - len(tasks)} {words}", highlight=False)
+        problems = _grade_all(run, tasks, console)
+        return _report(run, problems, console)
 
 
-def _roster(options: Options) -> set[str]:
-    """Return the students of the gradebook. Raises: ValueError if the lab was never released."""
-    api = record.gradebook_api(options.root, options.db_url)
+_NOTHING = "nothing was handed in"
+
+
+def roster(root: Path, lab: str, db_url: str | None = None) -> set[str]:
+    """Return the students of the gradebook.
+
+    Raises: ValueError if it is not one of this nbgrader's, or if the lab was never released.
+    """
+    record.check_version(root, db_url)
+    api = record.gradebook_api(root, db_url)
     try:
         with api.gradebook as gradebook:
-            released = any(one.name == options.lab for one in gradebook.assignments)
+            released = any(one.name == lab for one in gradebook.assignments)
             students = {student.id for student in gradebook.students}
     except Exception as error:
         raise ValueError(
@@ -107,128 +121,141 @@ def _roster(options: Options) -> set[str]:
             "Back it up, then `nbgrader db upgrade`"
         ) from error
     if not released:
-        raise ValueError(f"{options.lab} must have been released; the gradebook has no such lab. "
-                         f"run `course release {options.lab}`")  # fmt: skip
+        raise ValueError(f"{lab} must have been released; the gradebook has no such lab. "
+                         f"run `course release {lab}`")  # fmt: skip
     return students
 
 
-def _note_missing(options: Options, students: Iterable[str]) -> None:
-    for student in students:
-        text = "nothing was handed in"
-        entry = Entry(student=student, lab=options.lab, digest="", state="missing", detail=text)
-        options.ledger.write(entry)
+@contextlib.contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Keep a second `course autograde` out of this course while one runs. Raises: ValueError."""
+    path = root / "grading" / ".autograde.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise ValueError(
+            "one `course autograde` at a time must work on a course; another is running here. "
+            "wait for it, or end it"
+        ) from error
+    finally:
+        os.close(descriptor)
 
 
-def _needs_work(options: Options, one: HandedIn) -> bool:
-    entry = options.ledger.entry(options.lab, one.student)
-    return entry is None or not entry.recorded or entry.state == "failed" or entry.digest != one.digest()
+@contextlib.contextmanager
+def whole_or_not() -> Iterator[None]:
+    """Turn a full disk into a message. Raises: DiskFull."""
+    try:
+        yield
+    except (OSError, sqlite3.Error, RuntimeError) as error:
+        if not _is_full(error):
+            raise
+        raise DiskFull(
+            "there must be space for the ledger, the gradebook and the graded notebooks; the disk is full. "
+            "Nothing that was graded is lost: make space, then run the command again"
+        ) from error
 
 
-def _grade_all(options: Options, todo: list[HandedIn], jobs: int, console: Console) -> None:
+def _is_full(error: BaseException) -> bool:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    words = ("disk is full", "No space left", "disk I/O error", "File too large", "Disk quota exceeded")
+    return full or any(text in str(error) for text in words)
+
+
+def _tasks(run: Run, submissions: list[HandedIn], again: bool) -> Iterator[Task]:
+    """Yield what is to be done, each with what is known about it."""
+    for one in submissions:
+        entry = run.ledger.entry(run.options.lab, one.student)
+        done = entry is not None and entry.recorded and entry.state != "failed"
+        current = done and entry is not None and entry.digest == one.digest()
+        if run.options.only:
+            if current and entry is not None and entry.verdicts:
+                yield one, entry
+        elif again:
+            yield one, None
+        elif not current:
+            yield one, entry
+
+
+def _grade_all(run: Run, tasks: list[Task], console: Console) -> dict[str, str]:
+    """Grade and enter all; return {student: why it is not in the gradebook}."""
+    problems: dict[str, str] = {}
     name, rate = TextColumn("{task.description}"), TextColumn("{task.fields[rate]}")
     columns = (name, BarColumn(), MofNCompleteColumn(), rate, TimeElapsedColumn(), TimeLeftColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(options.lab, total=len(todo), rate="")
+    found = outcomes(run.options, tasks, jobs=max(1, min(run.jobs, len(tasks))), dask=run.dask)
+    with contextlib.closing(found), Progress(*columns, console=console) as bar:
+        task = bar.add_task(run.options.lab, total=len(tasks), rate="")
         start = time.monotonic()
-        for done, entry in enumerate(_entries(options, todo, jobs), start=1):
+        for done, (one, outcome) in enumerate(found, start=1):
+            entry, problem = settle(run, one, outcome)
             bar.update(task, advance=1, rate=f"{done / (time.monotonic() - start) * 60:.1f} a minute")
-            if entry.state not in ("graded", "late"):
-                text = (
-                    f"{entry.student}: {entry.state}: {entry.detail.splitlines()[0] if entry.detail else ''}"
-                )
-                bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            text = problem or (entry.detail if entry.state not in ("graded", "late") else "")
+            if problem:
+                problems[one.student] = problem
+            if text or problem:
+                line = f"{one.student}: {entry.state}: {text.splitlines()[0]}"
+                bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return problems
 
 
-def _entries(options: Options, todo: list[HandedIn], jobs: int) -> Iterator[Entry]:
-    run = Parallel(n_jobs=jobs, backend="loky", batch_size=1, return_as="generator_unordered")
-    yield from run(delayed(grade)(options, one) for one in todo)
+def settle(run: Run, one: HandedIn, outcome: Outcome) -> tuple[Entry, str]:
+    """Write what a worker found: ledger, gradebook, a note that both agree. Return why not, "" if so.
 
-
-def grade(options: Options, one: HandedIn) -> Entry:
-    """Grade one submission from file to gradebook. Never raises: what went wrong is in the entry."""
-    start = time.monotonic()
-    digest = one.digest()
+    Raises: what a full disk raises.
+    """
+    entry, lab = outcome.entry, run.options.lab
+    if entry.state == "failed":
+        if run.ledger.entry(lab, one.student) is None:
+            run.ledger.write(entry)
+        return entry, entry.detail or "it could not be graded"
+    run.ledger.write(entry)
     try:
-        entry = options.ledger.entry(options.lab, one.student)
-        if entry is None or entry.recorded or entry.state == "failed" or entry.digest != digest:
-            entry = _judged(options, one, digest, start)
-            options.ledger.write(entry)
-        return _recorded(options, one, entry)
+        if run.options.only:
+            record.record_exercise(run.options.root, entry, run.options.only, run.db_url)
+        else:
+            entry = _entered(run, one, entry, outcome.notebook or "")
     except Exception as error:
-        text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-        failed = Entry(student=one.student, lab=options.lab, digest=digest, state="failed", detail=text)
-        try:
-            if options.ledger.entry(options.lab, one.student) is None:
-                options.ledger.write(failed)
-        except Exception:  # the disk is full: the next run finds nothing of this one, and does it again
-            pass
-        return failed
+        if _is_full(error):
+            raise
+        return entry, f"it could not be entered into the gradebook: {_last_line(error)}"
+    run.ledger.mark_recorded(lab, one.student)
+    return entry, ""
 
 
-def _judged(options: Options, one: HandedIn, digest: str, start: float) -> Entry:
-    """Return what the judge says; nothing of it is written yet."""
-    entry = Entry(student=one.student, lab=options.lab, digest=digest, state="graded", detail=one.note)
-    try:
-        if one.notebook is None:
-            raise judge.Unreadable(one.note)
-        found = judge.judge_file(one.notebook, options.lab, trust=options.trust, budget_s=options.budget_s)
-    except judge.Unreadable as error:
-        return dataclasses.replace(entry, state="unreadable", detail=str(error))
-    verdicts = {name: {**v.to_plain(), "report": render(v)} for name, v in found.verdicts.items()}
-    state, detail = "graded", one.note
-    if found.killed:
-        state, detail = "killed by limit", f"limit on {', '.join(sorted(set(found.killed)))}"
-    if found.flagged:
-        state, detail = (
-            "flagged",
-            f"traffic and trace differ in {', '.join(found.flagged)}: look at the answer",
-        )
-    seconds = time.monotonic() - start
-    return dataclasses.replace(entry, state=state, detail=detail, verdicts=verdicts, seconds=seconds)
-
-
-def _recorded(options: Options, one: HandedIn, entry: Entry) -> Entry:
-    """Make the feedback copy, enter everything into nbgrader, and note that."""
-    notebook = copy_for_feedback(options, one, entry)
+def _entered(run: Run, one: HandedIn, entry: Entry, text: str) -> Entry:
     stamp = one.folder / "timestamp.txt"
-    timestamp = stamp.read_text(encoding="utf-8").strip()[:100] if stamp.is_file() else None
-    late_s = record.record(options.root, entry, notebook, timestamp, options.db_url)
+    is_file = stamp.is_file() and not stamp.is_symlink()
+    timestamp = stamp.read_text(encoding="utf-8", errors="replace").strip()[:100] if is_file else None
+    notebook = nbformat.reads(text, as_version=4)
+    late_s = record.record(run.options.root, entry, notebook, timestamp, run.db_url)
     if late_s > 0 and entry.state == "graded":
         entry = dataclasses.replace(entry, state="late", detail=f"{late_s / 3600:.1f} hours late")
-        options.ledger.write(entry)
-    options.ledger.mark_recorded(options.lab, one.student)
+        run.ledger.write(entry)
     return entry
 
 
-def copy_for_feedback(options: Options, one: HandedIn, entry: Entry) -> Any:
-    """Return the submission as nbgrader gets it: marked cells restored, outputs of a run, verdicts."""
-    release: Any = nbformat.read(
-        options.root / "notebooks" / options.lab / f"{options.lab}.ipynb", as_version=4
-    )
-    if entry.state == "unreadable" or one.notebook is None:
-        notebook = handed_in.restored(nbformat.v4.new_notebook(), release)
-    else:
-        text = one.notebook.read_text(encoding="utf-8-sig")
-        notebook = handed_in.restored(nbformat.reads(text, as_version=4), release)
-        if options.show and entry.state != "killed by limit":
-            showing.with_outputs(notebook, trust=options.trust)
-    return record.with_verdicts(notebook, entry)
+def _last_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1][:300]
 
 
-def _report(options: Options, console: Console) -> int:
-    entries = options.ledger.entries(options.lab)
-    table = Table(title=f"{options.lab}: {len(entries)} students")
+def _report(run: Run, problems: dict[str, str], console: Console) -> int:
+    lab = run.options.lab
+    entries = run.ledger.entries(lab)
+    table = Table(title=f"{lab}: {len(entries)} students")
     for head in ("student", "state", "points", "of", "seconds"):
         table.add_column(head, justify="left" if head in ("student", "state") else "right")
-    most = sum(e.max_score for e in exercises(options.lab) if not e.bonus)
+    most = sum(e.max_score for e in exercises(lab) if not e.bonus)
     for entry in entries:
         points, seconds = f"{entry.score:g}", f"{entry.seconds:.0f}"
         table.add_row(Text(entry.student), entry.state, points, f"{most:g}", seconds)
     console.print(table)
     states = Counter(entry.state for entry in entries)
     console.print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
-    failed = [e for e in entries if e.state == "failed" or (e.state != "missing" and not e.recorded)]
-    for entry in failed:
-        text = f"{entry.student} is not in the gradebook yet: run the command again"
+    failed = [e.student for e in entries if e.state == "failed" or (e.state != "missing" and not e.recorded)]
+    for student in sorted({*failed, *problems}):
+        text = f"{student} is not in the gradebook yet: run the command again"
         console.print(text, markup=False, highlight=False)
-    return int(bool(failed))
+    return int(bool(failed or problems))

@@ -10,9 +10,8 @@ from nbgrader.converters import GenerateFeedback
 from rich.console import Console
 
 from course_lib.staff import build, handed_in, record
-from course_lib.staff.autograde import LEDGER
 from course_lib.staff.gradebook import Course
-from course_lib.staff.ledger import Ledger
+from course_lib.staff.ledger import LEDGER, Ledger
 
 
 class _FeedbackOne(GenerateFeedback):  # type: ignore[misc]

@@ -44,14 +44,18 @@ def cell_timeout_s(cell: Any) -> int:
     return 240 if graded else 180
 
 
-def course_config(root: Path, config_folder: Path = REPOSITORY, db_url: str | None = None) -> Config:
-    """Return the course's nbgrader configuration for a course that lives in `root`.
+LOCKED_S = 60  # to wait for a gradebook that formgrader, say, is writing to
+
+
+def course_config(root: Path, db_url: str | None = None) -> Config:
+    """Return the nbgrader configuration of a course that lives in `root`: its own, or the repository's.
 
     `db_url`: of another gradebook than the SQLite file in its grading/.
     """
-    config: Config = PyFileConfigLoader("nbgrader_config.py", path=str(config_folder)).load_config()
+    folder = root if (root / "nbgrader_config.py").exists() else REPOSITORY
+    config: Config = PyFileConfigLoader("nbgrader_config.py", path=str(folder)).load_config()
     config.CourseDirectory.root = str(root)
-    config.CourseDirectory.db_url = db_url or f"sqlite:///{root}/grading/gradebook.db"
+    config.CourseDirectory.db_url = db_url or f"sqlite:///{root}/grading/gradebook.db?timeout={LOCKED_S}"
     return config
 
 

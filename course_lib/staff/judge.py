@@ -7,23 +7,26 @@ nothing that a notebook prints, patches or kills can add or lose a point.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import torch
 
 from course_lib.grading import engine
 from course_lib.grading.exercise import Exercise, Part, Verdict
-from course_lib.grading.registry import exercises, program_name, spec
+from course_lib.grading.registry import program_name, spec
 from course_lib.grading.source import Refusal
 from course_lib.staff.courtroom import Courtroom
 from course_lib.staff.needs import course_modules
 from course_lib.staff.sandbox import Limits
 
+Masked = tuple[str, ...]  # modules of course_lib that are not there
 MAX_NOTEBOOK_BYTES = 100_000_000
 MAX_CODE_BYTES = 2_000_000
 # What the sandbox itself is made of cannot be masked; the guard in the rank still closes it.
@@ -40,11 +43,6 @@ class Judgement:
 
     verdicts: dict[str, Verdict]
     killed: tuple[str, ...] = ()
-
-    @property
-    def flagged(self) -> list[str]:
-        """Exercises whose traffic did not fit the trace: a person should look."""
-        return [name for name, v in self.verdicts.items() if "the network counted" in v.message]
 
 
 def code_cells(path: Path) -> list[str]:
@@ -87,26 +85,67 @@ def judge_cells(
     wanted = list(chosen)
     deadline_s = time.monotonic() + budget_s
     found: dict[str, Verdict] = {}
-    with Courtroom(limits, trust=trust) as room:
-        for exercise in sorted(wanted, key=lambda e: (masked_modules(e), e.order)):
+    with Courtroom(limits, trust=trust) as room, _one_thread():
+        for exercise, masked in in_sandboxes(wanted):
             if time.monotonic() > deadline_s:
                 room.killed.append("time")
                 text = f"the submission's limit of {budget_s:.0f} s was used up before this exercise."
                 found[exercise.id] = _refused(exercise, Refusal("terminates", text), 0)
                 continue
             data_seed = secrets.randbelow(2**31) if seed is None else seed
-            found[exercise.id] = judge_exercise(room, exercise, cells, data_seed)
+            found[exercise.id] = judge_exercise(room, exercise, cells, data_seed, masked)
         killed = tuple(room.killed)
     return Judgement({e.id: found[e.id] for e in wanted}, killed)
 
 
-def judge_exercise(room: Courtroom, exercise: Exercise, cells: list[str], seed: int) -> Verdict:
-    """Judge one exercise; never raises for anything the answer does."""
-    start = time.perf_counter()
-    declared = spec(exercise.id)
-    room.open_for(masked_modules(exercise))
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute oracles, which are small, on one thread: more would spin on cores that ranks need."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
-        job_of = engine.job_factory(exercise, room.definitions(exercise, cells))
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def in_sandboxes(chosen: Iterable[Exercise]) -> Iterator[tuple[Exercise, Masked]]:
+    """Yield exercises with what is masked for them, those that can share a sandbox one after another.
+
+    Starting one costs more than most exercises. In a shared one what is closed to any of them is masked, as
+    long as none of their programs needs it.
+    """
+    groups: list[tuple[set[str], set[str], list[Exercise]]] = []
+    for exercise in sorted(chosen, key=lambda e: e.order):
+        masked, needed = set(masked_modules(exercise)), set(_needed(exercise))
+        for group_masked, group_needed, members in groups:
+            if not any(_overlaps(name, group_needed | needed) for name in group_masked | masked):
+                group_masked |= masked
+                group_needed |= needed
+                members.append(exercise)
+                break
+        else:
+            groups.append((masked, needed, [exercise]))
+    for masked, _, members in groups:
+        yield from ((exercise, tuple(sorted(masked))) for exercise in members)
+
+
+def judge_exercise(
+    room: Courtroom, exercise: Exercise, cells: list[str], seed: int, masked: Masked | None = None
+) -> Verdict:
+    """Judge one exercise; never raises for anything the answer does.
+
+    `masked`: of a sandbox that it shares with others; an answer that uses the course's library gets one of
+    its own, where nothing is missing that is open to it.
+    """
+    start = time.perf_counter()
+    declared, own = spec(exercise.id), masked_modules(exercise)
+    room.open_for(own if masked is None else masked)
+    try:
+        answer = room.definitions(exercise, cells)
+        if masked is not None and "course_lib" in answer.text:
+            room.open_for(own)
+        job_of = engine.job_factory(exercise, answer)
         verdict, _ = engine.judge(declared, job_of, seed, True, room.run)
     except Refusal as refusal:
         verdict = _refused(exercise, refusal, seed)
@@ -122,14 +161,17 @@ def masked_modules(exercise: Exercise) -> tuple[str, ...]:
     """Modules of course_lib that must not be there while this exercise's answer runs."""
     closed = [c for c in exercise.closed if not c.startswith("torch:")]
     names = [c if c.startswith("course_lib") else f"course_lib.{c}" for c in closed]
-    needed = course_modules((*_SERVANTS, program_name(exercise.id, exercise.numeric)))
-    return tuple(sorted(name for name in names if not _overlaps(name, needed)))
+    return tuple(sorted(name for name in names if not _overlaps(name, _needed(exercise))))
 
 
-def _overlaps(name: str, needed: Sequence[str] | frozenset[str]) -> bool:
+def _needed(exercise: Exercise) -> frozenset[str]:
+    return course_modules((*_SERVANTS, program_name(exercise.id, exercise.numeric)))
+
+
+def _overlaps(name: str, needed: Collection[str]) -> bool:
     return any(module == name or module.startswith(f"{name}.") for module in needed)
 
 
-def judge_file(path: Path, lab: str, **options: Any) -> Judgement:
-    """Judge every exercise of `lab` on a submitted notebook. Raises: Unreadable."""
-    return judge_cells(code_cells(path), exercises(lab), **options)
+def judge_file(path: Path, chosen: Iterable[Exercise], **options: Any) -> Judgement:
+    """Judge the exercises of `chosen` on a submitted notebook. Raises: Unreadable."""
+    return judge_cells(code_cells(path), chosen, **options)

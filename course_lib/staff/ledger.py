@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+LEDGER = Path("grading") / "ledger.db"  # of the course's folder
 STATES = ("graded", "late", "missing", "unreadable", "killed by limit", "flagged", "failed")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS submissions (

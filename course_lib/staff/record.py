@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import nbgrader
+from alembic.script import ScriptDirectory
 from nbconvert.preprocessors import ClearMetadataPreprocessor
 from nbgrader.apps import NbGraderAPI
 from nbgrader.apps.api import capture_log
 from nbgrader.converters import Autograde
+from nbgrader.dbutil import ALEMBIC_DIR
 from nbgrader.preprocessors import (
     AssignLatePenalties,
     CheckCellMetadata,
@@ -31,7 +34,10 @@ from nbgrader.preprocessors import (
     OverwriteKernelspec,
     SaveAutoGrades,
 )
+from sqlalchemy import create_engine, inspect, text
+from sqlalchemy.exc import SQLAlchemyError
 
+from course_lib.staff.build import replace_text
 from course_lib.staff.gradebook import course_config, find_alembic
 from course_lib.staff.ledger import Entry
 from course_lib.staff.submissions import VERDICT
@@ -55,8 +61,8 @@ def with_verdicts(notebook: Any, entry: Entry) -> Any:
         if cell.cell_type != "code" or not marks.get("grade"):
             continue
         verdict = entry.verdicts.get(marks["grade_id"].removeprefix("test_"))
-        text = str(verdict["report"]) if verdict else f"not judged: {entry.detail or entry.state}"
-        data = {"text/plain": text, **({VERDICT: verdict} if verdict else {})}
+        said = str(verdict["report"]) if verdict else f"not judged: {entry.detail or entry.state}"
+        data = {"text/plain": said, **({VERDICT: verdict} if verdict else {})}
         score = float(verdict["score"]) if verdict else 0.0
         cell.outputs = [
             nbformat.v4.new_output("display_data", data=data),
@@ -92,6 +98,68 @@ def record(root: Path, entry: Entry, notebook: Any, timestamp: str | None, db_ur
             raise RuntimeError(result.get("error") or result.get("log"))
         with api.gradebook as gradebook:
             return float(gradebook.find_submission(entry.lab, entry.student).total_seconds_late)
+
+
+def record_exercise(root: Path, entry: Entry, exercise: str, db_url: str | None) -> None:
+    """Enter the verdict on one exercise; every other grade, manual ones and comments stay as they are.
+
+    Raises: ValueError if the gradebook knows fewer points for it than the verdict has.
+    """
+    score = float(entry.verdicts[exercise]["score"])
+    with taking_turns(root):
+        api = gradebook_api(root, db_url)
+        with api.gradebook as gradebook:
+            grade = gradebook.find_grade(f"test_{exercise}", entry.lab, entry.lab, entry.student)
+            if score > grade.max_score + 1e-9:
+                raise ValueError(
+                    f"{exercise} must have at least {score:g} points in the gradebook; it has "
+                    f"{grade.max_score:g}. run `course release {entry.lab}` first"
+                )
+            grade.auto_score = score
+            if grade.manual_score is not None:
+                grade.needs_manual_grade = True
+            gradebook.db.commit()
+        _penalise(api, entry)
+        path = root / "grading" / "autograded" / entry.student / entry.lab / f"{entry.lab}.ipynb"
+        if path.is_file():
+            changed = nbformat.writes(with_verdicts(nbformat.read(path, as_version=4), entry))
+            replace_text(path, changed)
+
+
+def _penalise(api: NbGraderAPI, entry: Entry) -> None:
+    """Let nbgrader compute the late penalty of the new total."""
+    names = {"notebook": entry.lab, "assignment": entry.lab, "student": entry.student}
+    resources = {"nbgrader": {**names, "db_url": api.coursedir.db_url}}
+    AssignLatePenalties(parent=api).preprocess(nbformat.v4.new_notebook(), resources)
+
+
+def check_version(root: Path, db_url: str | None) -> None:
+    """Refuse a gradebook that another nbgrader made, before anything is written into it.
+
+    Raises: ValueError.
+    """
+    url = course_config(root, db_url=db_url).CourseDirectory.db_url
+    if url.startswith("sqlite") and not (root / "grading" / "gradebook.db").exists() and db_url is None:
+        return
+    try:
+        engine = create_engine(url)
+        with contextlib.closing(engine.connect()) as connection:
+            tables = inspect(connection).get_table_names()
+            found = (
+                connection.execute(text("SELECT version_num FROM alembic_version")).scalar() if tables else ""
+            )
+        engine.dispose()
+    except SQLAlchemyError as error:
+        raise ValueError(
+            f"the gradebook must be a database of nbgrader's; got {str(error).splitlines()[0]}. "
+            "Check --db, and that its server runs; a damaged file comes back from a backup"
+        ) from error
+    known = ScriptDirectory(ALEMBIC_DIR).get_current_head()
+    if found not in ("", known):
+        raise ValueError(
+            f"the gradebook must have the tables of nbgrader {nbgrader.__version__} (revision {known}); got "
+            f"revision {found}. Back it up, then `nbgrader db upgrade`, or install the nbgrader that made it"
+        )
 
 
 def gradebook_api(root: Path, db_url: str | None = None) -> NbGraderAPI:

@@ -20,8 +20,7 @@ from rich.table import Table
 from course_lib.grading.exercise import Exercise
 from course_lib.grading.registry import exercises
 from course_lib.staff import build, record
-from course_lib.staff.autograde import LEDGER
-from course_lib.staff.ledger import Entry, Ledger
+from course_lib.staff.ledger import LEDGER, Entry, Ledger
 
 FOLDER = Path("grading") / "reports"
 
@@ -72,9 +71,14 @@ def command(root: Path, name: str, console: Console, db_url: str | None = None) 
 def rows_of(root: Path, lab: str, entries: Iterable[Entry], db_url: str | None = None) -> list[Row]:
     """Return every student of the ledger, with the gradebook's total."""
     with record.gradebook_api(root, db_url).gradebook as gradebook:
-        scores = {s.student.id: float(s.score) for s in gradebook.assignment_submissions(lab)}
+        scores = {s.student.id: net_score(s) for s in gradebook.assignment_submissions(lab)}
         people = {student.id: student for student in gradebook.students}
         return [_row(entry, people.get(entry.student), scores.get(entry.student, 0.0)) for entry in entries]
+
+
+def net_score(submission: Any) -> float:
+    """Points in nbgrader's gradebook, what handing in late cost taken off."""
+    return max(0.0, float(submission.score) - float(submission.late_submission_penalty or 0.0))
 
 
 def _row(entry: Entry, person: Any, points: float) -> Row:

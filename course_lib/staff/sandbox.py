@@ -208,6 +208,10 @@ class Sandbox:
         """The start of what it has written to standard output and error."""
         return bytes(self._output).decode(errors="replace")
 
+    def finish_output(self) -> None:
+        """Wait until all it wrote has been read; for a command that has ended."""
+        self._reader.join(5.0)
+
     @property
     def is_running(self) -> bool:
         """Its first process has not ended."""
@@ -237,17 +241,30 @@ def require(trust: bool) -> None:
 
     Raises: SandboxMissing.
     """
-    if not trust and shutil.which("bwrap") is None:
+    if trust:
+        return
+    if shutil.which("bwrap") is None:
         raise SandboxMissing(
             "students' code must run in a sandbox, and bubblewrap is missing: `bwrap` is not on PATH. "
             "Install it (Debian, Ubuntu: apt-get install bubblewrap), "
             "or type --trust-students to run without one"
         )
+    with Sandbox([sys.executable, "-c", "print('it works')"], limits=Limits(wall_s=60.0)) as box:
+        box.wait()
+        box.finish_output()
+        if box.output().strip() != "it works":
+            raise SandboxMissing(
+                f"students' code must run in a sandbox, and bubblewrap does not start one here: "
+                f"{box.output().strip()[-300:]!r}. Containers often forbid it: grade on a machine or in a "
+                "container that allows user namespaces, or type --trust-students to run without one"
+            )
 
 
 def _bwrap() -> str:
-    require(trust=False)
-    return str(shutil.which("bwrap"))
+    found = shutil.which("bwrap")
+    if found is None:
+        raise SandboxMissing("`bwrap` must be on PATH; it is not. Install bubblewrap")
+    return found
 
 
 def _namespaces() -> list[str]:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from course_lib.staff import autograde, build, handed_in
 from course_lib.staff.gradebook import Course
-from course_lib.staff.ledger import Entry, Ledger
+from course_lib.staff.ledger import LEDGER, Entry, Ledger
 from course_lib.staff.source import notebook_of
 from course_lib.staff.submissions import answer_cells, answers_of, filled_in
 
@@ -46,7 +46,7 @@ def main(chosen: list[str]) -> int:
         start = time.monotonic()
         autograde.command(root, LAB, console, jobs=2)
         seconds = time.monotonic() - start
-        entries = {entry.student: entry for entry in Ledger(root / autograde.LEDGER).entries(LAB)}
+        entries = {entry.student: entry for entry in Ledger(root / LEDGER).entries(LAB)}
         changed = {p: p.stat().st_mtime_ns for p in (root / handed_in.SUBMITTED).rglob("*")} != before
     bad = show(console, wanted, entries)
     if changed:

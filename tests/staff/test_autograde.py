@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import re
 import shutil
 import sqlite3
@@ -11,24 +12,17 @@ from pathlib import Path
 import nbformat
 import pytest
 from rich.console import Console
+from small_class import contents, hand_in
 
 from course_lib.staff import autograde, build, classwork, handed_in, reports
 from course_lib.staff.gradebook import Course
-from course_lib.staff.ledger import Entry, Ledger
+from course_lib.staff.ledger import LEDGER, Entry, Ledger
 from course_lib.staff.source import notebook_of
 from course_lib.staff.submissions import answer_cells, answers_of, filled_in
 
 LAB = "00_start_here"
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "<script>alert(1)</script>"
-
-
-def hand_in(root: Path, student: str, text: str | bytes, name: str = f"{LAB}.ipynb") -> Path:
-    folder = root / handed_in.SUBMITTED / student / LAB
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +68,11 @@ def scores(root: Path) -> dict[str, float]:
         return {s.student.id: float(s.score) for s in gradebook.assignment_submissions(LAB)}
 
 
-def contents(root: Path) -> dict[str, bytes]:
-    return {str(p): p.read_bytes() for p in sorted((root / handed_in.SUBMITTED).rglob("*")) if p.is_file()}
-
-
 def test_a_class_is_graded_and_a_second_run_does_nothing(course: Path) -> None:
     console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     before = contents(course)
     assert autograde.command(course, LAB, console, jobs=2) == 0
-    entries = {entry.student: entry for entry in Ledger(course / autograde.LEDGER).entries(LAB)}
+    entries = {entry.student: entry for entry in Ledger(course / LEDGER).entries(LAB)}
     assert {name: entry.state for name, entry in entries.items()} == {
         "ann": "graded",
         "bob b [x]": "graded",
@@ -100,16 +90,16 @@ def test_a_class_is_graded_and_a_second_run_does_nothing(course: Path) -> None:
 
 
 def test_what_was_judged_but_not_recorded_is_only_recorded(course: Path) -> None:
-    ledger = Ledger(course / autograde.LEDGER)
+    ledger = Ledger(course / LEDGER)
     entry = ledger.entry(LAB, "ann")
     assert entry is not None
     ledger.write(entry)  # killed before nbgrader had it
     assert not ledger.entry(LAB, "ann").recorded  # type: ignore[union-attr]
-    one = next(one for one in handed_in.find(course, LAB) if one.student == "ann")
-    options = autograde.Options(root=course, lab=LAB, show=False)
-    again = autograde.grade(options, one)
-    assert again.verdicts == entry.verdicts
-    assert ledger.entry(LAB, "ann").recorded  # type: ignore[union-attr]
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    assert autograde.command(course, LAB, console, show=False) == 0
+    assert "2 were graded before" in console.export_text()
+    again = ledger.entry(LAB, "ann")
+    assert again == dataclasses.replace(entry, recorded=True)  # the same seeds: not judged again
 
 
 def test_pages_show_verdicts_and_nothing_that_acts(course: Path) -> None:
@@ -153,9 +143,9 @@ def test_bad_input_is_one_message(course: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="files to collect"):
         classwork.collect(tmp_path, LAB, console)
     Course(tmp_path).api.gradebook.close()
-    (tmp_path / autograde.LEDGER).write_text("not a database, but long enough to be taken for one" * 50)
+    (tmp_path / LEDGER).write_text("not a database, but long enough to be taken for one" * 50)
     with pytest.raises(ValueError, match="must be the judge's ledger"):
-        Ledger(tmp_path / autograde.LEDGER)
+        Ledger(tmp_path / LEDGER)
 
 
 def test_an_entry_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

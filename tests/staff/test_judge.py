@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from course_lib.grading.registry import exercises, get, program_name
 from course_lib.staff import build, judge
 from course_lib.staff.courtroom import Courtroom
 from course_lib.staff.needs import course_modules
+from course_lib.staff.sandbox import SandboxMissing
 from course_lib.staff.source import notebook_of
 from course_lib.staff.traffic import check_traffic
 
@@ -94,6 +97,52 @@ def test_oracles_and_seed_are_not_there(room: Courtroom) -> None:
     for peek in peeks:
         spy = RIGHT.replace("    total =", f"    {peek}\n    total =", 1)
         assert judged(room, spy).score == 0, peek
+
+
+def test_a_rank_holds_neither_end_of_the_pipes_to_the_judge(room: Courtroom) -> None:
+    code = """
+def rank_hello(secret):
+    import os
+    found = []
+    for number in range(1024):
+        try:
+            found.append(os.fstat(number).st_ino)
+        except OSError:
+            pass
+    raise ValueError(found)
+"""
+    verdict = judged(room, code)
+    found = [int(word) for word in re.findall(r"\d+", verdict.message.partition("ValueError")[2])]
+    assert found, verdict.message
+    assert not {os.fstat(fd).st_ino for fd in (room._to, room._from)} & set(found)
+
+
+def test_a_sandbox_that_does_not_start_is_nobodys_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with Courtroom() as broken, pytest.raises(SandboxMissing, match="it did not"):
+        judged(broken, RIGHT)
+
+
+def test_exercises_share_a_sandbox_where_nothing_that_one_needs_is_masked() -> None:
+    for lab in {exercise.lab for exercise in exercises()}:
+        chosen = exercises(lab)
+        shared = list(judge.in_sandboxes(chosen))
+        assert sorted(e.id for e, _ in shared) == sorted(e.id for e in chosen)
+        assert len({masked for _, masked in shared}) <= 2, lab
+        for exercise, masked in shared:
+            assert set(judge.masked_modules(exercise)) <= set(masked)
+            assert not any(judge._overlaps(name, judge._needed(exercise)) for name in masked)
+
+
+def test_an_answer_that_uses_the_library_gets_what_is_open_to_it(room: Courtroom) -> None:
+    user = "import course_lib.parallel.ddp as other\n" + RIGHT.replace(
+        "    total =", "    assert other\n    total =", 1
+    )
+    shared = ("course_lib.parallel",)
+    verdict = judge.judge_exercise(room, get("rank_hello"), [user], seed=7, masked=shared)
+    assert verdict.passed, verdict.message
+    verdict = judge.judge_exercise(room, get("rank_hello"), [RIGHT], seed=7, masked=shared)
+    assert verdict.passed, verdict.message
 
 
 def test_every_closed_module_is_masked_unless_the_sandbox_is_made_of_it() -> None:

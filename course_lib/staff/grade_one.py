@@ -1,0 +1,126 @@
+"""What a worker does with one submission: judge it, and make the copy that nbgrader and the page get.
+
+A worker writes nothing: neither ledger nor gradebook. It reads what was handed in and returns plain data, so
+it may be a process of this machine or one of a cluster that sees the same folder, and may die at any moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from course_lib.grading.present import render
+from course_lib.grading.registry import exercises, get
+from course_lib.staff import handed_in, judge, record, showing
+from course_lib.staff.handed_in import HandedIn
+from course_lib.staff.ledger import Entry
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to grade one lab.
+
+    Attributes:
+        root: the course's folder; on a cluster, the same on every machine.
+        lab: its name.
+        trust: run student code without a sandbox.
+        show: run the notebook for the feedback page.
+        budget_s: limit of judging one submission.
+        only: the one exercise to judge again, "" for all.
+    """
+
+    root: Path
+    lab: str
+    trust: bool = False
+    show: bool = True
+    budget_s: float = 300.0
+    only: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a worker found; `notebook` is the text of the copy, None if there is none to enter."""
+
+    entry: Entry
+    notebook: str | None = None
+
+
+def grade(options: Options, one: HandedIn, known: Entry | None) -> Outcome:
+    """Grade one submission, or finish it if `known` already has its verdicts.
+
+    Never raises: what went wrong is in the entry, state "failed".
+    """
+    start = time.monotonic()
+    digest = ""
+    try:
+        digest = one.digest()
+        if options.only and known is not None:
+            return Outcome(_judged_again(options, one, known))
+        is_judged = known is not None and known.state != "failed" and known.digest == digest
+        entry = known if known is not None and is_judged else _judged(options, one, digest, start)
+        return Outcome(entry, nbformat.writes(copy_for_feedback(options, one, entry)))
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        return Outcome(failed(options, one, digest, text))
+
+
+def failed(options: Options, one: HandedIn, digest: str, why: str) -> Entry:
+    """Return the entry of a submission that could not be graded, through no fault of the student's."""
+    return Entry(student=one.student, lab=options.lab, digest=digest, state="failed", detail=why)
+
+
+def _judged(options: Options, one: HandedIn, digest: str, start: float) -> Entry:
+    entry = Entry(student=one.student, lab=options.lab, digest=digest, state="graded", detail=one.note)
+    try:
+        if one.notebook is None:
+            raise judge.Unreadable(one.note)
+        found = judge.judge_file(
+            one.notebook, exercises(options.lab), trust=options.trust, budget_s=options.budget_s
+        )
+    except judge.Unreadable as error:
+        return dataclasses.replace(entry, state="unreadable", detail=str(error))
+    seconds = time.monotonic() - start
+    return dataclasses.replace(_with(entry, found), seconds=seconds)
+
+
+def _judged_again(options: Options, one: HandedIn, known: Entry) -> Entry:
+    """Return `known` with a new verdict on one exercise; nothing else of it changes."""
+    assert one.notebook is not None
+    chosen = [get(options.only)]
+    return _with(
+        known, judge.judge_file(one.notebook, chosen, trust=options.trust, budget_s=options.budget_s)
+    )
+
+
+def _with(entry: Entry, found: judge.Judgement) -> Entry:
+    plain = {name: {**v.to_plain(), "report": render(v)} for name, v in found.verdicts.items()}
+    verdicts = {**entry.verdicts, **plain}
+    state, detail = entry.state, entry.detail
+    if state == "flagged":
+        state, detail = "graded", ""
+    if found.killed:
+        state, detail = "killed by limit", f"limit on {', '.join(sorted(set(found.killed)))}"
+    flagged = [name for name, verdict in verdicts.items() if "the network counted" in verdict["message"]]
+    if flagged:
+        state, detail = "flagged", f"traffic and trace differ in {', '.join(flagged)}: look at the answer"
+    return dataclasses.replace(entry, state=state, detail=detail, verdicts=verdicts, recorded=False)
+
+
+def copy_for_feedback(options: Options, one: HandedIn, entry: Entry) -> Any:
+    """Return the submission as nbgrader gets it: marked cells restored, outputs of a run, verdicts."""
+    release: Any = nbformat.read(
+        options.root / "notebooks" / options.lab / f"{options.lab}.ipynb", as_version=4
+    )
+    if entry.state == "unreadable" or one.notebook is None:
+        notebook = handed_in.restored(nbformat.v4.new_notebook(), release)
+    else:
+        text = one.notebook.read_text(encoding="utf-8-sig")
+        notebook = handed_in.restored(nbformat.reads(text, as_version=4), release)
+        if options.show and entry.state != "killed by limit":
+            showing.with_outputs(notebook, trust=options.trust)
+    return record.with_verdicts(notebook, entry)

@@ -1,0 +1,84 @@
+"""Lab 00 without its text and its long cells, released: a course in which grading a class takes seconds.
+
+What a student gets is known from the answers that were filled in: an exercise left as a stub has no points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import nbformat
+
+from course_lib.staff import build, handed_in
+from course_lib.staff.gradebook import Course
+from course_lib.staff.source import notebook_of
+from course_lib.staff.submissions import answers_of, filled_in
+from course_lib.staff.zoo import lab_cells
+
+LAB = "00_start_here"
+ROOT = Path(__file__).resolve().parents[2]
+POINTS = {"rank_hello": 2.0, "numbers_00": 5.0}  # the quick ones
+_IMPORTS = "# %%\nimport math\n\nimport torch\nimport torch.distributed as dist\n"
+
+
+def small_lab(root: Path) -> build.Lab:
+    """Write the exercises of lab 00 into `root` as a lab of their own; return it, not yet released."""
+    cells = [(t, body) for t, body in lab_cells(ROOT, LAB) if t.startswith("exercise=")]
+    source = _IMPORTS + "".join(f"\n\n# %% {title}\n{body}\n" for title, body in cells)
+    (root / "solutions").mkdir(parents=True)
+    (root / "pyproject.toml").touch()
+    (root / "solutions" / f"{LAB}.py").write_text(source, encoding="utf-8")
+    lab = build.find_lab(root, LAB)
+    build.replace_text(lab.solution, build.text_of(notebook_of(lab.source, build.default_catalog())))
+    return lab
+
+
+def small_course(root: Path, db_url: str | None = None) -> None:
+    """Make that lab and release it."""
+    small_lab(root)
+    Course(root, db_url).release(LAB)
+
+
+def right_answers(root: Path) -> dict[str, str]:
+    """Return the reference's answers."""
+    return answers_of(nbformat.read(build.find_lab(root, LAB).solution, as_version=4))
+
+
+def submission(root: Path, solved: Iterable[str], **others: str) -> str:
+    """Return a notebook with the right answers of `solved`, the texts of `others`, and stubs."""
+    right = right_answers(root)
+    release = build.find_lab(root, LAB).release.read_text(encoding="utf-8")
+    return filled_in(release, {name: right[name] for name in solved} | others)
+
+
+def hand_in(root: Path, student: str, text: str | bytes, name: str = f"{LAB}.ipynb") -> Path:
+    """Put a file where `course collect` would."""
+    folder = root / handed_in.SUBMITTED / student / LAB
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def hand_in_class(root: Path, number: int) -> dict[str, float]:
+    """Hand in `number` submissions that differ; return {student: the points it must get}."""
+    kinds = [("rank_hello",), ("numbers_00",), ("rank_hello", "numbers_00"), ()]
+    texts = [submission(root, kind) for kind in kinds]
+    wanted = {}
+    for i in range(number):
+        student = f"student{i:02d}"
+        hand_in(root, student, texts[i % len(kinds)])
+        wanted[student] = sum(POINTS[name] for name in kinds[i % len(kinds)])
+    return wanted
+
+
+def gradebook_scores(root: Path, db_url: str | None = None) -> dict[str, float]:
+    """Return {student: points} as nbgrader's gradebook has them."""
+    with Course(root, db_url).api.gradebook as gradebook:
+        return {s.student.id: float(s.score) for s in gradebook.assignment_submissions(LAB)}
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """Return every file that was handed in."""
+    return {str(p): p.read_bytes() for p in sorted((root / handed_in.SUBMITTED).rglob("*")) if p.is_file()}

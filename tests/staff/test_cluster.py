@@ -1,0 +1,140 @@
+"""Where one machine is outgrown: a real PostgreSQL as gradebook, a real Dask cluster as workers."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from rich.console import Console
+from small_class import LAB, gradebook_scores, hand_in_class, small_course
+
+from course_lib.staff import autograde, workers
+from course_lib.staff.ledger import LEDGER, Ledger
+
+QUIET = Console(quiet=True)
+
+
+def postgres_programs() -> Path:
+    """Return the folder of initdb and pg_ctl; Debian keeps them off PATH."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    found = shutil.which("initdb")
+    assert debian or found, "these tests need PostgreSQL: apt-get install postgresql"
+    return debian[-1] if debian else Path(str(found)).parent
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL cluster of our own behind a socket in a temporary folder; yields a gradebook's URL."""
+    programs = postgres_programs()
+    home = Path(subprocess.check_output(["mktemp", "-d", "/tmp/course_pg_XXXXXX"], text=True).strip())
+    user: dict[str, Any] = {"cwd": "/"}
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        account = next(p for p in (*map(_account, ("postgres", "nobody")),) if p is not None)
+        os.chown(home, account.pw_uid, account.pw_gid)
+        user |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    data = home / "data"
+    make = [programs / "initdb", "-D", data, "-U", "course", "--auth=trust", "--no-sync", "-E", "UTF8"]
+    subprocess.run(make, check=True, stdout=subprocess.DEVNULL, **user)
+    options = f"-c listen_addresses='' -c unix_socket_directories={home} -c fsync=off"
+    control = [programs / "pg_ctl", "-D", data, "-w", "-s"]
+    subprocess.run([*control, "-o", options, "-l", home / "log", "start"], check=True, **user)
+    try:
+        with psycopg.connect(f"host={home} user=course dbname=postgres", autocommit=True) as connection:
+            connection.execute("CREATE DATABASE gradebook")
+        yield f"postgresql+psycopg://course@/gradebook?host={home}"
+    finally:
+        subprocess.run([*control, "-m", "immediate", "stop"], check=True, **user)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _account(name: str) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        return None
+
+
+def test_a_class_is_graded_into_postgresql_by_two_workers(postgres: str, tmp_path: Path) -> None:
+    small_course(tmp_path, postgres)
+    wanted = hand_in_class(tmp_path, 3)
+    assert autograde.command(tmp_path, LAB, QUIET, jobs=2, show=False, db_url=postgres) == 0
+    assert gradebook_scores(tmp_path, postgres) == wanted
+    assert not (tmp_path / "grading" / "gradebook.db").exists()
+    with psycopg.connect(postgres.replace("+psycopg", "")) as connection:
+        counted = connection.execute("SELECT count(*) FROM submitted_assignment").fetchone()
+    assert counted == (3,)
+
+
+def test_a_gradebook_that_is_not_there_is_one_message(tmp_path: Path) -> None:
+    small_course(tmp_path)
+    url = f"postgresql+psycopg://course@/gradebook?host={tmp_path}"
+    with pytest.raises(ValueError, match=r"must be a database of nbgrader's.*--db"):
+        autograde.command(tmp_path, LAB, QUIET, db_url=url)
+
+
+@pytest.fixture(scope="module")
+def dask_scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A scheduler and two workers as the guide starts them; yields the scheduler's address."""
+    folder = tmp_path_factory.mktemp("dask")
+    file = folder / "scheduler.json"
+    common = ["--scheduler-file", str(file)]
+    dask = [sys.executable, "-m", "dask"]
+    scheduler = ["scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", *common]
+    worker = [
+        "worker",
+        "--nworkers",
+        "2",
+        "--nthreads",
+        "1",
+        "--no-dashboard",
+        "--host",
+        "127.0.0.1",
+        *common,
+    ]
+    with open(folder / "log", "wb") as log:
+        started = [
+            subprocess.Popen([*dask, *words], cwd=folder, stdout=log, stderr=log, start_new_session=True)
+            for words in (scheduler, worker)
+        ]
+        try:
+            while not file.exists() or file.stat().st_size == 0:
+                assert started[0].poll() is None, (folder / "log").read_text()
+                time.sleep(0.1)
+            from distributed import Client
+
+            with Client(scheduler_file=str(file), set_as_default=False) as client:
+                client.wait_for_workers(2, timeout=120)
+                address = client.scheduler.address
+            yield address
+        finally:
+            for process in reversed(started):
+                process.terminate()
+                process.wait(60)
+
+
+def test_a_class_is_graded_by_a_dask_cluster(dask_scheduler: str, tmp_path: Path) -> None:
+    small_course(tmp_path)
+    wanted = hand_in_class(tmp_path, 3)
+    assert autograde.command(tmp_path, LAB, QUIET, show=False, dask=dask_scheduler) == 0
+    assert gradebook_scores(tmp_path) == wanted
+    states = {entry.student: entry.state for entry in Ledger(tmp_path / LEDGER).entries(LAB)}
+    assert states == dict.fromkeys(wanted, "graded")
+
+
+def test_a_scheduler_that_is_not_there_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "SCHEDULER_S", 1)
+    small_course(tmp_path)
+    hand_in_class(tmp_path, 1)
+    with pytest.raises(ValueError, match=r"must be a Dask scheduler at tcp://127.0.0.1:9.*dask scheduler"):
+        autograde.command(tmp_path, LAB, QUIET, dask="tcp://127.0.0.1:9")
