@@ -26,7 +26,7 @@ c.FileNameCollectorPlugin.named_regexp = (
 # Stubs name their exercise.
 c.GenerateAssignment.preprocessors = release_steps()
 
-# A feedback page shows no hidden test, and nothing of a student's that could act in a browser.
+# A feedback page shows nothing of a student's that could act in a browser.
 c.GenerateFeedback.preprocessors = feedback_steps()
 c.GenerateFeedback.exporter_class = SafePage
 

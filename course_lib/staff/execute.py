@@ -30,6 +30,11 @@ SCRUBBED = (
     (re.compile(r"(?:/[\w.+-]+)*/ipykernel_\d+/\d+\.py"), "cell.py"),
     (re.compile(r"\bpid[ =]\d+"), "pid ..."),
 )
+# A figure of the course as a notebook holds it: its alternative text, and dots that are nobody's to read.
+FIGURE = re.compile(
+    r'<img alt="(?P<alt>[^"<>]*)" width="\d+" src="data:image/png;base64,(?P<png>[A-Za-z0-9+/=]+)">'
+)
+WIDGET = "application/vnd.jupyter.widget-view+json"
 TEXT_TYPES = ("text/plain", "text/html", "text/markdown", "image/svg+xml", "application/json")
 
 
@@ -50,6 +55,9 @@ def executed(
             "an executed solution must be clean; got\n  " + "\n  ".join(problems) + "\nmend these cells"
         )
     result.metadata = copy.deepcopy(notebook.metadata)
+    for cell in result.cells:  # a slider without its kernel is an error message
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
     return result
 
 
@@ -138,7 +146,8 @@ def text_fields(output: Any) -> Iterator[tuple[Any, str]]:
     if output.output_type == "stream":
         yield output, "text"
     for mime in output.get("data", {}):
-        if mime in TEXT_TYPES and isinstance(output.data[mime], str):
+        text = output.data[mime]
+        if mime in TEXT_TYPES and isinstance(text, str) and not FIGURE.fullmatch(text):
             yield output.data, mime
 
 

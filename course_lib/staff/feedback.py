@@ -1,4 +1,4 @@
-"""nbgrader's steps to a feedback page: no hidden test, nothing of a student's that could act in a browser.
+"""nbgrader's steps to a feedback page with nothing of a student's that could act in a browser.
 
 `nbgrader_config.py` names what is here, so that `nbgrader generate_feedback` makes the same pages.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,8 @@ from nbconvert.exporters import HTMLExporter
 from nbgrader.converters import GenerateFeedback
 from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
 
-_HIDDEN = re.compile(r"^### BEGIN HIDDEN TESTS$.*?^### END HIDDEN TESTS$\n?", re.M | re.S)
+from course_lib.staff.execute import FIGURE
+
 _WORDS = """a abbr b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li mark ol
 p pre s small span strong sub summary sup table tbody td th thead tr u ul"""
 _TAGS = frozenset(_WORDS.split())
@@ -34,16 +34,18 @@ class SafePage(HTMLExporter):
         return str(bleach.clean(made, tags=_TAGS, attributes=_ATTRIBUTES, protocols=protocols))
 
 
-class HideTests(NbGraderPreprocessor):  # type: ignore[misc]
-    """Take the hidden tests out of graded cells, and whatever is not text or a picture out of outputs."""
+class PlainOutputs(NbGraderPreprocessor):  # type: ignore[misc]
+    """Take whatever is not text or a picture out of outputs; figures of the course become pictures."""
 
     def preprocess_cell(self, cell: Any, resources: Any, cell_index: int) -> tuple[Any, Any]:
         del cell_index
-        if cell.metadata.get("nbgrader", {}).get("grade"):
-            cell.source = _HIDDEN.sub("", cell.source)
         if cell.cell_type == "raw":
             cell.source = html.escape(cell.source)
         for output in cell.get("outputs", []):
+            figure = FIGURE.fullmatch(str(output.get("data", {}).get("text/html", "")))
+            if figure:
+                output.data["image/png"] = figure["png"]
+                output.metadata = {"image/png": {"alt": html.unescape(figure["alt"])}}
             for mime in list(_active(output)):
                 del output.data[mime]
         return cell, resources
@@ -55,7 +57,7 @@ def _active(output: Any) -> Iterator[str]:
 
 
 def feedback_steps() -> list[type]:
-    """Return nbgrader's steps from a graded notebook to its page, without hidden tests."""
+    """Return nbgrader's steps from a graded notebook to its page."""
     default: list[type] = GenerateFeedback.class_traits()["preprocessors"].default_args[0]
     place = default.index(GetGrades) + 1
-    return [*default[:place], HideTests, *default[place:]]
+    return [*default[:place], PlainOutputs, *default[place:]]

@@ -39,7 +39,7 @@ def draw_axes(lit: Sequence[str] = tuple(SPLITS)) -> Figure:
     if unknown:
         raise ValueError(f"an axis must be one of {list(SPLITS)}; got {unknown}. Correct the name.")
     with style.course_style():
-        figure = style.new_figure(9.6, 3.9)
+        figure = style.new_figure(9.6, 3.9, _alt(lit))
         ax = figure.subplots()
         _draw_box(ax, lit)
         _draw_layers(ax, "layer" in lit)
@@ -50,6 +50,14 @@ def draw_axes(lit: Sequence[str] = tuple(SPLITS)) -> Figure:
         ax.set_ylim(-0.2, 5.5)
         ax.axis("off")
     return figure
+
+
+def _alt(lit: Sequence[str]) -> str:
+    cuts = "; ".join(f"{name} is cut by {SPLITS[name][1]} ({SPLITS[name][0]})" for name in lit)
+    return (
+        "A transformer's four axes: a box of activations with batch, sequence and dim as its sides, and the "
+        f"stack of layers it passes through. In colour: {cuts or 'nothing'}. Above it: {THESIS}"
+    )
 
 
 def _paper(sequence: float, batch: float, dim: float) -> Point:

@@ -1,18 +1,18 @@
 """Ring and tree step by step, and what they cost by message size: the pictures of lab 02.
 
 A step is plain data (who holds which contributions, which chunks have just moved), made without ranks; the
-figures only draw it. `step_through` is the same with a slider, where ipywidgets is installed.
+figures only draw it. `step_through` is the same with a slider.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from course_lib.viz import style
+from course_lib.viz.turn import Turned, turn
 
 _COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.PINK, style.VERMILLION)
 
@@ -87,13 +87,22 @@ def draw_ring(n: int = 4) -> Figure:
     steps = ring_steps(n)
     rows = [steps[:n], [steps[n - 1], *steps[n:]]] if n > 1 else [steps]
     with style.course_style():
-        figure = style.new_figure(2.6 * n, 2.7 * len(rows))
+        figure = style.new_figure(2.6 * n, 2.7 * len(rows), _ring_alt(n))
         grid = figure.subplots(len(rows), n, squeeze=False)
         for row, (axes, shown) in enumerate(zip(grid, rows, strict=True)):
             for i, (ax, step) in enumerate(zip(axes, shown, strict=True)):
                 again = row == 1 and i == 0
                 _draw_ring_step(ax, step, n, title="all_gather starts" if again else None, arrows=not again)
     return figure
+
+
+def _ring_alt(n: int) -> str:
+    return (
+        f"A ring all_reduce on {n} ranks, step by step. Each panel has a column a rank and a row a chunk; "
+        f"the number in a cell is how many ranks' data it holds. Above, {n - 1} steps of reduce_scatter: "
+        f"each rank sends one chunk to the next, until each rank holds one chunk with all {n}. Below, "
+        f"{n - 1} steps of all_gather carry the finished chunks round."
+    )
 
 
 def _draw_ring_step(ax: Axes, step: RingStep, n: int, *, title: str | None, arrows: bool) -> None:
@@ -142,9 +151,15 @@ def draw_tree(n: int = 8, root: int = 0) -> Figure:
     """Draw a binomial broadcast: ranks down, rounds to the right, filled = has the tensor."""
     found = tree_rounds(n, root)
     with style.course_style():
-        figure = style.new_figure(1.6 + 1.9 * (len(found) + 1), 0.9 + 0.36 * n)
+        figure = style.new_figure(1.6 + 1.9 * (len(found) + 1), 0.9 + 0.36 * n, _tree_alt(n, root, found))
         _draw_rounds(figure.subplots(), found, n, root, upto=len(found))
     return figure
+
+
+def _tree_alt(n: int, root: int, found: Sequence[TreeRound]) -> str:
+    sends = [", ".join(f"{a} to {b}" for a, b in round_.sends) for round_ in found]
+    rounds = "; ".join(f"round {i}: {words}" for i, words in enumerate(sends, start=1))
+    return f"Broadcast along a binomial tree to {n} ranks, root {root}. {rounds}."
 
 
 def _draw_rounds(ax: Axes, found: Sequence[TreeRound], n: int, root: int, *, upto: int) -> None:
@@ -217,30 +232,30 @@ def _size(size_bytes: float) -> str:
     return f"{size_bytes:.3g} B"
 
 
-def step_through(what: str = "ring", n: int = 4) -> Any:
-    """Show "ring" or "tree" with a slider over its steps; the whole figure where ipywidgets is missing.
+def step_through(what: str = "ring", n: int = 4) -> Turned:
+    """Show "ring" or "tree" with a slider over its steps.
 
     Raises: ValueError for another word.
     """
     if what not in ("ring", "tree"):
         raise ValueError(f'what must be "ring" or "tree"; got {what!r}. Choose one.')
-    try:
-        import ipywidgets  # type: ignore[import-untyped]
-    except ImportError:
-        return draw_ring(n) if what == "ring" else draw_tree(n)
     last = len(ring_steps(n)) - 1 if what == "ring" else len(tree_rounds(n))
-    slider = ipywidgets.IntSlider(value=0, min=0, max=last, description="step")
-    return ipywidgets.interactive(lambda step: draw_step(what, n, step), step=slider)
+    return turn(lambda step: draw_step(what, n, step), step=range(last + 1))
 
 
-def draw_step(what: str, n: int, step: int) -> Figure:
+def draw_step(what: str, n: int, step: int) -> style.CourseFigure:
     """Draw one step of a ring, or a tree up to one round."""
     with style.course_style():
         if what == "ring":
-            figure = style.new_figure(0.9 * n + 0.8, 0.8 * n + 0.8)
-            _draw_ring_step(figure.subplots(), ring_steps(n)[step], n, title=None, arrows=True)
+            now = ring_steps(n)[step]
+            alt = (
+                f"Ring all_reduce on {n} ranks, {now.title}: copies in each chunk, a row a rank: {now.holds}."
+            )
+            figure = style.new_figure(0.9 * n + 0.8, 0.8 * n + 0.8, alt)
+            _draw_ring_step(figure.subplots(), now, n, title=None, arrows=True)
         else:
             rounds = tree_rounds(n)
-            figure = style.new_figure(1.6 + 1.9 * (len(rounds) + 1), 0.9 + 0.36 * n)
+            alt = _tree_alt(n, 0, rounds[:step])
+            figure = style.new_figure(1.6 + 1.9 * (len(rounds) + 1), 0.9 + 0.36 * n, alt)
             _draw_rounds(figure.subplots(), rounds, n, 0, upto=step)
     return figure

@@ -51,7 +51,8 @@ def draw_memory_hierarchy() -> Figure:
     server."""
     levels = memory_levels()
     with style.course_style():
-        figure = style.new_figure(9.6, 3.6)
+        rows = [f"{name} {show_rate(rate, 'B/s')}" for name, _, rate, _ in levels]
+        figure = style.new_figure(9.6, 3.6, f"Bandwidth of each place data can be: {', '.join(rows)}.")
         ax = figure.subplots()
         for i, (_, num_bytes, bytes_per_s, count) in enumerate(levels):
             color = style.BLUE if i < 3 else style.GREEN if i == 3 else style.COMMUNICATION
@@ -97,7 +98,7 @@ def h100_roof(precision: str = "bfloat16") -> Roof:
 def draw_roofline(roofs: Sequence[Roof], points: Sequence[POINT] = ()) -> Figure:
     """Draw one roof or several, and operations as points (words, FLOP/byte, FLOP/s reached)."""
     with style.course_style():
-        figure = style.new_figure(9, 4.2)
+        figure = style.new_figure(9, 4.2, _roofline_alt(roofs, points))
         ax = figure.subplots()
         x = np.geomspace(0.05, 2e4, 300)
         for roof, color in zip(roofs, (style.BLUE, style.VERMILLION, style.GREEN), strict=False):
@@ -149,6 +150,16 @@ def _draw_points(ax: Axes, points: Sequence[POINT]) -> None:
         )
 
 
+def _roofline_alt(roofs: Sequence[Roof], points: Sequence[POINT]) -> str:
+    lines = [
+        f"{roof.name}: rises with {show_rate(roof.bytes_per_s, 'B/s')} to "
+        f"{show_rate(roof.flops_per_s, 'FLOP/s')} at {roof.ridge_flops_per_byte:.0f} FLOP/byte"
+        for roof in roofs
+    ]
+    dots = [f"{words} at {x:.3g} FLOP/byte reaches {show_rate(y, 'FLOP/s')}" for words, x, y in points]
+    return f"Roofline, FLOP/s against FLOP/byte. {'; '.join([*lines, *dots])}."
+
+
 def draw_trend() -> Figure:
     """Draw peaks from K40 to B200: what "1,000x in 12 years" divides, and what may be divided."""
     gpus = [accelerator(name) for name in TREND]
@@ -156,7 +167,9 @@ def draw_trend() -> Figure:
     fp32 = [gpu.peak_flops_per_s("float32") / 1e12 for gpu in gpus]
     half = [gpu.peak_flops_per_s("float16") / 1e12 if "float16" in gpu.peaks else np.nan for gpu in gpus]
     with style.course_style():
-        figure = style.new_figure(9.6, 4.3)
+        pairs = zip(gpus, fp32, half, strict=True)
+        peaks = [f"{gpu.name} {low:.3g} and {high:,.0f}" for gpu, low, high in pairs]
+        figure = style.new_figure(9.6, 4.3, f"Peaks in TFLOP/s, FP32 and dense 16-bit: {', '.join(peaks)}.")
         ax = figure.subplots()
         ax.semilogy(years, half, "o-", color=style.BLUE, label="16-bit, dense")
         ax.semilogy(years, fp32, "s-", color=style.GREEN, label="FP32")
@@ -240,9 +253,10 @@ def zoom_levels() -> list[dict[str, Any]]:
 def draw_cluster_zoom() -> Figure:
     """Draw the way from one SM of an H100 to Meta's 24,576-GPU cluster; each box is one cell of the next."""
     with style.course_style():
-        figure = style.new_figure(11, 3.1)
-        ax = figure.subplots()
         levels = zoom_levels()
+        boxes = [f"{level['name']}: {' '.join(level['text'])}" for level in levels]
+        figure = style.new_figure(11, 3.1, f"Six nested boxes from core to cluster. {'; '.join(boxes)}.")
+        ax = figure.subplots()
         for i, level in enumerate(levels):
             _draw_level(ax, 3.3 * i, level)
             if i + 1 < len(levels):

@@ -32,7 +32,9 @@ def draw_memory_bars(
     highest = max([*(sum(bar.values()) for bar in bars.values()), *(formula or [])], default=0)
     scale, unit = next(((s, u) for s, u in UNITS if highest >= s), UNITS[-1])
     with style.course_style():
-        figure = style.new_figure(max(4.0, 1.1 * len(bars) + 2.2), 3.3)
+        words = [f"{label} {sum(bar.values()) / scale:.3g}" for label, bar in bars.items()]
+        alt = f"Stacked bars of memory a rank in {unit}: {', '.join(words)}."
+        figure = style.new_figure(max(4.0, 1.1 * len(bars) + 2.2), 3.3, alt)
         ax = figure.subplots()
         bottom = [0.0] * len(bars)
         for name, color in style.MEMORY.items():

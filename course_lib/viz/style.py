@@ -1,9 +1,12 @@
 """One look for all figures: colours that colour-blind readers can tell apart, on an opaque white card.
 
-The card is opaque so that figures read the same in JupyterLab's dark theme. Colours are those of Okabe and
+The card is opaque so that figures read the same in JupyterLab's dark theme. Every figure has an alternative
+text, and is sharp at twice its size. Colours are those of Okabe and
 Ito (2008), "Color Universal Design"; a colour means one thing in the whole course.
 """
 
+import base64
+import html
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +14,9 @@ from typing import Any
 
 import matplotlib as mpl
 from cycler import cycler
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PINK, YELLOW, GREY = "#56B4E9", "#CC79A7", "#F0E442", "#8C8C8C"
@@ -42,13 +47,70 @@ _RC: Any = {
 }
 
 
+_SHOWN_DPI, _SAVED_DPI = 90, 180  # twice as many dots as the page shows at 100%: sharp at 200% too
+_COLORS = 64  # enough for flat colours and their smoothed edges, at a third of the bytes
+
+
 class CourseFigure(Figure):
-    """A figure that a notebook shows when it is a cell's value, whichever matplotlib backend is active."""
+    """A figure that a notebook shows when it is a cell's value, whichever matplotlib backend is active.
+
+    It is shown as an HTML picture, because that carries an alternative text; as text, it is that text.
+    """
+
+    alt = ""
 
     def _repr_png_(self) -> bytes:
+        return self.png()
+
+    def png(self, *, draft: bool = False) -> bytes:
+        """Return the picture as a PNG; a `draft` is for a slider in motion: fewer dots, at once."""
         buffer = io.BytesIO()
-        self.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
+        if draft:
+            self.savefig(buffer, format="png", dpi=_SHOWN_DPI)
+            return buffer.getvalue()
+        self.savefig(buffer, format="png", dpi=_SAVED_DPI, bbox_inches="tight")
+        flat = Image.open(buffer).convert("RGB").quantize(_COLORS, dither=Image.Dither.NONE)
+        buffer = io.BytesIO()
+        flat.save(buffer, format="png", optimize=True)
         return buffer.getvalue()
+
+    def html(self, *, draft: bool = False) -> str:
+        """Return the picture as an `<img>` with its alternative text."""
+        picture = self.png(draft=draft)
+        dots = int.from_bytes(picture[16:20], "big")  # the width in a PNG's header
+        width = dots if draft else round(dots * _SHOWN_DPI / _SAVED_DPI)
+        words = html.escape(alternative_text(self))
+        source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+        return f'<img alt="{words}" width="{width}" src="{source}">'
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        bundle = {"text/html": self.html(), "text/plain": alternative_text(self)}
+        display(bundle, raw=True)  # type: ignore[no-untyped-call,unused-ignore]
+
+
+def alternative_text(figure: Figure) -> str:
+    """Return what a figure says in words: its own `alt`, or its titles, axes, labels and legends."""
+    if getattr(figure, "alt", ""):
+        return str(figure.alt)  # type: ignore[attr-defined]
+    parts = [figure.get_suptitle(), *(_panel_text(axes) for axes in figure.axes)]
+    return "Figure. " + " ".join(f"{part.strip().rstrip('.')}." for part in parts if part.strip())
+
+
+def _panel_text(axes: Axes) -> str:
+    title = axes.get_title(loc="left") or axes.get_title()
+    legend = axes.get_legend()
+    names = [text.get_text() for text in legend.get_texts()] if legend else []
+    parts = [
+        title,
+        f"horizontal: {axes.get_xlabel()}" if axes.get_xlabel() else "",
+        f"vertical: {axes.get_ylabel()}" if axes.get_ylabel() else "",
+        f"shown: {', '.join(names)}" if names else "",
+    ]
+    if not any(parts):
+        parts = [", ".join(text.get_text() for text in axes.texts)]
+    return " ".join("; ".join(part for part in parts if part).split())
 
 
 @contextmanager
@@ -58,6 +120,11 @@ def course_style() -> Iterator[None]:
         yield
 
 
-def new_figure(width_inches: float, height_inches: float) -> Figure:
-    """Return an empty card; call it inside `course_style()`."""
-    return CourseFigure(figsize=(width_inches, height_inches), facecolor=CARD, layout="constrained")
+def new_figure(width_inches: float, height_inches: float, alt: str = "") -> CourseFigure:
+    """Return an empty card; call it inside `course_style()`.
+
+    alt: what the figure shows, for those who do not see it; made from titles and labels if empty.
+    """
+    figure = CourseFigure(figsize=(width_inches, height_inches), facecolor=CARD, layout="constrained")
+    figure.alt = alt
+    return figure

@@ -61,7 +61,7 @@ def draw_timeline(
     with style.course_style():
         has_memory = memory_rank is not None
         heights = [0.9 * len(chosen) + 0.5, *([1.5] if has_memory else [])]
-        figure = style.new_figure(10, sum(heights) + 0.9)
+        figure = style.new_figure(10, sum(heights) + 0.9, _alt(chosen, window))
         panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         _draw_lanes(panels[0], chosen, window)
         shown = f"{len(chosen)} of {trace.world_size}" if len(chosen) < trace.world_size else len(chosen)
@@ -71,6 +71,18 @@ def draw_timeline(
         panels[-1].set_xlabel("time in ms")
         panels[-1].set_xlim(0, window.width_ms)
     return figure
+
+
+def _alt(ranks: list[RankTrace], window: _Window) -> str:
+    """Say of each rank how long it waited and what was in flight."""
+    rows = []
+    for rank in ranks:
+        waits = [
+            window.bar(w.t_s, w.duration_s)[1] for w in rank.waits() if window.shows(w.t_s, w.duration_s)
+        ]
+        calls = [c for c in rank.launches() if window.shows(c.t_s, 0.0)]
+        rows.append(f"rank {rank.rank} launches {len(calls)} calls and waits {sum(waits):.1f} ms")
+    return f"Timeline of {window.width_ms:.1f} ms, compute above communication: {'; '.join(rows)}."
 
 
 def _choose(trace: Trace, ranks: Sequence[int]) -> list[RankTrace]:
