@@ -7,6 +7,7 @@ Format: the "Trace Event Format" document of the Chromium project; times in micr
 
 import itertools
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from course_lib.comm.events import Backward, Compute, Launch, Mark, Wait
 if TYPE_CHECKING:
     from course_lib.comm.trace import RankTrace, Trace
 
+VIEWER = "https://ui.perfetto.dev"
 COMPUTE, WAITS, FIRST_GROUP = 1, 2, 10
 Row = dict[str, Any]
 
@@ -26,6 +28,21 @@ def write_chrome_json(trace: "Trace", path: str | Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(chrome_json(trace), separators=(",", ":")), encoding="utf-8")
     return path
+
+
+def write_for_viewer(trace: "Trace", path: str | Path) -> Path:
+    """Write `trace` and print what to do with the file; return its path."""
+    try:
+        written = write_chrome_json(trace, path)
+    except OSError as error:
+        written = write_chrome_json(trace, Path(tempfile.mkdtemp(prefix="trace-")) / Path(path).name)
+        print(f"{path} cannot be written ({error.strerror}), so it goes elsewhere.")
+    place = "" if written.is_absolute() else " in this notebook's folder"
+    print(
+        f"wrote {written}{place}: {written.stat().st_size / 1e3:.0f} kB, {trace.world_size} ranks.\n"
+        f"Open {VIEWER} and drop the file on it. It stays in your browser."
+    )
+    return written
 
 
 def chrome_json(trace: "Trace") -> dict[str, Any]:

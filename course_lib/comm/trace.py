@@ -267,6 +267,15 @@ class Trace:
 
         return write_chrome_json(self, path)
 
+    def open_in_perfetto(self, path: str | Path = "trace.json") -> Path:
+        """Write the trace, and print where it is and how Perfetto opens it; return the path.
+
+        Where the folder cannot be written to, the file goes into the system's folder for temporary files.
+        """
+        from course_lib.comm.perfetto import write_for_viewer
+
+        return write_for_viewer(self, path)
+
 
 def _check_category(category: str | None) -> None:
     if category is not None and category not in CATEGORIES:
