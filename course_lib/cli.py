@@ -59,13 +59,79 @@ def lab(
     )
 
 
-@app.command()
-def check(lab: Annotated[str, typer.Argument(metavar="LAB", help='name or number of a lab, "03"')]) -> None:
-    """Check every answer in your notebook of LAB, as the check cells do."""
-    _need("nbformat", "course")
-    from course_lib.staff import answers
+AnyLab = Annotated[
+    str, typer.Argument(metavar="LAB", help='name or number of a lab, "03", or the path of its notebook')
+]
+Release = Annotated[
+    Path | None, typer.Option("--release", metavar="FILE", help="the released notebook, where git has none")
+]
 
-    raise typer.Exit(code=answers.check_notebook(_checkout(), lab, console))
+
+@app.command()
+def check(
+    lab: AnyLab,
+    full: Annotated[bool, typer.Option("--full", help="fresh data and the sizes of the grade")] = False,
+) -> None:
+    """Check every answer in your notebook of LAB, as the check cells do."""
+    from course_lib.learner import answers
+
+    raise typer.Exit(code=answers.check_notebook(_place(), lab, console, full=full))
+
+
+@app.command()
+def progress(lab: OptionalLab = None) -> None:
+    """Show the map of labs and exercises with the verdicts of your last checks."""
+    from course_lib.grading.standing import progress_map
+
+    for line in progress_map(lab and lab.zfill(2), _place()).lines():
+        _say(line)
+
+
+@app.command()
+def reset(
+    exercise: Annotated[str, typer.Argument(metavar="EXERCISE", help="as in its check cell, naive_ddp")],
+    notebook: Annotated[str | None, typer.Option(help="path of the notebook, if it was renamed")] = None,
+    release: Release = None,
+) -> None:
+    """Make the answer of EXERCISE what it was at first; a copy of yours is kept."""
+    from course_lib.learner import keep
+
+    _say(keep.reset(_place(), exercise, notebook, release))
+
+
+@app.command()
+def update(
+    labs: Annotated[list[str] | None, typer.Argument(metavar="[LAB]...", help="all by default")] = None,
+    release: Release = None,
+) -> None:
+    """Take the newest release and carry your answers over; a copy of your notebooks is kept."""
+    from course_lib.learner import keep
+
+    for line in keep.update(_place(), labs or [], release):
+        _say(line)
+
+
+@app.command()
+def save(
+    target: Annotated[
+        Path, typer.Argument(metavar="FILE", help="a file, or a folder such as a mounted drive")
+    ],
+) -> None:
+    """Save your verdicts and notebooks to one file: a machine such as Colab's is wiped."""
+    from course_lib.learner import keep
+
+    _say(keep.save(_place(), target))
+
+
+@app.command()
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="what `course save` wrote, or its folder")],
+) -> None:
+    """Bring back what was saved, into the notebooks that are here."""
+    from course_lib.learner import keep
+
+    for line in keep.restore(_place(), source):
+        _say(line)
 
 
 @app.command()
@@ -227,6 +293,20 @@ def _checkout() -> Path:
         f"this command works in a checkout of the course; got {Path.cwd()}. "
         "clone the repository and change into it"
     )
+
+
+def _place() -> Path:
+    """Return the learner's folder: the checkout, or where notebooks lie alone."""
+    from course_lib.grading import progress
+
+    try:
+        return _checkout()
+    except ValueError:
+        return progress.folder()
+
+
+def _say(line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _need(module: str, extra: str) -> None:

@@ -16,8 +16,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from course_lib.notebook import is_enough
+
 PYTHONS = ((3, 11), (3, 13))
-TORCH_AT_LEAST = (2, 9)
 EXTRAS = {
     "course": ("jupyterlab", "ipywidgets", "nbgrader", "pytest"),
     "staff": ("jupytext", "nbclient", "nbconvert"),
@@ -81,8 +82,7 @@ def _torch() -> Finding:
         return Finding(
             False, "torch", "not installed; 2.9 or newer is needed. run `make setup`, or `pip install torch`"
         )
-    version = tuple(int(part) for part in installed.split("+")[0].split(".")[:2])
-    ok = version >= TORCH_AT_LEAST
+    ok = is_enough(installed)
     return Finding(
         ok, "torch", installed if ok else f"{installed}; 2.9 or newer is needed. run `pip install -U torch`"
     )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from course_lib.grading.exercise import Verdict as Verdict
     from course_lib.grading.present import card as card
     from course_lib.grading.present import hint as hint
+    from course_lib.grading.standing import progress_map as progress_map
     from course_lib.grading.registry import exercises as exercises
     from course_lib.grading.registry import get as get
     from course_lib.grading.source import FromObject as FromObject
@@ -27,6 +28,7 @@ _HOMES = {
     "Verdict": "exercise",
     "card": "present",
     "hint": "present",
+    "progress_map": "standing",
     "exercises": "registry",
     "get": "registry",
     "FromObject": "source",

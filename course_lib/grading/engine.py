@@ -21,12 +21,13 @@ from typing import Any
 
 from course_lib.comm import ship
 from course_lib.comm.launch import print_output
+from course_lib.grading import progress
 from course_lib.grading.closed import closed_message, closed_ops
 from course_lib.grading.compare import gate_parts
 from course_lib.grading.exercise import Case, Exercise, Part, PartResult, RankData, Verdict
 from course_lib.grading.inside import Job, check_kind
 from course_lib.grading.launcher import CaseFailed, Launcher, run_here
-from course_lib.grading.present import say, show
+from course_lib.grading.present import in_notebook, say, show
 from course_lib.grading.registry import Spec, owner_of, program_name, spec
 from course_lib.grading.source import (
     FromObject,
@@ -66,6 +67,8 @@ def check(
         gate = Part(refusal.gate, False, refusal.message, gate=True)
         verdict = merge(declared.EXERCISE, [], [], gate, seed)
     verdict = dataclasses.replace(verdict, seconds=time.perf_counter() - started, hidden=hidden)
+    if in_notebook() and isinstance(answer, dict):
+        progress.note(verdict, progress.cell_that_defines(declared.EXERCISE.symbol, list(answer.get("In", []))))
     if not quiet:
         if output is not None:
             print_output(*output, limit=20)

@@ -81,10 +81,15 @@ def _shell() -> Any:
     return get_ipython()  # type: ignore[no-untyped-call,unused-ignore]
 
 
+def in_notebook() -> bool:
+    """Say whether this is a kernel or IPython, where a learner works."""
+    return _shell() is not None
+
+
 def show(verdict: Verdict) -> None:
     """Display the report in a notebook, with its data beside it; print it elsewhere."""
     text = render(verdict)
-    if _shell() is None:
+    if not in_notebook():
         print(text, flush=True)
         return
     from IPython.display import display

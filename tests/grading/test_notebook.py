@@ -1,5 +1,7 @@
 """The same check in a real kernel: definitions of cells, notebook variables, the locked cell's output."""
 
+from pathlib import Path
+
 import nbformat
 import pytest
 from helpers import HELLO
@@ -9,12 +11,13 @@ from nbformat.v4 import new_code_cell, new_notebook
 from course_lib.grading.present import MIME
 
 CHECK = 'from course_lib import grading\ngrading.check("rank_hello", globals())'
-SCORE = '# graded\n### BEGIN HIDDEN TESTS\ngrading.score("rank_hello", globals())\n### END HIDDEN TESTS'
+SCORE = '# graded\ngrading.score("rank_hello", globals())'
 
 
-def _run(*cells: str) -> list[nbformat.NotebookNode]:
+def _run(folder: Path, *cells: str) -> list[nbformat.NotebookNode]:
     notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells])
-    return NotebookClient(notebook, timeout=120, kernel_name="python3").execute().cells
+    resources = {"metadata": {"path": str(folder)}}
+    return NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute().cells
 
 
 def _report(cell) -> str:
@@ -24,10 +27,11 @@ def _report(cell) -> str:
 
 
 @pytest.fixture(scope="module")
-def cells():
+def cells(tmp_path_factory):
     imports, definition = HELLO.split("\n\n\n")
     broken = definition.replace("secret]", "secret]) * scale if verbose else torch.tensor([secret]")
     return _run(
+        tmp_path_factory.mktemp("notebook"),
         CHECK,  # nothing is defined yet: the kernel goes on
         imports,
         "def rank_hello(secret):\n    raise NotImplementedError('exercise rank_hello')",

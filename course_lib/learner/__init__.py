@@ -1,0 +1,1 @@
+"""What a student's commands do: find notebooks, check them, carry answers over, keep them; on plain JSON."""

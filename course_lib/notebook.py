@@ -1,0 +1,66 @@
+"""What the first cell of every notebook asks for: is what is installed what this notebook was made for?
+
+Silent where everything fits. Imports nothing that could be missing, least of all torch.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+from course_lib import REPOSITORY, __version__
+
+TORCH_AT_LEAST = (2, 9)
+DISTRIBUTION = "training-at-scale-course"
+
+
+def start(version: str) -> None:
+    """Compare the notebook's version with the installed package's, and look for what the course needs.
+
+    Raises: RuntimeError for a torch that is missing or too old, or another package that is missing.
+    """
+    torch = installed("torch")
+    if torch is None or not is_enough(torch):
+        least = ".".join(map(str, TORCH_AT_LEAST))
+        raise RuntimeError(
+            f"torch {least} or newer must be installed; got {torch or 'none'}. "
+            "Run `%pip install -U torch` in a cell, then restart the kernel."
+        )
+    missing = missing_packages()
+    if missing:
+        raise RuntimeError(
+            f"what the course needs must be installed; missing: {', '.join(missing)}. "
+            f"Run `%pip install {' '.join(missing)}` in a cell, then restart the kernel."
+        )
+    if version != __version__:
+        print(
+            f"This notebook is of version {version} of the course, the installed course_lib of "
+            f"{__version__}: texts and checks may not agree. Either\n"
+            f"- install the notebook's version: `%pip install --no-deps git+{REPOSITORY}@v{version}`, and "
+            f"restart the kernel;\n- or take the notebook of {__version__}: `course update` carries your "
+            "answers over."
+        )
+
+
+def installed(name: str) -> str | None:
+    """Return the version of a package, None if it is not there."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def is_enough(torch_version: str) -> bool:
+    """Compare a torch version, "2.13.0+cpu", with what the course needs."""
+    found = re.match(r"(\d+)\.(\d+)", torch_version)
+    return found is not None and (int(found[1]), int(found[2])) >= TORCH_AT_LEAST
+
+
+def missing_packages() -> list[str]:
+    """Return the packages of the core that are not installed: `--no-deps` left them to whoever runs this."""
+    try:
+        wanted = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:  # a folder on sys.path: nobody declared anything
+        return []
+    names = [re.split(r"[^A-Za-z0-9._-]", line)[0] for line in wanted if "extra ==" not in line]
+    return [name for name in names if installed(name) is None]
