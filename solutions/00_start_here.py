@@ -23,8 +23,6 @@
 
 # %%
 import math
-import tempfile
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -336,13 +334,11 @@ draw_timeline(traced.trace, start="data is ready", title="mean_gradient on four 
 #
 # ### The trace in Perfetto
 #
-# [Perfetto](https://ui.perfetto.dev) is the viewer that real profiles are read in. To keep the file, call
-# `traced.trace.to_perfetto("step.json")`, open the page, and drop the file on it. It stays in your browser.
+# [Perfetto](https://ui.perfetto.dev) is the viewer that real profiles are read in. One call writes the file
+# for it and says where.
 
 # %%
-with tempfile.TemporaryDirectory() as folder:
-    path = traced.trace.to_perfetto(Path(folder) / "step.json")
-    print(f"{path.name}: {path.stat().st_size / 1e3:.0f} kB, {traced.trace.world_size} ranks")
+traced.trace.open_in_perfetto("mean_gradient.json")
 
 # %% [markdown]
 # ## Break it: a wrong value

@@ -46,7 +46,7 @@ from course_lib.comm.launch import RanksError, run_ranks
 from course_lib.cost.cluster import dgx_h100, uniform
 from course_lib.replay import replay
 from course_lib.viz.axes import draw_axes
-from course_lib.viz.collectives_steps import draw_ring, draw_times, draw_tree
+from course_lib.viz.collectives_steps import draw_ring, draw_times, draw_tree, step_through
 
 draw_axes()
 
@@ -247,8 +247,7 @@ for rank, tensor in enumerate(results):
 # from rank 3).
 #
 # Top row, **reduce_scatter**: after $n - 1$ steps rank r owns chunk r of the sum. Bottom row, **all_gather**:
-# in $n - 1$ more steps the finished chunks go round. (A slider over the steps:
-# `course_lib.viz.collectives_steps.step_through("ring", 5)`.)
+# in $n - 1$ more steps the finished chunks go round.
 #
 # **Predict** for n = 4 and S = 10 elements: how many elements does a rank send in both halves?
 #
@@ -261,6 +260,12 @@ for rank, tensor in enumerate(results):
 
 # %%
 draw_ring(4)
+
+# %% [markdown]
+# The same for five ranks, one step at a time: turn the slider.
+
+# %%
+step_through("ring", 5)
 
 
 # %% exercise="ring_reduce_scatter"

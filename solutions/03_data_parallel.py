@@ -50,6 +50,7 @@ from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.timeline import draw_timeline
+from course_lib.viz.turn import turn
 
 # %%
 draw_axes(["batch"])
@@ -503,6 +504,28 @@ for bytes_per_s in (50e9, 2e9):
     answer = overlap_break_even(8.03e9, 6 * 8.03e9 * 8192, 400e12, bytes_per_s, 4, 1, 100, 2)
     speedup, batch = answer["speedup"], answer["batch"]
     print(f"{bytes_per_s / 1e9:3.0f} GB/s: {speedup:.2f}x with one sequence per GPU, hidden from {batch} on")
+
+
+# %% [markdown]
+# Turn the link and the batch: where does the curve leave the diagonal?
+
+
+# %%
+def draw_speedup(link_gb_per_s, batch):
+    sizes, model = [1, 2, 4, 8, 16, 32, 64], (8.03e9, 6 * 8.03e9 * 8192, 400e12)
+    gains = [overlap_break_even(*model, link_gb_per_s * 1e9, n, batch, 100, 2)["speedup"] for n in sizes]
+    with style.course_style():
+        alt = f"{gains[-1]:.0f} times as fast on 64 GPUs, at {link_gb_per_s} GB/s and {batch} sequences a GPU"
+        figure = style.new_figure(6, 3, alt)
+        axes = figure.subplots()
+        axes.plot(sizes, sizes, ":", color=style.GREY, label="if nothing were sent")
+        axes.plot(sizes, gains, "o-", label=f"{link_gb_per_s} GB/s, {batch} sequences a GPU")
+        axes.set(xlabel="GPUs", ylabel="times as fast", ylim=(0, 66), title="Llama 3 8B")
+        axes.legend()
+    return figure
+
+
+turn(draw_speedup, link_gb_per_s=[2, 5, 10, 25, 50], batch=[1, 2, 4, 8])
 
 # %% [markdown]
 # ## Repair a training script

@@ -67,7 +67,6 @@ def test_a_release_holds_no_output_and_no_answer(lab: build.Lab) -> None:
     assert all(not cell.outputs and cell.execution_count is None for cell in code)
     text = lab.release.read_text(encoding="utf-8")
     assert "### BEGIN" not in text
-    assert "grading.score" not in text
 
 
 @per_lab

@@ -1,7 +1,7 @@
 """`course build`: from the source of each lab to its two notebooks, and `--check` that they still agree.
 
     solutions/NN_topic.py                      the one source, written by hand
-    solutions/NN_topic/NN_topic.ipynb          nbgrader's source: solutions, hidden cells, real outputs
+    solutions/NN_topic/NN_topic.ipynb          nbgrader's source: solutions, real outputs
     notebooks/NN_topic/NN_topic.ipynb          what students get: stubs, no outputs
 
 Both are made in a scratch folder and copied only when every step succeeded: nbgrader deletes a release before

@@ -3,7 +3,8 @@
 `solutions/NN_topic.py` is a jupytext percent file. Its author writes text, ordinary cells and, for each
 exercise, one cell `# %% exercise="<id>"`, the answer between `### BEGIN SOLUTION` and `### END SOLUTION`.
 The rest of an exercise (card, hints, check cell, locked graded cell, nbgrader metadata, cell ids) is made
-here from what `course_lib.grading` declares, so it cannot drift from what is checked.
+here from what `course_lib.grading` declares, so it cannot drift from what is checked. `template` adds what
+every lab has.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any, Protocol, cast
 import jupytext
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from course_lib.staff import template
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -46,6 +49,7 @@ def notebook_of(source: Path, catalog: Catalog) -> nbformat.NotebookNode:
     _refuse_repeats(cells, source)
     for position, cell in enumerate(cells):
         cell["id"] = _cell_id(cell, position)
+    cells = [*cells[:1], *template.after_title(source.stem), *cells[1:], *template.at_end(source.stem)]
     notebook = new_notebook(cells=cells, metadata={"kernelspec": KERNEL, "language_info": {"name": "python"}})
     nbformat.validate(notebook)
     return cast(nbformat.NotebookNode, notebook)
@@ -113,10 +117,10 @@ def _exercise_cells(
             f"{cell.source.count(BEGIN)} and {cell.source.count(END)} of them in "
             f"{where(source, number, cell)}. add the missing line"
         )
-    yield new_markdown_cell(catalog.card(exercise))
+    yield new_markdown_cell(catalog.card(exercise), id=f"card-{exercise_id}")
     yield new_code_cell(cell.source, metadata=metadata | {"nbgrader": _solution_metadata(exercise_id)})
-    yield new_markdown_cell(hints_text(exercise))
-    yield new_code_cell(check_code(exercise_id))
+    yield new_markdown_cell(hints_text(exercise), id=f"hints-{exercise_id}")
+    yield new_code_cell(check_code(exercise_id), id=f"check-{exercise_id}")
     yield new_code_cell(graded_code(exercise_id), metadata={"nbgrader": _graded_metadata(exercise)})
 
 
@@ -135,13 +139,15 @@ def check_code(exercise_id: str) -> str:
 
 
 def graded_code(exercise_id: str) -> str:
-    """Return the locked cell: its last value is the score, a plain float whose repr nbgrader reads."""
+    """Return the locked cell: its last value is the score, a plain float whose repr nbgrader reads.
+
+    It is the same for the student: there is nothing to hide in it, and so nbgrader's Validate button tells
+    the truth.
+    """
     return (
         f"# Graded: {exercise_id}. The same check with other sizes and seeds. Leave this cell as it is.\n"
-        "### BEGIN HIDDEN TESTS\n"
         "from course_lib import grading\n\n"
-        f'grading.score("{exercise_id}", globals())\n'
-        "### END HIDDEN TESTS"
+        f'grading.score("{exercise_id}", globals())'
     )
 
 
@@ -168,7 +174,8 @@ def _graded_metadata(exercise: Any) -> dict[str, Any]:
 
 def _cell_id(cell: Any, position: int) -> str:
     grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
-    name = f"{grade_id}" if grade_id else f"cell-{position:03d}"
+    given = cell.id if str(cell.get("id", "")).startswith(("card-", "hints-", "check-")) else None
+    name = grade_id or given or f"cell-{position:03d}"
     return re.sub(r"[^A-Za-z0-9_-]", "-", name)[:64]
 
 

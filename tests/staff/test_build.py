@@ -68,13 +68,12 @@ def test_an_exercise_becomes_card_answer_hints_check_and_locked_cell(lab: build.
     assert graded.metadata.nbgrader.locked
 
 
-def test_the_release_holds_stubs_that_name_their_exercise_and_no_hidden_line(lab: build.Lab) -> None:
+def test_the_release_holds_stubs_that_name_their_exercise(lab: build.Lab) -> None:
     text = build.release_text(notebook_of(lab.source, OneExercise()), lab.name)
     cells = cells_by_id(text)
     assert cells["add_one"].source.endswith('raise NotImplementedError("exercise add_one")')
     assert "SOLUTION" not in text
-    assert "HIDDEN" not in text
-    assert "grading.score" not in text
+    assert cells["test_add_one"].source.endswith('grading.score("add_one", globals())')
     assert all(not cell.get("outputs") for cell in cells.values())
 
 
@@ -92,7 +91,7 @@ def test_cell_ids_survive_a_changed_text(lab: build.Lab) -> None:
 def test_check_accepts_what_build_made_and_refuses_an_edited_source(lab: build.Lab) -> None:
     notebook = notebook_of(lab.source, OneExercise())
     ran = execute.without_outputs(notebook)
-    ran.cells[1].outputs = [nbformat.v4.new_output("stream", name="stdout", text="ran\n")]
+    ran.cells[2].outputs = [nbformat.v4.new_output("stream", name="stdout", text="ran\n")]
     build.replace_text(lab.solution, build.text_of(ran))
     build.replace_text(lab.release, build.release_text(notebook, lab.name))
     assert build.check(lab, OneExercise()) == []

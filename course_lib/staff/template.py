@@ -1,0 +1,73 @@
+"""What every notebook of the course has without its author writing it: links, set-up, progress, solutions.
+
+A lab's source holds its own cells only; these are put after its title and at its end. Their ids start with
+`course-`, so that a notebook can be told from what a student added.
+"""
+
+from __future__ import annotations
+
+import base64
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
+
+from course_lib import REPOSITORY, __version__
+
+# Drawn here and carried inside the notebook: it shows without a network.
+BADGE = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="118" height="22" role="img">'
+    '<rect width="118" height="22" rx="4" fill="#1F2430"/><path d="M9 5l9 6-9 6z" fill="#E69F00"/>'
+    '<text x="26" y="15.5" fill="#fff" font-family="sans-serif" font-size="12">Open in Colab</text></svg>'
+)
+
+
+def after_title(lab: str) -> list[NotebookNode]:
+    """Return the cells below a lab's title: links, and the set-up."""
+    tag = f"v{__version__}"
+    path = REPOSITORY.removeprefix("https://github.com/")
+    colab = f"https://colab.research.google.com/github/{path}/blob/{tag}/notebooks/{lab}/{lab}.ipynb"
+    links = new_markdown_cell(
+        f"[![Open in Colab](attachment:colab.svg)]({colab}) &nbsp; version {__version__} of "
+        f"[the course]({REPOSITORY})",
+        attachments={"colab.svg": {"image/svg+xml": base64.b64encode(BADGE.encode()).decode()}},
+        id="course-links",
+    )
+    return [links, new_code_cell(set_up_code(), id="course-set-up")]
+
+
+def set_up_code() -> str:
+    """Return the first code cell: installs the course where it is missing, and does nothing elsewhere."""
+    return f'''\
+# Set-up: installs the course where it is missing (Colab, this file alone); does nothing elsewhere.
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("course_lib") is None:
+    COURSE = "git+{REPOSITORY}@v{__version__}"
+    INSTALL = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", COURSE]
+    done = subprocess.run(INSTALL, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"course_lib must be installed; `pip install --no-deps {{COURSE}}` failed. "
+                           f"Is there a network?\\n{{done.stderr[-600:]}}")
+    importlib.invalidate_caches()
+from course_lib import notebook
+
+notebook.start("{__version__}")'''
+
+
+def at_end(lab: str) -> list[NotebookNode]:
+    """Return the last cells of a lab: the map of its exercises, and the way to the solutions."""
+    solution = f"solutions/{lab}/{lab}.ipynb"
+    links = new_markdown_cell(
+        "## Your map of this lab\n\n"
+        "One row an exercise, with the verdict of its last check. `course progress` shows the same for all "
+        f"labs, `course check {lab.split('_')[0]} --full` checks with the sizes of the grade.\n\n"
+        "<details><summary>Solutions of this lab, and answers to its reflections: open them when you have "
+        "tried, and the third hint did not help</summary>\n\n"
+        f"[{solution}]({REPOSITORY}/blob/v{__version__}/{solution}), run from top to bottom. In a checkout "
+        "of the course it is the same path.\n\n</details>",
+        id="course-solutions",
+    )
+    code = f'from course_lib import grading\n\ngrading.progress_map("{lab}")'
+    return [links, new_code_cell(code, id="course-map")]
