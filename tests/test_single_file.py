@@ -1,0 +1,128 @@
+"""A notebook alone in an empty folder: its first cell fetches the course, as on Colab.
+
+The environment is new and has no course_lib; torch and Jupyter are those of this one. Instead of the
+published address git is given a repository made here of the working tree, so nothing leaves this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+import venv
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat.v4 import new_code_cell, new_notebook
+
+from course_lib import REPOSITORY, __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+LAB = "00_start_here"
+WITHOUT_NBGRADER = "import sys\nsys.modules['nbgrader'] = None"
+WHERE = "import course_lib\nprint(course_lib.__file__)"
+
+
+def cells(*names: str) -> list[str]:
+    """Return cells of the executed lab 00: answers included."""
+    notebook = nbformat.read(ROOT / "solutions" / LAB / f"{LAB}.ipynb", as_version=4)
+    found = {cell.id: cell.source for cell in notebook.cells}
+    return [found[name] for name in names]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working tree as a git repository with the tag that notebooks ask for."""
+    place = tmp_path_factory.mktemp("published") / "course"
+    listed = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "course_lib", "data", "*.toml"]
+    listed += ["README.md", "LICENSE"]
+    for name in subprocess.run(listed, check=True, capture_output=True, text=True).stdout.splitlines():
+        if (ROOT / name).exists():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, place / name)
+    who = ["git", "-C", str(place), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for step in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "release"], ["tag", f"v{__version__}"]):
+        subprocess.run([*who, *step], check=True, capture_output=True)
+    return place
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment that sees this one's packages, but not what this one finds by an editable install."""
+    place = tmp_path_factory.mktemp("new") / "environment"
+    venv.create(place, with_pip=True)
+    site = next(place.glob("lib/python*/site-packages"))
+    for old in site.glob("setuptools*"):  # Python 3.11 brings one that cannot read our pyproject.toml
+        shutil.rmtree(old)
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return place / "bin" / "python"
+
+
+def run(folder: Path, python: Path, address: str, sources: list[str]) -> list[nbformat.NotebookNode]:
+    """Run cells in a kernel of the new environment; git goes to `address` for the published one."""
+    kernel = folder.parent / f"{folder.name}-jupyter" / "kernels" / "alone"
+    kernel.mkdir(parents=True, exist_ok=True)
+    environment = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.{address}.insteadOf",
+        "GIT_CONFIG_VALUE_0": REPOSITORY,
+        "GIT_ALLOW_PROTOCOL": "file",
+        "PIP_NO_BUILD_ISOLATION": "off",  # off means that it is not isolated: nothing is downloaded
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+    argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec = {"argv": argv, "display_name": "alone", "language": "python", "env": environment}
+    (kernel / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
+    notebook = new_notebook(cells=[new_code_cell(source) for source in sources])
+    os.environ["JUPYTER_PATH"] = str(kernel.parents[1])
+    try:
+        resources = {"metadata": {"path": str(folder)}}
+        client = NotebookClient(notebook, kernel_name="alone", timeout=600, resources=resources)
+        return client.execute().cells
+    finally:
+        del os.environ["JUPYTER_PATH"]
+
+
+def text(cell: nbformat.NotebookNode) -> str:
+    return "".join(o.get("text", "") or o.get("data", {}).get("text/plain", "") for o in cell.outputs)
+
+
+def test_a_notebook_alone_says_what_failed_or_installs_the_course_and_checks(
+    published: Path, python: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(CellExecutionError) as no_network:
+        run(tmp_path, python, "file:///nowhere", cells("course-set-up"))
+    said = str(no_network.value)
+    assert (
+        f"course_lib must be installed; `pip install --no-deps git+{REPOSITORY}@v{__version__}` failed"
+        in said
+    )
+    assert "Is there a network?" in said
+
+    imports = "import torch\nimport torch.distributed as dist"
+    sources = [WITHOUT_NBGRADER, *cells("course-set-up"), WHERE, imports]
+    sources += cells("rank_hello", "check-rank_hello", "test_rank_hello", "course-map")
+    _, set_up, where, _, _, check, graded, shown = run(tmp_path, python, f"file://{published}", sources)
+    assert set_up.outputs == []
+    assert Path(text(where).strip()).is_relative_to(python.parents[1])
+    assert text(check).startswith("PASS  rank_hello  2/2")
+    assert text(graded).endswith("2.0")
+    assert "✓ rank_hello" in text(shown)
+
+    again = run(tmp_path, python, "file:///nowhere", cells("course-set-up"))  # the network is not asked again
+    assert again[0].outputs == []
+
+
+def test_the_address_stands_in_one_place() -> None:
+    """Sources take it from `course_lib.REPOSITORY`; built notebooks and this are all that may spell it."""
+    name = REPOSITORY.removeprefix("https://github.com/")
+    files = [*ROOT.glob("course_lib/**/*.py"), *ROOT.glob("solutions/*.py"), *ROOT.glob("docs/*.md")]
+    spelled = [
+        path.relative_to(ROOT).as_posix() for path in files if name in path.read_text(encoding="utf-8")
+    ]
+    assert spelled == ["course_lib/__init__.py"]
