@@ -38,7 +38,7 @@ def main() -> None:
 
 @app.command()
 def doctor(world: Annotated[bool, typer.Option(help="start two ranks and let them talk")] = True) -> None:
-    """Say what this machine has, what is missing and what to do about it."""
+    """Say what this machine lacks, and what to do about it."""
     from course_lib import doctor as examination
 
     findings = examination.examine(world=world)
@@ -72,7 +72,7 @@ def check(
     lab: AnyLab,
     full: Annotated[bool, typer.Option("--full", help="fresh data and the sizes of the grade")] = False,
 ) -> None:
-    """Check every answer in your notebook of LAB, as the check cells do."""
+    """Check every answer in your notebook of LAB."""
     from course_lib.learner import answers
 
     raise typer.Exit(code=answers.check_notebook(_place(), lab, console, full=full))
@@ -80,7 +80,7 @@ def check(
 
 @app.command()
 def progress(lab: OptionalLab = None) -> None:
-    """Show the map of labs and exercises with the verdicts of your last checks."""
+    """Show labs and exercises with your last verdicts."""
     from course_lib.grading.standing import progress_map
 
     for line in progress_map(lab and lab.zfill(2), _place()).lines():
@@ -93,7 +93,10 @@ def reset(
     notebook: Annotated[str | None, typer.Option(help="path of the notebook, if it was renamed")] = None,
     release: Release = None,
 ) -> None:
-    """Make the answer of EXERCISE what it was at first; a copy of yours is kept."""
+    """Make one answer what it was at first.
+
+    A copy of yours is kept.
+    """
     from course_lib.learner import keep
 
     _say(keep.reset(_place(), exercise, notebook, release))
@@ -104,7 +107,10 @@ def update(
     labs: Annotated[list[str] | None, typer.Argument(metavar="[LAB]...", help="all by default")] = None,
     release: Release = None,
 ) -> None:
-    """Take the newest release and carry your answers over; a copy of your notebooks is kept."""
+    """Take the newest release and carry your answers over.
+
+    A copy of your notebooks is kept.
+    """
     from course_lib.learner import keep
 
     for line in keep.update(_place(), labs or [], release):
@@ -117,7 +123,10 @@ def save(
         Path, typer.Argument(metavar="FILE", help="a file, or a folder such as a mounted drive")
     ],
 ) -> None:
-    """Save your verdicts and notebooks to one file: a machine such as Colab's is wiped."""
+    """Save your verdicts and notebooks to one file.
+
+    A machine such as Colab's is wiped: put the file elsewhere.
+    """
     from course_lib.learner import keep
 
     _say(keep.save(_place(), target))
@@ -127,7 +136,7 @@ def save(
 def restore(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="what `course save` wrote, or its folder")],
 ) -> None:
-    """Bring back what was saved, into the notebooks that are here."""
+    """Bring back what was saved into the notebooks here."""
     from course_lib.learner import keep
 
     for line in keep.restore(_place(), source):
@@ -139,7 +148,10 @@ def build(
     lab: OptionalLab = None,
     check: Annotated[bool, typer.Option("--check", help="compare only; run and write nothing")] = False,
 ) -> None:
-    """Make the notebooks of LAB (of all labs) from solutions/NN_topic.py."""
+    """Make the notebooks of LAB, or of all labs.
+
+    Their source is solutions/NN_topic.py.
+    """
     _need("jupytext", "staff")
     from course_lib.staff import build as builder
 
@@ -149,19 +161,23 @@ def build(
 @app.command()
 def zoo(
     lab: Annotated[str | None, typer.Option(help='name or number of a lab, "03"')] = None,
+    exercise: Annotated[list[str] | None, typer.Option(help="one exercise alone; may be repeated")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="how many times in a row")] = 1,
 ) -> None:
-    """Check every known right and wrong answer; a false accept or reject is a failure."""
+    """Check every known right and wrong answer.
+
+    A false accept or reject is a failure.
+    """
     _need("jupytext", "staff")
     from course_lib.staff import zoo as answers
 
     number = lab.zfill(2) if lab and lab.isdigit() else lab
-    raise typer.Exit(code=answers.command(_checkout(), number, repeat, console))
+    raise typer.Exit(code=answers.command(_checkout(), number, repeat, console, exercise))
 
 
 @app.command()
 def demo() -> None:
-    """Autograde four submissions of lab 03 through nbgrader and print their scores."""
+    """Autograde four submissions of lab 03; print their scores."""
     _need("nbgrader", "course")
     _need("jupytext", "staff")
     from course_lib.staff import demo as demonstration
@@ -177,7 +193,7 @@ Database = Annotated[
 
 @app.command()
 def release(lab: Lab, db: Database = None) -> None:
-    """Make the student notebook of LAB and enter its graded cells into the gradebook."""
+    """Make the student notebook of LAB; tell the gradebook."""
     _need("nbgrader", "course")
     from course_lib.staff import classwork
 
@@ -186,7 +202,7 @@ def release(lab: Lab, db: Database = None) -> None:
 
 @app.command()
 def collect(lab: Lab) -> None:
-    """Sort notebooks of LAB that were downloaded from a learning platform by student."""
+    """Sort downloaded notebooks of LAB by student."""
     _need("nbgrader", "course")
     from course_lib.staff import classwork
 
@@ -210,7 +226,10 @@ def autograde(
     ] = None,
     db: Database = None,
 ) -> None:
-    """Judge every submission of LAB in a sandbox; run it again to go on after an interruption."""
+    """Judge every submission of LAB in a sandbox.
+
+    After an interruption run it again: it goes on.
+    """
     _need("nbgrader", "course")
     _need("joblib", "staff")
     from course_lib.staff import autograde as grader
@@ -234,7 +253,7 @@ def autograde(
 
 @app.command()
 def feedback(lab: Lab, db: Database = None) -> None:
-    """Write a page for each graded submission of LAB: the student's code and every verdict."""
+    """Write a page for each graded submission of LAB."""
     _need("nbgrader", "course")
     from course_lib.staff import classwork
 
@@ -243,7 +262,7 @@ def feedback(lab: Lab, db: Database = None) -> None:
 
 @app.command()
 def report(lab: Lab, db: Database = None) -> None:
-    """Write the points of LAB for Canvas and Moodle; print what was hard and why."""
+    """Write points for Canvas and Moodle; say what was hard."""
     _need("nbgrader", "course")
     from course_lib.staff import reports
 
@@ -256,7 +275,7 @@ def bench(
         list[str] | None, typer.Argument(help="which of benchmarks/bench_*.py; all by default")
     ] = None,
 ) -> None:
-    """Measure the course's ratios on this machine and write docs/benchmarks.md."""
+    """Measure the course's ratios; write docs/benchmarks.md."""
     _script("benchmarks/run.py", *(names or []))
 
 
@@ -271,7 +290,7 @@ def run_tests(
 
 @app.command()
 def style() -> None:
-    """Run what `make check` runs: ruff, format, types, import directions, notebooks against their sources."""
+    """Run ruff, format, types, import contracts, build --check."""
     _need("mypy", "dev")
     _steps(
         [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -187,7 +187,7 @@ def _flat(text: str) -> str:
 
 def run_zoo(
     root: Path,
-    lab: str | None = None,
+    chosen: Sequence[Exercise],
     *,
     sample: bool = False,
     repeat: int = 1,
@@ -196,7 +196,7 @@ def run_zoo(
     """Judge every answer, `repeat` times with other data; in a sample a part of them, with the open sizes."""
     rows = []
     for turn in range(repeat):
-        for exercise in exercises(lab):
+        for exercise in chosen:
             for row in _rows_of(root, exercise, OPEN_SEED + turn, sample):
                 rows.append(row)
                 if on_row is not None:
@@ -241,24 +241,31 @@ def write_pages(root: Path, rows: list[Row]) -> None:
             (root / "docs" / "zoo" / f"{lab}.md").write_text(markdown(lab, mine), encoding="utf-8")
 
 
-def command(root: Path, lab: str | None, repeat: int, console: Console) -> int:
-    """`course zoo`: judge all, print the table and the reports of what went wrong; return the exit status."""
+def command(
+    root: Path, lab: str | None, repeat: int, console: Console, chosen: Sequence[str] | None = None
+) -> int:
+    """`course zoo`: judge all, print the table and the reports of what went wrong; return the exit status.
+
+    Raises: ValueError for a lab or an exercise that does not exist.
+    """
+    mine = [get(name) for name in chosen] if chosen else exercises(lab)
+    if not mine:
+        known = ", ".join(sorted({exercise.lab for exercise in exercises()}))
+        raise ValueError(f"--lab must name a lab; got {lab!r}. Known: {known}")
 
     def progress(row: Row) -> None:
         console.print(
             f"{row.exercise}: {row.answer} -> {row.got}  {row.problem}", markup=False, highlight=False
         )
 
-    rows = run_zoo(root, lab, repeat=repeat, on_row=progress)
-    if not rows:
-        console.print(f"no exercise belongs to lab {lab!r}", markup=False)
-        return 1
+    rows = run_zoo(root, mine, repeat=repeat, on_row=progress)
     console.print(table(rows))
     bad = [row for row in rows if row.problem]
     for row in bad:
         console.print(
             f"\n{row.exercise}: {row.answer}: {row.problem}\n{row.report}", markup=False, highlight=False
         )
-    write_pages(root, rows[: len(rows) // repeat])
+    if not chosen:  # a page tells of a whole lab
+        write_pages(root, rows[: len(rows) // repeat])
     console.print(f"{len(rows)} answers, {len(bad)} false verdicts")
     return int(bool(bad))
