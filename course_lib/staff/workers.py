@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from typing import Any, cast
 
@@ -22,16 +22,18 @@ from course_lib.staff.ledger import Entry
 
 SCHEDULER_S = 20  # to find a Dask scheduler
 Task = tuple[HandedIn, Entry | None]
+Work = Callable[[Options, HandedIn, Entry | None], Outcome]
 
 
 def outcomes(
-    options: Options, tasks: Sequence[Task], *, jobs: int = 1, dask: str | None = None
+    options: Options, tasks: Sequence[Task], *, jobs: int = 1, dask: str | None = None, work: Work = grade
 ) -> Generator[tuple[HandedIn, Outcome], None, None]:
     """Yield each submission with what a worker found, in the order in which they end.
 
     Args:
         jobs: processes of this machine.
         dask: address of a Dask scheduler whose workers take their place, "tcp://host:8786".
+        work: what a worker does.
 
     Raises: ValueError if no scheduler answers there.
     """
@@ -40,7 +42,7 @@ def outcomes(
     while left:
         alone = suspects.pop(0) if suspects else ""
         batch = {alone: left[alone]} if alone else dict(left)
-        for student, outcome in _round(options, batch, 1 if alone else jobs, dask):
+        for student, outcome in _round(options, batch, 1 if alone else jobs, dask, work):
             yield left.pop(student)[0], outcome
         if alone in left:
             one, _ = left.pop(alone)
@@ -51,12 +53,12 @@ def outcomes(
 
 
 def _round(
-    options: Options, batch: dict[str, Task], jobs: int, dask: str | None
+    options: Options, batch: dict[str, Task], jobs: int, dask: str | None, work: Work
 ) -> Iterator[tuple[str, Outcome]]:
     """Yield what ends; nothing for a submission whose worker died."""
     with _executor(jobs, dask) as executor:
         futures: dict[Future[Outcome], str] = {
-            executor.submit(grade, options, one, known): student for student, (one, known) in batch.items()
+            executor.submit(work, options, one, known): student for student, (one, known) in batch.items()
         }
         for future in as_completed(futures):
             with contextlib.suppress(BrokenExecutor, _WorkerDied):

@@ -1,12 +1,18 @@
-"""Every known way to attack the grader, each as the text of one answer cell or as a file.
+"""Every known way to attack the grader: the text of an answer, a hostile cell, a notebook changed, a file.
 
 `wanted` is what the attacked exercise, `rank_hello` of lab 00, must get: 2 points where the answer is right
-and only the rest of the notebook is hostile, 0 where the attack is the answer.
+and only the rest of the notebook is hostile, 0 where the attack is the answer. `state` is what the submission
+must end in, "" for any.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import nbformat
 
 RIGHT = """\
 import torch
@@ -23,13 +29,24 @@ WRONG = "def rank_hello(secret):\n    return 0, 1, secret\n"
 
 @dataclass(frozen=True)
 class Attack:
-    """`inside`: statements of an answer before a wrong result. `cell`: a hostile cell beside it."""
+    """One attack.
+
+    Attributes:
+        inside: statements of an answer before a wrong result.
+        cell: a hostile cell beside it.
+        answer: the whole text of the answer.
+        edit: changes the notebook.
+        student: the name it is handed in under, where that is the attack.
+    """
 
     name: str
     inside: str = ""
     cell: str = ""
     answer: str = WRONG
     wanted: float = 0.0
+    state: str = ""
+    edit: Callable[[Any], None] | None = None
+    student: str = ""
 
     def answer_cell(self) -> str:
         """Return the text of the answer's cell."""
@@ -39,6 +56,82 @@ class Attack:
         return f"def rank_hello(secret):\n{body}\n    return 0, 1, secret\n"
 
 
+def _marked(notebook: Any, grade_id: str) -> Any:
+    return next(c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") == grade_id)
+
+
+def delete_graded(notebook: Any) -> None:
+    """Delete every locked cell."""
+    notebook.cells = [c for c in notebook.cells if not c.metadata.get("nbgrader", {}).get("grade")]
+
+
+def copy_cells(notebook: Any) -> None:
+    """Copy a locked cell and an answer, ids and all."""
+    for name in ("test_rank_hello", "numbers_00"):
+        notebook.cells.append(copy.deepcopy(_marked(notebook, name)))
+
+
+def reverse_cells(notebook: Any) -> None:
+    """Put the cells into the opposite order."""
+    notebook.cells.reverse()
+
+
+def edit_locked(notebook: Any) -> None:
+    """Write a score into a locked cell, and more points into its metadata."""
+    cell = _marked(notebook, "test_rank_hello")
+    cell.source = "1000.0"
+    cell.metadata.nbgrader.points, cell.metadata.nbgrader.locked = 1000, False
+
+
+def change_ids(notebook: Any) -> None:
+    """Give an ungraded cell a graded one's id, and the answer's cell another."""
+    _marked(notebook, "rank_hello").metadata.nbgrader.grade_id = "something else"
+    notebook.cells.insert(0, nbformat.v4.new_code_cell("1000.0"))
+    notebook.cells[0].metadata["nbgrader"] = dict(_marked(notebook, "test_numbers_00").metadata.nbgrader)
+
+
+def wrong_kernel(notebook: Any) -> None:
+    """Ask for a kernel that is a command of the student's."""
+    notebook.metadata.kernelspec = {"name": "evil", "display_name": "x", "language": "bash"}
+
+
+_SOCKETS = """\
+import socket, time
+import torch
+import torch.distributed as dist
+
+
+def rank_hello(secret):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if rank == 0 and size > 1:
+        with socket.create_server(("127.0.0.1", 5599)) as server:
+            for _ in range(size - 1):
+                with server.accept()[0] as peer:
+                    while peer.recv(1 << 20):
+                        pass
+    elif rank:
+        for _ in range(200):
+            try:
+                with socket.create_connection(("127.0.0.1", 5599)) as peer:
+                    peer.sendall(bytes(4_000_000))
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.02)
+    total = torch.tensor(secret)
+    dist.all_reduce(total)
+    return rank, size, int(total)
+"""
+_WRITES = """\
+import os
+for top in ("/", "/tmp", "/work", "/home", "/root"):
+    for folder, _, files in os.walk(top):
+        for name in files:
+            if name.endswith((".ipynb", ".db", "timestamp.txt")):
+                try:
+                    open(os.path.join(folder, name), "w").close()
+                except OSError:
+                    pass
+"""
 ATTACKS = (
     Attack("endless loop", "while True:\n    pass"),
     Attack("sleep", "import time\ntime.sleep(1000)"),
@@ -95,5 +188,40 @@ ATTACKS = (
         cell="from IPython.display import HTML\nHTML('<script>alert(1)</script>')",
         answer=RIGHT,
         wanted=2.0,
+    ),
+    Attack(
+        "hidden dispatch modes",
+        answer="""\
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+def rank_hello(secret):
+    total = torch.tensor(secret)
+    with _disable_current_modes():
+        for _ in range(50):
+            dist.all_reduce(total.clone().expand(100_000).contiguous())
+        dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), int(total)
+""",
+    ),
+    Attack(
+        "an edited recorder",
+        "import course_lib.comm.recorder as r\n"
+        "for name in list(vars(r)):\n"
+        "    if callable(getattr(r, name)): setattr(r, name, lambda *a, **k: None)",
+    ),
+    Attack("traffic outside torch.distributed", answer=_SOCKETS, state="flagged"),
+    Attack("writes others' files", _WRITES),
+    Attack("deleted locked cells", answer=RIGHT, wanted=2.0, state="graded", edit=delete_graded),
+    Attack("copied cells", answer=RIGHT, wanted=2.0, state="graded", edit=copy_cells),
+    Attack("reordered cells", answer=RIGHT, wanted=2.0, state="graded", edit=reverse_cells),
+    Attack("edited locked cells", edit=edit_locked, state="graded"),
+    Attack("changed cell ids", answer=RIGHT, wanted=2.0, state="graded", edit=change_ids),
+    Attack("wrong kernel", answer=RIGHT, wanted=2.0, state="graded", edit=wrong_kernel),
+    Attack("two dots", answer=RIGHT, wanted=2.0, state="graded", student="..a..b"),
+    Attack(
+        "a name for shells", answer=RIGHT, wanted=2.0, state="graded", student="é; $(touch x) [a-z]* & '\""
     ),
 )

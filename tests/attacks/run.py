@@ -1,31 +1,40 @@
-"""`make attack`: hand in every known attack beside honest students, grade all, print attack x verdict.
+"""`make attack`: a class of honest students and every known attacker; grade all, print attack x verdict.
 
-The attacker must get what the answer deserves, the honest students their full marks, and what was handed in
-must be as it was.
+Each attacker must get what the answer deserves, the nineteen honest students their points, and what was
+handed in must be as it was. Exits non-zero if one did not.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import nbformat
-from known import ATTACKS, RIGHT
+from known import ATTACKS, Attack
 from rich.console import Console
 from rich.table import Table
 
-from course_lib.staff import autograde, build, handed_in
-from course_lib.staff.gradebook import Course
-from course_lib.staff.ledger import LEDGER, Entry, Ledger
-from course_lib.staff.source import notebook_of
-from course_lib.staff.submissions import answer_cells, answers_of, filled_in
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "staff"))
 
-LAB = "00_start_here"
-ROOT = Path(__file__).resolve().parents[2]
-FULL = 2.0
+from small_class import (
+    LAB,
+    POINTS,
+    contents,
+    gradebook_scores,
+    hand_in,
+    hand_in_class,
+    small_course,
+    submission,
+)
+
+from course_lib.staff import autograde, handed_in
+from course_lib.staff.ledger import LEDGER, Entry, Ledger
+from course_lib.staff.submissions import answer_cells
+
+HONEST = 19
 # Files instead of notebooks: name, content, wanted state.
 FILES = (
     ("not JSON", b"{", "unreadable"),
@@ -34,90 +43,83 @@ FILES = (
     ("deeply nested", b"[" * 1_000_000, "unreadable"),
     ("200 MB", b" " * 200_000_000, "unreadable"),
 )
+OTHERS = "numbers_00"  # solved by every attacker beside the attacked exercise
+Wanted = dict[str, tuple[float | None, float, str]]  # student: points of rank_hello, of all, state
 
 
 def main(chosen: list[str]) -> int:
     """Run all attacks, or those whose names are given; return how many ended wrong."""
-    console = Console(width=110)
+    console = Console(width=120)
     with tempfile.TemporaryDirectory(prefix="course_attacks_") as name:
         root = Path(name)
         wanted = hand_in_all(root, chosen)
-        before = {p: p.stat().st_mtime_ns for p in (root / handed_in.SUBMITTED).rglob("*")}
+        before = contents(root)
         start = time.monotonic()
         autograde.command(root, LAB, console, jobs=2)
         seconds = time.monotonic() - start
         entries = {entry.student: entry for entry in Ledger(root / LEDGER).entries(LAB)}
-        changed = {p: p.stat().st_mtime_ns for p in (root / handed_in.SUBMITTED).rglob("*")} != before
-    bad = show(console, wanted, entries)
+        scores = gradebook_scores(root)
+        changed = contents(root) != before
+    bad = show(console, wanted, entries, scores)
     if changed:
         console.print("what was handed in has changed")
     console.print(f"{len(wanted)} submissions, {bad} wrong ({seconds:.0f} s)", highlight=False)
     return bad + int(changed)
 
 
-def hand_in_all(root: Path, chosen: list[str]) -> dict[str, tuple[float | None, str]]:
-    """Make the class; return {student: (points of rank_hello, wanted state or "")}."""
-    release, right = released(root)
-    wanted: dict[str, tuple[float | None, str]] = {}
+def hand_in_all(root: Path, chosen: list[str]) -> Wanted:
+    """Make the class; return what each must get."""
+    small_course(root)
+    wanted: Wanted = {}
     for attack in ATTACKS:
-        if chosen and attack.name not in chosen:
-            continue
-        student = attack.name.replace("/", "_")
-        text = filled_in(release, right | {"rank_hello": attack.answer_cell()})
-        write(root, student, (with_cell(text, attack.cell) if attack.cell else text).encode())
-        wanted[student] = (attack.wanted, "")
-    for name, data, state in () if chosen else FILES:
-        write(root, name, data)
-        wanted[name] = (None, state)
-    for number in range(3):
-        write(root, f"honest {number}", filled_in(release, right | {"rank_hello": RIGHT}).encode())
-        wanted[f"honest {number}"] = (FULL, "graded")
-    return wanted
+        if not chosen or attack.name in chosen:
+            student = attack.student or attack.name.replace("/", "_")
+            hand_in(root, student, text_of(root, attack))
+            wanted[student] = (attack.wanted, attack.wanted + POINTS[OTHERS], attack.state)
+    for student, data, state in () if chosen else FILES:
+        hand_in(root, student, data)
+        wanted[student] = (None, 0.0, state)
+    if not chosen:
+        (root / handed_in.SUBMITTED / "no notebook" / LAB).mkdir(parents=True)
+        wanted["no notebook"] = (None, 0.0, "unreadable")
+        folder = root / handed_in.SUBMITTED / "a link" / LAB
+        folder.mkdir(parents=True)
+        (folder / f"{LAB}.ipynb").symlink_to(root / handed_in.SUBMITTED / "student00" / LAB / f"{LAB}.ipynb")
+        wanted["a link"] = (None, 0.0, "unreadable")
+    honest = hand_in_class(root, 3 if chosen else HONEST)
+    return wanted | {student: (None, points, "graded") for student, points in honest.items()}
 
 
-def released(root: Path) -> tuple[str, dict[str, str]]:
-    """Release lab 00 in `root`; return the release and the reference's answers."""
-    (root / "solutions").mkdir()
-    shutil.copy(ROOT / "solutions" / f"{LAB}.py", root / "solutions")
-    lab = build.find_lab(root, LAB)
-    build.replace_text(lab.solution, build.text_of(notebook_of(lab.source, build.default_catalog())))
-    release = Course(root).release(LAB).read_text(encoding="utf-8")
-    return release, answers_of(nbformat.read(lab.solution, as_version=4))
-
-
-def write(root: Path, student: str, data: bytes) -> None:
-    """Hand in one file."""
-    folder = root / handed_in.SUBMITTED / student / LAB
-    folder.mkdir(parents=True)
-    (folder / f"{LAB}.ipynb").write_bytes(data)
-
-
-def with_cell(text: str, cell: str) -> str:
-    """Put a hostile cell above the first answer."""
-    notebook = nbformat.reads(text, as_version=4)
-    first = notebook.cells.index(next(iter(answer_cells(notebook).values())))
-    notebook.cells.insert(first, nbformat.v4.new_code_cell(cell))
+def text_of(root: Path, attack: Attack) -> str:
+    """Return the attacker's notebook."""
+    text = submission(root, [OTHERS], rank_hello=attack.answer_cell())
+    notebook: Any = nbformat.reads(text, as_version=4)
+    if attack.cell:
+        first = notebook.cells.index(next(iter(answer_cells(notebook).values())))
+        notebook.cells.insert(first, nbformat.v4.new_code_cell(attack.cell))
+    if attack.edit:
+        attack.edit(notebook)
     return str(nbformat.writes(notebook))
 
 
-def show(console: Console, wanted: dict[str, tuple[float | None, str]], entries: dict[str, Entry]) -> int:
+def show(console: Console, wanted: Wanted, entries: dict[str, Entry], scores: dict[str, float]) -> int:
     """Print attack x verdict; return how many are wrong."""
     table = Table(title="attacks")
-    for head in ("attack", "state", "points", "seconds", "verdict"):
+    for head in ("attack", "state", "points", "in the gradebook", "must be", "seconds", "says"):
         table.add_column(head)
     bad = 0
-    for student, (points, state) in wanted.items():
+    for student, (points, total, state) in wanted.items():
         entry = entries.get(student)
         verdict = entry.verdicts.get("rank_hello") if entry else None
         got = verdict["score"] if verdict else None
-        others = sum(v["score"] for n, v in entry.verdicts.items() if n != "rank_hello") if entry else 0.0
-        right = entry is not None and entry.recorded and got == points and state in ("", entry.state)
-        right = right and (points is None or others == 11.0)
+        right = entry is not None and entry.recorded and state in ("", entry.state)
+        right = right and (points is None or got == points) and scores.get(student) == total
         bad += not right
         said = (verdict["gate"] or "full marks" if got else verdict["gate"]) if verdict else ""
         found = entry.state if entry else "none"
-        row = (found, "" if got is None else f"{got:g}", f"{entry.seconds:.0f}" if entry else "", said)
-        table.add_row(student, *row, style="" if right else "red")
+        numbers = ("" if got is None else f"{got:g}", str(scores.get(student)), f"{total:g}")
+        row = (found, *numbers, f"{entry.seconds:.0f}" if entry else "", said)
+        table.add_row(student.replace("[", "\\["), *row, style="" if right else "red")
     console.print(table)
     return bad
 

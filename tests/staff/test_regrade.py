@@ -1,0 +1,112 @@
+"""After a test was mended one exercise is judged again; what people entered stays. What late costs."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import nbformat
+import pytest
+from rich.console import Console
+from small_class import LAB, ROOT, hand_in, small_course, submission
+
+from course_lib.staff import autograde, reports
+from course_lib.staff.gradebook import Course
+from course_lib.staff.late import LatePolicy
+from course_lib.staff.ledger import LEDGER, Ledger
+
+QUIET = Console(quiet=True)
+POLICY = "\nc.LatePolicy.grace_h = 1.0\nc.LatePolicy.percent_a_day = 10.0\nc.LatePolicy.most_percent = 50.0\n"
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ann, in time, and bob, 25 hours late, both with a right rank_hello that was judged wrong."""
+    root = tmp_path_factory.mktemp("course")
+    config = (ROOT / "nbgrader_config.py").read_text(encoding="utf-8")
+    (root / "nbgrader_config.py").write_text(config + POLICY, encoding="utf-8")
+    small_course(root)
+    text = submission(root, ["rank_hello", "numbers_00"])
+    for student, stamp in (("ann", "2026-01-15 12:00:00 UTC"), ("bob", "2026-01-16 14:00:00 UTC")):
+        hand_in(root, student, text)
+        hand_in(root, student, stamp, name="timestamp.txt")
+    with Course(root).api.gradebook as gradebook:
+        gradebook.update_or_create_assignment(LAB, duedate="2026-01-15 13:00:00 UTC")
+    assert autograde.command(root, LAB, QUIET, jobs=2, show=False) == 0
+    return root
+
+
+def canvas(root: Path) -> dict[str, float]:
+    """Return {student: points} as the table for Canvas has them."""
+    assert reports.command(root, LAB, QUIET) == 0
+    with (root / reports.FOLDER / LAB / "canvas.csv").open(encoding="utf-8", newline="") as file:
+        return {row[2]: float(row[5]) for row in list(csv.reader(file))[2:]}
+
+
+def test_what_late_costs_is_in_the_tables(course: Path) -> None:
+    entries = {entry.student: entry for entry in Ledger(course / LEDGER).entries(LAB)}
+    assert {name: entry.state for name, entry in entries.items()} == {"ann": "graded", "bob": "late"}
+    assert entries["bob"].detail == "25.0 hours late"
+    assert canvas(course) == {"ann": 7.0, "bob": pytest.approx(6.3)}  # a day begun after the hour of grace
+
+
+def test_one_exercise_is_judged_again_and_nothing_else_changes(course: Path) -> None:
+    ledger = Ledger(course / LEDGER)
+    for student in ("ann", "bob"):  # as a wrong test would have left it
+        entry = ledger.entry(LAB, student)
+        assert entry is not None
+        wrong = {**entry.verdicts["rank_hello"], "score": 0.0, "passed": False, "report": "WRONG TEST"}
+        ledger.write(dataclasses.replace(entry, verdicts={**entry.verdicts, "rank_hello": wrong}))
+        ledger.mark_recorded(LAB, student)
+    with Course(course).api.gradebook as gradebook:
+        for student in ("ann", "bob"):
+            gradebook.find_grade("test_rank_hello", LAB, LAB, student).auto_score = 0.0
+        by_hand = gradebook.find_grade("test_numbers_00", LAB, LAB, "ann")
+        by_hand.manual_score, by_hand.extra_credit = 3.5, 0.25
+        gradebook.find_comment("rank_hello", LAB, LAB, "ann").manual_comment = "well done"
+        gradebook.db.commit()
+    before = {student: ledger.entry(LAB, student) for student in ("ann", "bob")}
+
+    assert autograde.command(course, LAB, QUIET, show=False, only="rank_hello") == 0
+
+    for student, old in before.items():
+        new = ledger.entry(LAB, student)
+        assert new is not None
+        assert old is not None
+        assert new.verdicts["rank_hello"]["score"] == 2.0
+        assert new.verdicts["numbers_00"] == old.verdicts["numbers_00"]  # its seed, too
+        assert (new.state, new.detail, new.recorded) == (old.state, old.detail, True)
+    with Course(course).api.gradebook as gradebook:
+        assert gradebook.find_grade("test_rank_hello", LAB, LAB, "ann").auto_score == 2.0
+        assert gradebook.find_grade("test_numbers_00", LAB, LAB, "ann").manual_score == 3.5
+        assert not gradebook.find_grade("test_rank_hello", LAB, LAB, "ann").needs_manual_grade
+        assert gradebook.find_comment("rank_hello", LAB, LAB, "ann").manual_comment == "well done"
+    assert canvas(course) == {"ann": 2.0 + 3.5 + 0.25, "bob": pytest.approx(6.3)}
+    path = course / "grading" / "autograded" / "ann" / LAB / f"{LAB}.ipynb"
+    graded = nbformat.read(path, as_version=4)
+    text = next(
+        c for c in graded.cells if c.metadata.get("nbgrader", {}).get("grade_id") == "test_rank_hello"
+    )
+    assert "WRONG TEST" not in str(text.outputs)
+
+
+def test_a_whole_run_again_keeps_what_people_entered(course: Path) -> None:
+    assert autograde.command(course, LAB, QUIET, jobs=2, show=False, again=True) == 0
+    with Course(course).api.gradebook as gradebook:
+        assert gradebook.find_grade("test_numbers_00", LAB, LAB, "ann").manual_score == 3.5
+        assert gradebook.find_comment("rank_hello", LAB, LAB, "ann").manual_comment == "well done"
+
+
+def test_an_exercise_that_is_not_there_is_named(course: Path) -> None:
+    with pytest.raises(ValueError, match=r"must be one of rank_hello.*got 'naive_ddp'"):
+        autograde.command(course, LAB, QUIET, only="naive_ddp")
+
+
+@pytest.mark.parametrize(
+    ("late_h", "points"), [(0.5, None), (1.0, None), (1.5, 1.0), (25.0, 1.0), (25.5, 2.0), (1000.0, 5.0)]
+)
+def test_a_share_for_each_day_begun_up_to_a_limit(late_h: float, points: float | None) -> None:
+    policy = LatePolicy(grace_h=1.0, percent_a_day=10.0, most_percent=50.0)
+    assert policy.late_submission_penalty("ann", 10.0, late_h * 3600) == points
+    assert LatePolicy().late_submission_penalty("ann", 10.0, late_h * 3600) is None
