@@ -23,7 +23,7 @@ PEAK = Efficiency(matmul=1.0, memory=1.0)
 
 def clock_part(steps: Sequence[RankTrace]) -> Part:
     """Judge one traced training step of every rank; only its events, from forward to synchronised."""
-    trace = Trace([_matmuls(step) for step in steps])
+    trace = Trace([matmuls_only(step) for step in steps])
     free = replay(trace, uniform(trace.world_size, 0.0, 1e30), efficiency=PEAK)
     backward_s = _backward_s(free)
     texts = []
@@ -44,7 +44,7 @@ def clock_part(steps: Sequence[RankTrace]) -> Part:
     return Part("clock", True, f"hides {' and '.join(texts)} of what backward can hide, in simulated time")
 
 
-def _matmuls(step: RankTrace) -> RankTrace:
+def matmuls_only(step: RankTrace) -> RankTrace:
     """The step with its matmuls as the only compute.
 
     Simplification: in a toy model the copies into buckets would take as long as the layers, and hide

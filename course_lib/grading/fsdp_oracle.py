@@ -1,0 +1,310 @@
+"""What a chain of units must compute, move and hold when it is sharded. Verdict side of lab 05 only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_lib.comm.trace import Launch, Mark, RankTrace
+from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
+from course_lib.grading.fsdp_toys import SHARD, MarkedUnit, loss_gradient, toy_units
+from course_lib.grading.toy_oracle import collectives, events_between
+
+ITEM = 8  # bytes of a float64
+SAMPLES = 2  # of a rank
+CLOSED = (
+    "course_lib.parallel",
+    "course_lib.comm.sharding",
+    "course_lib.comm.sharded_bucket",
+    "course_lib.comm.sharded_state",
+    "course_lib.comm.flat_param",
+    "course_lib.comm.fsdp_units",
+    "course_lib.grading.fsdp_oracle",
+    "torch:zero",
+    "torch:fsdp",
+    "torch:ddp",
+    "torch:dtensor",
+)
+
+
+def fsdp_case(
+    n: int, seed: int, kinds: Sequence[str], *, width: int = 47, placement: str = "shards", **params: Any
+) -> Case:
+    """A case of n ranks and units of these kinds."""
+    odd = [kind for kind in dict.fromkeys(kinds) if kind != "layer"]
+    words = f", {', '.join(odd)} among them" if odd else ""
+    more = "".join(f", {name} {value}" for name, value in params.items())
+    return Case(
+        world_size=n,
+        seed=seed,
+        params={"kinds": list(kinds), "width": width, "placement": placement, **params},
+        label=f"{n} rank{'s' * (n > 1)}, {len(kinds)} units of width {width}{words}{more}",
+    )
+
+
+def shape_of(case: Case, index: int) -> tuple[int, bool]:
+    """Number of a unit's parameters, and whether it trains."""
+    return _shape_of(case.params["kinds"][index], case.params["width"])
+
+
+@cache
+def _shape_of(kind: str, width: int) -> tuple[int, bool]:
+    (unit,) = toy_units({"kinds": [kind], "width": width})
+    return unit.numel, unit.trains
+
+
+# ---- data
+
+
+def flats(case: Case) -> list[Array]:
+    """The parameters of every unit, end to end; order one."""
+    draw = rng(case, 1000)
+    width = case.params["width"]
+    spread = 1 / np.sqrt(width)
+    return [draw.normal(0.1, spread, shape_of(case, i)[0]) for i in range(len(case.params["kinds"]))]
+
+
+def shard_of(case: Case, index: int, flat: Array, rank: int) -> Array:
+    """What a rank keeps of a unit's vector."""
+    n = case.world_size
+    if case.params["placement"] == "owners":
+        return flat if index % n == rank else flat[:0]
+    size = -(-len(flat) // n)
+    return np.pad(flat, (0, n * size - len(flat)))[rank * size : (rank + 1) * size]
+
+
+def fsdp_inputs(case: Case, rank: int) -> dict[str, Array]:
+    """This rank's shards and samples."""
+    draw = rng(case, rank)
+    shape = (SAMPLES, case.params["width"])
+    shards = {f"{SHARD}{i}": shard_of(case, i, flat, rank).copy() for i, flat in enumerate(flats(case))}
+    return {**shards, "x": draw.normal(size=shape), "y": draw.normal(size=shape)}
+
+
+# ---- values
+
+
+def whole_units(case: Case) -> list[MarkedUnit]:
+    """The chain in one process."""
+    units = toy_units(case.params)
+    for unit, flat in zip(units, flats(case), strict=True):
+        unit.full = torch.from_numpy(flat)
+    return units
+
+
+def run_forward(case: Case) -> list[Array]:
+    """The output of every rank's samples."""
+    outs = []
+    for rank in range(case.world_size):
+        x = torch.from_numpy(fsdp_inputs(case, rank)["x"])
+        for unit in whole_units(case):
+            x = unit.forward(x)
+        outs.append(x.numpy())
+    return outs
+
+
+def run_backward(case: Case) -> list[list[Array]]:
+    """The gradient of each rank's loss by unit, by autograd over the whole chain."""
+    found = []
+    for rank in range(case.world_size):
+        arrays = {name: torch.from_numpy(a) for name, a in fsdp_inputs(case, rank).items()}
+        units = whole_units(case)
+        x = arrays["x"]
+        for unit in units:
+            x = unit.forward(x)
+        grad: Tensor | None = loss_gradient(arrays, x)
+        grads: list[Array] = []
+        for unit in reversed(units):
+            assert grad is not None
+            grad, flat = unit.backward(grad)
+            grads.insert(0, np.zeros(unit.numel) if flat is None else flat.numpy())
+        found.append(grads)
+    return found
+
+
+def gradient_wants(case: Case) -> dict[str, Any]:
+    """The mean gradient of every shard, and what known mistakes leave there."""
+    local = run_backward(case)
+    wants = {}
+    for i in range(len(case.params["kinds"])):
+        if shape_of(case, i)[1]:
+            total = np.sum([grads[i] for grads in local], axis=0)
+            wants[f"grad:shard of unit {i}"] = _per_shard(case, i, total, [grads[i] for grads in local])
+    return wants
+
+
+def updated_wants(case: Case, lr: float) -> dict[str, Any]:
+    """Every shard after a step of SGD with the mean gradient, and what known mistakes leave there."""
+    found = {}
+    all_grads = gradient_wants(case)
+    for i, flat in enumerate(flats(case)):
+        before = [shard_of(case, i, flat, rank) for rank in range(case.world_size)]
+        grads = all_grads.get(f"grad:shard of unit {i}")
+        found[f"shard of unit {i}"] = (
+            Want(before, per_rank=True) if grads is None else _stepped(before, grads, lr)
+        )
+    return found
+
+
+def _stepped(before: list[Array], grads: Want, lr: float) -> Want:
+    def step(shards: list[Array]) -> list[Array]:
+        return [flat - lr * grad for flat, grad in zip(before, shards, strict=True)]
+
+    near = {words: step(shards) for words, shards in grads.near.items()}
+    near |= {"nothing was updated": before, "the step goes up the gradient": [
+        flat + lr * grad for flat, grad in zip(before, grads.value, strict=True)
+    ]}
+    return Want(step(grads.value), per_rank=True, near=near)
+
+
+def _per_shard(case: Case, index: int, total: Array, local: list[Array]) -> Want:
+    n = case.world_size
+
+    def shards(flat: Array) -> list[Array]:
+        return [shard_of(case, index, flat, rank) for rank in range(n)]
+
+    if n == 1:
+        return Want(shards(total), per_rank=True)
+    alone = [shard_of(case, index, flat, rank) for rank, flat in enumerate(local)]
+    near = {
+        "gradients are summed and not divided: did you average?": shards(total),
+        "gradients are divided by world_size twice": shards(total / n**2),
+        "only your own gradients count, divided by world_size": [own / n for own in alone],
+    }
+    return Want(shards(total / n), per_rank=True, alone=alone, near=near)
+
+
+# ---- bytes
+
+
+def unit_bytes(case: Case, index: int) -> int:
+    """Bytes of a unit's whole vector, padding included."""
+    numel, n = shape_of(case, index)[0], case.world_size
+    return ITEM * (numel if case.params["placement"] == "owners" else n * -(-numel // n))
+
+
+def sizes(case: Case, *, trained_only: bool = False) -> list[int]:
+    """Bytes of the whole vectors of all units."""
+    indices = range(len(case.params["kinds"]))
+    return [unit_bytes(case, i) for i in indices if shape_of(case, i)[1] or not trained_only]
+
+
+def moved(call: Launch, world_size: int) -> int:
+    """Bytes of the whole buffer of a call, as often as a ring sends it."""
+    if call.op.startswith(("all_gather", "gather")):
+        return call.bytes_ * world_size
+    return {"all_reduce": 2, "recv": 0}.get(call.op, 1) * call.bytes_
+
+
+PARAMETERS = ("broadcast", "all_gather", "all_gather_single", "send", "recv", "scatter")
+
+
+def bytes_part(
+    case: Case, got: list[RankData], start: str, end: str, *, parameters: int, gradients: int, why: str
+) -> Part:
+    """Judge the bytes that a rank's collectives move between two marks, for parameters and for gradients."""
+    if case.world_size == 1:
+        return Part("bytes", True, "one rank may skip communication")
+    most = {"parameters": 0, "gradients": 0}
+    for rank, data in enumerate(got):
+        calls = collectives(events_between(data.traced, start, end))
+        seen = {"parameters": 0, "gradients": 0}
+        for call in calls:
+            seen["parameters" if call.op in PARAMETERS else "gradients"] += moved(call, case.world_size)
+        for what, bound in (("parameters", parameters), ("gradients", gradients)):
+            most[what] = max(most[what], seen[what])
+            if seen[what] > bound:
+                ops = sorted({c.op for c in calls if (c.op in PARAMETERS) == (what == "parameters")})
+                text = (
+                    f"rank {rank} may move at most {bound:,} bytes of {what}; it moved {seen[what]:,} with "
+                    f"{', '.join(ops)}. {why}"
+                )
+                return Part("bytes", False, text)
+    return Part(
+        "bytes", True, f"{most['parameters']:,} bytes of parameters, {most['gradients']:,} of gradients moved"
+    )
+
+
+# ---- memory
+
+
+def memory_part(
+    case: Case,
+    got: list[RankData],
+    phase: str,
+    *,
+    vectors: int,
+    why: str,
+    beside: Callable[[int], int] = lambda _: 0,
+) -> Part:
+    """Judge what lives, beyond what lived at the mark "begins", each time a unit computes.
+
+    vectors: how many whole vectors (parameters or gradients of a unit) may live at once. beside: unit -> bytes
+    that may live beside them.
+    """
+    problem = _computed_once(case, got, phase)
+    if problem:
+        return Part("memory", False, problem)
+    if case.world_size == 1:
+        return Part("memory", True, "one rank may keep everything")
+    least = max(allowed(case, vectors) + beside(i) for i in range(len(case.params["kinds"])))
+    for i in range(len(case.params["kinds"])):
+        bound = allowed(case, vectors) + beside(i)
+        for rank, data in enumerate(got):
+            held = _held_at(data.traced, f"{phase} {i}")
+            if held > bound:
+                when = f"when unit {i} begins its {phase}"
+                return Part("memory", False, _too_much(rank, when, held, bound, why))
+    return Part("memory", True, f"at most {least:,} bytes live beyond the shards when a unit computes")
+
+
+def end_part(
+    case: Case, got: list[RankData], *, vectors: int, why: str, beside: int = 0
+) -> Part:
+    """Judge what is left at the mark "ends"."""
+    bound = allowed(case, vectors) + beside
+    for rank, data in enumerate(got):
+        held = _held_at(data.traced, "ends")
+        if held > bound and case.world_size > 1:
+            return Part("memory", False, _too_much(rank, "at the end", held, bound, why))
+    return Part("memory", True, f"at most {bound:,} bytes are left at the end")
+
+
+def allowed(case: Case, num_vectors: int) -> int:
+    """Bytes of so many whole vectors (the largest), all activations, and a quarter of the smallest unit."""
+    every = sorted(sizes(case))
+    activations = ITEM * SAMPLES * case.params["width"] * (len(every) + 1)
+    return sum(every[max(0, len(every) - num_vectors) :]) + activations + every[0] // 4
+
+
+def shard_gradients(case: Case, first: int = 0) -> int:
+    """Bytes of the gradients of this rank's shards of unit `first` and the later ones."""
+    found = [unit_bytes(case, i) for i in range(first, len(case.params["kinds"])) if shape_of(case, i)[1]]
+    return sum(found) // case.world_size
+
+
+def _held_at(trace: RankTrace, mark: str) -> int:
+    """Bytes that live at a mark beyond those at "begins"; nothing at a mark that was not met."""
+    if not any(m.name == mark for m in trace.marks):
+        return 0
+    return trace.live_bytes_at(mark) - trace.live_bytes_at("begins")
+
+
+def _too_much(rank: int, when: str, held: int, bound: int, why: str) -> str:
+    return f"{when}, at most {bound:,} bytes may live beyond the shards; rank {rank} holds {held:,}. {why}"
+
+
+def _computed_once(case: Case, got: list[RankData], phase: str) -> str:
+    for rank, data in enumerate(got):
+        names = [m.name for m in data.traced.of(Mark)]
+        for i in range(len(case.params["kinds"])):
+            count = names.count(f"{phase} {i}")
+            needless = phase == "backward" and not any(shape_of(case, j)[1] for j in range(i + 1))
+            if count != 1 and not (needless and count == 0):
+                return f"each unit must run its {phase} once; rank {rank} ran unit {i}'s {count} times."
+    return ""

@@ -1,0 +1,23 @@
+"""Run `prefetched_step` in a rank: forward and backward of a chain of sharded units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from course_lib.grading.fsdp_toys import copies_of_shards, gradients_of_shards, loss_gradient, sharded_units
+from course_lib.grading.probe import Probe
+
+
+def program(
+    impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
+) -> dict[str, Any]:
+    """Return the output, the gradients of what this rank keeps, and what it keeps."""
+    units = sharded_units(params, inputs, probe)
+    probe.mark("begins")
+    out = impl(units, inputs["x"], partial(loss_gradient, inputs), params["depth"])
+    probe.mark("ends")
+    return {"output": out, **gradients_of_shards(units), **copies_of_shards(units)}

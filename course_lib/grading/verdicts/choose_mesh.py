@@ -1,0 +1,180 @@
+"""`choose_mesh`: which dp_replicate x dp_shard fits, and communicates least, on clusters never seen."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from course_lib.grading.exercise import Case, Exercise, Part, RankData
+from course_lib.grading.mesh_costs import memory_bytes, sizes_that_fit, step_time_s
+from course_lib.grading.plain_clusters import make_cluster
+from course_lib.grading.points import Point, no_inputs, no_oracle, point_case
+
+EXERCISE = Exercise(
+    id="choose_mesh",
+    lab="05_fsdp_hsdp",
+    order=7,
+    symbol="choose_mesh",
+    title="Which mesh?",
+    minutes=25,
+    difficulty=3,
+    importance=4,
+    lines=15,
+    points={"values": 0.5, "memory": 0.5, "clock": 1.5},
+    graded="Values: on clusters you have not seen, two whole numbers whose product is the world size. Memory: the "
+    "mesh fits into the GPUs by the stated formula, at every point. Clock: no other mesh that fits takes less "
+    "time by the stated cost model (ties accept any).",
+    closed=("course_lib.parallel", "course_lib.grading.mesh_costs"),
+    signature="(model, cluster, world_size)",
+    hints=(
+        "How many meshes are there at all for 512 ranks? Few enough to try each.",
+        "For dp_shard = k the shard group is range(k), the replicate group range(0, world_size, k): that tells "
+        "the cost model which links they use.",
+        "For every k that divides world_size: skip it if 16 P / k + 4 P / L + activations exceed "
+        "cluster.accelerator.memory_bytes; else sum up L (2 all_gather + reduce_scatter + all_reduce) with "
+        "collective_time_s. Return (world_size // k, k) of the least.",
+    ),
+)
+
+SAME = 1e-6  # relative; below it two times are a tie
+
+
+def cases(seed: int, hidden: bool) -> list[Case]:
+    """Points that no rule of thumb gets right all of the time."""
+    draw = np.random.default_rng([seed, 57])
+    return point_case(seed, _points(draw, 30 if hidden else 12))
+
+
+inputs, oracle = no_inputs, no_oracle
+
+RULES = {
+    "dp_shard is the server's size at every point": lambda p, fits: p["cluster"]["spans"][0]["devices"],
+    "dp_shard is the world size at every point: FSDP": lambda p, fits: p["world_size"],
+    "dp_shard is the smallest that fits at every point": lambda p, fits: fits[0],
+    "dp_shard is the smallest that fits and fills a server at every point": lambda p, fits: min(
+        [k for k in fits if k >= p["cluster"]["spans"][0]["devices"]] or fits[-1:]
+    ),
+}
+
+
+def _points(draw: np.random.Generator, count: int) -> list[dict[str, Any]]:
+    """Draw points until each rule of thumb is wrong at one of the first half at least."""
+    while True:
+        points = [_point(draw, i) for i in range(count)]
+        beaten = [any(_loses(p, rule) for p in points[: count // 2]) for rule in RULES.values()]
+        if all(beaten):
+            return points
+
+
+def _point(draw: np.random.Generator, i: int) -> dict[str, Any]:
+    while True:
+        cluster = _cluster(draw, i)
+        devices = cluster["spans"][-1]["devices"]
+        model = {
+            "num_params": round(float(10 ** draw.uniform(8.5, 11.3))),
+            "num_units": int(draw.choice([8, 24, 80, 126])),
+            "activation_bytes": round(float(draw.uniform(1e9, 3e10))),
+        }
+        world_size = devices // int(draw.choice([1, 1, 2]))
+        point = {"model": model, "cluster": cluster, "world_size": world_size}
+        if sizes_that_fit(model, make_cluster(cluster), world_size):
+            return point
+
+
+def _cluster(draw: np.random.Generator, i: int) -> dict[str, Any]:
+    """Two or three nested spans; sometimes one server only."""
+    counts = [int(draw.choice([4, 8, 16]))]
+    counts += [int(draw.choice([2, 4])), int(draw.choice([2, 4]))][: 0 if i % 6 == 5 else 1 + i % 2]
+    devices = np.cumprod(counts).tolist()
+    bytes_per_s, latency_s = float(draw.uniform(1e11, 5e11)), float(10 ** draw.uniform(-6, -4.5))
+    spans = []
+    for name, size in zip(("server", "rack", "pod"), devices, strict=False):
+        spans.append({"name": name, "devices": size, "latency_s": latency_s, "bytes_per_s": bytes_per_s})
+        bytes_per_s, latency_s = bytes_per_s / float(draw.uniform(2, 20)), latency_s * float(draw.uniform(1, 5))
+    assert all(b["devices"] % a["devices"] == 0 for a, b in pairwise(spans))
+    return {"name": f"unseen cluster {i + 1}", "spans": spans}
+
+
+def _loses(point: Point, rule: Any) -> bool:
+    cluster, n = make_cluster(point["cluster"]), point["world_size"]
+    fits = sizes_that_fit(point["model"], cluster, n)
+    k = rule(point, fits)
+    return k not in fits or _excess(point, k) > 1 + 1e-3
+
+
+def _excess(point: Point, dp_shard: int) -> float:
+    """Time of a mesh over that of the best one that fits."""
+    cluster, n, model = make_cluster(point["cluster"]), point["world_size"], point["model"]
+    best = min(step_time_s(model, cluster, n, k) for k in sizes_that_fit(model, cluster, n))
+    mine = step_time_s(model, cluster, n, dp_shard)
+    return mine / best if best else (1.0 if mine == 0 else float("inf"))
+
+
+def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
+    """Form, then memory and time at every point."""
+    del want
+    points = case.params["points"]
+    chosen: list[int] = []
+    for point, answer in zip(points, got[0].values["answers"], strict=True):
+        problem = _malformed(answer, point["world_size"])
+        if problem:
+            return [Part("values", False, f"{problem} Wrong at such as\n    {_words(point)}", gate=True)]
+        chosen.append(answer[1])
+    pairs = list(zip(points, chosen, strict=True))
+    return [_memory(pairs), _clock(pairs)]
+
+
+def _malformed(answer: Any, world_size: int) -> str:
+    right = isinstance(answer, list) and len(answer) == 2 and all(type(x) is int and x > 0 for x in answer)
+    if not right:
+        return f"the result must be (dp_replicate, dp_shard), two positive ints; got {answer!r:.60}."
+    if answer[0] * answer[1] != world_size:
+        return f"dp_replicate x dp_shard must be the world size {world_size}; got {answer[0]} x {answer[1]}."
+    return ""
+
+
+def _memory(pairs: list[tuple[Point, int]]) -> Part:
+    for point, k in pairs:
+        need, room = memory_bytes(point["model"], k), make_cluster(point["cluster"]).accelerator.memory_bytes
+        if need > room:
+            text = (
+                f"a mesh must fit: dp_shard={k} needs {need / 1e9:.4g} GB on each GPU of {room / 1e9:.4g} GB (16 P / "
+                f"dp_shard + 4 P / L + activations). At\n    {_words(point)}"
+            )
+            return Part("memory", False, text)
+    return Part("memory", True, f"fits at {len(pairs)} points")
+
+
+def _clock(pairs: list[tuple[Point, int]]) -> Part:
+    wrong = [(p, k) for p, k in pairs if _excess(p, k) > 1 + SAME]
+    if not wrong:
+        return Part("clock", True, f"none is faster at {len(pairs)} points")
+    point, k = wrong[0]
+    cluster, n = make_cluster(point["cluster"]), point["world_size"]
+    best = min(sizes_that_fit(point["model"], cluster, n), key=lambda s: step_time_s(point["model"], cluster, n, s))
+    finger = next((f" This is what you get if {words}." for words, rule in RULES.items() if _follows(pairs, rule)), "")
+    text = (
+        f"no mesh that fits may take less time; dp_shard={k} takes {_excess(point, k):.4g} times as long as "
+        f"dp_shard={best}.{finger} Wrong at {len(wrong)} of {len(pairs)} points, such as\n    {_words(point)}"
+    )
+    return Part("clock", False, text)
+
+
+def _follows(pairs: list[tuple[Point, int]], rule: Any) -> bool:
+    return all(
+        k == rule(p, sizes_that_fit(p["model"], make_cluster(p["cluster"]), p["world_size"])) for p, k in pairs
+    )
+
+
+def _words(point: Point) -> str:
+    model = point["model"]
+    spans = ", ".join(
+        f"{s['name']} of {s['devices']}: {s['bytes_per_s'] / 1e9:.4g} GB/s, {s['latency_s'] * 1e6:.3g} us"
+        for s in point["cluster"]["spans"]
+    )
+    return (
+        f"{model['num_params'] / 1e9:.4g} B parameters in {model['num_units']} units, activations "
+        f"{model['activation_bytes'] / 1e9:.3g} GB; {point['world_size']} ranks; {spans}"
+    )

@@ -1,0 +1,106 @@
+"""`fsdp_forward`: gather each unit from equal shards, compute, reshard; keep the last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want
+from course_lib.grading.fsdp_oracle import (
+    CLOSED,
+    bytes_part,
+    end_part,
+    flats,
+    fsdp_case,
+    fsdp_inputs,
+    memory_part,
+    run_forward,
+    shard_of,
+    sizes,
+)
+
+EXERCISE = Exercise(
+    id="fsdp_forward",
+    lab="05_fsdp_hsdp",
+    order=3,
+    symbol="fsdp_forward",
+    title="Gather, compute, reshard",
+    minutes=15,
+    difficulty=2,
+    importance=5,
+    lines=9,
+    points={"values": 1.0, "bytes": 0.5, "memory": 1.5},
+    graded="Values: every rank's output equals the one-process result and the shards are unchanged, for sizes "
+    "that n does not divide, tied and frozen units, on 1 to 4 ranks (hidden: up to 6). Bytes: a rank's "
+    "collectives move each padded unit at most once (an all_gather counts its output, an all_reduce counts "
+    "double). Memory: whenever a unit computes, at most one unit (the size of the largest) is whole; at the "
+    "end only the last unit is, for its backward comes next.",
+    closed=CLOSED,
+    signature="(units, x)",
+    hints=(
+        "Compare with the owners' version: which single collective lets every rank contribute its part and "
+        "get the whole?",
+        "dist.all_gather_into_tensor(full, shard) fills full [n * len(shard)] with the shards in rank order. "
+        "The padding is at the end of the vector, where unit.forward does not look.",
+        "Loop: unit.full = shard.new_empty(n * len(shard)), all_gather_into_tensor(unit.full, unit.shard), "
+        "x = unit.forward(x), then unit.full = None unless unit is units[-1]. Keep no other name for it.",
+    ),
+)
+
+
+def cases(seed: int, hidden: bool) -> list[Case]:
+    """Sizes that n divides and not; tied, frozen, larger units."""
+    found = [
+        fsdp_case(1, seed, ["layer", "tied"]),
+        fsdp_case(2, seed, ["layer", "wide", "layer", "tied", "layer"]),
+        fsdp_case(3, seed, ["layer", "frozen", "layer", "layer", "wide"], width=46),
+        fsdp_case(4, seed, ["tied"] * 6),
+    ]
+    if hidden:
+        found += [
+            fsdp_case(4, seed, ["tied"], width=3),
+            fsdp_case(5, seed, ["layer", "frozen", "part frozen"] * 3),
+            fsdp_case(6, seed, ["layer"] * 4, width=211),
+        ]
+    return found
+
+
+def inputs(case: Case, rank: int) -> dict[str, Array]:
+    """This rank's shards and samples."""
+    return fsdp_inputs(case, rank)
+
+
+def oracle(case: Case) -> dict[str, Any]:
+    """The chain in one process; ranks keep what they had."""
+    ranks = range(case.world_size)
+    kept = {
+        f"shard of unit {i}": Want([shard_of(case, i, flat, rank) for rank in ranks], per_rank=True)
+        for i, flat in enumerate(flats(case))
+    }
+    return {"output": Want(run_forward(case), per_rank=True), **kept}
+
+
+def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
+    """What moved, what lived while units computed, and what is left."""
+    del want
+    why = "One all_gather a unit brings every rank all it needs."
+    free = "Set unit.full = None as soon as its forward is over, and keep no other name for the vector."
+    parts = [
+        bytes_part(case, got, "begins", "ends", parameters=sum(sizes(case)), gradients=0, why=why),
+        end_part(case, got, vectors=1, why=free),
+    ]
+    if case.world_size > 1:
+        parts.append(_kept(got, str(len(case.params["kinds"]) - 1)))
+    return [*parts, memory_part(case, got, "forward", vectors=1, why=free)]
+
+
+def _kept(got: list[RankData], last: str) -> Part:
+    for rank, data in enumerate(got):
+        whole = data.values["units still whole"]
+        if whole != [last]:
+            seen = f"units {', '.join(whole)} have" if whole else "no unit has"
+            text = (
+                f"at the end only the last unit (unit {last}) must have `full` set; on rank {rank} {seen}. "
+                "Backward begins with the last unit: freeing it would cost one more all_gather."
+            )
+            return Part("memory", False, text)
+    return Part("memory", True, "only the last unit is whole at the end")

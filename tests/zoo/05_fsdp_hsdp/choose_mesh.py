@@ -1,0 +1,167 @@
+# Answers to choose_mesh: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+from course_lib.cost.collectives import collective_cost, collective_time_s
+
+
+def divisors(n):
+    return [k for k in range(1, n + 1) if n % k == 0]
+
+
+def memory(model, k):
+    unit = model["num_params"] / model["num_units"]
+    return 16 * model["num_params"] / k + 4 * unit + model["activation_bytes"]
+
+
+def seconds(model, cluster, n, k):
+    size = 2 * model["num_params"] / model["num_units"]
+    total = 2 * collective_time_s(cluster, "all_gather", range(k), size)
+    total += collective_time_s(cluster, "reduce_scatter", range(k), size)
+    total += collective_time_s(cluster, "all_reduce", range(0, n, k), size / k)
+    return model["num_units"] * total
+
+
+# %% right: sorts tuples
+def choose_mesh(model, cluster, world_size):
+    room = cluster.accelerator.memory_bytes
+    found = [
+        (seconds(model, cluster, world_size, k), k) for k in divisors(world_size) if memory(model, k) <= room
+    ]
+    best = sorted(found)[0][1]
+    return world_size // best, best
+
+
+# %% right: from the largest shard down, ties to the larger, costs as objects
+def choose_mesh(model, cluster, world_size):
+    best = None
+    for k in reversed(divisors(world_size)):
+        if memory(model, k) > cluster.accelerator.memory_bytes:
+            break
+        size = 2 * model["num_params"] / model["num_units"]
+        inside = collective_cost(cluster, "all_gather", list(range(k)), size).time_s * 3
+        across = collective_cost(cluster, "all_reduce", list(range(0, world_size, k)), size / k).time_s
+        if best is None or inside + across < best[0]:
+            best = (inside + across, [world_size // k, k])
+    return best[1]
+
+
+# %% wrong values: does nothing
+def choose_mesh(model, cluster, world_size):
+    return None
+
+
+# %% wrong values: the axes are swapped and one is missing
+# says: two positive ints
+def choose_mesh(model, cluster, world_size):
+    return cluster.server_size
+
+
+# %% wrong values: the product is not the world size
+# says: must be the world size
+def choose_mesh(model, cluster, world_size):
+    return world_size, cluster.server_size
+
+
+# %% wrong values: floats
+# says: two positive ints
+def choose_mesh(model, cluster, world_size):
+    return world_size / cluster.server_size, cluster.server_size
+
+
+# %% wrong memory, clock: always a server, whatever fits
+# says: dp_shard is the server's size at every point
+def choose_mesh(model, cluster, world_size):
+    k = min(cluster.server_size, world_size)
+    return world_size // k, k
+
+
+# %% wrong clock: always FSDP over the world
+# says: FSDP
+def choose_mesh(model, cluster, world_size):
+    return 1, world_size
+
+
+# %% wrong clock: the smallest that fits
+# says: the smallest that fits at every point
+def choose_mesh(model, cluster, world_size):
+    k = min(k for k in divisors(world_size) if memory(model, k) <= cluster.accelerator.memory_bytes)
+    return world_size // k, k
+
+
+# %% wrong clock: the smallest that fits and fills a server
+# says: fills a server
+def choose_mesh(model, cluster, world_size):
+    fits = [k for k in divisors(world_size) if memory(model, k) <= cluster.accelerator.memory_bytes]
+    k = min([k for k in fits if k >= cluster.server_size] or [fits[-1]])
+    return world_size // k, k
+
+
+# %% wrong memory: the fastest, whether it fits or not
+def choose_mesh(model, cluster, world_size):
+    k = min(divisors(world_size), key=lambda k: seconds(model, cluster, world_size, k))
+    return world_size // k, k
+
+
+# %% wrong memory: forgets activations
+# says: a mesh must fit
+def choose_mesh(model, cluster, world_size):
+    bare = {**model, "activation_bytes": 0}
+    fits = [k for k in divisors(world_size) if memory(bare, k) <= cluster.accelerator.memory_bytes]
+    k = min(fits, key=lambda k: seconds(model, cluster, world_size, k))
+    return world_size // k, k
+
+
+# %% wrong clock: the all_reduce carries the whole gradient
+def choose_mesh(model, cluster, world_size):
+    def wrong(k):
+        size = 2 * model["num_params"] / model["num_units"]
+        total = 3 * collective_time_s(cluster, "all_gather", range(k), size)
+        return total + collective_time_s(cluster, "all_reduce", range(0, world_size, k), size)
+
+    fits = [k for k in divisors(world_size) if memory(model, k) <= cluster.accelerator.memory_bytes]
+    k = min(fits, key=wrong)
+    return world_size // k, k
+
+
+# %% wrong clock: replicas are taken for neighbours
+def choose_mesh(model, cluster, world_size):
+    def wrong(k):
+        size = 2 * model["num_params"] / model["num_units"]
+        total = 3 * collective_time_s(cluster, "all_gather", range(k), size)
+        return total + collective_time_s(cluster, "all_reduce", range(world_size // k), size / k)
+
+    fits = [k for k in divisors(world_size) if memory(model, k) <= cluster.accelerator.memory_bytes]
+    k = min(fits, key=wrong)
+    return world_size // k, k
+
+
+# %% wrong clock: powers of two up to 8, hard-coded
+def choose_mesh(model, cluster, world_size):
+    fits = [k for k in divisors(world_size) if memory(model, k) <= cluster.accelerator.memory_bytes]
+    few = [k for k in fits if k <= 8] or fits[:1]
+    k = min(few, key=lambda k: seconds(model, cluster, world_size, k))
+    return world_size // k, k
+
+
+# %% wrong values: the check's own cost model, under an alias
+# says: is closed here
+import course_lib.grading.mesh_costs as costs
+
+
+def choose_mesh(model, cluster, world_size):
+    k = min(
+        costs.sizes_that_fit(model, cluster, world_size),
+        key=lambda k: costs.step_time_s(model, cluster, world_size, k),
+    )
+    return world_size // k, k
+
+
+# %% wrong values: the same through getattr
+# says: is closed here
+import importlib
+
+
+def choose_mesh(model, cluster, world_size):
+    costs = importlib.import_module("course_lib.grading." + "mesh_costs")
+    fits = getattr(costs, "sizes_that_fit")(model, cluster, world_size)
+    return world_size // fits[0], fits[0]

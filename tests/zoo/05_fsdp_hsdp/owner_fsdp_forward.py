@@ -1,0 +1,254 @@
+# Answers to owner_fsdp_forward: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+
+# %% right: everybody has a buffer, the owner copies into it; asynchronous
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        buffer = torch.zeros(unit.numel, dtype=unit.shard.dtype)
+        if len(unit.shard):
+            buffer.copy_(unit.shard)
+        work = dist.broadcast(buffer, src=unit.owner, async_op=True)
+        work.wait()
+        unit.full = buffer
+        x = unit.forward(x)
+        unit.full = buffer = None
+    return x
+
+
+# %% right: a context manager that deletes even if forward fails
+from contextlib import contextmanager
+
+
+@contextmanager
+def whole(unit):
+    unit.full = unit.shard if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+    dist.broadcast(unit.full, src=unit.owner)
+    try:
+        yield unit
+    finally:
+        unit.full = None
+
+
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        with whole(unit):
+            x = unit.forward(x)
+    return x
+
+
+# %% right: recursion
+def owner_fsdp_forward(units, x):
+    if not units:
+        return x
+    first, *rest = units
+    is_owner = first.owner == dist.get_rank()
+    first.full = first.shard.clone() if is_owner else torch.empty(first.numel, dtype=first.shard.dtype)
+    dist.broadcast(first.full, src=first.owner)
+    x = first.forward(x)
+    first.full = None
+    return owner_fsdp_forward(rest, x)
+
+
+# %% wrong values: does nothing
+def owner_fsdp_forward(units, x):
+    return x
+
+
+# %% wrong values: no broadcast, zeros where nothing is known
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        unit.full = unit.shard if dist.get_rank() == unit.owner else unit.shard.new_zeros(unit.numel)
+        x = unit.forward(x)
+        unit.full = None
+    return x
+
+
+# %% wrong values: rank 0 is taken for every owner
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        mine = dist.get_rank() == unit.owner
+        unit.full = unit.shard.clone() if mine else unit.shard.new_zeros(unit.numel)
+        dist.broadcast(unit.full, src=0)
+        x = unit.forward(x)
+        unit.full = None
+    return x
+
+
+# %% wrong values: owners take turns between two ranks, right at world size 2 only
+def owner_fsdp_forward(units, x):
+    for index, unit in enumerate(units):
+        mine = dist.get_rank() == unit.owner
+        unit.full = unit.shard.clone() if mine else unit.shard.new_zeros(unit.numel)
+        dist.broadcast(unit.full, src=index % 2 if dist.get_world_size() > 1 else 0)
+        x = unit.forward(x)
+        unit.full = None
+    return x
+
+
+# %% wrong values: right on rank 0 only
+# says: right on rank 0 only
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        unit.full = unit.shard.clone() if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+        x = unit.forward(x)
+        unit.full = None
+    return x if dist.get_rank() == 0 else x * 0
+
+
+# %% wrong values: one rank skips the frozen unit's broadcast
+# says: rank 1
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        mine = dist.get_rank() == unit.owner
+        unit.full = unit.shard.clone() if mine else unit.shard.new_zeros(unit.numel)
+        if unit.trains or dist.get_rank() != 1 or dist.get_world_size() == 1:
+            dist.broadcast(unit.full, src=unit.owner)
+        x = unit.forward(x)
+        unit.full = None
+    return x
+
+
+# %% wrong values: the owner forgets its own parameters too
+# says: shard of unit
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        unit.full = unit.shard if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+        x = unit.forward(x)
+        unit.full, unit.shard = None, unit.shard[:0]
+    return x
+
+
+# %% wrong bytes: all_reduce with zeros from those who own nothing
+# says: all_reduce
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        mine = dist.get_rank() == unit.owner
+        unit.full = unit.shard.clone() if mine else unit.shard.new_zeros(unit.numel)
+        dist.all_reduce(unit.full)
+        x = unit.forward(x)
+        unit.full = None
+    return x
+
+
+# %% wrong bytes: everybody broadcasts
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        mine = dist.get_rank() == unit.owner
+        for source in range(dist.get_world_size()):
+            buffer = unit.shard.clone() if mine else unit.shard.new_zeros(unit.numel)
+            dist.broadcast(buffer, src=source)
+            if source == unit.owner:
+                unit.full = buffer
+        buffer = None
+        x = unit.forward(x)
+        unit.full = None
+    return x
+
+
+# %% wrong bytes: the owner sends to each of the others
+# says: send
+def owner_fsdp_forward(units, x):
+    rank = dist.get_rank()
+    for unit in units:
+        unit.full = unit.shard if rank == unit.owner else unit.shard.new_empty(unit.numel)
+        if rank == unit.owner:
+            for other in set(range(dist.get_world_size())) - {rank}:
+                dist.send(unit.full, other)
+        else:
+            dist.recv(unit.full, unit.owner)
+        x = unit.forward(x)
+        unit.full = None
+    return x
+
+
+# %% wrong memory: gathers every unit up front
+# says: when unit 0 begins its forward
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        unit.full = unit.shard if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+    for unit in units:
+        x = unit.forward(x)
+        unit.full = None
+    return x
+
+
+# %% wrong memory: nobody deletes
+# says: Set unit.full = None
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        unit.full = unit.shard if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+        x = unit.forward(x)
+    return x
+
+
+# %% wrong memory: the last one stays
+# says: at the end
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        unit.full = unit.shard if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+        x = unit.forward(x)
+        if unit is not units[-1]:
+            unit.full = None
+    return x
+
+
+# %% wrong memory: frees one unit too late
+def owner_fsdp_forward(units, x):
+    before = None
+    for unit in units:
+        unit.full = unit.shard if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+        x = unit.forward(x)
+        if before is not None:
+            before.full = None
+        before = unit
+    before.full = None
+    return x
+
+
+# %% wrong values: uses the library's own
+# says: is closed here
+def owner_fsdp_forward(units, x):
+    from course_lib.parallel.fsdp import FSDP
+
+    return FSDP(units[0]._template, placement="owners")(x)
+
+
+# %% wrong values: the library's flat parameters, under an alias
+# says: is closed here
+import course_lib.comm.flat_param as helper
+
+
+def owner_fsdp_forward(units, x):
+    return helper.OwnedFlatParam, x
+
+
+# %% wrong values: a subclass of torch's FSDP
+# says: is closed here
+from torch.distributed.fsdp import FullyShardedDataParallel as Base
+
+
+class Mine(Base):
+    pass
+
+
+def owner_fsdp_forward(units, x):
+    return Mine(units[0]._template)(x)
+
+
+# %% wrong values: torch's, through getattr
+# says: is closed here
+import torch.distributed.fsdp
+
+
+def owner_fsdp_forward(units, x):
+    return getattr(torch.distributed.fsdp, "fully" + "_shard")(units[0]._template)
