@@ -1,6 +1,37 @@
 # %% [markdown]
 # # Lab 05: FSDP and HSDP
 #
+# | | |
+# |---|---|
+# | **time** | 3 hours, {{minutes}} minutes of them for the eight exercises |
+# | **ranks** | 1 to 6, all on this machine's CPU |
+# | **needs** | labs 02 to 04 |
+# | **points** | {{points}} |
+#
+# ZeRO-2 shards gradients and optimizer state, but every rank still holds all parameters. **Fully sharded data
+# parallelism** (FSDP, ZeRO-3) shards those too: a rank holds 1/n of everything, and the whole of a layer only
+# while it computes. Llama 3 405B was trained this way, with other axes around it.
+#
+# ## Objectives
+#
+# After this lab you can
+#
+# 1. write FSDP twice, with owners and with flat shards, and prove both equal to one process;
+# 2. say what is in memory and on the wire at any moment of a step;
+# 3. prefetch, and calculate what it hides;
+# 4. tell FSDP, HSDP and DDP apart by their moves, and by which of them leave the server;
+# 5. choose a mesh for a model on a cluster.
+#
+# **Predict.** A model has 8 billion parameters in 32 equal layers, in bf16, on 8 GPUs. (a) How many bytes of
+# parameters does a GPU hold between two steps? (b) And while a layer computes? (c) DDP moves the gradients
+# twice (reduce_scatter and all_gather). How many times as many bytes does FSDP move?
+#
+# <details><summary>Answers</summary>
+#
+# (a) 2 GB. (b) 2.5 GB, and another 0.5 GB if the next layer is on its way. (c) 1.5 times: parameters are
+# gathered for forward and for backward, gradients are reduce_scattered. Three moves against two.
+#
+# </details>
 
 # %%
 import math
@@ -8,7 +39,75 @@ import math
 import torch
 import torch.distributed as dist
 
-from course_lib.cost.collectives import collective_time_s
+from course_lib import grading
+from course_lib.comm import trace
+from course_lib.comm.launch import RanksError, run_ranks
+from course_lib.comm.mesh import make_mesh
+from course_lib.config import ModelConfig
+from course_lib.cost.cluster import Cluster, Link, Span, dgx_h100, uniform
+from course_lib.cost.collectives import collective_cost, collective_time_s, full_size_bytes
+from course_lib.cost.hardware import accelerator
+from course_lib.model.batches import shard_slice, synthetic_batch
+from course_lib.model.transformer import Transformer, cross_entropy
+from course_lib.model.units import Unit, transformer_units
+from course_lib.parallel.fsdp import FSDP
+from course_lib.replay import replay
+from course_lib.viz import style
+from course_lib.viz.axes import draw_axes
+from course_lib.viz.simulated import draw_simulated
+from course_lib.viz.timeline import draw_timeline
+
+# %%
+draw_axes(["batch"])
+
+# %% [markdown]
+# Still only the batch is split: every rank computes whole layers, on its own samples.
+#
+# ## The oracle, and units
+#
+# What is gathered and freed together is a **unit**, usually one transformer block. To see every move, we
+# leave hooks aside: the model is a chain of `Unit` objects, and *you* write the loop over them.
+#
+# | | |
+# |---|---|
+# | `unit.shard` | what this rank keeps of the unit's parameters, one flat vector |
+# | `unit.full` | all of its parameters as one flat vector (padding at the end is fine), or `None` |
+# | `unit.forward(x)` | the output; needs `full`, and saves `x` |
+# | `unit.backward(grad)` | (gradient of x, gradient of `full` or `None` if frozen); needs `full` |
+# | `unit.grad` | the gradient of `shard`, `None` until you set it |
+# | `unit.numel`, `unit.trains`, `unit.owner` | number of parameters, not frozen, who keeps it (owners only) |
+#
+# `backward` runs the unit's forward again (lab 06 says why that is often wise), so that between the two no
+# graph holds on to `full`. The flat vector is that of lab 04. First the truth: one process, the whole batch.
+
+# %%
+CONFIG = ModelConfig(model_dim=96, num_layers=4, ffn_dim=192, vocab_size=256)
+BATCH = synthetic_batch(8, 16, CONFIG.vocab_size)
+MODEL = Transformer(CONFIG, dtype=torch.float64)
+cross_entropy(MODEL(BATCH.tokens), BATCH.targets).backward()
+ORACLE = torch.cat([param.grad.flatten() for param in MODEL.parameters()])
+LOGITS = MODEL(BATCH.tokens).detach()
+
+x = BATCH.tokens
+for unit in transformer_units(CONFIG, dtype=torch.float64):
+    x = unit.forward(x)
+    print(unit)
+print("the chain equals the model:", torch.allclose(x, LOGITS))
+
+# %% [markdown]
+# ## Naive, for real: every unit has an owner
+#
+# The first idea that comes to mind: deal the units out like cards. Rank 0 keeps units 0, 4, 8, ..., rank 1
+# units 1, 5, 9, ... When a unit's turn comes, its owner **broadcasts** it; all compute on their own samples;
+# all but the owner **delete** it. In backward the same again, and the gradients are **reduced** to the owner,
+# who updates.
+#
+# ```text
+#            unit 0                       unit 1                       unit 2
+# rank 0     OWNS | compute               receive | compute | delete   receive | compute | delete
+# rank 1     receive | compute | delete   OWNS | compute               receive | compute | delete
+# rank 2     receive | compute | delete   receive | compute | delete   OWNS | compute
+# ```
 
 
 # %% exercise="owner_fsdp_forward"
@@ -29,9 +128,14 @@ def owner_fsdp_forward(units, x):
     ### END SOLUTION
 
 
+# %% [markdown]
+# Backward goes the other way, and needs the parameters once more: the gradient of a unit's input depends on
+# them. Here the owner also takes the step, plain SGD, so that nobody else ever needs the gradients.
+
+
 # %% exercise="owner_fsdp_backward"
 def owner_fsdp_backward(units, grad, lr):
-    """Go back through the units, and take one step of SGD with the mean gradient over the ranks, on owners only.
+    """Go back through the units; owners take one step of SGD with the mean gradient over the ranks.
 
     units: after a forward: `unit.full` is None on all ranks, and must be so again at the end.
     grad: gradient of this rank's loss with respect to the output of the chain.
@@ -51,12 +155,58 @@ def owner_fsdp_backward(units, grad, lr):
     ### END SOLUTION
 
 
+# %% [markdown]
+# The transformer with owners, on four ranks. What does each rank keep?
+
+
+# %%
+def loss_gradient(logits, targets):
+    leaf = logits.detach().requires_grad_()
+    (grad,) = torch.autograd.grad(cross_entropy(leaf, targets), leaf)
+    return grad
+
+
+def owner_step(lr=1.0):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    mine = BATCH[shard_slice(len(BATCH), rank, n)]
+    units = transformer_units(CONFIG, dtype=torch.float64)
+    for index, unit in enumerate(units):
+        unit.give_(index % n, rank)
+    before = [unit.shard.clone() for unit in units]
+    grad = loss_gradient(owner_fsdp_forward(units, mine.tokens), mine.targets)
+    owner_fsdp_backward(units, grad, lr)
+    return [(old - unit.shard) / lr for old, unit in zip(before, units, strict=True)]
+
+
+kept = run_ranks(owner_step, 4)
+found = torch.cat([part for unit in zip(*kept, strict=True) for part in unit])
+print("equals the oracle:", torch.allclose(found, ORACLE))
+for rank, parts in enumerate(kept):
+    print(f"rank {rank} keeps {8 * sum(map(len, parts)) / 1e6:.1f} MB")
+
+# %% [markdown]
+# Right, and already a great saving. Two flaws remain: **owners hold unequal parts** (memory is what the
+# fullest rank needs), and in a broadcast **one rank sends while the others listen**.
+#
+# ## Flat shards
+#
+# Cut each *unit* instead of dealing units out: pad its flat vector, give every rank an equal part. Then one
+# **all_gather** brings a unit back, to which all contribute, and one **reduce_scatter** sums the gradients
+# and leaves each rank its part. Both move (n − 1)/n · S bytes a rank.
+#
+# ```text
+# unit 0   | rank 0 | rank 1 | rank 2 | rank 3 |      unit 1   | rank 0 | rank 1 | rank 2 | rank 3 |
+# ```
+#
+# Freeing after use is called **resharding**. The *last* unit of forward is the *first* of backward: keep it.
+
+
 # %% exercise="fsdp_forward"
 def fsdp_forward(units, x):
     """Return the output of the chain of units for this rank's samples x; leave the last unit whole.
 
-    units: every rank keeps `unit.shard`, the rank-th of n equal parts of the padded parameters; `unit.full` is
-        None.
+    units: every rank keeps `unit.shard`, the rank-th of n equal parts of the padded parameters;
+        `unit.full` is None.
     """
     ### BEGIN SOLUTION
     for unit in units:
@@ -67,6 +217,12 @@ def fsdp_forward(units, x):
             unit.full = None
     return x
     ### END SOLUTION
+
+
+# %% [markdown]
+# Backward: two all_gathers and one reduce_scatter a unit in a step, one all_gather less for the last unit.
+# Frozen units still have to be gathered (the gradient flows through them), but have nothing to reduce.
+# Padding needs no care: its gradient is zero.
 
 
 # %% exercise="fsdp_backward"
@@ -88,6 +244,145 @@ def fsdp_backward(units, grad):
             dist.reduce_scatter_tensor(unit.grad, full_grad)
             unit.grad /= dist.get_world_size()
     ### END SOLUTION
+
+
+# %% [markdown]
+# ## Verify
+#
+# Outputs and weight gradients of the transformer on four ranks, against the oracle; sizes that four does not
+# divide are in the checks.
+
+
+# %%
+class Watched(Unit):
+    """A unit that leaves marks in the trace where it computes."""
+
+    def forward(self, x):
+        trace.mark(f"F{self.name[-1]}")
+        return super().forward(x)
+
+    def backward(self, grad):
+        trace.mark(f"B{self.name[-1]}")
+        return super().backward(grad)
+
+
+def fsdp_step(forward, backward):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    mine = BATCH[shard_slice(len(BATCH), rank, n)]
+    units = transformer_units(CONFIG, dtype=torch.float64)
+    for unit in units:
+        unit.cut_(rank, n)
+    dist.barrier()  # start together, for the picture below
+    trace.mark("step begins")
+    logits = forward(units, mine.tokens)
+    backward(units, loss_gradient(logits, mine.targets))
+    trace.mark("step ends")
+    return logits, [(unit.grad, unit.numel) for unit in units]
+
+
+def compare(result):
+    logits = torch.cat([logits for logits, _ in result])
+    by_unit = zip(*[grads for _, grads in result], strict=True)
+    found = [torch.cat([grad for grad, _ in unit])[: unit[0][1]] for unit in by_unit]
+    return torch.allclose(logits, LOGITS), torch.allclose(torch.cat(found), ORACLE)
+
+
+sharded = run_ranks(fsdp_step, 4, fsdp_forward, fsdp_backward, trace=True)
+print("outputs and gradients equal the oracle:", compare(sharded))
+
+# %% [markdown]
+# ## Measure
+#
+# **Predict** the shape of the memory over a step, before you run the cell. What is its floor, and how high
+# are the teeth?
+#
+# <details><summary>Answer</summary>
+#
+# The floor is the shards, 1/4 of the model, and later their gradients. Forward adds one unit, whichever it
+# is: a plateau. In backward there is a tooth for each unit, two or three times as high: its parameters, its
+# whole gradient, and what autograd makes on the way. (The trace cannot know that our flat vectors are
+# parameters; it books them as activations or other.)
+#
+# </details>
+
+# %%
+draw_timeline(sharded.trace, ranks=[0], start="step begins", end="step ends", title="FSDP, one of four ranks")
+
+# %% [markdown]
+# Bytes against the formula: `comm_bytes` counts what a rank hands in, a shard for an all_gather, the whole
+# for a reduce_scatter. And naive: nothing on the wire while anything computes. That comes next.
+
+# %%
+numels = [unit.numel for unit in transformer_units(CONFIG)]
+P, last = sum(numels), numels[-1]
+rank_0 = sharded.trace[0]
+for op, formula in (("all_gather_single", 8 * (2 * P - last) / 4), ("reduce_scatter_single", 8 * P)):
+    calls = rank_0.collectives(op)
+    print(f"{op:22} {len(calls):2} calls, {rank_0.comm_bytes(op):9,} bytes; formula {formula:,.0f}")
+
+# %% [markdown]
+# ## Break it
+#
+# An FSDP that forgets to reshard is right in every value, and trains: until the model grows. Values alone do
+# not find it.
+
+
+# %%
+def forgets_to_reshard(units, x):
+    for unit in units:
+        unit.full = unit.shard.new_empty(dist.get_world_size() * len(unit.shard))
+        dist.all_gather_into_tensor(unit.full, unit.shard)
+        x = unit.forward(x)
+    return x
+
+
+_ = grading.check("fsdp_forward", forgets_to_reshard)
+
+
+# %% [markdown]
+# And a hang: rank 1 has all it needs of the embedding in its cache, it thinks, and does not gather.
+
+
+# %%
+def skips_a_gather(units, x):
+    for unit in units:
+        unit.full = unit.shard.repeat(dist.get_world_size())
+        if dist.get_rank() != 1 or unit is not units[0]:
+            dist.all_gather_into_tensor(unit.full, unit.shard)
+        x = unit.forward(x)
+    return x
+
+
+try:
+    run_ranks(fsdp_step, 2, skips_a_gather, fsdp_backward, quiet=True)
+except RanksError as error:
+    print(error)
+
+# %% [markdown]
+# Note what the report shows: ranks do not pair units, they pair *calls*. Without it, gloo would mix the
+# embedding with a block.
+#
+# ## Prefetch: the steady state
+#
+# So far every gather is waited for at once, and every reduction too. But the order of units is known. In the
+# middle of backward three units are in work at the same time:
+#
+# ```text
+# compute   | backward of L+1       | backward of L         | backward of L-1       |
+# the wire  | weights of L          | gradients of L+1      | gradients of L        |
+#           | gradients of L+2      | weights of L-1        | weights of L-2        |
+# ```
+#
+# - **Launch** the gather of the next `depth` units before the current one computes; **wait** for a gather
+#   only when its unit is next.
+# - **Launch** the reduce_scatter after a unit's backward; **wait** for it only after the *next* unit's
+#   backward.
+#
+# The price is memory: 1 + depth units are whole or on the way. More than one or two rarely help: the wire is
+# busy anyway. What travels must stay alive, and untouched, until `wait()`.
+#
+# `async_op=True` makes a collective return a `Work` at once. Handle depth 0 as well: then only reductions
+# overlap.
 
 
 # %% exercise="prefetch"
@@ -139,6 +434,71 @@ def prefetched_step(units, x, loss_grad, depth):
     ### END SOLUTION
 
 
+# %% [markdown]
+# What is it worth? Eight equal layers, replayed on a simulated cluster whose links make a gather take 0.8 of
+# a layer's forward. **Predict** the rest: what can no prefetch hide?
+#
+# <details><summary>Answer</summary>
+#
+# The first gather, before which there is nothing to compute, and the last reduce_scatter, after which there
+# is nothing left. All else hides if a gather is shorter than a forward, and a gather and a reduction together
+# than a backward.
+#
+# </details>
+
+
+# %%
+def equal_layers(depth):
+    torch.manual_seed(0)
+    layers = [torch.nn.Sequential(torch.nn.Linear(256, 256, bias=False), torch.nn.Tanh()) for _ in range(8)]
+    units = [Watched(layer, str(i)) for i, layer in enumerate(layers)]
+    for unit in units:
+        unit.cut_(dist.get_rank(), dist.get_world_size())
+    trace.mark("step begins")
+    prefetched_step(units, torch.ones(512, 256), lambda out: torch.ones_like(out), depth)
+
+
+def simulate(depth, gather_share=0.8):
+    recorded = run_ranks(equal_layers, 2, depth, trace=True).trace
+    for rank in recorded.ranks:  # the step alone
+        rank.events = rank.events[rank.position(rank.marks[0]) + 1 :]
+    free = replay(recorded, uniform(2, 0.0, 1e30)).ranks[0].marks
+    forward_s = (free["F7"] - free["F0"]) / 7
+    return replay(recorded, uniform(2, 0.0, 256 * 256 * 4 / 2 / (gather_share * forward_s)))
+
+
+runs = {f"depth {depth}": simulate(depth) for depth in (0, 1)}
+for name, run in runs.items():
+    print(f"{name}: step {run.step_s * 1e6:.0f} us, of it {run.exposed_s * 1e6:.0f} us exposed")
+texts = [str(i) for i in range(8)]
+labels = {"all_gather_single": texts + texts[-2::-1], "reduce_scatter_single": texts[::-1]}
+draw_simulated(runs, labels=labels, title="Eight equal layers on two GPUs: who waits for whom")
+
+# %% [markdown]
+# Look at the middle of `depth 1`: while B4 computes (its forward again in blue, then backward), the gradients
+# of 5 and the weights of 3 travel. That is the steady state.
+#
+# ## HSDP: shard inside a server, replicate across
+#
+# A step of FSDP has **three moves** of P: two all_gathers, one reduce_scatter. DDP has **two**, the halves of
+# its all_reduce. So FSDP costs 1.5 times DDP's bytes, *not* three times. That is not what makes people look
+# further; it is *where* the bytes go: over n = 512 ranks every gather crosses the slow links between servers.
+#
+# **Hybrid** sharding uses a 2-D mesh. Inside a server (`dp_shard`, fast) the model is sharded as before;
+# servers (`dp_replicate`) hold copies. Gathers stay inside. Across goes one all_reduce of gradients, of the
+# **shard** alone:
+#
+# ```text
+#                     dp_shard
+#              | GPU 0 | GPU 1 | ... GPU 7 |   server 0     all_gather, reduce_scatter: along a row
+# dp_replicate | GPU 8 | GPU 9 | ... GPU 15|   server 1     all_reduce of S/8: along a column
+# ```
+#
+# Across servers that is two moves of S/8 a GPU, against three: the factor 1.5 again, now in favour of HSDP,
+# and the gathers, on which compute waits, no longer cross at all. The price is memory: a server must hold all
+# states.
+
+
 # %% exercise="hsdp_reduce"
 def hsdp_reduce(grad, mesh):
     """Return this rank's shard of the mean gradient over all ranks, shape (ceil(S / dp_shard),).
@@ -154,6 +514,78 @@ def hsdp_reduce(grad, mesh):
     dist.all_reduce(shard, group=mesh.group("dp_replicate"))
     return shard / (k * mesh.size("dp_replicate"))
     ### END SOLUTION
+
+
+# %% [markdown]
+# Bytes, measured: the library's `FSDP` (hooks instead of your loop, the same moves) on four ranks that we
+# call two servers of two. A flat list of shards over all four, or a 2 x 2 mesh: HSDP is a choice of mesh, no
+# other code.
+
+
+# %%
+def mesh_step(dp_replicate, dp_shard):
+    mesh = make_mesh(dp_replicate=dp_replicate, dp_shard=dp_shard)
+    model = Transformer(CONFIG, dtype=torch.float64)
+    sharded = FSDP(model, model.blocks, mesh=mesh)
+    mine = BATCH[shard_slice(len(BATCH), dist.get_rank(), dist.get_world_size())]
+    trace.mark("step begins")
+    cross_entropy(sharded(mine.tokens), mine.targets).backward()
+
+
+def link(gb_per_s):
+    return Link(latency_s=2e-6, bandwidth_bytes_per_s=gb_per_s * 1e9)
+
+
+TWO_BY_TWO = Cluster(
+    name="two servers of two",
+    accelerator=accelerator("H100"),
+    spans=(Span(name="server", devices=2, link=link(450)), Span(name="cluster", devices=4, link=link(50))),
+)
+
+
+def sent_bytes(rank):
+    """(inside servers, across) that this rank's calls of a step send."""
+    inside = across = 0
+    for call in rank.collectives():
+        if rank.position(call) > rank.position(rank.marks[0]):
+            ranks = call.group.ranks
+            size = full_size_bytes(call.op, call.bytes_, len(ranks))
+            cost = collective_cost(TWO_BY_TWO, call.op, ranks, size)
+            across += cost.across_bytes
+            inside += cost.sent_bytes - cost.across_bytes
+    return inside / 1e6, across / 1e6
+
+
+shapes = {"DDP, 4 x 1": (4, 1), "HSDP, 2 x 2": (2, 2), "FSDP, 1 x 4": (1, 4)}
+sent = {
+    name: sent_bytes(run_ranks(mesh_step, 4, *shape, trace=True).trace[0]) for name, shape in shapes.items()
+}
+with style.course_style():
+    figure = style.new_figure(8, 2.6)
+    axes = figure.subplots()
+    axes.barh(list(sent), [inside for inside, _ in sent.values()], label="inside servers", color=style.SKY)
+    left = [inside for inside, _ in sent.values()]
+    axes.barh(list(sent), [a for _, a in sent.values()], left=left, label="across", color=style.VERMILLION)
+    axes.set(xlabel="MB that rank 0 sends in a step", title="The same model on two servers of two")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+figure
+
+# %%
+for name, (inside, across) in sent.items():
+    print(f"{name}: {inside:.2f} MB inside, {across:.2f} MB across servers")
+
+# %% [markdown]
+# ## Which mesh?
+#
+# A choice with a stated cost model. P parameters in L equal units, n ranks, dp_shard = k, dp_replicate = n/k;
+# ranks 0 .. k − 1 shard, ranks 0, k, 2k, ... replicate.
+#
+# - **Memory**, bytes a GPU: 16 P/k of states, two whole units in bf16 (4 P/L), and activations.
+# - **Time**: L times (2 all_gathers + 1 reduce_scatter of 2P/L bytes over the shard group, + 1 all_reduce of
+#   2P/L/k bytes over the replicate group), nothing hidden.
+#
+# `collective_time_s(cluster, op, ranks, size_bytes)` gives the time of one collective on its links;
+# size_bytes is that of the whole buffer. `choose_mesh` returns the fastest mesh that fits.
 
 
 # %% exercise="choose_mesh"
@@ -180,6 +612,72 @@ def choose_mesh(model, cluster, world_size):
     ### END SOLUTION
 
 
+# %% [markdown]
+# Llama-like models on 16 servers of 8 H100:
+
+# %%
+cluster = dgx_h100(16)
+for billions, units in ((1, 16), (8, 32), (70, 80), (140, 96)):
+    model = {"num_params": billions * 1e9, "num_units": units, "activation_bytes": 10e9}
+    dp_replicate, dp_shard = choose_mesh(model, cluster, 128)
+    print(f"{billions:3} B: dp_replicate {dp_replicate:3} x dp_shard {dp_shard:3}")
+
+# %% [markdown]
+# ## The largest model
+#
+# 16 bytes a parameter over n GPUs of 80 GB, less 10 GB for activations and two whole units of 1/100 of the
+# model (4 bytes a parameter of theirs). HSDP ends at the size of a server; only sharding over all of n grows
+# with n. More GPUs do not make it *faster*: gathers over 512 ranks must hide behind layers, too.
+
+# %%
+gpus = [8, 64, 512]
+schemes = {"DDP": lambda _: 1, "HSDP, servers of 8": lambda _: 8, "FSDP": lambda n: n}
+largest = {
+    name: [70e9 / (16 / shards(n) + (4 / 100 if shards(n) > 1 else 0)) / 1e9 for n in gpus]
+    for name, shards in schemes.items()
+}
+with style.course_style():
+    figure = style.new_figure(8, 3)
+    axes = figure.subplots()
+    for name, billions in largest.items():
+        axes.loglog(gpus, billions, "o-", label=name)
+        axes.annotate(f"{billions[-1]:,.0f} B", (gpus[-1], billions[-1]), (6, -3), textcoords="offset points")
+    axes.set(xlabel="GPUs of 80 GB", ylabel="billions of parameters", title="The largest model that fits")
+    axes.set_xticks(gpus, labels=gpus, minor=False)
+    axes.minorticks_off()
+    axes.legend(loc="center left", bbox_to_anchor=(1.12, 0.5))
+figure
+
+# %% [markdown]
+# ## PyTorch FSDP and DeepSpeed
+#
+# | | PyTorch FSDP2 (`fully_shard`) | DeepSpeed ZeRO-3 |
+# |---|---|---|
+# | you call it | on each block, then on the model | once, on the engine, by configuration |
+# | what is cut | each parameter along dim 0 (FSDP1: flat units, as here) | each parameter, flattened |
+# | who chooses the units | you: the blocks | it: sizes (`stage3_prefetch_bucket_size`), recorded order |
+# | keep after forward | `reshard_after_forward` | `stage3_max_live_parameters`, `_reuse_distance` |
+# | HSDP | a 2-D `DeviceMesh` | hpZ and MiCS (`zero_hpz_partition_size`) |
+# | offload | CPU | CPU and NVMe |
+# | precision | `MixedPrecisionPolicy`, a call | part of the configuration |
+#
+# Both are ZeRO-3 in what they hold and move. Choose by what surrounds them.
+#
+# ## Sharding in numbers
+#
+# bf16 on the wire, 2 bytes; a step gathers every unit twice (neglect the last unit's saving).
+#
+# 1. **`fsdp_sent_bytes`**: Llama 3 8B (8,030,261,248 parameters) over a ring of 8 ranks: bytes that *one
+#    rank* sends in a step.
+# 2. **`over_ddp`**: that, as a multiple of what DDP sends with the same gradients in bf16.
+# 3. **`hsdp_across_bytes`**: Llama 3 70B (70,553,706,496) on 16 servers of 8 with HSDP: bytes that one GPU
+#    sends to other servers in a step.
+# 4. **`parameter_peak_bytes`**: Llama 3 405B (405,853,388,800; a block has 3,187,703,808) in bf16 over 1,024
+#    GPUs with prefetch depth 1: the most bytes of *parameters* on a GPU, shard and whole blocks.
+# 5. **`min_gpus`**: the least number of GPUs of 80 GB that hold its states at 16 bytes a parameter, beside
+#    two whole blocks in bf16 each; nothing for activations.
+
+
 # %% exercise="numbers_05"
 def numbers_05() -> dict[str, float]:
     """Return fsdp_sent_bytes, over_ddp, hsdp_across_bytes, parameter_peak_bytes, min_gpus."""
@@ -193,3 +691,91 @@ def numbers_05() -> dict[str, float]:
         "min_gpus": math.ceil(16 * huge / (80e9 - 4 * unit)),
     }
     ### END SOLUTION
+
+
+# %% [markdown]
+# ## Takeaways
+#
+# - FSDP is data parallelism: samples are split, layers are whole while they compute. Parameters are *stored*
+#   in shards.
+# - Flat shards beat owners: equal memory, and all links work at once.
+# - Three moves against DDP's two: 1.5 times the bytes, for 1/n of the memory.
+# - Prefetch hides all but the first gather and the last reduction, if a unit computes longer than it travels.
+#   It costs one unit of memory for each unit ahead.
+# - HSDP keeps gathers inside servers. It is a choice of mesh.
+# - Values do not tell an FSDP that frees nothing from one that works: measure memory.
+#
+# **What production code does**
+#
+# - **torchtitan** (`torchtitan/models/llama3/infra/parallelize.py`): `fully_shard` on each block and on the
+#   model, a mesh with `dp_replicate` and `dp_shard`; keeps the last block whole, as you did.
+# - **PyTorch** (`torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`): `unshard`, `wait_for_unshard`,
+#   `reshard`, `post_backward`: your loop as hooks, on streams of their own.
+# - **DeepSpeed** (`deepspeed/runtime/zero/partitioned_param_coordinator.py`): records the order of modules in
+#   the first step, then prefetches by it.
+# - **Megatron-Core** (`megatron/core/distributed/fsdp/`): its own FSDP with buffers that are reused, beside
+#   the distributed optimizer (ZeRO-1).
+# - **This course** (`course_lib/parallel/fsdp.py`): hooks, mixed precision, accumulation, clipping, saved
+#   states.
+#
+# ## Questions people ask
+#
+# <details><summary>Why do parameters have to be gathered twice?</summary>
+#
+# They do not: `reshard_after_forward=False` keeps them until backward. That is two moves, DDP's bytes, and
+# the memory of all parameters: ZeRO-2. Llama 3 did this, where pipeline stages had little of the model left
+# to hold.
+#
+# </details>
+# <details><summary>How large should a unit be?</summary>
+#
+# One transformer block. Smaller ones pay latency for each collective and have less compute to hide behind;
+# larger ones cost memory. The embedding and the head are units of their own if the vocabulary is large.
+#
+# </details>
+# <details><summary>Why did real FSDP not free memory at once in my profile?</summary>
+#
+# The allocator keeps what was freed (look at *allocated*, not *reserved*). And a gather runs on another
+# stream: memory freed by the compute stream must not be reused before that stream is done. FSDP1's rate
+# limiter and FSDP2's events are about this.
+#
+# </details>
+# <details><summary>May a weight be tied across units?</summary>
+#
+# No: two units would gather two copies, and each would have half of the gradient. Put both modules into one
+# unit, as real libraries do with embedding and head (they stay with the root).
+#
+# </details>
+# <details><summary>Is FSDP tensor parallelism?</summary>
+#
+# No. Both cut weights, but FSDP gathers them before computing, and moves *weights*. Tensor parallelism (lab
+# 08) computes with the parts, and moves *activations*. FSDP's traffic shrinks beside compute if the batch
+# grows; tensor parallelism's does not.
+#
+# </details>
+#
+# ## Reflect
+#
+# 1. *Your 30 B model fits at FSDP over 64 GPUs, but the GPUs idle a third of the time. Which three
+#    measurements tell you what to change?* (Good: exposed communication in a timeline, bytes across servers,
+#    gather time over compute time of a block. Better: with the change that each suggests: a larger
+#    micro-batch, HSDP, depth 2, no reshard.)
+# 2. *When would you prefer owners to flat shards today?* (Good: an optimizer that needs whole matrices, such
+#    as Muon or Shampoo. Better: for the optimizer state only, with gathers still from flat shards.)
+#
+# ## Words
+#
+# **Unit**: what is gathered and freed together. **Flat parameter**: a unit's parameters in one vector.
+# **Reshard**: free the gathered parameters, keep the shard. **Prefetch**: gather ahead of need. **HSDP**:
+# hybrid sharded data parallelism. **Mesh**: ranks in a grid with named axes. **Steady state**: what repeats
+# in the middle of backward.
+#
+# ## References
+#
+# - Zhao et al. 2023, *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, arXiv:2304.11277
+# - Rajbhandari et al. 2019, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*,
+#   arXiv:1910.02054
+# - Wang et al. 2023, *ZeRO++* (hpZ: a copy inside each server), arXiv:2306.10209
+# - Zhang et al. 2022, *MiCS: Near-linear Scaling for Training Gigantic Model on Public Cloud*,
+#   arXiv:2205.00119
+# - Llama team 2024, *The Llama 3 Herd of Models*, arXiv:2407.21783, section 3.3

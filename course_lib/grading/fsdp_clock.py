@@ -117,5 +117,5 @@ def clock_part(case: Case, got: list[RankData]) -> Part:
 
 def _step(trace: RankTrace) -> RankTrace:
     """The step without polls, which a replay cannot repeat."""
-    events = [e for e in events_between(trace, "begins", "ends") if not isinstance(e, Mark)]
+    events: list[Event] = [e for e in events_between(trace, "begins", "ends") if not isinstance(e, Mark)]
     return replace(trace, events=events)

@@ -276,10 +276,10 @@ def end_part(
 
 
 def allowed(case: Case, num_vectors: int) -> int:
-    """Bytes of so many whole vectors (the largest), all activations, and a quarter of the smallest unit."""
-    every = sorted(sizes(case))
-    activations = ITEM * SAMPLES * case.params["width"] * (len(every) + 1)
-    return sum(every[max(0, len(every) - num_vectors) :]) + activations + every[0] // 4
+    """Bytes of so many vectors of the largest unit, all activations, and a quarter of the smallest unit."""
+    every = sizes(case)
+    activations = ITEM * SAMPLES * int(case.params["width"]) * (len(every) + 1)
+    return num_vectors * max(every) + activations + min(every) // 4
 
 
 def shard_gradients(case: Case, first: int = 0) -> int:

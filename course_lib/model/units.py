@@ -10,6 +10,7 @@ see `comm/flat_param.py` and torch's `fsdp/_fully_shard/_fsdp_param_group.py`.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -61,7 +62,7 @@ class Unit:
     # ---- storing
 
     def cut_(self, rank: int, world_size: int) -> None:
-        """Keep this rank's part of the parameters as `shard` [ceil(numel / world_size)], padded with zeros."""
+        """Keep this rank's part as `shard` [ceil(numel / world_size)], padded with zeros."""
         size = -(-self.numel // world_size)
         full = self._whole("cut")
         padded = torch.cat([full, full.new_zeros(world_size * size - self.numel)])
@@ -94,7 +95,9 @@ class Unit:
         """
         full = self._whole("computed")
         if self._x is None:
-            raise ValueError(f"backward of unit {self.name!r} must follow its forward; got none. Run forward.")
+            raise ValueError(
+                f"backward of unit {self.name!r} must follow its forward; got none. Run forward."
+            )
         x, self._x = self._x.detach(), None
         params = [param.detach() for param in self.params(full)]
         wanted = [param for param, trains in zip(params, self._trained, strict=True) if trains]
@@ -103,11 +106,12 @@ class Unit:
             tensor.requires_grad_()
         with torch.enable_grad():
             out = self._run(params, x)
-        grads = dict(zip(wanted, torch.autograd.grad(out, wanted, grad, allow_unused=True), strict=True))
+        found = torch.autograd.grad(out, wanted, grad, allow_unused=True)
+        grads = dict(zip(wanted, found, strict=True))
         return grads.get(x), self._flatten(full, params, grads)
 
     def _flatten(
-        self, full: Tensor, params: list[Tensor], grads: dict[Tensor, Tensor | None]
+        self, full: Tensor, params: list[Tensor], grads: Mapping[Tensor, Tensor | None]
     ) -> Tensor | None:
         if not self.trains:
             return None
@@ -127,8 +131,8 @@ class Unit:
         if full is None or full.dim() != 1 or len(full) < self.numel:
             got = "None" if full is None else f"shape {list(full.shape)}"
             raise ValueError(
-                f"unit {self.name!r} must be whole to be {what}: `full` must be a vector of its {self.numel:,} "
-                f"parameters (and padding); got {got}. Gather it first."
+                f"unit {self.name!r} must be whole to be {what}: `full` must be a vector of its "
+                f"{self.numel:,} parameters (and padding); got {got}. Gather it first."
             )
         return full
 
@@ -147,7 +151,9 @@ class _Layer(nn.Module):
         return out
 
 
-def transformer_units(config: ModelConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[Unit]:
+def transformer_units(
+    config: ModelConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> list[Unit]:
     """Return the course's transformer as units: embedding, one a block, final norm with head.
 
     Oracle: `Transformer(config, seed=seed, dtype=dtype)`.

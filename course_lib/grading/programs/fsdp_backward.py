@@ -7,7 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from course_lib.grading.fsdp_toys import copies_of_shards, gradients_of_shards, loss_gradient, sharded_units
+from course_lib.grading.fsdp_toys import (
+    copies_of_shards,
+    end,
+    gradients_of_shards,
+    loss_gradient,
+    sharded_units,
+)
 from course_lib.grading.probe import Probe
 from course_lib.grading.programs.fsdp_forward import supplied_forward
 
@@ -20,5 +26,5 @@ def program(
     grad = loss_gradient(inputs, supplied_forward(units, inputs["x"]))
     probe.mark("begins")
     impl(units, grad)
-    probe.mark("ends")
+    end(probe)
     return {**gradients_of_shards(units), **copies_of_shards(units)}

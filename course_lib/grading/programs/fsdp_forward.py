@@ -8,7 +8,12 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.grading.fsdp_toys import MarkedUnit, copies_of_shards, sharded_units
+from course_lib.grading.fsdp_toys import (
+    MarkedUnit,
+    copies_of_shards,
+    end,
+    sharded_units,
+)
 from course_lib.grading.probe import Probe
 
 
@@ -19,7 +24,7 @@ def program(
     units = sharded_units(params, inputs, probe)
     probe.mark("begins")
     out = impl(units, inputs["x"])
-    probe.mark("ends")
+    end(probe)
     whole = [unit.name for unit in units if unit.full is not None]
     return {"output": out, "units still whole": whole, **copies_of_shards(units)}
 

@@ -1,0 +1,96 @@
+"""Draw replayed runs: what one rank computes and what travels meanwhile, in simulated time.
+
+Unlike `timeline.py`, which draws what a laptop measured, this is what `replay` says a described cluster would
+do. Runs stand below one another on the same time axis. Lab 05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from course_lib.replay import RankReplay, Replay
+from course_lib.viz import style
+
+_COMPUTE, _WIRE = (0.0, 0.38), (0.40, 0.38)  # place and height of a run's two lanes
+_ROW = 1.05
+_REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
+_LABEL_SHARE = 0.011  # of the width, for each character of a label
+
+
+def draw_simulated(
+    runs: Mapping[str, Replay],
+    *,
+    rank: int = 0,
+    labels: Mapping[str, Sequence[str]] | None = None,
+    title: str = "",
+) -> Figure:
+    """Draw compute above communication of one rank, a pair of lanes for each run.
+
+    Args:
+        runs: label -> replay.
+        rank: which rank to draw.
+        labels: op -> texts of its calls, in the order in which they start.
+        title: over the figure.
+
+    Raises: ValueError if a run lacks the rank.
+    """
+    for name, run in runs.items():
+        if not 0 <= rank < len(run.ranks):
+            raise ValueError(
+                f"a rank must be between 0 and {len(run.ranks) - 1}; got {rank} for {name!r}. "
+                "Correct the argument."
+            )
+    end_s = max((run.step_s for run in runs.values()), default=0.0) or 1.0
+    scale, unit = next(
+        ((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")) if end_s >= s), (1e-9, "ns")
+    )
+    with style.course_style():
+        figure = style.new_figure(10, 1.1 * len(runs) + 1.2)
+        ax = figure.subplots()
+        for row, run in enumerate(runs.values()):
+            _draw_rank(ax, run.ranks[rank], row * _ROW, scale, end_s, labels or {})
+        ax.set_ylim(len(runs) * _ROW - 0.2, -0.08)
+        ax.set_xlim(0, end_s / scale * 1.005)
+        ax.set_yticks([row * _ROW + 0.39 for row in range(len(runs))], list(runs))
+        ax.tick_params(axis="y", length=0)
+        ax.spines["left"].set_visible(False)
+        ax.set_xlabel(f"simulated time in {unit}")
+        ax.set_title(title, pad=24)
+        ax.legend(handles=_handles(), loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderpad=0)
+    return figure
+
+
+def _draw_rank(
+    ax: Axes, rank: RankReplay, y: float, scale: float, end_s: float, labels: Mapping[str, Sequence[str]]
+) -> None:
+    spans = sorted(rank.spans, key=lambda span: span.start_s)
+    for phase, color in style.PHASES.items():
+        bars = [
+            (s.start_s / scale, (s.end_s - s.start_s) / scale)
+            for s in spans
+            if s.lane == "compute" and s.phase == phase
+        ]
+        ax.broken_barh(bars, (y + _COMPUTE[0], _COMPUTE[1]), facecolors=color, linewidth=0)
+    for name, at_s in rank.marks.items():
+        ax.plot([at_s / scale] * 2, [y + _COMPUTE[0], y + sum(_COMPUTE)], color="white", lw=1.2)
+        ax.text(at_s / scale, y + 0.19, f" {name}", va="center", fontsize=8, color="white", clip_on=True)
+    left = {op: iter(texts) for op, texts in labels.items()}
+    for span in spans:
+        if span.lane == "compute" or span.end_s <= span.start_s:
+            continue
+        color = style.YELLOW if span.name.startswith(_REDUCTIONS) else style.COMMUNICATION
+        bar = (span.start_s / scale, (span.end_s - span.start_s) / scale)
+        ax.broken_barh([bar], (y + _WIRE[0], _WIRE[1]), facecolors=color, edgecolors="white", linewidth=0.6)
+        text = next(left.get(span.name, iter(())), "")
+        if span.end_s - span.start_s > _LABEL_SHARE * len(text) * end_s:
+            ax.text(bar[0] + bar[1] / 2, y + 0.59, text, ha="center", va="center", fontsize=8)
+
+
+def _handles() -> list[Patch]:
+    phases = [Patch(color=style.PHASES[name], label=name) for name in ("forward", "backward")]
+    wire = [(style.COMMUNICATION, "parameters on the wire"), (style.YELLOW, "gradients on the wire")]
+    return phases + [Patch(color=color, label=label) for color, label in wire]
