@@ -87,7 +87,7 @@ def test_misuse_is_named() -> None:
     with pytest.raises(ValueError, match=r"a vector of its 6 parameters \(and padding\); got shape \[5\]"):
         unit.forward(torch.ones(1, 2))
     unit.full = None
-    with pytest.raises(ValueError, match="got None. Gather it first"):
+    with pytest.raises(ValueError, match=r"got None\. Gather it first"):
         unit.forward(torch.ones(1, 2))
     with pytest.raises(ValueError, match="got tied_embeddings=True"):
         transformer_units(ModelConfig(tied_embeddings=True))
