@@ -7,18 +7,15 @@ A lab's source holds its own cells only; these are put after its title and at it
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from course_lib import REPOSITORY, __version__
 
-# Drawn here and carried inside the notebook: it shows without a network.
-BADGE = (
-    '<svg xmlns="http://www.w3.org/2000/svg" width="118" height="22" role="img">'
-    '<rect width="118" height="22" rx="4" fill="#1F2430"/><path d="M9 5l9 6-9 6z" fill="#E69F00"/>'
-    '<text x="26" y="15.5" fill="#fff" font-family="sans-serif" font-size="12">Open in Colab</text></svg>'
-)
+# Carried inside the notebook: it shows without a network. JupyterLab shows no attached SVG, hence a PNG.
+BADGE = Path(__file__).with_name("open_in_colab.png")
 
 
 def after_title(lab: str) -> list[NotebookNode]:
@@ -27,9 +24,9 @@ def after_title(lab: str) -> list[NotebookNode]:
     path = REPOSITORY.removeprefix("https://github.com/")
     colab = f"https://colab.research.google.com/github/{path}/blob/{tag}/notebooks/{lab}/{lab}.ipynb"
     links = new_markdown_cell(
-        f"[![Open in Colab](attachment:colab.svg)]({colab}) &nbsp; version {__version__} of "
+        f"[![Open in Colab](attachment:colab.png)]({colab}) &nbsp; version {__version__} of "
         f"[the course]({REPOSITORY})",
-        attachments={"colab.svg": {"image/svg+xml": base64.b64encode(BADGE.encode()).decode()}},
+        attachments={"colab.png": {"image/png": base64.b64encode(BADGE.read_bytes()).decode()}},
         id="course-links",
     )
     return [links, new_code_cell(set_up_code(), id="course-set-up")]

@@ -1,4 +1,4 @@
-"""One browser for all tests; `--lab 03` or `--lab all` says which labs are opened."""
+"""One browser for all tests; `--lab 03`, `--lab "00 03"` or `--lab all` says which labs are opened."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "lab_name" in metafunc.fixturenames:
-        wanted = str(metafunc.config.getoption("--lab"))
+        wanted = str(metafunc.config.getoption("--lab")).replace(",", " ").split()
         names = sorted(path.name for path in (ROOT / "notebooks").iterdir() if path.is_dir())
-        chosen = [name for name in names if wanted == "all" or name.split("_")[0] == wanted.zfill(2)]
-        if not chosen:
-            raise pytest.UsageError(f"--lab must be all or one of {', '.join(names)}; got {wanted!r}.")
-        metafunc.parametrize("lab_name", chosen)
+        numbers = {name.split("_")[0] for name in names}
+        if wanted != ["all"] and not {name.zfill(2) for name in wanted} <= numbers:
+            raise pytest.UsageError(f"--lab must be all or of {', '.join(sorted(numbers))}; got {wanted}.")
+        chosen = [n for n in names if wanted == ["all"] or n.split("_")[0] in [w.zfill(2) for w in wanted]]
+        metafunc.parametrize("lab_name", chosen, scope="module")
 
 
 @pytest.fixture(scope="session")

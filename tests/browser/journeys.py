@@ -15,11 +15,10 @@ import pytest
 from jupyter_page import Notebook, server, wait_for
 from playwright.sync_api import Browser
 
+from course_lib.grading import exercises
 from course_lib.staff.execute import without_outputs
 
 ROOT = Path(__file__).resolve().parents[2]
-LAB = "00_start_here"
-EXERCISE = "rank_hello"
 HANG = """\
 import time
 from course_lib.comm.launch import run_ranks
@@ -42,39 +41,49 @@ def places(path: Path) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Notebook]:
-    """The released lab 00, opened as a student opens it."""
+def released(
+    lab_name: str, tmp_path_factory: pytest.TempPathFactory, chromium: Browser
+) -> Iterator[Notebook]:
+    """A released lab, opened as a student opens it."""
     folder, private = tmp_path_factory.mktemp("course"), tmp_path_factory.mktemp("private")
-    path = Path(shutil.copy(ROOT / "notebooks" / LAB / f"{LAB}.ipynb", folder))
+    path = Path(shutil.copy(ROOT / "notebooks" / lab_name / f"{lab_name}.ipynb", folder))
     with server(folder, private) as address:
         page = chromium.new_page(viewport={"width": 1280, "height": 900})
         yield Notebook(page, path, address)
         page.close()
 
 
-def test_an_exercise_turns_from_red_to_green(released: Notebook, pictures: Path) -> None:
-    at = places(released.path)[EXERCISE]
+@pytest.fixture(scope="module")
+def exercise(lab_name: str) -> str:
+    """The exercise that a student solves first."""
+    return exercises(lab_name)[0].id
+
+
+def test_an_exercise_turns_from_red_to_green(
+    released: Notebook, lab_name: str, exercise: str, pictures: Path
+) -> None:
+    at, check = (places(released.path)[name] for name in (exercise, f"check-{exercise}"))
     for index in range(at + 1):
         if released.is_code(index):
             released.run(index)
-    report = released.run(at + 2)
+    report = released.run(check)
     assert "not written yet" in report.inner_text()
-    released.fill(at, source_of(LAB, EXERCISE))
+    answer = source_of(lab_name, exercise)
+    released.fill(at, answer)
     released.run(at)
-    report = released.run(at + 2)
-    assert report.inner_text().startswith(f"PASS  {EXERCISE}  2/2"), report.inner_text()
-    released.cell(at).screenshot(path=pictures / "exercise.png")
+    report = released.run(check)
+    assert report.inner_text().startswith(f"PASS  {exercise}  "), report.inner_text()
+    released.cell(check).screenshot(path=pictures / f"{lab_name}-solved.png")
     released.save()
-    saved = next(cell for cell in nbformat.read(released.path, as_version=4).cells if cell.id == EXERCISE)
-    assert saved.source == source_of(LAB, EXERCISE)
+    saved = next(cell for cell in nbformat.read(released.path, as_version=4).cells if cell.id == exercise)
+    assert saved.source == answer
 
 
-def test_a_hanging_cell_is_stopped_and_the_kernel_lives(released: Notebook) -> None:
-    at = places(released.path)["test_" + EXERCISE]
-    released.select(at)
+def test_a_hanging_cell_is_stopped_and_the_kernel_lives(released: Notebook, exercise: str) -> None:
+    new = places(released.path)[exercise] + 1
+    released.select(new - 1)
     released.page.keyboard.press("Escape")
     released.page.keyboard.press("b")  # a new cell below
-    new = at + 1
     for program in (HANG, "while True:\n    pass"):
         released.fill(new, program)
         released.start(new)
@@ -83,24 +92,30 @@ def test_a_hanging_cell_is_stopped_and_the_kernel_lives(released: Notebook) -> N
         released.interrupt()
         released.finish(new)
         assert "KeyboardInterrupt" in released.output(new).inner_text()
-    released.fill(new, f"print({EXERCISE}.__name__, 6 * 7)")
-    assert f"{EXERCISE} 42" in released.run(new).inner_text()
+    released.fill(new, f"print({exercise!r}, 6 * 7)")
+    assert f"{exercise} 42" in released.run(new).inner_text()
     released.select(new)
     for key in ("Escape", "d", "d"):  # away with it
         released.page.keyboard.press(key)
 
 
-def test_nbgraders_button_validates(released: Notebook, pictures: Path) -> None:
+def test_nbgraders_button_tells_what_is_not_solved(
+    released: Notebook, lab_name: str, exercise: str, pictures: Path
+) -> None:
     released.page.locator(".jp-NotebookPanel-toolbar").get_by_text("Validate", exact=True).click()
     dialog = released.page.locator(".jp-Dialog")
     dialog.wait_for()
-    released.page.screenshot(path=pictures / "validate.png")
-    assert "Validation Results" in dialog.inner_text()
+    released.page.screenshot(path=pictures / f"{lab_name}-validate.png")
+    said = dialog.inner_text()
+    assert f'"{exercises(lab_name)[1].id}"' in said
+    assert f'"{exercise}"' not in said
     dialog.locator("button").last.click()
     dialog.wait_for(state="detached")
 
 
-def test_nothing_was_complained_of(released: Notebook) -> None:
+def test_the_badge_is_shown_and_nothing_was_complained_of(released: Notebook) -> None:
+    badge = released.page.get_by_alt_text("Open in Colab")
+    wait_for(lambda: badge.evaluate("picture => picture.naturalWidth") > 0, 60, "the badge is shown")
     assert released.complaints == []
 
 
@@ -117,16 +132,55 @@ def test_a_lab_runs_from_top_to_bottom(
         opened = Notebook(page, path, address)
         open_s = time.monotonic() - started
         run_s = opened.run_all()
-        print(f"{lab_name}: open after {open_s:.0f} s, ran in {run_s:.0f} s")
-        keep(opened, pictures / lab_name, "light")
+        print(f"\n{lab_name}: open after {open_s:.0f} s, ran in {run_s:.0f} s")
         assert opened.errors() == []
+        turn_every_slider(opened)
+        look(opened, pictures / lab_name)
         assert opened.complaints == []
         page.close()
 
 
-def keep(opened: Notebook, folder: Path, theme: str) -> None:
-    """Write a picture of every figure as the page shows it."""
+def turn_every_slider(opened: Notebook) -> None:
+    """Each slider changes the figure below it."""
+    for number in range(opened.sliders().count()):
+        slider = opened.sliders().nth(number)
+        slider.scroll_into_view_if_needed()
+        cell = opened.page.locator(".jp-CodeCell", has=slider)
+        figure = cell.locator(".jp-OutputArea-output img")
+        before = figure.get_attribute("src")
+        slider.focus()
+        started = time.monotonic()
+        slider.press("ArrowRight")
+        wait_for(lambda f=figure, b=before: f.get_attribute("src") != b, 60, "the figure follows its slider")
+        print(f"  slider {number}: {1e3 * (time.monotonic() - started):.0f} ms")
+
+
+def look(opened: Notebook, folder: Path) -> None:
+    """Keep a picture of every figure and of the map: light, at 200%, dark; each figure has words and fits."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number, figure in enumerate(opened.figures().all()):
+    for old in folder.glob("*.png"):
+        old.unlink()
+    opened.page.keyboard.press("ControlOrMeta+b")  # the file browser away
+    shots(opened, folder, "light")
+    with opened.zoomed(2):
+        shots(opened, folder, "zoomed")
+    opened.dark()
+    shots(opened, folder, "dark")
+
+
+def shots(opened: Notebook, folder: Path, look: str) -> None:
+    figures = opened.figures()
+    assert figures.count() > 0
+    for number in range(figures.count()):
+        figure = figures.nth(number)
         figure.scroll_into_view_if_needed()
-        figure.screenshot(path=folder / f"{theme}-{number:02d}.png")
+        assert len((figure.get_attribute("alt") or "").split()) >= 5
+        output = figure.locator("xpath=ancestor::*[contains(@class, 'jp-OutputArea-output')][1]")
+        shown, place = figure.bounding_box(), output.bounding_box()
+        assert shown is not None
+        assert place is not None
+        assert shown["x"] + shown["width"] <= place["x"] + place["width"] + 1, "it is wider than the page"
+        output.screenshot(path=folder / f"{look}-{number:02d}.png")
+    shown = opened.page.locator(".jp-CodeCell").last
+    shown.scroll_into_view_if_needed()
+    shown.screenshot(path=folder / f"{look}-map.png")

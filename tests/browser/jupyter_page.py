@@ -30,8 +30,9 @@ SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "docmanager-extension/plugin": {"autosave": False},
 }
-# What JupyterLab itself says on every page of ours, on a machine without network.
-NOT_OURS = re.compile(r"api/(kernels|sessions)/.*\b404\b|favicon")
+# What JupyterLab itself says on every page of ours, on a machine without network; an attached picture it
+# first looks for by its name, and then in the notebook.
+NOT_OURS = re.compile(r"api/(kernels|sessions)/.*\b404\b|favicon|UNKNOWN_URL_SCHEME \(attachment:")
 
 
 def chromium() -> str:
@@ -58,12 +59,12 @@ def browser() -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def server(folder: Path, private: Path, *, dark: bool = False) -> Iterator[str]:
+def server(folder: Path, private: Path) -> Iterator[str]:
     """Serve `folder` with JupyterLab on a free port; yield the address of its lab, token included.
 
     private: an empty folder for settings, logs and home, so that nobody's own are read or written.
     """
-    _write_settings(private / "settings", dark)
+    _write_settings(private / "settings")
     environment = os.environ | {
         "HOME": str(private),
         "IPYTHONDIR": str(private / "ipython"),
@@ -90,11 +91,8 @@ def server(folder: Path, private: Path, *, dark: bool = False) -> Iterator[str]:
                 process.wait()
 
 
-def _write_settings(folder: Path, dark: bool) -> None:
-    settings = dict(SETTINGS)
-    if dark:
-        settings["apputils-extension/themes"] = {"theme": "JupyterLab Dark"}
-    for name, values in settings.items():
+def _write_settings(folder: Path) -> None:
+    for name, values in SETTINGS.items():
         path = folder / "@jupyterlab" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values), encoding="utf-8")
@@ -246,6 +244,33 @@ class Notebook:
             ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.error']"
         )
         return found.all_inner_texts()
+
+    def sliders(self) -> Locator:
+        """Return the handle of every slider."""
+        return self.page.locator(".jp-CodeCell .jupyter-widgets .noUi-handle")
+
+    def dark(self) -> None:
+        """Choose the dark theme from the menu."""
+        self.page.locator("#jp-MainMenu .lm-MenuBar-item", has_text=re.compile("^Settings$")).click()
+        self.page.locator(".lm-Menu-item", has_text=re.compile("^Theme$")).hover()
+        self.page.locator(".lm-Menu-item", has_text=re.compile("^JupyterLab Dark$")).click()
+        self.page.locator("body[data-jp-theme-light='false']").wait_for(state="attached")
+
+    @contextlib.contextmanager
+    def zoomed(self, factor: int) -> Iterator[None]:
+        """Show everything `factor` times as large in a window of the same size, as Ctrl and + do."""
+        size = self.page.viewport_size
+        assert size is not None
+        metrics = {"width": size["width"] // factor, "height": size["height"] // factor}
+        session = self.page.context.new_cdp_session(self.page)
+        session.send(
+            "Emulation.setDeviceMetricsOverride", {**metrics, "deviceScaleFactor": factor, "mobile": False}
+        )
+        try:
+            yield
+        finally:
+            session.send("Emulation.clearDeviceMetricsOverride")
+            session.detach()
 
     def figures(self) -> Locator:
         """Return every picture that a code cell has shown."""
