@@ -222,7 +222,8 @@ def _same(state: RankState, other: RankState) -> bool:
 
 def _is_consequence(state: RankState) -> bool:
     message = str((state.failure or {}).get("message", ""))
-    return any(t in message for t in ("Connection closed by peer", "Connection reset", "connectFullMesh"))
+    lost = ("Connection closed by peer", "Connection reset", "connectFullMesh", "Pair is not connected")
+    return any(words in message for words in lost)
 
 
 def _on_none(state: RankState) -> list[str]:

@@ -1,24 +1,17 @@
 """The parent's side of a world of ranks: start them, watch them, end them, leave nothing behind.
 
-Ranks are forked from a fork server that has torch loaded: 0.05 s for two instead of seconds. Plain fork would
-hang after a threaded backward in the kernel; spawn cannot see functions of a notebook cell. They meet through
-a file, so no port can be taken.
+The ranks meet through a file, so no port can be taken. `start.py` says how their processes come to be.
 """
 
 import contextlib
 import dataclasses
-import functools
 import json
-import multiprocessing
 import os
 import re
 import shutil
 import signal
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
 from multiprocessing import connection
 from typing import Any
 
@@ -29,6 +22,7 @@ from course_lib.comm.calls import is_student_code
 from course_lib.comm.hang import STALL_S, WaitGraph
 from course_lib.comm.monitor import HEARTBEAT_S, end_children
 from course_lib.comm.rank import RankOptions, rank_main
+from course_lib.comm.start import rank_environment, server, start_lock, without_main_file
 
 MAX_OUTPUT_BYTES = 10_000_000  # of all ranks together
 _STRAGGLER_S = 2.0  # after a failure, for the others to finish or fail too
@@ -103,7 +97,7 @@ class World:
             rank=0,
             world_size=world_size,
             folder=self.folder,
-            environment=_rank_environment(),
+            environment=rank_environment(),
             device=device,
             seed=seed,
             trace=trace,
@@ -153,12 +147,12 @@ class World:
             process.join(max(0.0, deadline_s - time.monotonic()))
 
     def _start(self) -> None:
-        context = _context()
-        with _start_lock, _without_main_file():
+        start = server()
+        with start_lock, without_main_file():
             for rank in range(self.world_size):
-                ours, theirs = context.Pipe()
+                ours, theirs = start.Pipe()
                 options = dataclasses.replace(self._options, rank=rank)
-                process = context.Process(target=rank_main, args=(theirs, options), name=f"rank {rank}")
+                process = start.Process(target=rank_main, args=(theirs, options), name=f"rank {rank}")
                 process.start()
                 theirs.close()
                 self.processes.append(process)
@@ -356,46 +350,3 @@ class LogReader:
 
 def _is_open(status: str) -> bool:
     return status in ("starting", "running")
-
-
-_start_lock = threading.Lock()
-
-
-@functools.cache
-def _context() -> Any:
-    try:
-        context = multiprocessing.get_context("forkserver")
-    except ValueError:  # no fork on this platform: slower, and works the same
-        return multiprocessing.get_context("spawn")
-    context.set_forkserver_preload(["course_lib.comm.preload"])
-    return context
-
-
-@contextlib.contextmanager
-def _without_main_file() -> Iterator[None]:
-    """Hide that `__main__` is a file, or each rank would run the user's script once more."""
-    main: dict[str, Any] = sys.modules["__main__"].__dict__
-    hidden: dict[str, Any] = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
-    try:
-        main["__spec__"] = None
-        yield
-    finally:
-        main.update(hidden)
-
-
-def _rank_environment() -> dict[str, str]:
-    """This process's environment as it is now, and what keeps gloo on the loopback and quiet."""
-    return {
-        **os.environ,
-        "GLOO_SOCKET_IFNAME": _loopback(),
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-        "OMP_NUM_THREADS": "1",
-    }
-
-
-@functools.cache
-def _loopback() -> str:
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(a.address == "127.0.0.1" for a in addresses):
-            return name
-    raise OSError("ranks talk over the loopback interface; got none with 127.0.0.1. Bring up `lo`.")

@@ -85,7 +85,7 @@ _COLLECTIVES: dict[str, tuple[str, str, str, str]] = {
     "all_to_all": (
         "all_to_all all_to_all_single",
         "all_to_all_single all_to_all_single_autograd all_to_all_inplace",
-        "alltoall alltoall_base",
+        "alltoall alltoall_base all_to_all_single",
         "alltoall_ alltoall_base_",
     ),
     "gather": ("gather gather_object", "", "gather", "gather_"),
@@ -154,7 +154,7 @@ class Guard(importlib.abc.MetaPathFinder):
 
     def patch(self, entries: Iterable[str]) -> None:
         """Make entry points raise, wherever torch holds a reference to them."""
-        swaps: dict[str, tuple[Any, Any]] = {}
+        swaps: list[tuple[str, Any, Any]] = []
         for entry in entries:
             module_name, _, path = entry.partition(":")
             owner: Any = sys.modules[module_name]
@@ -162,14 +162,14 @@ class Guard(importlib.abc.MetaPathFinder):
             for name in outer:
                 owner = getattr(owner, name, None)
             found = getattr(owner, last, None)
-            name = f"{module_name}.{path}"
+            name = f"{module_name}.{path}".replace("torch.distributed.distributed_c10d", "torch.distributed")
             if isinstance(found, type):
                 self._close_class(found, name)
             elif found is not None and not getattr(found, "__closed_here__", False):
                 stand_in = self._raising(name)
                 setattr(owner, last, stand_in)
                 if isinstance(found, types.FunctionType):
-                    swaps[found.__name__] = (found, stand_in)
+                    swaps.append((found.__name__, found, stand_in))
         _swap_everywhere(swaps)
 
     def _raising(self, name: str) -> Callable[..., Any]:
@@ -248,10 +248,13 @@ def _full_name(module: str) -> str:
     return module if module.startswith("course_lib") else f"course_lib.{module}"
 
 
-def _swap_everywhere(swaps: dict[str, tuple[Any, Any]]) -> None:
-    """Replace functions, by name -> (old, new), in every torch module that imported them."""
+def _swap_everywhere(swaps: Sequence[tuple[str, Any, Any]]) -> None:
+    """Replace functions, (name, old, new), in every torch module that imported them.
+
+    One name can stand for several functions: torch has three `all_reduce`.
+    """
     for name, module in list(sys.modules.items()) if swaps else ():
         if name.split(".")[0] == "torch" and isinstance(module, types.ModuleType):
-            for key, (old, new) in swaps.items():
+            for key, old, new in swaps:
                 if vars(module).get(key) is old:
                     setattr(module, key, new)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
 from course_lib.grading.probe import Probe
 
@@ -15,6 +16,12 @@ def group_of(params: dict[str, Any], probe: Probe) -> tuple[Any, bool]:
     if not params["groups"]:
         return None, True
     return make_group(params["groups"], probe), any(probe.rank in ranks for ranks in params["groups"])
+
+
+def in_memory(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (a copy of the tensor, another view of the copy's memory): what "in place" is judged by."""
+    copy = tensor.clone()
+    return copy, copy.view(copy.shape)
 
 
 def make_group(groups: Sequence[Sequence[int]], probe: Probe) -> Any:

@@ -1,12 +1,13 @@
 """Worlds of lab 02, as the judge sees them: who is in which group, who holds what, and what was sent.
 
-Shared by the verdicts on collectives made of sends and receives. Sizes are in elements of float64. A tensor
-of S elements is cut into n chunks as `torch.tensor_split` (and `np.array_split`) cuts it.
+Shared by the verdicts on collectives made of sends and receives. Sizes are in elements of the tensor's dtype,
+so float32 sent as float64 is twice the elements. A tensor of S elements is cut into n chunks as
+`torch.tensor_split` (and `np.array_split`) cuts it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -14,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from course_lib.comm.trace import Launch, RankTrace, Wait
-from course_lib.grading.exercise import Array, Case, Part, RankData, rng
+from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
 
-ITEM_BYTES = 8
 _COLLECTIVES = "all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter"
 CLOSED = (
     "course_lib.comm.collectives",
@@ -26,17 +26,23 @@ CLOSED = (
 
 
 def world(
-    world_size: int, seed: int, shape: Sequence[int], groups: Sequence[Sequence[int]] = (), **params: Any
+    world_size: int,
+    seed: int,
+    shape: Sequence[int],
+    groups: Sequence[Sequence[int]] = (),
+    dtype: str = "float64",
+    **params: Any,
 ) -> Case:
     """Return a case whose ranks hold tensors of `shape`; `groups` (none: the world) work side by side."""
     size = f"{prod(shape):,} elements" if len(shape) == 1 else " x ".join(map(str, shape)) + " elements"
     who = f"{world_size} rank{'s' * (world_size > 1)}"
     among = f", group{'s' * (len(groups) > 1)} {' and '.join(map(str, groups))}" if groups else ""
     at = f", root {params['root']}" if "root" in params else ""
+    size += f" of {dtype}" * (dtype != "float64")
     return Case(
         world_size=world_size,
         seed=seed,
-        params={"shape": list(shape), "groups": [list(g) for g in groups], **params},
+        params={"shape": list(shape), "groups": [list(g) for g in groups], "dtype": dtype, **params},
         label=f"{who}{among}{at}, {size}",
     )
 
@@ -49,7 +55,13 @@ def members(case: Case, rank: int) -> list[int]:
 
 def held(case: Case, rank: int) -> Array:
     """The tensor `rank` starts with: rank-distinct, of order one."""
-    return np.asarray(rng(case, rank).standard_normal(case.params["shape"]))
+    return cast(case, rng(case, rank).standard_normal(case.params["shape"]))
+
+
+def cast(case: Case, values: Array) -> Array:
+    """Values in the case's dtype; in float32 they are 64ths, so that sums are exact in any order."""
+    narrow = case.params["dtype"] == "float32"
+    return np.asarray(np.round(values * 64) / 64 if narrow else values, case.params["dtype"])
 
 
 def total(case: Case, rank: int) -> Array:
@@ -76,9 +88,42 @@ def sends(trace: RankTrace) -> list[Launch]:
     return [call for call in trace.launches("send") if call.bytes_]
 
 
-def sent_elements(trace: RankTrace) -> float:
-    """Elements of float64 sent, all messages together."""
-    return sum(call.bytes_ for call in sends(trace)) / ITEM_BYTES
+def elements(case: Case, calls: Sequence[Launch]) -> list[float]:
+    """Bytes of each message over those of an element of the case's dtype."""
+    return [call.bytes_ / np.dtype(case.params["dtype"]).itemsize for call in calls]
+
+
+def sent_elements(case: Case, data: RankData) -> float:
+    """Elements a rank sent, all messages together."""
+    return sum(elements(case, sends(data.traced)))
+
+
+def in_place(case: Case, results: list[Array]) -> dict[str, Want]:
+    """The result that must be in each rank's tensor, and in the memory the tensor had."""
+    own = [held(case, rank) for rank in range(case.world_size)]
+    moved = "the tensor was given other memory (.data = ..., set_): write into what it has, with copy_"
+    near = {moved: own} if case.world_size > 1 else {}
+    return {
+        "tensor": Want(results, per_rank=True, alone=own),
+        "memory": Want(results, per_rank=True, near=near),
+    }
+
+
+def communicated(case: Case, got: Sequence[RankData], least: Callable[[int], int]) -> list[Part]:
+    """Gate: a group of n > 1 sent at least `least(n)` elements together, without which it cannot know.
+
+    What came another way (a file, the store, a wire of fewer bits) would need shared storage or lose digits.
+    """
+    for group in case.params["groups"] or [list(range(case.world_size))]:
+        due = least(len(group)) if len(group) > 1 else 0
+        sent = sum(sent_elements(case, got[rank]) for rank in group)
+        if sent < due:
+            text = (
+                f"ranks {', '.join(map(str, group))} must send each other at least {due:,} elements; they sent "
+                f"{sent:,.0f}. Ranks on other machines share no files and no memory: use send and recv."
+            )
+            return [Part("values", False, text, gate=True)]
+    return []
 
 
 def messages_at_most(case: Case, got: Sequence[RankData], *, numel: int, too_many: str = "") -> Part:
@@ -91,7 +136,7 @@ def messages_at_most(case: Case, got: Sequence[RankData], *, numel: int, too_man
         n = len(members(case, rank)) or 1
         bound = ceil_div(numel, n)
         most = max(most, bound)
-        sizes = [call.bytes_ / ITEM_BYTES for call in sends(data.traced)]
+        sizes = elements(case, sends(data.traced))
         if len(sizes) <= n - 1 and all(size <= bound for size in sizes):
             continue
         text = (
@@ -102,6 +147,8 @@ def messages_at_most(case: Case, got: Sequence[RankData], *, numel: int, too_man
         )
         if max(sizes) >= numel > bound:
             text += " Whole tensors instead of chunks?"
+        elif case.params["dtype"] == "float32" and len(sizes) < n and max(sizes) <= 2 * bound:
+            text += " Float64 on the wire for a float32 tensor?"
         elif too_many and max(sizes) <= bound and len(sizes) == 2 * (n - 1):
             text += f" {too_many}"
         return Part("bytes", False, text)

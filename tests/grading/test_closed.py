@@ -1,9 +1,10 @@
 """What an exercise closes cannot be reached, whichever way it is tried; what stays open works."""
 
 import pytest
+import torch.distributed as dist
 from helpers import HELLO, run
 
-from course_lib.grading.closed import closed_ops, torch_entries
+from course_lib.grading.closed import _COLLECTIVES, closed_ops, torch_entries
 
 MODULE = "course_lib.model.transformer"  # stands for a module that solves an exercise
 
@@ -77,6 +78,17 @@ def test_closed_collective_is_refused(cheat):
     text = HELLO.replace("dist.all_reduce(total)", ALL_REDUCE_CHEATS[cheat])
     verdict = run(text, closed=("torch:collectives:all_reduce",))
     assert verdict.gate == "closed", verdict.render()
+
+
+def test_every_function_of_every_collective_is_closed_under_its_own_name():
+    everything = tuple(f"torch:collectives:{name}" for name in _COLLECTIVES)
+    functions = [word for words, *_ in _COLLECTIVES.values() for word in words.split()]
+    assert all(hasattr(dist, name) for name in functions if not name.endswith(("_coalesced", "_single")))
+    look = f"[n for n in {functions!r} if hasattr(dist, n) and not hasattr(getattr(dist, n), '__closed_here__')]"
+    text = HELLO.replace("    dist.all_reduce(total)", f"    raise RuntimeError({look})")
+    assert "raised RuntimeError: []" in run(text, closed=everything).message
+    message = run(HELLO, closed=everything).message
+    assert "torch.distributed.all_reduce is closed here" in message, message
 
 
 def test_other_collectives_stay_open():

@@ -13,7 +13,7 @@ from course_lib.grading.programs.ring_all_reduce import (
     supplied_all_reduce_,
     supplied_reduce_scatter,
 )
-from course_lib.grading.ring_groups import make_group
+from course_lib.grading.ring_groups import in_memory, make_group
 
 
 def program(
@@ -23,6 +23,6 @@ def program(
     k, n = params["server_size"], probe.world_size
     inside = make_group([range(first, first + k) for first in range(0, n, k)], probe)
     across = make_group([range(place, n, k) for place in range(k)], probe)
-    tensor = inputs["tensor"].clone()
+    tensor, memory = in_memory(inputs["tensor"])
     impl(tensor, inside, across, supplied_reduce_scatter, supplied_all_gather, supplied_all_reduce_)
-    return {"tensor": tensor}
+    return {"tensor": tensor, "memory": memory}

@@ -80,7 +80,7 @@ def _points(seed: int, count: int) -> list[Point]:
         change = crossover_bytes(n, latency, bandwidth)
         size = float(round(max(n * latency * bandwidth, 1.0) * 10 ** draw.uniform(-1, 1)))
         found += [(size, n, latency, bandwidth, name) for name in ("ring", "tree", "auto")]
-        for factor in (0.7, 1.4) if change else ():
+        for factor in (0.7, 0.95, 1.05, 1.4) if change else ():
             found.append((float(round(change * factor)), n, latency, bandwidth, "auto"))
     found += [(0.0, 4, 1e-5, 25e9, name) for name in ("ring", "tree", "auto")]
     return found

@@ -28,7 +28,7 @@ EXERCISE = Exercise(
     graded="ones: sums of ones are exactly what each accumulator gives, at several tiles (4,096 ones, tile "
     "1: 256 in bf16, 2,048 in fp16, 4,096 in fp32). random: relative error against float64 (Frobenius "
     "norm) at most 1e-5 in fp32, in 16 bits at most 4 eps times the root of the number of tiles, eps = "
-    "2^-8 (bf16), 2^-11 (fp16); tiles that do not divide K.",
+    "2^-8 (bf16), 2^-11 (fp16); tiles that do not divide K, factors that are larger than fp16 can hold.",
     signature="(a, b, accumulate_dtype, tile)",
     hints=(
         "Start with a matrix of zeros in accumulate_dtype, and walk along K in steps of `tile`.",
@@ -42,11 +42,13 @@ EXERCISE = Exercise(
 _BITS = {"bfloat16": 8, "float16": 11, "float32": 24}
 """Bits of a significand: integers up to 2**bits are exact."""
 _FP32_ERROR = 1e-5
+_LARGE = 2.0**20  # entries of a are that much larger, of b smaller: beyond float16, well inside bfloat16
 
 
 def _points(hidden: bool) -> list[dict[str, Any]]:
-    ones = [(4096, 1), (4096, 4), (1024, 16)] + ([(2048, 2), (8192, 8)] if hidden else [])
-    random = [(203, 5, 7, 16), (640, 9, 4, 8)] + ([(1000, 3, 3, 64), (67, 8, 2, 100)] if hidden else [])
+    ones = [(4096, 1), (4096, 4), (1024, 16)] + ([(2048, 2), (4096, 8)] if hidden else [])
+    random = [(203, 5, 7, 16, 1.0), (640, 9, 4, 8, _LARGE)]
+    random += [(1000, 3, 3, 64, _LARGE), (67, 8, 2, 100, 1.0)] if hidden else []
     return [
         *(
             {"kind": "ones", "k": k, "m": 2, "n": 3, "tile": t, "accumulate_dtype": d}
@@ -54,8 +56,8 @@ def _points(hidden: bool) -> list[dict[str, Any]]:
             for d in _BITS
         ),
         *(
-            {"kind": "random", "k": k, "m": m, "n": n, "tile": t, "accumulate_dtype": d}
-            for k, m, n, t in random
+            {"kind": "random", "k": k, "m": m, "n": n, "tile": t, "accumulate_dtype": d, "scale": s}
+            for k, m, n, t, s in random
             for d in _BITS
         ),
     ]
@@ -81,7 +83,8 @@ def inputs(case: Case, rank: int) -> dict[str, Array]:
     out = {}
     for i, p in enumerate(case.params["points"]):
         for j, (name, shape) in enumerate((("a", (p["m"], p["k"])), ("b", (p["k"], p["n"])))):
-            draw = rng(case, i, j).standard_normal(shape)
+            scale = p.get("scale", 1.0) ** (1, -1)[j]
+            draw = rng(case, i, j).standard_normal(shape) * scale
             out[f"{name}{i}"] = _bfloat16(np.ones(shape) if p["kind"] == "ones" else draw)
     return out
 
@@ -161,7 +164,8 @@ def _random(rows: list[tuple[Point, Array, Array, Array]]) -> Part:
     worst = 0.0
     for p, c, a, b in sorted(rows, key=lambda row: row[0]["accumulate_dtype"] != "float32"):
         exact = a @ b
-        error = float(np.linalg.norm(c - exact) / np.linalg.norm(exact))
+        with np.errstate(all="ignore"):  # infinities are wrong, not our warning
+            error = float(np.linalg.norm(c - exact) / np.linalg.norm(exact))
         bound = _bound(p)
         if not error <= bound:
             finger = _finger(p, c, a, b, error)
@@ -180,6 +184,11 @@ def _bound(p: Point) -> float:
 
 
 def _finger(p: Point, c: Array, a: Array, b: Array, error: float) -> str:
+    if not np.isfinite(c).all():
+        return (
+            f"It holds infinity or NaN: factors of this product reach {np.abs(a).max():.1g}, the largest float16 "
+            "is 65,504. Convert factors to float32, never to accumulate_dtype."
+        )
     whole = p["k"] - p["k"] % p["tile"]
     if np.allclose(c, a[:, :whole] @ b[:whole], rtol=0.1, atol=0.2) and error > 0.02:
         return f"The last {p['k'] - whole} of K = {p['k']} are left out: tile {p['tile']} does not divide K."

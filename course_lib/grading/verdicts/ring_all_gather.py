@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want, rng
-from course_lib.grading.ring_worlds import CLOSED, chunk_of, members, messages_at_most, world
+from course_lib.grading.ring_worlds import CLOSED, cast, chunk_of, communicated, members, messages_at_most, world
 
 EXERCISE = Exercise(
     id="ring_all_gather",
@@ -46,6 +46,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         world(3, seed, [10]),
         world(4, seed, [3]),
         world(4, seed, [5], groups=[[0, 3], [1, 2]]),
+        world(3, seed, [7], dtype="float32"),
     ]
     if hidden:
         found += [
@@ -60,7 +61,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
 def _full(case: Case, rank: int) -> Array:
     """The whole tensor of the group of `rank`."""
     draw = rng(case, 1000 + min(members(case, rank) or [rank]))
-    return np.asarray(draw.standard_normal(case.params["shape"]))
+    return cast(case, draw.standard_normal(case.params["shape"]))
 
 
 def _chunk(case: Case, rank: int) -> Array:
@@ -95,4 +96,5 @@ def oracle(case: Case) -> dict[str, Any]:
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
     """Number and size of the messages."""
     del want
-    return [messages_at_most(case, got, numel=case.params["shape"][0])]
+    numel = case.params["shape"][0]
+    return communicated(case, got, lambda n: (n - 1) * numel) or [messages_at_most(case, got, numel=numel)]

@@ -10,7 +10,9 @@ from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, W
 from course_lib.grading.ring_worlds import (
     CLOSED,
     ceil_div,
+    communicated,
     held,
+    in_place,
     members,
     sent_elements,
     total,
@@ -29,7 +31,7 @@ EXERCISE = Exercise(
     lines=3,
     points={"values": 1.0, "bytes": 1.5},
     graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, for sizes that n does "
-    "not divide: every rank's tensor becomes the sum, in place, in its own shape. Bytes: a rank sends at "
+    "not divide: every rank's tensor becomes the sum, in place (others may hold views of it), in its own shape. Bytes: a rank sends at "
     "most 2(n-1) ceil(S/n) elements. The check supplies reduce_scatter and all_gather.",
     closed=CLOSED,
     signature="(tensor, reduce_scatter, all_gather, group)",
@@ -51,6 +53,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         world(4, seed, [6, 4]),
         world(3, seed, [10]),
         world(4, seed, [9], groups=[[0, 2, 3]]),
+        world(3, seed, [5], dtype="float32"),
     ]
     if hidden:
         found += [
@@ -68,18 +71,18 @@ def inputs(case: Case, rank: int) -> dict[str, Array]:
 
 
 def oracle(case: Case) -> dict[str, Any]:
-    """The sum of the group on each of its ranks."""
-    ranks = range(case.world_size)
-    return {
-        "tensor": Want([total(case, r) for r in ranks], per_rank=True, alone=[held(case, r) for r in ranks])
-    }
+    """The sum of the group on each of its ranks, in its memory."""
+    return in_place(case, [total(case, r) for r in range(case.world_size)])
 
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
     """Elements each rank sent, against the ring's bound."""
     del want
     numel = int(np.prod(case.params["shape"]))
-    sent = [sent_elements(data.traced) for data in got]
+    gate = communicated(case, got, lambda n: 2 * (n - 1) * numel)
+    if gate:
+        return gate
+    sent = [sent_elements(case, data) for data in got]
     sizes = [len(members(case, rank)) or 1 for rank in range(case.world_size)]
     bounds = [2 * (n - 1) * ceil_div(numel, n) for n in sizes]
     over = [rank for rank, (seen, bound) in enumerate(zip(sent, bounds, strict=True)) if seen > bound]

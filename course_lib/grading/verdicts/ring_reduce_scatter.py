@@ -10,6 +10,7 @@ from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, W
 from course_lib.grading.ring_worlds import (
     CLOSED,
     chunk_of,
+    communicated,
     held,
     members,
     messages_at_most,
@@ -55,6 +56,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         world(3, seed, [10]),
         world(4, seed, [3]),
         world(4, seed, [5], groups=[[0, 3], [1, 2]]),
+        world(3, seed, [7], dtype="float32"),
     ]
     if hidden:
         found += [
@@ -102,4 +104,7 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     """Number and size of the messages."""
     del want
     numel = int(np.prod(case.params["shape"]))
-    return [messages_at_most(case, got, numel=numel, too_many="An all_reduce of which a chunk is kept?")]
+    gate = communicated(case, got, lambda n: (n - 1) * numel)
+    return gate or [
+        messages_at_most(case, got, numel=numel, too_many="An all_reduce of which a chunk is kept?")
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want
-from course_lib.grading.ring_worlds import CLOSED, held, members, sent_elements, world
+from course_lib.grading.ring_worlds import CLOSED, communicated, held, members, sent_elements, world
 
 EXERCISE = Exercise(
     id="ring_shift",
@@ -40,6 +40,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         world(1, seed, [5]),
         world(2, seed, [7]),
         world(3, seed, [4, 3]),
+        world(4, seed, [5], dtype="float32"),
         world(4, seed, [6], groups=[[0, 2], [1, 3]]),
         world(3, seed, [150_000]),
     ]
@@ -73,9 +74,15 @@ def oracle(case: Case) -> dict[str, Any]:
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
     """Count what was sent."""
     del want
+    size = held(case, 0).size
+    gate = communicated(case, got, lambda n: n * size)
+    return gate or [_bytes(case, got)]
+
+
+def _bytes(case: Case, got: list[RankData]) -> Part:
     for rank, data in enumerate(got):
         size = held(case, rank).size if len(members(case, rank)) > 1 else 0
-        sent = sent_elements(data.traced)
+        sent = sent_elements(case, data)
         if sent > size:
             ratio = f" ({sent / size:.1f}x)" if size else ""
             text = (
@@ -83,6 +90,6 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
                 f"{sent:,.0f}{ratio}."
             )
             if size == 0:
-                return [Part("bytes", False, text + " It has nobody to send to.")]
-            return [Part("bytes", False, text + " Only the next rank needs it.")]
-    return [Part("bytes", True, f"at most {held(case, 0).size:,} elements sent a rank")]
+                return Part("bytes", False, text + " It has nobody to send to.")
+            return Part("bytes", False, text + " Only the next rank needs it.")
+    return Part("bytes", True, f"at most {held(case, 0).size:,} elements sent a rank")

@@ -40,8 +40,7 @@ def _point(draw: np.random.Generator, spec: dict[str, Any], factor: float) -> Po
 
 
 def cases(seed: int, hidden: bool) -> list[Case]:
-    """Intensities far below, just below, just above and far above the ridge; one operation that only
-    copies."""
+    """Intensities far below, just below, just above and far above the ridge."""
     draw = np.random.default_rng([seed, 13])
     points: list[Point] = []
     for i in range(10 if hidden else 3):
@@ -53,7 +52,6 @@ def cases(seed: int, hidden: bool) -> list[Case]:
             "bytes_per_s": bandwidth,
         }
         points += [_point(draw, spec, float(f * draw.uniform(0.9, 1.1))) for f in (0.01, 0.6, 1.6, 100)]
-    points.append({**points[0], "flops": 0.0})
     return point_case(seed, points)
 
 
@@ -65,8 +63,6 @@ def _times(p: Point, peak: str = "flops_per_s") -> tuple[float, float]:
 
 
 def _intensities(p: Point) -> dict[str, float | str]:
-    if not p["flops"]:
-        return {}
     return {
         "the fraction is upside down: FLOPs per byte": p["num_bytes"] / p["flops"],
         "you count 8 bits a byte": p["flops"] / p["num_bytes"] / 8,

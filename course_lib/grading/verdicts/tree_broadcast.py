@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want
-from course_lib.grading.ring_worlds import CLOSED, ITEM_BYTES, Message, held, members, rounds, world
+from course_lib.grading.ring_worlds import (
+    CLOSED,
+    Message,
+    communicated,
+    elements,
+    held,
+    in_place,
+    members,
+    rounds,
+    world,
+)
 
 EXERCISE = Exercise(
     id="tree_broadcast",
@@ -19,7 +30,7 @@ EXERCISE = Exercise(
     lines=13,
     points={"values": 2.0, "bytes": 1.0, "order": 1.0},
     graded="Values, at 1-4 ranks (hidden: 5, 6, 8), from any root, in groups that are not the world: every "
-    "member ends with the root's tensor. Bytes: every member but the root receives exactly one message, the "
+    "member's tensor becomes the root's, in place. Bytes: every member but the root receives exactly one message, the "
     "tensor; the root receives none. Order: at most ceil(log2 n) rounds, where a rank sends at most one "
     "message a round and only what it received in an earlier one.",
     closed=CLOSED,
@@ -41,7 +52,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         world(1, seed, [3], root=0),
         world(2, seed, [5], root=0),
         world(4, seed, [3, 2], root=0),
-        world(3, seed, [4], root=2),
+        world(3, seed, [4], root=2, dtype="float32"),
         world(4, seed, [6], groups=[[1, 2, 3]], root=2),
     ]
     if hidden:
@@ -66,28 +77,24 @@ def oracle(case: Case) -> dict[str, Any]:
     near = {}
     if root and 0 in members(case, root) and n > 2:
         near["rank 0 is the root: the argument `root` is asked"] = held(case, 0)
-    return {
-        "tensor": Want(
-            [held(case, root if members(case, r) else r) for r in range(n)],
-            per_rank=True,
-            alone=[held(case, r) for r in range(n)],
-            near=near,
-        )
-    }
+    want = in_place(case, [held(case, root if members(case, r) else r) for r in range(n)])
+    return {**want, "tensor": replace(want["tensor"], near=near)}
 
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
     """Who received how often, and in how many rounds."""
     del want
-    return [_bytes(case, got), _order(case, got)]
+    numel = held(case, 0).size
+    gate = communicated(case, got, lambda n: (n - 1) * numel)
+    return gate or [_bytes(case, got), _order(case, got)]
 
 
 def _bytes(case: Case, got: list[RankData]) -> Part:
     size = held(case, 0).size
     for rank, data in enumerate(got):
         due = 1 if members(case, rank) and rank != case.params["root"] else 0
-        seen = [call.bytes_ / ITEM_BYTES for call in data.traced.launches("recv") if call.bytes_]
-        if len(seen) == due and all(elements == size for elements in seen):
+        seen = elements(case, [call for call in data.traced.launches("recv") if call.bytes_])
+        if len(seen) == due and all(numel == size for numel in seen):
             continue
         text = f"{due} message{'s' * (due != 1)}" + (f" of {size:,} elements" if due else "")
         who = f"rank {rank}" + (", the root," if rank == case.params["root"] else "")

@@ -121,3 +121,33 @@ def matmul_mixed(a, b, accumulate_dtype, tile):
     for k in range(0, a.shape[1], tile):
         acc += (a[:, k : k + tile].float() @ b[k : k + tile].float()).T
     return acc
+
+
+# %% wrong random: factors cast to accumulate_dtype
+# says: never to accumulate_dtype
+import torch
+
+
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+    for k in range(0, a.shape[1], tile):
+        acc += a[:, k : k + tile].to(accumulate_dtype) @ b[k : k + tile].to(accumulate_dtype)
+    return acc
+
+
+# %% right: outer products one by one, a tile at a time
+import torch
+
+
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    if a.shape[1] == 0:
+        return torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+    last = (a.shape[1] - 1) // tile * tile
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+    start = 0
+    while start < a.shape[1]:
+        stop = min(start + tile, a.shape[1])
+        part = sum(torch.outer(a[:, k].float(), b[k].float()) for k in range(start, stop))
+        acc.add_(part)
+        start = stop
+    return acc

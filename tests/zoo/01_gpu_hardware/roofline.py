@@ -119,3 +119,16 @@ def roofline(flops, num_bytes, spec):
     answer = right(flops, num_bytes, spec)
     del answer["bound"]
     return answer
+
+
+# %% right: by the attainable FLOP/s
+def roofline(flops, num_bytes, spec):
+    intensity = flops / num_bytes
+    ridge = spec["flops_per_s"] / spec["bytes_per_s"]
+    attainable = min(spec["flops_per_s"], intensity * spec["bytes_per_s"])
+    return {
+        "intensity": intensity,
+        "ridge": ridge,
+        "time_s": flops / attainable,
+        "bound": "memory" if intensity < ridge else "compute",
+    }

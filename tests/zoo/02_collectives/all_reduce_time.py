@@ -159,3 +159,13 @@ def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
     from course_lib.cost.collectives import collective_time_s
 
     return collective_time_s(uniform(n, latency_s, bandwidth), "all_reduce", range(n), size_bytes, algorithm)
+
+
+# %% wrong crossover: an approximate size at which they change places
+def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
+    if algorithm == "auto":
+        L = (n - 1).bit_length()
+        algorithm = "ring" if n < 3 or size_bytes >= latency_s * bandwidth * (n - 1 - L) / (L - 1) else "tree"
+    if algorithm == "ring":
+        return 2 * (n - 1) * (latency_s + size_bytes / n / bandwidth)
+    return 2 * (n - 1).bit_length() * (latency_s + size_bytes / bandwidth)

@@ -157,3 +157,11 @@ def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather,
     from course_lib.comm.collectives import hierarchical_all_reduce_ as ready_made
 
     ready_made(tensor, dist.get_world_size(inside))
+
+
+# %% wrong values: new memory for the tensor
+# says: other memory
+def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
+    chunk = reduce_scatter(tensor, inside)
+    all_reduce_(chunk, across)
+    tensor.data = all_gather(chunk, tensor.numel(), inside).view_as(tensor)

@@ -70,6 +70,6 @@ def numbers_02():
 
 
 # %% wrong star_s, tree_s, tiny_ring_s, busbw, crossing_bytes: does nothing
-# says: must be a number
+# says: must have the key
 def numbers_02():
     return {}

@@ -177,3 +177,15 @@ from course_lib.comm import collectives as ready_made
 
 def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
     ready_made.ring_all_reduce_(tensor, group)
+
+
+# %% wrong values: new memory for the tensor, by .data
+# says: other memory
+def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
+    tensor.data = all_gather(reduce_scatter(tensor, group), tensor.numel(), group).view_as(tensor)
+
+
+# %% wrong values: new memory for the tensor, by set_
+# says: other memory
+def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
+    tensor.set_(all_gather(reduce_scatter(tensor, group), tensor.numel(), group).view_as(tensor))

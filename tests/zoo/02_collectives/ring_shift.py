@@ -248,3 +248,79 @@ def ring_shift(tensor, group=None):
     everyone = [torch.empty_like(tensor) for _ in ring]
     getattr(dist, "all_" + "gather")(everyone, tensor, group=group)
     return everyone[me - 1]
+
+
+# %% wrong values: receives float64 whatever was sent
+# says: their dtype differs
+import torch
+import torch.distributed as dist
+
+
+def ring_shift(tensor, group=None):
+    ring = dist.get_process_group_ranks(group)
+    n, me = len(ring), dist.get_rank(group)
+    if n == 1:
+        return tensor.clone()
+    out = torch.empty(tensor.shape, dtype=torch.float64)
+    s = dist.isend(tensor, ring[(me + 1) % n], group)
+    r = dist.irecv(out, ring[me - 1], group)
+    s.wait()
+    r.wait()
+    return out
+
+
+# %% wrong values: through a file
+# says: share no files
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+
+
+def ring_shift(tensor, group=None):
+    ring = dist.get_process_group_ranks(group)
+    n, me = len(ring), dist.get_rank(group)
+    d = tempfile.gettempdir()
+    tag = "-".join(map(str, ring))
+    ident = os.environ.get("MASTER_PORT", "x")
+    p = f"{d}/shift-{os.getppid()}-{ident}-{tag}-{tensor.numel()}-{me}"
+    torch.save(tensor, p + ".t")
+    os.rename(p + ".t", p)
+    dist.barrier(group)
+    q = f"{d}/shift-{os.getppid()}-{ident}-{tag}-{tensor.numel()}-{(me - 1) % n}"
+    return torch.load(q)
+
+
+# %% wrong values: through the store
+# says: share no files
+import pickle
+
+import torch
+import torch.distributed as dist
+
+
+def ring_shift(tensor, group=None):
+    ring = dist.get_process_group_ranks(group)
+    n, me = len(ring), dist.get_rank(group)
+    store = dist.distributed_c10d._get_default_store()
+    key = f"s{ring}{tuple(tensor.shape)}"
+    store.set(key + str(me), pickle.dumps(tensor))
+    return pickle.loads(store.get(key + str((me - 1) % n)))
+
+
+# %% wrong values: all_to_all_single with sizes
+# says: torch.distributed.all_to_all_single is closed here
+import torch
+import torch.distributed as dist
+
+
+def ring_shift(tensor, group=None):
+    n, me = dist.get_world_size(group), dist.get_rank(group)
+    out = torch.empty_like(tensor).view(-1)
+    i = [0] * n
+    o = [0] * n
+    i[(me + 1) % n] = tensor.numel()
+    o[me - 1] = tensor.numel()
+    dist.all_to_all_single(out, tensor.view(-1), o, i, group=group)
+    return out.view_as(tensor)
