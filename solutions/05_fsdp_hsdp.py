@@ -396,7 +396,7 @@ def prefetched_step(units, x, loss_grad, depth):
     Returns: the output. Leaves this rank's shard of the mean gradient in `unit.grad` of units that train.
     """
     ### BEGIN SOLUTION
-    n, gathers = dist.get_world_size(), {}
+    n, gathers, reductions = dist.get_world_size(), {}, []
 
     def make_ready(order, i):
         """Launch the gathers of unit i and the next `depth`, wait for unit i's."""
@@ -412,21 +412,19 @@ def prefetched_step(units, x, loss_grad, depth):
         x = unit.forward(x)
         if unit is not units[-1]:
             unit.full = None
-    grad, reduction = loss_grad(x), None
-    backwards = units[::-1]
+    grad, backwards = loss_grad(x), units[::-1]
     for i, unit in enumerate(backwards):
         make_ready(backwards, i)
         grad, full_grad = unit.backward(grad)
         unit.full = None
-        if reduction is not None:
-            reduction[0].wait()
-        reduction = None
-        if full_grad is not None:
+        while reductions:
+            reductions.pop()[0].wait()
+        if full_grad is not None:  # None: frozen
             unit.grad = torch.empty_like(unit.shard)
             work = dist.reduce_scatter_tensor(unit.grad, full_grad, async_op=True)
-            reduction = (work, full_grad)  # what travels must stay
-    if reduction is not None:
-        reduction[0].wait()
+            reductions.append((work, full_grad))  # what travels must stay
+    while reductions:
+        reductions.pop()[0].wait()
     for unit in units:
         if unit.grad is not None:
             unit.grad /= n
@@ -543,36 +541,34 @@ TWO_BY_TWO = Cluster(
 )
 
 
+# %%
 def sent_bytes(rank):
-    """(inside servers, across) that this rank's calls of a step send."""
+    """(inside servers, across) that this rank's calls of a step send, in MB."""
     inside = across = 0
     for call in rank.collectives():
         if rank.position(call) > rank.position(rank.marks[0]):
-            ranks = call.group.ranks
-            size = full_size_bytes(call.op, call.bytes_, len(ranks))
-            cost = collective_cost(TWO_BY_TWO, call.op, ranks, size)
+            size = full_size_bytes(call.op, call.bytes_, len(call.group.ranks))
+            cost = collective_cost(TWO_BY_TWO, call.op, call.group.ranks, size)
             across += cost.across_bytes
             inside += cost.sent_bytes - cost.across_bytes
     return inside / 1e6, across / 1e6
 
 
-shapes = {"DDP, 4 x 1": (4, 1), "HSDP, 2 x 2": (2, 2), "FSDP, 1 x 4": (1, 4)}
-sent = {
-    name: sent_bytes(run_ranks(mesh_step, 4, *shape, trace=True).trace[0]) for name, shape in shapes.items()
-}
+sent = {}
+for name, shape in {"DDP, 4 x 1": (4, 1), "HSDP, 2 x 2": (2, 2), "FSDP, 1 x 4": (1, 4)}.items():
+    sent[name] = sent_bytes(run_ranks(mesh_step, 4, *shape, trace=True).trace[0])
+    print(f"{name}: {sent[name][0]:.2f} MB inside, {sent[name][1]:.2f} MB across servers")
+
+# %%
+inside, across = zip(*sent.values(), strict=True)
 with style.course_style():
     figure = style.new_figure(8, 2.6)
     axes = figure.subplots()
-    axes.barh(list(sent), [inside for inside, _ in sent.values()], label="inside servers", color=style.SKY)
-    left = [inside for inside, _ in sent.values()]
-    axes.barh(list(sent), [a for _, a in sent.values()], left=left, label="across", color=style.VERMILLION)
+    axes.barh(list(sent), inside, label="inside servers", color=style.SKY)
+    axes.barh(list(sent), across, left=inside, label="across", color=style.VERMILLION)
     axes.set(xlabel="MB that rank 0 sends in a step", title="The same model on two servers of two")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 figure
-
-# %%
-for name, (inside, across) in sent.items():
-    print(f"{name}: {inside:.2f} MB inside, {across:.2f} MB across servers")
 
 # %% [markdown]
 # ## Which mesh?
