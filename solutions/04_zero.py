@@ -4,7 +4,7 @@
 # | | |
 # |---|---|
 # | **time** | 3 hours, {{minutes}} minutes of them for the seven exercises |
-# | **ranks** | 1 to 6, all on this machine's CPU |
+# | **ranks** | 1 to 8, all on this machine's CPU |
 # | **needs** | labs 02 and 03 |
 # | **points** | {{points}} |
 #
@@ -43,8 +43,10 @@ from course_lib import grading
 from course_lib.comm import trace
 from course_lib.comm.launch import RanksError, run_ranks
 from course_lib.config import ModelConfig
+from course_lib.cost.cluster import dgx_h100
 from course_lib.model.batches import shard_slice, synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
+from course_lib.replay import replay
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.memory_bars import draw_memory_bars
 
@@ -76,8 +78,13 @@ draw_axes(["batch"])
 # | 2 | and gradients | 2P + (2P + KP)/N | `"stage": 2` | FSDP, SHARD_GRAD_OP (nearly) |
 # | 3 | and parameters | (2P + 2P + KP)/N | `"stage": 3` | FSDP, `fully_shard` |
 #
-# The paper calls the stages P_os, P_os+g and P_os+g+p. It assumes that gradients stay in 16 bits; some
-# playbooks add 4 bytes for float32 gradient accumulation.
+# The paper calls the stages P_os, P_os+g and P_os+g+p. It assumes that gradients stay in 16 bits; the
+# playbook of Hugging Face writes 2Ψ + 2Ψ + kΨ with the same k = 12, and adds 4Ψ where gradients accumulate in
+# float32. DeepSpeed's number is one line of its configuration, and so is offload (below):
+#
+# ```json
+# {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+# ```
 
 
 # %% exercise="zero_bytes"
@@ -234,6 +241,9 @@ print("equal to the oracle:", [all(map(torch.allclose, got, ORACLE)) for got in 
 # `backward` leaves this rank's own gradients in `.grad`; `step` averages them over the ranks, updates, and
 # leaves the new parameters on every rank. `zero_grad` forgets gradients. A parameter without gradient counts
 # as zero. The functions you wrote above may be used.
+#
+# Not part of the exercise, but of real ones: parameter groups with rates of their own (a flat vector a
+# group), and schedulers.
 
 
 # %% exercise="zero_optimizer"
@@ -286,9 +296,10 @@ class ZeroOptimizer:
 # Stage 1 waits for `step` with all gradients in memory. Stage 2 reduces each gradient **when it is ready, in
 # backward**, keeps its own n-th, and frees the rest. So full gradients never exist all at once.
 #
-# Same interface. Two things to get right: several backwards before a step must add up; and after a
-# gradient has been reduced, `param.grad` must go. (Real implementations fill buckets, as in lab 03, and
-# reduce them asynchronously. One parameter at a time is enough here.)
+# Same interface; a parameter gets its gradient on all ranks or on none. Two things to get right: several
+# backwards before a step must add up; and after a gradient has been reduced, `param.grad` must go. (Real
+# implementations fill buckets, as in lab 03, and reduce them asynchronously. One parameter at a time is
+# enough here.)
 
 
 # %% exercise="zero2_optimizer"
@@ -360,8 +371,8 @@ for name, found in results.items():
 # <details><summary>Answer</summary>
 #
 # In units of 8P: DDP 1 + 1 + 2 = 4; stage 1: 1 + 1 + 2/4 = 2.5; stage 2: 1 + (1 + 2)/4 = 1.75. Ours
-# also keep a copy of the shard, 1/4 more (in mixed precision these are the master weights, counted in K).
-# The trace books tensors that only we know as `other`: the shards and their gradients.
+# also keep a copy of the shard, 1/4 more (in mixed precision these are the master weights, counted in K);
+# the trace counts what an optimizer updates among the parameters.
 #
 # </details>
 
@@ -397,15 +408,29 @@ draw_memory_bars(
 )
 
 # %% [markdown]
-# Bytes handed to collectives in a step (an all_gather is handed the shard and returns n times as much):
+# The wire: what each rank of a ring sends a step, of S = 8P bytes of gradients. An all_reduce sends 2 · 3/4
+# of its bytes on 4 ranks, a reduce_scatter 3/4; an all_gather sends the shard 3 times. And the **simulated
+# time** of three steps, trace by trace, on one server of H100.
+
 
 # %%
+def sent_bytes(call, n=4):
+    times = 2 * (n - 1) / n if call.op == "all_reduce" else (n - 1) / n
+    return call.bytes_ * (n - 1 if call.op.startswith("all_gather") else times)
+
+
+cluster = dgx_h100(1)
 for name, found in results.items():
-    rank = found.trace[0]
-    counts = {op: len(rank.collectives(op)) // 3 for op in sorted({c.op for c in rank.collectives()})}
-    print(f"{name:7} {counts}, {rank.comm_bytes() // 3:,} bytes in")
+    calls = found.trace[0].collectives()
+    total = sum(map(sent_bytes, calls)) / 3
+    took = replay(found.trace, cluster, precision="bfloat16").step_s
+    print(f"{name:7} {len(calls) // 3:3} calls, {total:,.0f} bytes sent a step, {1e3 * took:.1f} ms")
+print(f"formula 2 (n - 1)/n S = {2 * 3 / 4 * P:,.0f} bytes")
 
 # %% [markdown]
+# The same bytes. The times are those of a toy, whose calls are all latency: one flat vector needs 2 calls,
+# one parameter at a time 39 or 78. That is why production code fills buckets.
+#
 # ## Break it
 #
 # A shard that forgets to come home. Each rank's own part of the model is right, and the rest as it was at
@@ -437,25 +462,32 @@ class ForgetfulZero(Replicated):
 _ = grading.check("zero_optimizer", ForgetfulZero)
 
 # %% [markdown]
-# And a skipped collective, on a real cluster a hang. Rank 2 saw no change in its shard and saves itself the
-# all_gather:
+# **Diagnosis.** Right on one rank and wrong on the others, and not by a factor: the update happened, its
+# result did not travel. Compare ranks with one another and you see it after the first step.
+#
+# And the hang that everyone with a sharded optimizer has once: "only rank 0 writes files", so only rank 0
+# asks for the whole state. But to gather it takes all.
 
 
 # %%
-class SkippingZero(Replicated):
-    def step(self):
-        super().step()
-        if dist.get_rank() != 2:
-            shard = self.params[0].detach().reshape(-1)[:8].clone()
-            dist.all_gather_into_tensor(shard.new_empty(8 * dist.get_world_size()), shard)
+def train_and_save():
+    train(partial(ZeroOptimizer, make_optimizer=adamw), num_steps=1)
+    state = torch.zeros(8)  # stands for this rank's shard of the optimizer state
+    if dist.get_rank() == 0:
+        full = state.new_empty(8 * dist.get_world_size())
+        dist.all_gather_into_tensor(full, state)
+        # torch.save(full, ...)
 
 
 try:
-    run_ranks(train, 3, partial(SkippingZero, make_optimizer=adamw), quiet=True)
+    run_ranks(train_and_save, 3, quiet=True)
 except RanksError as error:
     print(error)
 
 # %% [markdown]
+# **Diagnosis.** Rank 0 waits in an all_gather for ranks that have left. Gather on all ranks, then let rank 0
+# write; or, better at scale, let every rank write its shard.
+#
 # ## Offload: the host has memory too
 #
 # A server has 1 to 2 TB of host memory beside 640 GB on its GPUs. **ZeRO-Offload** keeps optimizer state and
@@ -473,7 +505,8 @@ except RanksError as error:
 #
 # - `store.state[i]`: host tensors of parameter i: `"weight"` (master), `"exp_avg"`, `"exp_avg_sq"`;
 # - `store.down(device_tensor)` begins a transfer; its `.wait()` returns a new host tensor. **Before `wait`
-#   nothing has arrived.** `store.up(host_tensor, device_tensor)` fills the device tensor by its `.wait()`;
+#   nothing has arrived.** `store.up(host_tensor, device_tensor)` fills the device tensor by its `.wait()`.
+#   Touch neither end in between: what is written to while it travels arrives as NaN;
 # - `update(store.state[i], host_gradient)` is one Adam update on the host, in place.
 
 
@@ -497,6 +530,13 @@ def offload_step(params, store, update):
 
 
 # %% [markdown]
+# ## Low precision on the wire
+#
+# The third thing to shrink is what travels. Parameters go out in bf16 although masters are float32; ZeRO++
+# sends them as 8-bit blocks with a scale each, fp8 does it with hardware formats. Parameters bear it, since
+# every gather begins from the masters anew and errors do not add up. Sums of gradients bear it less: each
+# addition of a reduce_scatter rounds again.
+#
 # ## ZeRO in numbers
 #
 # Mixed precision with Adam (16 bytes a parameter) and GPUs of 80 GB = 80 · 10⁹ bytes. SI units.

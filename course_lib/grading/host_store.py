@@ -2,12 +2,12 @@
 
 `offload_step` (lab 04) gets one. This machine has no device, so both ends are ordinary memory; what is real
 is the account, and that nothing has arrived before it was waited for: until then the target holds NaN or
-its old values.
+its old values. What is written to while it travels arrives as NaN, as it may on a real link.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,13 +20,17 @@ class Transfer:
 
     def __init__(self, store: HostStore, number: int, source: Tensor, target: Tensor) -> None:
         self._store, self._number, self._source, self._target = store, number, source, target
+        self._version = source._version
 
     @torch.no_grad()
     def wait(self) -> Tensor:
         """Block until the data have arrived."""
         self._store.log.append(["wait", self._number, 0])
-        self._target.copy_(self._source)
-        self._source = self._target
+        if self._source._version != self._version:
+            self._target.fill_(torch.nan)
+        else:
+            self._target.copy_(self._source)
+        self._source, self._version = self._target, self._target._version
         return self._target
 
 
@@ -34,7 +38,8 @@ class HostStore:
     """The host's optimizer state and the account of the link.
 
     state: one dict a parameter, of "weight" (the master weights), "exp_avg" and "exp_avg_sq".
-    log: [kind, number of the transfer, bytes] of each "down", "up" and "wait", in order.
+    log: [kind, number of the transfer, bytes] of each "down", "up" and "wait", in order; "device" for an
+        update that was given a tensor of the device.
     """
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
@@ -58,6 +63,12 @@ class HostStore:
     def up(self, source: Tensor, target: Tensor) -> Transfer:
         """Begin to copy a host tensor into a device tensor."""
         return self._start("up", source.detach(), target.detach())
+
+    def note_update(self, tensors: Iterable[Tensor], device: Iterable[Tensor]) -> None:
+        """Log an update whose tensors are not all the host's."""
+        homes = {tensor.untyped_storage().data_ptr() for tensor in device}
+        if any(tensor.untyped_storage().data_ptr() in homes for tensor in tensors):
+            self.log.append(["device", -1, 0])
 
     def _start(self, kind: str, source: Tensor, target: Tensor) -> Transfer:
         number = self._num_transfers

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.comm.trace import Launch, RankTrace
+from course_lib.comm.trace import Alloc, Free, Launch, Mark, RankTrace
 from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
 from course_lib.grading.measure import between
 from course_lib.grading.toy_oracle import collectives, events_between
@@ -36,7 +36,7 @@ def zero_case(n: int, seed: int, optimizer: str, microbatches: int = 1, **model:
     """A case of n ranks; `model`: options of ToyNet beside the usual width and depth."""
     shape = {"width": 24, "depth": 7, **model}
     more = f", {microbatches} backwards a step" if microbatches > 1 else ""
-    kinds = "".join(f", {kind}" for kind in ("tied", "frozen") if model.get(kind))
+    kinds = "".join(f", {kind}" for kind in ("tied", "frozen", "unused") if model.get(kind))
     return Case(
         world_size=n,
         seed=seed,
@@ -135,21 +135,36 @@ def _moved(call: Launch, world_size: int) -> int:
 
 
 def memory_part(case: Case, got: list[RankData], *, with_gradients: bool) -> Part:
-    """Judge what lives beyond the model after each step and, with_gradients, at the end of each backward."""
-    sizes = _sizes(case)
-    shard = -(-sum(sizes) // case.world_size)
-    states = STATES[case.params["optimizer"]]
-    bound = ITEM * (states + 2) * (shard + len(sizes)) + 64 * len(sizes)
-    why = (
-        f"{case.params['optimizer']} keeps {states} values a parameter: {states} shards, one for a copy of "
-        "the parameters, one for gradients. What has the size of the model may not stay"
-    )
-    part = _held(got, "end", bound, "after step and zero_grad", why)
-    if not part.ok or not with_gradients:
+    """Judge the optimizer's state, what lives beyond the model after each step and, with_gradients, in backward.
+
+    The state is what torch optimizers hold; all else that a student keeps counts in the second bound.
+    """
+    if case.world_size == 1:
+        return Part("memory", True, "one rank holds everything")
+    sizes, states = _sizes(case), STATES[case.params["optimizer"]]
+    shard = -(-sum(sizes) // case.world_size) + len(sizes)
+    small = 64 * len(sizes)
+    owned = -(-sum(sizes) // case.world_size) + max(sizes)  # also where each rank owns whole parameters
+    held = [max(d.traced.live_bytes_at(f"end {s}", "optimizer") for s in range(STEPS)) for d in got]
+    name = case.params["optimizer"]
+    why = f"{name} keeps {states} values a parameter; build it on this rank's shard alone"
+    what = "bytes of optimizer state after a step"
+    part = between("memory", held, 0, ITEM * states * owned + small, what=what, why=why)
+    if not part.ok:
         return part
-    why = f"{why}: reduce each gradient in its hook, then set .grad to None and drop the buffer"
-    part_2 = _held(got, "backward", bound + 2 * ITEM * max(sizes), "at the end of backward", why)
-    return part if part_2.ok else part_2
+    bound = ITEM * (states + 2) * shard + small
+    why = (
+        f"{name} keeps {states} values a parameter: {states} shards, one for a copy of the parameters, one for "
+        "gradients. What has the size of the model may not stay"
+    )
+    parts = [part, _held(got, "end", bound, "after step and zero_grad", why)]
+    if with_gradients:
+        why = f"{why}: reduce each gradient in its hook, then set .grad to None and drop the buffer"
+        parts += [
+            _held(got, "backward", bound + 2 * ITEM * max(sizes), "at the end of backward", why),
+            _peak_of_backward(got, bound + 8 * ITEM * max(sizes), why),
+        ]
+    return next((p for p in parts if not p.ok), parts[-1])
 
 
 def _held(got: list[RankData], mark: str, bound: int, when: str, why: str) -> Part:
@@ -160,6 +175,31 @@ def _held(got: list[RankData], mark: str, bound: int, when: str, why: str) -> Pa
     ]
     what = f"live bytes beyond the model {when}"
     return between("memory", [max(0, c) for c in counts], 0, bound, what=what, why=why)
+
+
+def _peak_of_backward(got: list[RankData], bound: int, why: str) -> Part:
+    """Judge the most that ever lives beside model and activations from a step's first forward to its end."""
+    counts = []
+    for data in got:
+        starts = ["constructed", *(f"end {step}" for step in range(STEPS - 1))]
+        peaks = [_peak(data.traced, start, f"backward {step}") for step, start in enumerate(starts)]
+        counts.append(max(0, max(peaks) - data.traced.live_bytes_at("built")))
+    what = "live bytes beyond the model and its activations at any time of backward"
+    return between("memory", counts, 0, bound, what=what, why=why)
+
+
+def _peak(trace: RankTrace, start: str, end: str) -> int:
+    events = trace.events
+    first = next(i for i, e in enumerate(events) if isinstance(e, Mark) and e.name == start)
+    live, peak = 0, 0
+    for place, event in enumerate(events):
+        if isinstance(event, Alloc | Free) and event.category != "activations":
+            live += event.bytes_ if isinstance(event, Alloc) else -event.bytes_
+        if place >= first:
+            peak = max(peak, live)
+        if isinstance(event, Mark) and event.name == end:
+            break
+    return peak
 
 
 def _sizes(case: Case) -> list[int]:

@@ -17,6 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from course_lib.comm.sharded_state import is_number, shape_of
+from course_lib.comm.sharding import check_same_tensors
+
 Arrived = Callable[[], None]
 
 
@@ -167,7 +170,11 @@ class OffloadedOptimizer(Optimizer):
         return {**self.inner.state_dict(), "masters": [master.detach().clone() for master in self._masters]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Read it back, or the plain optimizer's; master weights are then the parameters' values."""
+        """Read it back, or the plain optimizer's; master weights are then the parameters' values.
+
+        Raises: ValueError that says what differs, if it is another model's.
+        """
+        self._check_saved(state_dict)
         plain = {key: value for key, value in state_dict.items() if key != "masters"}
         self.inner.load_state_dict(deepcopy(plain))  # torch would share its tensors
         self.param_groups, self.state = self.inner.param_groups, self.inner.state  # torch makes new ones
@@ -176,6 +183,16 @@ class OffloadedOptimizer(Optimizer):
             master.detach().copy_(value.detach())
 
     # ---- parts
+
+    def _check_saved(self, state_dict: dict[str, Any]) -> None:
+        want = {str(index): tuple(param.shape) for index, param in enumerate(self._params)}
+        masters = state_dict.get("masters", self._params)
+        got = {str(index): tuple(master.shape) for index, master in enumerate(masters)}
+        for index, entries in state_dict["state"].items():
+            for key, value in entries.items():
+                if not is_number(key, value):
+                    got[str(index)] = tuple(shape_of(value))
+        check_same_tensors(want, got, "the optimizer state")
 
     def _make_masters(self, dtype: torch.dtype | None) -> list[nn.Parameter]:
         self._masters: list[nn.Parameter] = []

@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 from course_lib.viz import style
 
+INVISIBLE = 0.002  # of the highest bar: such a category would stand in the legend alone
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 
 
@@ -39,7 +40,7 @@ def draw_memory_bars(
         bottom = [0.0] * len(bars)
         for name, color in style.MEMORY.items():
             heights = [bar.get(name, 0) / scale for bar in bars.values()]
-            if any(heights):
+            if max(heights, default=0) > INVISIBLE * highest / scale:
                 ax.bar(range(len(bars)), heights, 0.6, bottom=bottom, color=color, label=name)
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
         for place, value in enumerate(formula or []):

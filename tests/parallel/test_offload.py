@@ -116,6 +116,23 @@ def test_parameters_changed_by_others_are_noticed() -> None:
         OffloadedOptimizer([], torch.optim.SGD)
 
 
+def test_the_state_of_another_model_is_refused() -> None:
+    saved = OffloadedOptimizer(nn.Linear(3, 4).parameters(), torch.optim.Adam)
+    plain = torch.optim.Adam(nn.Linear(3, 4).parameters())
+    for optimizer in (saved, plain):
+        for param in getattr(optimizer, "_params", optimizer.param_groups[0]["params"]):
+            param.grad = torch.ones_like(param)
+        optimizer.step()
+    want = r"must be of this model; got shapes: 0 \[4, 3\] for \[3, 3\], 1 \[4\] for \[3\]"
+    for state in (saved.state_dict(), plain.state_dict()):
+        with pytest.raises(ValueError, match=want):
+            OffloadedOptimizer(nn.Linear(3, 3).parameters(), torch.optim.Adam).load_state_dict(state)
+    state = saved.state_dict()
+    state["masters"].append(torch.ones(1))
+    with pytest.raises(ValueError, match="unexpected: 2"):
+        saved.load_state_dict(state)
+
+
 def train_sharded(kind: str) -> dict[str, Tensor]:
     model: Any = net()
     adam = partial(OffloadedOptimizer, optimizer_class=torch.optim.Adam, lr=0.01)

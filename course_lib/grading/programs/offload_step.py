@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course_lib.grading.exercise import Array
-from course_lib.grading.host_store import HostStore, host_adam
+from course_lib.grading.host_store import HostStore, State, host_adam
 from course_lib.grading.probe import Probe
 from course_lib.grading.toys import build_toy, trainable
 from course_lib.grading.zero_toys import STEPS, loss_of, weights_of
@@ -25,12 +25,18 @@ def program(
     for tensor in inputs.values():
         tensor.sum()  # the trace sees what exists before "built"
     probe.mark("built")
+
+    def update(state: State, grad: Tensor, step: int) -> None:
+        on_device = [t for p in trainable(model) for t in (p, p.grad) if t is not None]
+        store.note_update([grad, *state.values()], on_device)
+        host_adam(state, grad, step)
+
     seen: dict[str, Array] = {}
     logs = []
     for step in range(STEPS):
         loss_of(model, inputs, step, 0, 1).backward()
         probe.mark(f"begin {step}")
-        impl(trainable(model), store, partial(host_adam, step=step + 1))
+        impl(trainable(model), store, partial(update, step=step + 1))
         probe.mark(f"called {step}")
         logs.append(store.log)
         store.log = []

@@ -27,7 +27,7 @@ EXERCISE = Exercise(
     points={"values": 2.0, "bytes": 1.0, "memory": 1.0, "order": 1.0},
     graded="Values, at 1 and 2 ranks (each by itself): the weights after each of three steps equal Adam's. "
     "Bytes: a step sends each gradient down once and each new parameter up once, P elements each way, and "
-    "nothing else. Memory: during a call at most 6 of the largest parameter live at once on device and host "
+    "nothing else; `update` gets host tensors only. Memory: during a call at most 6 of the largest parameter live at once on device and host "
     "beyond what lived before it, and after it nothing new. Order: when a gradient is waited for, the next "
     "one is on its way, and no parameter is waited for before the last gradient has arrived.",
     closed=CLOSED,
@@ -101,6 +101,12 @@ def _bytes(got: list[RankData], sizes: list[int]) -> Part:
                         f"bytes in all; step {step} on rank {rank} sent {len(seen)} of {sum(seen):,} bytes."
                     )
                     return Part("bytes", False, text)
+            if any(kind == "device" for kind, _, _ in log):
+                text = (
+                    f"the host must update with what came down; in step {step} on rank {rank} `update` got a "
+                    "tensor of the device. Give it what `store.down(...).wait()` returned, and store.state[i]."
+                )
+                return Part("bytes", False, text)
     return Part("bytes", True, f"{sum(sizes):,} bytes down and up a step")
 
 
@@ -135,6 +141,8 @@ def _order(got: list[RankData]) -> Part:
 
 def _order_problem(log: list[list[Any]]) -> str:
     downs = [number for kind, number, _ in log if kind == "down"]
+    if not downs:
+        return "each gradient must go down to the host; none did"
     ups = {number for kind, number, _ in log if kind == "up"}
     where = {(kind, number): place for place, (kind, number, _) in enumerate(log)}
     for this, following in pairwise(downs):

@@ -27,10 +27,12 @@ EXERCISE = Exercise(
     points={"values": 3.0, "bytes": 1.0, "memory": 2.0},
     graded="Values as for stage 1; all ranks use the same parameters. Bytes: with m backwards a step moves "
     "at most (m + 1)(P + n T) elements, where an all_reduce counts double and an all_gather counts its "
-    "output; the constructor at most P + n T. Memory: after step and zero_grad at most K + 2 shards of "
-    "P/n + T elements and 64 T bytes live beyond the model; at the end of every backward, before `step`, "
-    "at most that and twice the largest parameter, so no full set of gradients. One rank alone may skip "
-    "communication.",
+    "output; the constructor at most P + n T. Memory, from 2 ranks on, where a shard is P/n + T elements and "
+    "K counts the values of state a parameter: torch optimizers hold at most K (P/n + the largest parameter) "
+    "elements of state; after step and zero_grad at most K + 2 shards live beyond the model, at the end of "
+    "every backward at most that and twice the largest parameter, and at any time before (activations "
+    "aside) eight times, so never a full set of gradients. Each bound has 64 T bytes to spare. One rank "
+    "alone may skip communication.",
     closed=CLOSED,
     signature="(params, make_optimizer)",
     hints=(
@@ -50,14 +52,14 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     """Several backwards a step, and inner optimizers that keep 2, 1 and 0 values a parameter."""
     found = [
         zero_case(1, seed, "SGD with momentum"),
-        zero_case(2, seed, "Adam", 2, tied=True),
-        zero_case(3, seed, "SGD with momentum", frozen=True),
-        zero_case(4, seed, "SGD"),
+        zero_case(2, seed, "Adam", 2, tied=True, depth=16),
+        zero_case(3, seed, "SGD with momentum", frozen=True, depth=16),
+        zero_case(4, seed, "SGD", unused=True, depth=16),
     ]
     if hidden:
         found += [
-            zero_case(5, seed, "Adam", 2, tied=True, frozen=True),
-            zero_case(6, seed, "SGD with momentum", width=23),
+            zero_case(5, seed, "Adam", 2, tied=True, frozen=True, depth=16),
+            zero_case(6, seed, "SGD with momentum", width=23, depth=16, unused=True),
             zero_case(3, seed, "SGD", width=160, depth=6),
         ]
     return found

@@ -37,9 +37,10 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     """The paper's row, then unseen ones, each at all stages."""
     draw = np.random.default_rng([seed, 41])
     rows = [(7_500_000_000, 64, 12)]
-    for _ in range(12 if hidden else 4):
+    for row in range(12 if hidden else 4):
+        ranks = (2, 9) if row % 2 else (9, 2000)  # few ranks show what is divided by n - 1 or n + 1
         size = int(10 ** draw.uniform(6, 12))
-        rows.append((size, int(draw.integers(2, 2000)), int(draw.choice([0, 4, 6, 8, 12]))))
+        rows.append((size, int(draw.integers(*ranks)), int(draw.choice([4, 6, 8, 12]))))
     points = [
         {"num_params": size, "world_size": n, "stage": stage, "optimizer_bytes": k}
         for size, n, k in rows
@@ -59,8 +60,14 @@ def _bytes(point: Point, *, stage: int | None = None, wide: int = 2, k: int | No
     return float(size * (wide / share[0] + wide / share[1] + k / share[2]))
 
 
+def _masters_whole(point: Point) -> float:
+    """4 bytes of the optimizer stay whole; nothing is whole but them at stage 3."""
+    return _bytes(point, k=point["optimizer_bytes"] - 4) + 4 * point["num_params"]
+
+
 def _near(point: Point) -> dict[str, float | str]:
     right, n, stage = _bytes(point), point["world_size"], point["stage"]
+    k = point["optimizer_bytes"]
     return {
         "nothing is divided: stage 1 shards the optimizer, stage 2 gradients too, 3 all": _bytes(
             point, stage=0
@@ -70,6 +77,10 @@ def _near(point: Point) -> dict[str, float | str]:
         "one stage less is sharded than asked": _bytes(point, stage=max(0, stage - 1)),
         "parameters and gradients have 4 bytes: mixed precision keeps them in 2": _bytes(point, wide=4),
         "gradients are left out": _bytes(point) - 2 * point["num_params"] / (n if stage >= 2 else 1),
+        "parameters and gradients are left out: optimizer_bytes are what is needed beside them": _bytes(
+            point, k=k - 4
+        ),
+        "the master weights are not sharded: all of optimizer_bytes are": _masters_whole(point),
         "the optimizer is left out": _bytes(point, k=0),
         "the result is in GB: give bytes": right / 1e9,
         "the bytes of all ranks are added: one rank's are asked": right * n,

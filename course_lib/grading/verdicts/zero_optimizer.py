@@ -26,11 +26,12 @@ EXERCISE = Exercise(
     lines=26,
     points={"values": 3.0, "bytes": 1.0, "memory": 2.0},
     graded="Values, at 1-4 ranks (hidden: 5, 6): after each of three steps every rank holds the weights of "
-    "one process on the whole batch, with Adam, SGD and momentum, tied and frozen weights, two backwards a "
+    "one process on the whole batch, with Adam, SGD and momentum, tied, frozen and unused weights, two backwards a "
     "step. Bytes: a step moves at most 2 (P + n T) elements (P parameters in T tensors), where an "
     "all_reduce counts double and an all_gather counts its output; the constructor at most P + n T. "
-    "Memory: after step and zero_grad at most K + 2 shards of P/n + T elements (K values of state a "
-    "parameter) and 64 T bytes live beyond the model. One rank alone may skip communication.",
+    "Memory, from 2 ranks on, where a shard is P/n + T elements and K counts the values of state a parameter: "
+    "torch optimizers hold at most K (P/n + the largest parameter) elements of state, and after step and "
+    "zero_grad at most K + 2 shards live beyond the model (64 T bytes to spare). One rank alone may skip communication.",
     closed=CLOSED,
     signature="(params, make_optimizer)",
     hints=(
@@ -52,12 +53,12 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         zero_case(1, seed, "SGD with momentum"),
         zero_case(2, seed, "SGD", 2),
         zero_case(3, seed, "SGD with momentum", tied=True),
-        zero_case(4, seed, "Adam", frozen=True),
+        zero_case(4, seed, "Adam", frozen=True, unused=True),
     ]
     if hidden:
         found += [
             zero_case(5, seed, "Adam", 2, tied=True, frozen=True),
-            zero_case(6, seed, "SGD with momentum", width=23),
+            zero_case(6, seed, "SGD with momentum", width=23, unused=True),
             zero_case(3, seed, "Adam", width=160, depth=6),
         ]
     return found

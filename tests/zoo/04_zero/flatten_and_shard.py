@@ -105,3 +105,68 @@ def flatten_and_shard(tensors, rank, world_size):
     flat = torch.empty(layout.padded_numel, dtype=tensors[0].dtype)
     layout.flatten_(flat, tensors)
     return flat[slice(*layout.shard_range(rank))].clone()
+
+
+# %% right: torch's own flattening, padded by hand
+def flatten_and_shard(tensors, rank, world_size):
+    flat = torch.nn.utils.parameters_to_vector(tensors)
+    missing = (world_size - len(flat) % world_size) % world_size
+    return torch.cat([flat, torch.zeros(missing, dtype=flat.dtype)]).chunk(world_size)[rank].clone()
+
+
+# %% right: numpy
+import numpy as np
+
+
+def flatten_and_shard(tensors, rank, world_size):
+    flat = np.concatenate([np.ravel(t.numpy()) for t in tensors])
+    out = np.zeros(-(-flat.size // world_size))
+    mine = flat[rank * out.size :][: out.size]
+    out[: mine.size] = mine
+    return torch.from_numpy(out)
+
+
+# %% wrong values: pads by n when n divides already
+# says: must have shape
+def flatten_and_shard(tensors, rank, world_size):
+    flat = torch.cat([t.flatten() for t in tensors])
+    flat = torch.cat([flat, flat.new_zeros(world_size - len(flat) % world_size)])
+    return flat.view(world_size, -1)[rank].clone()
+
+
+# %% wrong values: shards in torch's default dtype
+# says: float64
+def flatten_and_shard(tensors, rank, world_size):
+    size = -(-sum(t.numel() for t in tensors) // world_size)
+    shard = torch.zeros(size)
+    mine = torch.cat([t.flatten() for t in tensors])[rank * size : (rank + 1) * size]
+    shard[: len(mine)] = mine
+    return shard
+
+
+# %% wrong values: padding in front
+# says: must equal
+def flatten_and_shard(tensors, rank, world_size):
+    flat = torch.cat([t.flatten() for t in tensors])
+    flat = torch.nn.functional.pad(flat, (-len(flat) % world_size, 0))
+    return flat.view(world_size, -1)[rank].clone()
+
+
+# %% wrong values: pads to 12, which 1 to 4 ranks divide
+# says: must have shape
+def flatten_and_shard(tensors, rank, world_size):
+    flat = torch.cat([t.flatten() for t in tensors])
+    flat = torch.nn.functional.pad(flat, (0, -len(flat) % 12))
+    return flat.chunk(world_size)[rank].clone()
+
+
+# %% wrong values: a column
+# says: must have shape
+def flatten_and_shard(tensors, rank, world_size):
+    return padded(tensors, world_size).view(world_size, -1, 1)[rank].clone()
+
+
+# %% wrong memory: contiguous() copies nothing here
+# says: keeps its whole storage alive
+def flatten_and_shard(tensors, rank, world_size):
+    return padded(tensors, world_size).chunk(world_size)[rank].contiguous()

@@ -74,3 +74,58 @@ def numbers_04():
 # says: must be a number
 def numbers_04():
     return RIGHT | {"offload_s": None, "wire_ratio": "2/3"}
+
+
+# %% right: bytes a parameter first
+def numbers_04():
+    weights, grads, adam, n = 2, 2, 12, 8
+    size, gpu = 8_030_261_248, 80e9
+    return {
+        "wire_ratio": (2 * 1 + 2) / (3 * 2),
+        "offload_s": max(grads * size / n / 32e9, weights * size / n / 32e9),
+        "largest_rule": gpu / 2 / ((weights + grads + adam) / n),
+        "largest_8": gpu / (weights + grads + adam / n),
+        "state_bytes": (weights + grads + adam) * size,
+    }
+
+
+# %% right: numpy scalars
+import numpy as np
+
+
+def numbers_04():
+    return {name: np.float64(value) for name, value in RIGHT.items()}
+
+
+# %% wrong state_bytes, largest_8: rules of thumb
+# says: rule of thumb of 8 bytes
+def numbers_04():
+    return RIGHT | {"state_bytes": 8 * 8_030_261_248, "largest_8": 80e9 / 8}
+
+
+# %% wrong largest_rule: one GPU
+# says: only one GPU
+def numbers_04():
+    return RIGHT | {"largest_rule": 2.5e9}
+
+
+# %% wrong offload_s: not sharded
+# says: nothing is sharded
+def numbers_04():
+    return RIGHT | {"offload_s": 0.50}
+
+
+# %% wrong offload_s: bits
+def numbers_04():
+    return RIGHT | {"offload_s": 0.0627 * 8 * 4}
+
+
+# %% wrong wire_ratio: upside down
+# says: upside down
+def numbers_04():
+    return RIGHT | {"wire_ratio": 1.5}
+
+
+# %% wrong state_bytes: GiB
+def numbers_04():
+    return RIGHT | {"state_bytes": 128.5e9 / 2**30}

@@ -150,7 +150,7 @@ def offload_step(params, store, update):
         transfer.wait()
 
 
-# %% wrong bytes: gradients are read over there without a transfer
+# %% wrong bytes, order: gradients are read over there without a transfer
 # says: sent 0 of 0 bytes
 def offload_step(params, store, update):
     sent = []
@@ -168,3 +168,141 @@ from course_lib.parallel.offload import OffloadedOptimizer as Helper
 
 def offload_step(params, store, update):
     Helper(params, torch.optim.Adam, lr=0.05).step()
+
+
+# %% right: two lists of transfers, indices
+def offload_step(params, store, update):
+    downs, ups = [store.down(params[0].grad)], []
+    for i in range(len(params)):
+        if i + 1 < len(params):
+            downs.append(store.down(params[i + 1].grad))
+        grad = downs[i].wait()
+        downs[i] = None
+        update(store.state[i], grad)
+        ups.append(store.up(store.state[i]["weight"], params[i].data))
+    while ups:
+        ups.pop().wait()
+
+
+# %% right: recursive, waits on the way back
+def offload_step(params, store, update):
+    def go(i, coming):
+        following = store.down(params[i + 1].grad) if i + 1 < len(params) else None
+        update(store.state[i], coming.wait())
+        del coming
+        sent = store.up(store.state[i]["weight"], params[i])
+        if following is not None:
+            go(i + 1, following)
+        sent.wait()
+
+    go(0, store.down(params[0].grad))
+
+
+# %% wrong values: begins to send a parameter before it is updated
+# says: NaN
+def offload_step(params, store, update):
+    coming, sent = store.down(params[0].grad), []
+    for i, (param, state) in enumerate(zip(params, store.state)):
+        now = coming
+        if i + 1 < len(params):
+            coming = store.down(params[i + 1].grad)
+        sent.append(store.up(state["weight"], param))
+        update(state, now.wait())
+    for transfer in sent:
+        transfer.wait()
+
+
+# %% wrong values: clears a gradient while it travels
+# says: NaN
+def offload_step(params, store, update):
+    coming, sent = store.down(params[0].grad), []
+    for i, (param, state) in enumerate(zip(params, store.state)):
+        now = coming
+        if i + 1 < len(params):
+            coming = store.down(params[i + 1].grad)
+            params[i + 1].grad.zero_()
+        update(state, now.wait())
+        sent.append(store.up(state["weight"], param))
+    for transfer in sent:
+        transfer.wait()
+
+
+# %% wrong values: gives each gradient to the next parameter's state
+# says: RuntimeError
+def offload_step(params, store, update):
+    coming, sent = store.down(params[0].grad), []
+    for i, param in enumerate(params):
+        now = coming
+        if i + 1 < len(params):
+            coming = store.down(params[i + 1].grad)
+        update(store.state[i - 1], now.wait())
+        sent.append(store.up(store.state[i]["weight"], param))
+    for transfer in sent:
+        transfer.wait()
+
+
+# %% wrong values: sends a moment up instead of the weight
+# says: must equal
+def offload_step(params, store, update):
+    coming, sent = store.down(params[0].grad), []
+    for i, (param, state) in enumerate(zip(params, store.state)):
+        now = coming
+        if i + 1 < len(params):
+            coming = store.down(params[i + 1].grad)
+        update(state, now.wait())
+        sent.append(store.up(state["exp_avg"], param))
+    for transfer in sent:
+        transfer.wait()
+
+
+# %% wrong bytes, order, memory: Adam stays on the device
+# says: must send each gradient down
+def offload_step(params, store, update):
+    if not hasattr(params[0], "adam"):
+        params[0].adam = torch.optim.Adam(params, lr=0.05, betas=(0.9, 0.99), eps=0.1)
+    params[0].adam.step()
+
+
+# %% wrong bytes: sends the gradients down and updates with those of the device
+# says: tensor of the device
+def offload_step(params, store, update):
+    coming, sent = store.down(params[0].grad), []
+    for i, (param, state) in enumerate(zip(params, store.state)):
+        now = coming
+        if i + 1 < len(params):
+            coming = store.down(params[i + 1].grad)
+        now.wait()
+        update(state, param.grad)
+        sent.append(store.up(state["weight"], param))
+    for transfer in sent:
+        transfer.wait()
+
+
+# %% wrong bytes: the host's weights are the device's
+# says: tensor of the device
+def offload_step(params, store, update):
+    coming, sent = store.down(params[0].grad), []
+    for i, (param, state) in enumerate(zip(params, store.state)):
+        now = coming
+        if i + 1 < len(params):
+            coming = store.down(params[i + 1].grad)
+        state["weight"] = param.detach()
+        update(state, now.wait())
+        sent.append(store.up(state["weight"], param))
+    for transfer in sent:
+        transfer.wait()
+
+
+# %% wrong order: waits for the parameter sent before
+# says: no parameter may be waited for
+def offload_step(params, store, update):
+    coming, last = store.down(params[0].grad), None
+    for i, (param, state) in enumerate(zip(params, store.state)):
+        now = coming
+        if i + 1 < len(params):
+            coming = store.down(params[i + 1].grad)
+        update(state, now.wait())
+        if last is not None:
+            last.wait()
+        last = store.up(state["weight"], param)
+    last.wait()

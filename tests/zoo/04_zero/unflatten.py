@@ -85,3 +85,76 @@ from course_lib.comm.sharding import FlatLayout as Helper
 
 def unflatten(flat, shapes):
     return Helper(tuple(shapes), 1).unflatten(flat)
+
+
+# %% right: strides by hand
+def unflatten(flat, shapes):
+    out, offset = [], 0
+    for shape in shapes:
+        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        out.append(torch.as_strided(flat, shape, strides, offset))
+        offset += math.prod(shape)
+    return out
+
+
+# %% right: torch's own, on empty tensors that become views
+def unflatten(flat, shapes):
+    tensors = [torch.empty(shape, dtype=flat.dtype) for shape in shapes]
+    torch.nn.utils.vector_to_parameters(flat, tensors)
+    return tensors
+
+
+# %% wrong values: elements are counted by a sum
+# says: RuntimeError
+def unflatten(flat, shapes):
+    sizes = [sum(shape) for shape in shapes]
+    return [part.view(shape) for part, shape in zip(flat[: sum(sizes)].split(sizes), shapes)]
+
+
+# %% wrong values: only matrices and vectors
+# says: IndexError
+def unflatten(flat, shapes):
+    out, offset = [], 0
+    for shape in shapes:
+        size = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        out.append(flat[offset : offset + size].view(shape))
+        offset += size
+    return out
+
+
+# %% wrong values: column by column
+# says: must equal
+def unflatten(flat, shapes):
+    sizes = [math.prod(shape) for shape in shapes]
+    parts = flat[: sum(sizes)].split(sizes)
+    return [
+        part.view(tuple(shape)[::-1]).permute(*range(len(shape))[::-1]) for part, shape in zip(parts, shapes)
+    ]
+
+
+# %% wrong values: leaves out what is empty
+# says: shape
+def unflatten(flat, shapes):
+    full = [shape for shape in shapes if math.prod(shape)]
+    sizes = [math.prod(shape) for shape in full]
+    return [part.view(shape) for part, shape in zip(flat[: sum(sizes)].split(sizes), full)]
+
+
+# %% wrong views: views of a copy
+# says: are copies
+def unflatten(flat, shapes):
+    sizes = [math.prod(shape) for shape in shapes]
+    parts = flat[: sum(sizes)].clone().split(sizes)
+    return [part.view(shape) for part, shape in zip(parts, shapes)]
+
+
+# %% wrong views: filled by hand
+# says: are copies
+def unflatten(flat, shapes):
+    out, offset = [], 0
+    for shape in shapes:
+        tensor = torch.empty(shape, dtype=flat.dtype)
+        tensor.view(-1).copy_(flat[offset : offset + tensor.numel()])
+        out.append(tensor)
+        offset += tensor.numel()
+    return out

@@ -207,3 +207,200 @@ class Zero2Optimizer:
     def zero_grad(self): ...
 
     def step(self): ...
+
+
+# %% right: every rank owns whole parameters; the hook reduces to the owner
+class Zero2Optimizer:
+    def __init__(self, params, make_optimizer):
+        self.params, self.rank, load = list(params), dist.get_rank(), [0] * dist.get_world_size()
+        self.owner, self.kept = {}, {}
+        for param in sorted(self.params, key=lambda p: -p.numel()):
+            self.owner[param] = load.index(min(load))
+            load[self.owner[param]] += param.numel()
+            param.register_post_accumulate_grad_hook(self.on_gradient)
+        own = [p for p in self.params if self.owner[p] == self.rank]
+        self.inner = make_optimizer(own) if own else None
+
+    @torch.no_grad()
+    def on_gradient(self, param):
+        grad, param.grad = param.grad, None
+        dist.reduce(grad, self.owner[param])
+        if self.owner[param] == self.rank:
+            grad /= dist.get_world_size()
+            self.kept[param] = self.kept[param] + grad if param in self.kept else grad
+
+    def zero_grad(self):
+        self.kept = {}
+
+    @torch.no_grad()
+    def step(self):
+        for param, grad in self.kept.items():
+            param.grad = grad
+        if self.inner is not None:
+            self.inner.step()
+        for param in self.params:
+            param.grad = None
+            dist.broadcast(param, self.owner[param])
+
+
+# %% right: pairs of gradients share a message
+class Zero2Optimizer(_Base):
+    def __init__(self, params, make_optimizer):
+        super().__init__(params, make_optimizer)
+        self.waiting = []
+
+    def on_gradient(self, param, shard):
+        self.waiting.append((self.pad(param.grad), shard))
+        param.grad = None
+        if len(self.waiting) == 2:
+            self.send()
+
+    def send(self):
+        rows = torch.cat([rows for rows, _ in self.waiting], 1)
+        out = rows.new_empty(rows.shape[1])
+        dist.reduce_scatter_tensor(out, rows.flatten())
+        out /= self.n
+        for part, (_, shard) in zip(out.split([len(s) for _, s in self.waiting]), self.waiting):
+            self.keep(shard, part.clone())
+        self.waiting = []
+
+    @torch.no_grad()
+    def step(self):
+        if self.waiting:
+            self.send()
+        super().step()
+
+
+# %% wrong values: leaves .grad, so a second backward counts the first again
+# says: must equal
+class Zero2Optimizer(_Base):
+    def on_gradient(self, param, shard):
+        self.keep(shard, self.reduce(param, shard))
+
+    def zero_grad(self):
+        super().zero_grad()
+        for param in self.params:
+            param.grad = None
+
+
+# %% wrong values: builds the inner optimizer anew at each step
+# says: must equal
+class Zero2Optimizer(_Base):
+    def __init__(self, params, make_optimizer):
+        super().__init__(params, make_optimizer)
+        self.make = make_optimizer
+
+    def step(self):
+        self.inner = self.make(self.shards)
+        super().step()
+
+
+# %% wrong values: zero_grad forgets the parameters' gradients, not the shards'
+# says: must equal
+class Zero2Optimizer(_Base):
+    def zero_grad(self):
+        for param in self.params:
+            param.grad = None
+
+
+# %% wrong values: divides by the number of parameters' shards once more
+# says: must equal
+class Zero2Optimizer(_Base):
+    def keep(self, shard, grad):
+        super().keep(shard, grad / self.n)
+
+
+# %% wrong values: each rank keeps its part of its own gradient
+# says: must equal
+class Zero2Optimizer(_Base):
+    def reduce(self, param, shard):
+        return self.pad(param.grad)[self.rank].clone()
+
+
+# %% wrong values: ranks go through the parameters in different order
+# says: rank
+class Zero2Optimizer(_Base):
+    @torch.no_grad()
+    def step(self):
+        self.inner.step()
+        pairs = list(zip(self.params, self.shards))
+        for param, shard in pairs[::-1] if self.rank == 1 else pairs:
+            self.gather(param, shard)
+
+
+# %% wrong memory: gradients wait for the last hook, then all are reduced
+# says: at any time of backward
+class Zero2Optimizer(_Base):
+    def on_gradient(self, param, shard):
+        if param is not self.params[0]:
+            return
+        for p, s in zip(self.params, self.shards):
+            if p.grad is not None:
+                super().on_gradient(p, s)
+
+
+# %% wrong memory: launches in the hook, waits in step
+# says: at the end of backward
+class Zero2Optimizer(_Base):
+    @torch.no_grad()
+    def on_gradient(self, param, shard):
+        out, flat = torch.empty_like(shard), self.pad(param.grad).flatten()
+        work = dist.reduce_scatter_tensor(out, flat, async_op=True)
+        self.flights = [*getattr(self, "flights", []), (work, out, flat, shard)]
+        param.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        for work, out, _, shard in self.flights:
+            work.wait()
+            self.keep(shard, out / self.n)
+        self.flights = []
+        super().step()
+
+
+# %% wrong memory: shards are views of padded copies
+# says: beyond the model
+class Zero2Optimizer(_Base):
+    def __init__(self, params, make_optimizer):
+        super().__init__(params, make_optimizer)
+        self.copies = [self.pad(p).clone() for p in self.params]
+        for shard, copy in zip(self.shards, self.copies):
+            shard.data = copy[self.rank]
+
+
+# %% wrong bytes: gathers in every backward too
+# says: bytes moved in a step
+class Zero2Optimizer(_Base):
+    @torch.no_grad()
+    def on_gradient(self, param, shard):
+        super().on_gradient(param, shard)
+        self.gather(param, shard)
+
+
+# %% wrong bytes, memory: averages whole gradients, updates whole parameters
+# says: counts double
+class Zero2Optimizer:
+    def __init__(self, params, make_optimizer):
+        self.params = list(params)
+        self.inner = make_optimizer(self.params)
+
+    def zero_grad(self):
+        self.inner.zero_grad()
+
+    def step(self):
+        for param in self.params:
+            if param.grad is not None:
+                dist.all_reduce(param.grad)
+                param.grad /= dist.get_world_size()
+        self.inner.step()
+
+
+# %% wrong values: torch's FSDP under an alias
+# says: closed here
+from torch.distributed.fsdp import fully_shard as helper
+
+
+class Zero2Optimizer(_Base):
+    def __init__(self, params, make_optimizer):
+        super().__init__(params, make_optimizer)
+        helper(torch.nn.ParameterList(self.params), reshard_after_forward=False)

@@ -69,3 +69,52 @@ def zero_bytes(num_params, world_size, stage, optimizer_bytes):
 # says: must be a number
 def zero_bytes(num_params, world_size, stage, optimizer_bytes):
     return "120 GB"
+
+
+# %% right: numpy, one row of the table a stage
+import numpy as np
+
+
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    sharded = np.tri(4, 3, -1, dtype=bool)[stage][[0, 1, 2]]
+    bill = np.array([optimizer_bytes, 2, 2]) / np.where(sharded, world_size, 1)
+    return bill.sum() * num_params
+
+
+# %% right: whole bytes
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    def share(size, first):
+        return -(-size * num_params // (world_size if stage >= first else 1))
+
+    return share(2, 3) + share(2, 2) + share(optimizer_bytes, 1)
+
+
+# %% wrong stage_1, stage_2, stage_3: divides by the other ranks
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    n, k = world_size - 1, optimizer_bytes
+    return num_params * [4 + k, 4 + k / n, 2 + (2 + k) / n, (4 + k) / n][stage]
+
+
+# %% wrong stage_0, stage_1, stage_2, stage_3: optimizer_bytes is taken for all 16
+# says: parameters and gradients are left out
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    n, k = world_size, optimizer_bytes - 4
+    return num_params * [4 + k, 4 + k / n, 2 + (2 + k) / n, (4 + k) / n][stage]
+
+
+# %% wrong stage_1, stage_2, stage_3: only the two moments are sharded
+# says: master weights
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    n, rest = world_size, optimizer_bytes - 4
+    return num_params * [8 + rest, 8 + rest / n, 6 + (2 + rest) / n, 4 + (4 + rest) / n][stage]
+
+
+# %% wrong stage_0, stage_1, stage_2, stage_3: GiB
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    n, k = world_size, optimizer_bytes
+    return num_params * [4 + k, 4 + k / n, 2 + (2 + k) / n, (4 + k) / n][stage] / 2**30
+
+
+# %% wrong stage_0, stage_1, stage_2, stage_3: the paper's row by heart
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    return [120e9, 31.4e9, 16.6e9, 1.875e9][stage]
