@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from course_lib.comm import ship
 from course_lib.comm.launch import print_output
 from course_lib.grading import progress
@@ -226,6 +228,18 @@ def judge(
     return merge(exercise, done, parts, None, seed), None
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute oracles, which are small, on one thread: more would spin on cores that ranks need."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@_one_thread()
 def _parts_of(declared: Spec, case: Case, got: list[RankData]) -> list[Part]:
     want = declared.oracle(case)
     failing = gate_parts(case, got, want)

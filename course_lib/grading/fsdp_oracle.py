@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -10,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_lib.comm.trace import Launch, Mark, RankTrace
+from course_lib.comm.trace import Alloc, Free, Launch, Mark, RankTrace
 from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
-from course_lib.grading.fsdp_toys import SHARD, MarkedUnit, loss_gradient, toy_units
+from course_lib.grading.fsdp_toys import SHARD, loss_gradient, toy_units
 from course_lib.grading.toy_oracle import collectives, events_between
 
 ITEM = 8  # bytes of a float64
@@ -80,56 +81,51 @@ def shard_of(case: Case, index: int, flat: Array, rank: int) -> Array:
 
 def fsdp_inputs(case: Case, rank: int) -> dict[str, Array]:
     """This rank's shards and samples."""
-    draw = rng(case, rank)
-    shape = (SAMPLES, case.params["width"])
     shards = {f"{SHARD}{i}": shard_of(case, i, flat, rank).copy() for i, flat in enumerate(flats(case))}
-    return {**shards, "x": draw.normal(size=shape), "y": draw.normal(size=shape)}
+    return {**shards, **samples(case, rank)}
+
+
+def samples(case: Case, rank: int) -> dict[str, Array]:
+    """This rank's samples and their targets."""
+    draw, shape = rng(case, rank), (SAMPLES, case.params["width"])
+    return {"x": draw.normal(size=shape), "y": draw.normal(size=shape)}
 
 
 # ---- values
 
 
-def whole_units(case: Case) -> list[MarkedUnit]:
-    """The chain in one process."""
+@dataclass(frozen=True)
+class Local:
+    """What each rank's own samples give in one process: its output; the gradient of its loss, by unit."""
+
+    outputs: list[Array]
+    grads: list[list[Array]]
+
+
+def run_alone(case: Case, *, backward: bool = True) -> Local:
+    """Run the chain on every rank's samples, one after the other, by autograd over the whole chain."""
     units = toy_units(case.params)
     for unit, flat in zip(units, flats(case), strict=True):
         unit.full = torch.from_numpy(flat)
-    return units
-
-
-def run_forward(case: Case) -> list[Array]:
-    """The output of every rank's samples."""
-    outs = []
+    found = Local([], [])
     for rank in range(case.world_size):
-        x = torch.from_numpy(fsdp_inputs(case, rank)["x"])
-        for unit in whole_units(case):
-            x = unit.forward(x)
-        outs.append(x.numpy())
-    return outs
-
-
-def run_backward(case: Case) -> list[list[Array]]:
-    """The gradient of each rank's loss by unit, by autograd over the whole chain."""
-    found = []
-    for rank in range(case.world_size):
-        arrays = {name: torch.from_numpy(a) for name, a in fsdp_inputs(case, rank).items()}
-        units = whole_units(case)
+        arrays = {name: torch.from_numpy(a) for name, a in samples(case, rank).items()}
         x = arrays["x"]
         for unit in units:
             x = unit.forward(x)
+        found.outputs.append(x.numpy())
         grad: Tensor | None = loss_gradient(arrays, x)
         grads: list[Array] = []
-        for unit in reversed(units):
+        for unit in reversed(units) if backward else ():
             assert grad is not None
-            grad, flat = unit.backward(grad)
-            grads.insert(0, np.zeros(unit.numel) if flat is None else flat.numpy())
-        found.append(grads)
+            grad, flat_grad = unit.backward(grad)
+            grads.insert(0, np.zeros(unit.numel) if flat_grad is None else flat_grad.numpy())
+        found.grads.append(grads)
     return found
 
 
-def gradient_wants(case: Case) -> dict[str, Any]:
+def gradient_wants(case: Case, local: list[list[Array]]) -> dict[str, Any]:
     """The mean gradient of every shard, and what known mistakes leave there."""
-    local = run_backward(case)
     wants = {}
     for i in range(len(case.params["kinds"])):
         if shape_of(case, i)[1]:
@@ -141,7 +137,7 @@ def gradient_wants(case: Case) -> dict[str, Any]:
 def updated_wants(case: Case, lr: float) -> dict[str, Any]:
     """Every shard after a step of SGD with the mean gradient, and what known mistakes leave there."""
     found = {}
-    all_grads = gradient_wants(case)
+    all_grads = gradient_wants(case, run_alone(case).grads)
     for i, flat in enumerate(flats(case)):
         before = [shard_of(case, i, flat, rank) for rank in range(case.world_size)]
         grads = all_grads.get(f"grad:shard of unit {i}")
@@ -252,15 +248,15 @@ def memory_part(
         return Part("memory", False, problem)
     if case.world_size == 1:
         return Part("memory", True, "one rank may keep everything")
-    least = max(allowed(case, vectors) + beside(i) for i in range(len(case.params["kinds"])))
-    for i in range(len(case.params["kinds"])):
-        bound = allowed(case, vectors) + beside(i)
-        for rank, data in enumerate(got):
-            held = _held_at(data.traced, f"{phase} {i}")
-            if held > bound:
+    held = [_held(data.traced) for data in got]
+    bounds = [allowed(case, vectors) + beside(i) for i in range(len(case.params["kinds"]))]
+    for i, bound in enumerate(bounds):
+        for rank, at_mark in enumerate(held):
+            bytes_ = at_mark.get(f"{phase} {i}", 0)  # a mark that need not be met
+            if bytes_ > bound:
                 when = f"when unit {i} begins its {phase}"
-                return Part("memory", False, _too_much(rank, when, held, bound, why))
-    return Part("memory", True, f"at most {least:,} bytes live beyond the shards when a unit computes")
+                return Part("memory", False, _too_much(rank, when, bytes_, bound, why))
+    return Part("memory", True, f"at most {max(bounds):,} bytes live beyond the shards when a unit computes")
 
 
 def end_part(
@@ -269,7 +265,7 @@ def end_part(
     """Judge what is left at the mark "ends"."""
     bound = allowed(case, vectors) + beside
     for rank, data in enumerate(got):
-        held = _held_at(data.traced, "ends")
+        held = _held(data.traced)["ends"]
         if held > bound and case.world_size > 1:
             return Part("memory", False, _too_much(rank, "at the end", held, bound, why))
     return Part("memory", True, f"at most {bound:,} bytes are left at the end")
@@ -288,11 +284,17 @@ def shard_gradients(case: Case, first: int = 0) -> int:
     return sum(found) // case.world_size
 
 
-def _held_at(trace: RankTrace, mark: str) -> int:
-    """Bytes that live at a mark beyond those at "begins"; nothing at a mark that was not met."""
-    if not any(m.name == mark for m in trace.marks):
-        return 0
-    return trace.live_bytes_at(mark) - trace.live_bytes_at("begins")
+def _held(trace: RankTrace) -> dict[str, int]:
+    """Bytes that live at the last mark of each name, beyond those at "begins"."""
+    live, at_mark = 0, {}
+    for event in trace.events:
+        if isinstance(event, Alloc):
+            live += event.bytes_
+        elif isinstance(event, Free):
+            live -= event.bytes_
+        elif isinstance(event, Mark):
+            at_mark[event.name] = live
+    return {name: bytes_ - at_mark["begins"] for name, bytes_ in at_mark.items()}
 
 
 def _too_much(rank: int, when: str, held: int, bound: int, why: str) -> str:

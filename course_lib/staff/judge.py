@@ -7,7 +7,6 @@ nothing that a notebook prints, patches or kills can add or lose a point.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import secrets
 import time
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import torch
 
 from course_lib.grading import engine
 from course_lib.grading.exercise import Exercise, Part, Verdict
@@ -85,7 +83,7 @@ def judge_cells(
     wanted = list(chosen)
     deadline_s = time.monotonic() + budget_s
     found: dict[str, Verdict] = {}
-    with Courtroom(limits, trust=trust) as room, _one_thread():
+    with Courtroom(limits, trust=trust) as room:
         for exercise, masked in in_sandboxes(wanted):
             if time.monotonic() > deadline_s:
                 room.killed.append("time")
@@ -96,17 +94,6 @@ def judge_cells(
             found[exercise.id] = judge_exercise(room, exercise, cells, data_seed, masked)
         killed = tuple(room.killed)
     return Judgement({e.id: found[e.id] for e in wanted}, killed)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute oracles, which are small, on one thread: more would spin on cores that ranks need."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def in_sandboxes(chosen: Iterable[Exercise]) -> Iterator[tuple[Exercise, Masked]]:

@@ -50,7 +50,9 @@ def cases(seed: int, hidden: bool) -> list[Case]:
 inputs, oracle = no_inputs, no_oracle
 
 RULES = {
-    "dp_shard is the server's size at every point": lambda p, fits: p["cluster"]["spans"][0]["devices"],
+    "dp_shard is the server's size at every point": lambda p, fits: min(
+        p["cluster"]["spans"][0]["devices"], p["world_size"]
+    ),
     "dp_shard is the world size at every point: FSDP": lambda p, fits: p["world_size"],
     "dp_shard is the smallest that fits at every point": lambda p, fits: fits[0],
     "dp_shard is the smallest that fits and fills a server at every point": lambda p, fits: min(

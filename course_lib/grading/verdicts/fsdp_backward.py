@@ -14,6 +14,7 @@ from course_lib.grading.fsdp_oracle import (
     fsdp_inputs,
     gradient_wants,
     memory_part,
+    run_alone,
     shard_gradients,
     shard_of,
     sizes,
@@ -82,7 +83,7 @@ def oracle(case: Case) -> dict[str, Any]:
         f"shard of unit {i}": Want([shard_of(case, i, flat, rank) for rank in ranks], per_rank=True)
         for i, flat in enumerate(flats(case))
     }
-    return {STRAY: Want([]), **gradient_wants(case), **kept}
+    return {STRAY: Want([]), **gradient_wants(case, run_alone(case).grads), **kept}
 
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:

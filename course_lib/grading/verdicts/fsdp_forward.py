@@ -13,7 +13,7 @@ from course_lib.grading.fsdp_oracle import (
     fsdp_case,
     fsdp_inputs,
     memory_part,
-    run_forward,
+    run_alone,
     shard_of,
     sizes,
 )
@@ -76,7 +76,7 @@ def oracle(case: Case) -> dict[str, Any]:
         f"shard of unit {i}": Want([shard_of(case, i, flat, rank) for rank in ranks], per_rank=True)
         for i, flat in enumerate(flats(case))
     }
-    return {"output": Want(run_forward(case), per_rank=True), **kept}
+    return {"output": Want(run_alone(case, backward=False).outputs, per_rank=True), **kept}
 
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:

@@ -15,7 +15,7 @@ from course_lib.grading.fsdp_oracle import (
     fsdp_inputs,
     gradient_wants,
     memory_part,
-    run_forward,
+    run_alone,
     shard_gradients,
     shard_of,
     sizes,
@@ -92,8 +92,9 @@ def oracle(case: Case) -> dict[str, Any]:
         f"shard of unit {i}": Want([shard_of(case, i, flat, rank) for rank in ranks], per_rank=True)
         for i, flat in enumerate(flats(case))
     }
-    output = Want(run_forward(case), per_rank=True)
-    return {"output": output, STRAY: Want([]), **gradient_wants(case), **kept}
+    local = run_alone(case)
+    output = Want(local.outputs, per_rank=True)
+    return {"output": output, STRAY: Want([]), **gradient_wants(case, local.grads), **kept}
 
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:

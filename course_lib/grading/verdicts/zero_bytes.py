@@ -62,7 +62,7 @@ def _bytes(point: Point, *, stage: int | None = None, wide: int = 2, k: int | No
 
 def _masters_whole(point: Point) -> float:
     """4 bytes of the optimizer stay whole; nothing is whole but them at stage 3."""
-    return _bytes(point, k=point["optimizer_bytes"] - 4) + 4 * point["num_params"]
+    return float(_bytes(point, k=point["optimizer_bytes"] - 4) + 4 * point["num_params"])
 
 
 def _near(point: Point) -> dict[str, float | str]:
