@@ -163,6 +163,7 @@ def zoo(
     lab: Annotated[str | None, typer.Option(help='name or number of a lab, "03"')] = None,
     exercise: Annotated[list[str] | None, typer.Option(help="one exercise alone; may be repeated")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="how many times in a row")] = 1,
+    sandbox: Annotated[bool, typer.Option("--sandbox", help="judge as `course autograde` does")] = False,
 ) -> None:
     """Check every known right and wrong answer.
 
@@ -172,7 +173,7 @@ def zoo(
     from course_lib.staff import zoo as answers
 
     number = lab.zfill(2) if lab and lab.isdigit() else lab
-    raise typer.Exit(code=answers.command(_checkout(), number, repeat, console, exercise))
+    raise typer.Exit(code=answers.command(_checkout(), number, repeat, console, exercise, sandbox))
 
 
 @app.command()
@@ -201,12 +202,24 @@ def release(lab: Lab, db: Database = None) -> None:
 
 
 @app.command()
-def collect(lab: Lab) -> None:
+def roster(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV: id, first_name, last_name, email, ...")],
+    db: Database = None,
+) -> None:
+    """Enter a class list into the gradebook, whole or not at all."""
+    _need("nbgrader", "course")
+    from course_lib.staff import roster as people
+
+    raise typer.Exit(code=people.command(_checkout(), file, console, db))
+
+
+@app.command()
+def collect(lab: Lab, db: Database = None) -> None:
     """Sort downloaded notebooks of LAB by student."""
     _need("nbgrader", "course")
     from course_lib.staff import classwork
 
-    raise typer.Exit(code=classwork.collect(_checkout(), lab, console))
+    raise typer.Exit(code=classwork.collect(_checkout(), lab, console, db))
 
 
 @app.command()
@@ -270,6 +283,28 @@ def report(lab: Lab, db: Database = None) -> None:
 
 
 @app.command()
+def grades(db: Database = None) -> None:
+    """Write the term's final grades, as class.toml weighs labs."""
+    _need("nbgrader", "course")
+    from course_lib.staff import final
+
+    raise typer.Exit(code=final.command(_checkout(), console, db))
+
+
+@app.command("export-class")
+def export_class(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="a new folder for the students' repository")
+    ],
+) -> None:
+    """Make a repository for students: no solutions, zoo or hidden sizes."""
+    _need("nbformat", "course")
+    from course_lib.staff import export
+
+    raise typer.Exit(code=export.command(_checkout(), folder, console))
+
+
+@app.command()
 def bench(
     names: Annotated[
         list[str] | None, typer.Argument(help="which of benchmarks/bench_*.py; all by default")
@@ -304,9 +339,10 @@ def style() -> None:
 
 
 def _checkout() -> Path:
-    """Return the repository's root: the folder at or above the current one that holds solutions/."""
+    """Return the repository's root: the folder at or above the current one that holds the labs."""
     for folder in [Path.cwd(), *Path.cwd().parents]:
-        if (folder / "solutions").is_dir() and (folder / "pyproject.toml").exists():
+        labs = any((folder / name).is_dir() for name in ("solutions", "notebooks"))
+        if labs and (folder / "pyproject.toml").exists():
             return folder
     raise ValueError(
         f"this command works in a checkout of the course; got {Path.cwd()}. "

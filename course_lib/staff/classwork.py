@@ -37,18 +37,24 @@ def release(root: Path, name: str, console: Console, db_url: str | None = None) 
     return 0
 
 
-def collect(root: Path, name: str, console: Console) -> int:
-    """Sort the notebooks that were downloaded from a learning platform by student."""
+def collect(root: Path, name: str, console: Console, db_url: str | None = None) -> int:
+    """Sort the notebooks that were downloaded from a learning platform by student.
+
+    Returns 1 if a notebook is left out, because it cannot be told whose it is.
+    """
     lab = build.find_lab(root, name)
     folder = root / "grading" / "downloaded" / lab.name / "archive"
     if not folder.is_dir() or not any(folder.iterdir()):
         raise FileNotFoundError(
             f"there must be files to collect; got none in {folder}. "
-            f"put them there as <student>_attempt_<date>_{lab.name}.ipynb, or the platform's zip of them"
+            f"put Canvas's or Moodle's zip of all submissions there, or files "
+            f"<student>_attempt_<date>_{lab.name}.ipynb"
         )
-    students = Course(root).collect(lab.name)
+    students, left = Course(root, db_url).collect(lab.name)
+    for name, why in left.items():
+        console.print(f"left out: {name}: {why}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"{lab.name}: {len(students)} submissions in {handed_in.SUBMITTED}", highlight=False)
-    return 0
+    return int(bool(left) or not students)
 
 
 def feedback(root: Path, name: str, console: Console, db_url: str | None = None) -> int:

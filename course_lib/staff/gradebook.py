@@ -12,12 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nbgrader.apps import NbGraderAPI, ZipCollectApp
+from nbgrader.apps import NbGraderAPI
 from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import ClearSolutions, SaveCells
-from nbgrader.utils import temp_attrs
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
+
+from course_lib.staff import downloads
+from course_lib.staff.reflections import AskForReflections
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -35,7 +37,7 @@ class NamedStubs(ClearSolutions):  # type: ignore[misc]
 def release_steps() -> list[type]:
     """Return nbgrader's steps from source to release, with stubs that name their exercise."""
     default: list[type] = GenerateAssignment.class_traits()["preprocessors"].default_args[0]
-    return [NamedStubs if step is ClearSolutions else step for step in default]
+    return [AskForReflections, *(NamedStubs if step is ClearSolutions else step for step in default)]
 
 
 def cell_timeout_s(cell: Any) -> int:
@@ -82,16 +84,26 @@ class Course:
         path.write_text(text, encoding="utf-8")
         return path
 
-    def collect(self, lab: str) -> list[str]:
-        """Sort the downloaded notebooks of `lab` by student; return the students."""
-        with temp_attrs(self.api.coursedir, assignment_id=lab):
-            app = ZipCollectApp(config=self.api.config, coursedir=self.api.coursedir)
-            app.log_level = "ERROR"
-            app.force = True
-            app.init_plugins()
-            app.extract_archive_files()
-            app.process_extracted_files()
-        return sorted(self.api.get_submitted_students(lab))
+    def collect(self, lab: str) -> tuple[dict[str, Path], dict[str, str]]:
+        """Sort the downloaded notebooks of `lab` by student.
+
+        Returns ({student: file}, {file that is left out: why}).
+        """
+        with self.api.gradebook as gradebook:
+            people = [
+                downloads.Person(
+                    id=one.id,
+                    name=" ".join(word for word in (one.first_name, one.last_name) if word),
+                    lms_id=one.lms_user_id or "",
+                )
+                for one in gradebook.students
+            ]
+        folder = self.root / "grading" / "downloaded" / lab
+        left = downloads.extract(folder / "archive", folder / "extracted")
+        students, unknown = downloads.sort(
+            folder / "extracted", self.root / "grading" / "submitted", lab, people
+        )
+        return students, left | unknown
 
     def autograde(self, student: str, lab: str) -> Path:
         """Run and score one submission; return the graded notebook."""

@@ -15,6 +15,9 @@ from typing import Any
 import nbformat
 
 SUBMITTED = Path("grading") / "submitted"
+PICTURES = ("image/png", "image/jpeg", "image/svg+xml")  # of a cell's attachments; a page shows them as <img>
+MAX_NOTEBOOK_BYTES = 100_000_000
+MAX_PICTURE = 2_000_000  # characters
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,20 @@ def _grade_id(cell: Any) -> str:
 def _clean(cell: Any) -> Any:
     if cell.cell_type == "code":
         return nbformat.v4.new_code_cell(str(cell.source))
-    make: Any = nbformat.v4.new_markdown_cell if cell.cell_type == "markdown" else nbformat.v4.new_raw_cell
-    return make(str(cell.source))
+    if cell.cell_type == "markdown":
+        return nbformat.v4.new_markdown_cell(str(cell.source), attachments=_pictures(cell))
+    return nbformat.v4.new_raw_cell(str(cell.source))
+
+
+def _pictures(cell: Any) -> dict[str, dict[str, str]]:
+    """Return the attachments of a cell that are pictures; whatever else a student put there is left."""
+    found: dict[str, dict[str, str]] = {}
+    attached = cell.get("attachments")
+    for name, data in attached.items() if isinstance(attached, dict) else ():
+        for mime, text in data.items() if isinstance(data, dict) else ():
+            if mime in PICTURES and isinstance(text, str) and len(text) <= MAX_PICTURE:
+                found[str(name)] = {mime: text}
+    return found
 
 
 def _like(cell: Any, source: str) -> Any:

@@ -21,11 +21,11 @@ from course_lib.grading.exercise import Exercise, Part, Verdict
 from course_lib.grading.registry import program_name, spec
 from course_lib.grading.source import Refusal
 from course_lib.staff.courtroom import Courtroom
+from course_lib.staff.handed_in import MAX_NOTEBOOK_BYTES
 from course_lib.staff.needs import course_modules
 from course_lib.staff.sandbox import Limits
 
 Masked = tuple[str, ...]  # modules of course_lib that are not there
-MAX_NOTEBOOK_BYTES = 100_000_000
 MAX_CODE_BYTES = 2_000_000
 # What the sandbox itself is made of cannot be masked; the guard in the rank still closes it.
 _SERVANTS = ("course_lib.grading.sandboxed", "course_lib.grading.servant", "course_lib.comm.preload")

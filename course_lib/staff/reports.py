@@ -7,20 +7,25 @@ ledger's.
 from __future__ import annotations
 
 import csv
+import dataclasses
+import hmac
 import re
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from rich.console import Console
 from rich.table import Table
 
 from course_lib.grading.exercise import Exercise
 from course_lib.grading.registry import exercises
-from course_lib.staff import build, record
+from course_lib.staff import build, handed_in, record, similar, term
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
+from course_lib.staff.submissions import answers_of
 
 FOLDER = Path("grading") / "reports"
 
@@ -54,18 +59,63 @@ def command(root: Path, name: str, console: Console, db_url: str | None = None) 
     entries = Ledger(root / LEDGER).entries(lab)
     if not entries:
         raise ValueError(f"submissions of {lab} must be graded first; got none. run `course autograde {lab}`")
-    most = sum(e.max_score for e in exercises(lab) if not e.bonus)
-    rows = rows_of(root, lab, entries, db_url)
+    plan = term.read(root).plan(lab)
+    rows = [
+        dataclasses.replace(row, points=plan.scaled(row.points))
+        for row in rows_of(root, lab, entries, db_url)
+    ]
     folder = root / FOLDER / lab
     folder.mkdir(parents=True, exist_ok=True)
-    write_csv(folder / "canvas.csv", canvas(lab, rows, most))
+    write_csv(folder / "canvas.csv", canvas(lab, rows, plan.points))
     write_csv(folder / "moodle.csv", moodle(lab, rows))
     write_csv(folder / "exercises.csv", by_exercise(lab, entries))
+    write_csv(folder / "anonymous.csv", by_exercise(lab, anonymous(root, entries)))
     _print(lab, statistics(lab, entries), console)
-    console.print(
-        f"tables: {folder.relative_to(root)}/canvas.csv, moodle.csv, exercises.csv", highlight=False
-    )
+    alike = similar.pairs(*_texts(root, lab))
+    write_csv(folder / "similar.csv", _similar(alike))
+    _print_similar(alike, console)
+    names = "canvas.csv, moodle.csv, exercises.csv, anonymous.csv, similar.csv"
+    console.print(f"tables: {folder.relative_to(root)}/: {names}", highlight=False)
     return 0
+
+
+def _texts(root: Path, lab: str) -> tuple[dict[str, str], str]:
+    release: Any = nbformat.read(root / "notebooks" / lab / f"{lab}.ipynb", as_version=4)
+    stubs = "\n\n".join(answers_of(release).values())
+    return similar.answers(root, lab, handed_in.find(root, lab)), stubs
+
+
+def _similar(alike: Iterable[similar.Pair]) -> list[list[str]]:
+    """Return one line a pair: who, and how much of each is in the other."""
+    head = ["one", "other", "of one in other", "of other in one"]
+    return [head, *([p.one, p.other, *(f"{share:.2f}" for share in p.share)] for p in alike)]
+
+
+def _print_similar(alike: Sequence[similar.Pair], console: Console) -> None:
+    console.print(
+        f"{len(alike)} pairs of submissions are alike by {similar.LEAST:.0%} or more", highlight=False
+    )
+    for pair in alike[:10]:
+        text = f"  {pair.one} and {pair.other}: {pair.share[0]:.0%} and {pair.share[1]:.0%}"
+        console.print(text, markup=False, highlight=False)
+
+
+def anonymous(root: Path, entries: Iterable[Entry]) -> list[Entry]:
+    """Return the entries under made-up names, in the order of these; a student has one name in all labs.
+
+    The names come from a key in grading/ that nobody else needs; without it they lead nowhere.
+    """
+    path = root / "grading" / "anonymous.key"
+    if not path.exists():
+        build.replace_text(path, secrets.token_hex(32))
+        path.chmod(0o600)
+    key = path.read_text(encoding="ascii").strip().encode()
+    made = [dataclasses.replace(entry, student=_pseudonym(key, entry.student)) for entry in entries]
+    return sorted(made, key=lambda entry: entry.student)
+
+
+def _pseudonym(key: bytes, student: str) -> str:
+    return "s" + hmac.new(key, student.encode(), "sha256").hexdigest()[:12]
 
 
 def rows_of(root: Path, lab: str, entries: Iterable[Entry], db_url: str | None = None) -> list[Row]:

@@ -6,6 +6,8 @@ The reference and the stub come from the lab's source, the other answers from `t
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -148,10 +150,18 @@ def _demand(exercise: Exercise, answers: list[Answer]) -> None:
         )
 
 
-def judge_answer(exercise: Exercise, answer: Answer, *, seed: int, hidden: bool) -> Row:
-    """Check one answer and compare with what it must get."""
+Judge = Callable[[Exercise, list[str], int], Verdict]
+
+
+def judge_answer(
+    exercise: Exercise, answer: Answer, *, seed: int, hidden: bool, judge: Judge | None = None
+) -> Row:
+    """Check one answer and compare with what it must get; `judge`: instead of the check on this machine."""
     started = time.perf_counter()
-    verdict = check(exercise.id, list(answer.cells), seed=seed, hidden=hidden, quiet=True)
+    if judge is None:
+        verdict = check(exercise.id, list(answer.cells), seed=seed, hidden=hidden, quiet=True)
+    else:
+        verdict = judge(exercise, list(answer.cells), seed)
     expected = ", ".join(answer.loses) or "full marks"
     got = f"gate {verdict.gate}" if verdict.gate else (", ".join(verdict.lost) or "full marks")
     problem = _problem(answer, verdict)
@@ -192,26 +202,29 @@ def run_zoo(
     sample: bool = False,
     repeat: int = 1,
     on_row: Callable[[Row], None] | None = None,
+    judge: Judge | None = None,
 ) -> list[Row]:
     """Judge every answer, `repeat` times with other data; in a sample a part of them, with the open sizes."""
     rows = []
     for turn in range(repeat):
         for exercise in chosen:
-            for row in _rows_of(root, exercise, OPEN_SEED + turn, sample):
+            for row in _rows_of(root, exercise, OPEN_SEED + turn, sample, judge):
                 rows.append(row)
                 if on_row is not None:
                     on_row(row)
     return rows
 
 
-def _rows_of(root: Path, exercise: Exercise, seed: int, sample: bool) -> Iterator[Row]:
+def _rows_of(root: Path, exercise: Exercise, seed: int, sample: bool, judge: Judge | None) -> Iterator[Row]:
     try:
         answers = answers_of(root, exercise, sample=sample)
     except (OSError, ValueError) as error:
         yield Row(exercise.id, "(zoo)", "answers", "none", str(error))
         return
     for answer in answers:
-        yield judge_answer(exercise, answer, seed=seed, hidden=not sample)
+        if judge is not None:
+            answer = dataclasses.replace(answer, says=())
+        yield judge_answer(exercise, answer, seed=seed, hidden=not sample, judge=judge)
 
 
 def table(rows: list[Row], title: str = "Zoo") -> Table:
@@ -241,10 +254,26 @@ def write_pages(root: Path, rows: list[Row]) -> None:
             (root / "docs" / "zoo" / f"{lab}.md").write_text(markdown(lab, mine), encoding="utf-8")
 
 
+@contextlib.contextmanager
+def _as_submissions_are() -> Iterator[Judge]:
+    from course_lib.staff.courtroom import Courtroom
+    from course_lib.staff.judge import judge_exercise
+
+    with Courtroom() as room:
+        yield lambda exercise, cells, seed: judge_exercise(room, exercise, cells, seed)
+
+
 def command(
-    root: Path, lab: str | None, repeat: int, console: Console, chosen: Sequence[str] | None = None
+    root: Path,
+    lab: str | None,
+    repeat: int,
+    console: Console,
+    chosen: Sequence[str] | None = None,
+    sandbox: bool = False,
 ) -> int:
     """`course zoo`: judge all, print the table and the reports of what went wrong; return the exit status.
+
+    `sandbox`: judged as submissions are, out of reach of the answers; what they are told may differ there.
 
     Raises: ValueError for a lab or an exercise that does not exist.
     """
@@ -258,14 +287,15 @@ def command(
             f"{row.exercise}: {row.answer} -> {row.got}  {row.problem}", markup=False, highlight=False
         )
 
-    rows = run_zoo(root, mine, repeat=repeat, on_row=progress)
+    with _as_submissions_are() if sandbox else contextlib.nullcontext() as judge:
+        rows = run_zoo(root, mine, repeat=repeat, on_row=progress, judge=judge)
     console.print(table(rows))
     bad = [row for row in rows if row.problem]
     for row in bad:
         console.print(
             f"\n{row.exercise}: {row.answer}: {row.problem}\n{row.report}", markup=False, highlight=False
         )
-    if not chosen:  # a page tells of a whole lab
+    if not chosen and not sandbox:  # a page tells of a whole lab, and of the check that students see
         write_pages(root, rows[: len(rows) // repeat])
     console.print(f"{len(rows)} answers, {len(bad)} false verdicts")
     return int(bool(bad))

@@ -56,7 +56,10 @@ def vandalised(text: str) -> str:
     cells["fix_the_hang"].metadata.nbgrader.grade_id = "something else"
     cells["rank_hello"].metadata.nbgrader.points = 1000
     notebook.cells.append(
-        nbformat.v4.new_markdown_cell(f"note {SCRIPT} <img src=x onerror=alert(2)> [x](javascript:alert(3))")
+        nbformat.v4.new_markdown_cell(
+            f"note {SCRIPT} <img src=x onerror=alert(2)> [x](javascript:alert(3))"
+            " ![gone](attachment:gone.png)"
+        )
     )
     notebook.cells.insert(0, nbformat.v4.new_raw_cell(SCRIPT))
     notebook.metadata.kernelspec = {"name": "no such kernel", "display_name": "x", "language": "x"}
@@ -110,6 +113,8 @@ def test_pages_show_verdicts_and_nothing_that_acts(course: Path) -> None:
     assert SCRIPT not in page
     assert "onerror=" not in re.sub(r"&lt;img[^<>]*", "", page)
     assert "javascript:alert" not in page
+    assert '<img alt="gone"' in page
+    assert "data:image/svg+xml" in page  # the course's own picture
     assert sorted(p.name for p in (course / "grading/feedback/bob b [x]" / LAB).iterdir()) == [f"{LAB}.html"]
 
 

@@ -1,0 +1,56 @@
+"""`class.toml`: what an instructor decides for a term, read and checked.
+
+reflections = 4.0               # points for the reflections of each lab, given by hand; 0: not handed in
+
+[labs]                          # the labs of this class; without this table all, each with weight 1
+"00" = { weight = 0 }
+"03" = { points = 20, weight = 2 }
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FILE = "class.toml"
+
+
+def load(root: Path) -> dict[str, Any]:
+    """Return what the file says, {} without one. Raises: ValueError that names what must be mended."""
+    path = root / FILE
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{FILE} must be TOML; got {error}. Mend that line") from error
+    only(found, {"reflections", "labs"}, "")
+    labs = found.get("labs", {})
+    if not isinstance(labs, dict):
+        raise ValueError(f"[labs] of {FILE} must be a table of labs; got {labs!r}")
+    for name, options in labs.items():
+        if not isinstance(options, dict):
+            raise ValueError(f"{name} in {FILE} must be like {{ points = 20, weight = 2 }}; got {options!r}")
+        only(options, {"points", "weight"}, f" of lab {name}")
+    return found
+
+
+def reflections(root: Path) -> float:
+    """Return the points of each lab's reflections. Raises: ValueError."""
+    return number(load(root).get("reflections", 0.0), "reflections")
+
+
+def only(table: Mapping[str, Any], names: set[str], where: str) -> None:
+    """Refuse a misspelt key. Raises: ValueError."""
+    unknown = sorted(set(table) - names)
+    if unknown:
+        raise ValueError(
+            f"{FILE} may say {', '.join(sorted(names))}{where}; got {', '.join(unknown)}. Correct the name"
+        )
+
+
+def number(value: Any, name: str) -> float:
+    """Return points or a weight. Raises: ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
+        raise ValueError(f"{name} in {FILE} must be a number from 0 on; got {value!r}")
+    return float(value)

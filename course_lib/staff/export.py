@@ -1,0 +1,117 @@
+"""`course export-class FOLDER`: a repository for a class, without what its students are to find out.
+
+It holds the files that git knows, without solutions, tests, the zoo and the instructor's pages; of the labs
+only those of `class.toml`, as they are released here; and checks whose data are the open sizes only, so that
+those of the grade are known to the instructor alone. It is a fresh repository: no history leads back.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from rich.console import Console
+
+from course_lib.staff import build, term
+
+_LEFT_OUT = ("solutions/", "tests/", "benchmarks/", "docs/zoo/", ".ci/", ".github/")
+_PAGES_LEFT_OUT = ("docs/instructor.md", "docs/adding-an-exercise.md", "docs/building-notebooks.md")
+_VERDICTS = "course_lib/grading/verdicts/"
+_SOLUTIONS = re.compile(r"\n*<details>.*</details>\s*\Z", re.S)
+
+
+def command(root: Path, folder: Path, console: Console) -> int:
+    """Make the repository. Raises: ValueError for a folder that holds something, or a course without git."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"the students' repository must go to a new folder; {folder} holds something")
+    chosen = term.read(root).labs
+    missing = [lab for lab in chosen if not build.find_lab(root, lab).release.exists()]
+    if missing:
+        raise ValueError(f"{missing[0]} must have a release; got none. run `course release {missing[0]}`")
+    paths = [path for path in _tracked(root) if _belongs(path, set(chosen))]
+    for path in paths:
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        data = (root / path).read_bytes()
+        if path.startswith(_VERDICTS) and path.endswith(".py"):
+            data = open_sizes(data.decode("utf-8")).encode()
+        elif path.endswith(".ipynb"):
+            data = without_links(data.decode("utf-8")).encode()
+        target.write_bytes(data)
+        target.chmod((root / path).stat().st_mode & 0o777)
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    console.print(
+        f"{folder}: {len(paths)} files, {len(chosen)} labs. Look at it, then `git commit` and push it to "
+        "where your students find it",
+        highlight=False,
+    )
+    return 0
+
+
+def _tracked(root: Path) -> list[str]:
+    return sorted(
+        path for path in git(root, "ls-files", "-z").split("\0") if path and (root / path).is_file()
+    )
+
+
+def git(folder: Path, *words: str) -> str:
+    """Run git in `folder`; return what it prints. Raises: ValueError with its message."""
+    done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(f"`git {words[0]}` must work in {folder}; it says: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _belongs(path: str, labs: set[str]) -> bool:
+    if path.startswith(_LEFT_OUT) or path in _PAGES_LEFT_OUT:
+        return False
+    return not path.startswith("notebooks/") or path.split("/")[1] in labs
+
+
+def without_links(text: str) -> str:
+    """Return a notebook without the link to its solution."""
+    notebook: Any = nbformat.reads(text, as_version=4)
+    for cell in notebook.cells:
+        if cell.get("id") == "course-solutions":
+            cell.source = _SOLUTIONS.sub("", cell.source)
+    return build.text_of(notebook)
+
+
+def open_sizes(text: str) -> str:
+    """Return the source of a verdict in which the branches for `hidden` sizes are gone."""
+    lines = text.splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line.encode()))
+    data = text.encode()
+    for node, kept in sorted(_branches(ast.parse(text)), key=lambda found: -found[0].lineno):
+        begin, end = _span(node, starts)
+        new = data[slice(*_span(kept, starts))] if kept is not None else b"pass"
+        data = data[:begin] + new + data[end:]
+    return data.decode()
+
+
+def _branches(tree: ast.AST) -> Iterator[tuple[Any, Any]]:
+    """Yield (a statement or expression that asks for `hidden`, what takes its place or None)."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.IfExp | ast.If)
+            and isinstance(node.test, ast.Name)
+            and node.test.id == "hidden"
+        ):
+            if isinstance(node, ast.IfExp):
+                yield node, node.orelse
+            elif node.orelse:
+                raise ValueError(f"line {node.lineno}: `if hidden:` must have no else; write two cases")
+            else:
+                yield node, None
+
+
+def _span(node: Any, starts: list[int]) -> tuple[int, int]:
+    return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset

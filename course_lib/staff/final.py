@@ -1,0 +1,45 @@
+"""`course grades`: what a term came to, over the labs of a class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from course_lib.staff import record, reports, term
+from course_lib.staff.ledger import LEDGER, Ledger
+
+
+def command(root: Path, console: Console, db_url: str | None = None) -> int:
+    """Write every student's points of the graded labs, and the final grade in percent."""
+    course = term.read(root)
+    ledger = Ledger(root / LEDGER)
+    graded = {lab: plan for lab, plan in course.labs.items() if ledger.entries(lab)}
+    if not graded:
+        raise ValueError("a lab of this class must be graded first; got none. run `course autograde LAB`")
+    with record.gradebook_api(root, db_url).gradebook as gradebook:
+        people = {s.id: " ".join(w for w in (s.first_name, s.last_name) if w) for s in gradebook.students}
+        scores = {
+            lab: {s.student.id: reports.net_score(s) for s in gradebook.assignment_submissions(lab)}
+            for lab in graded
+        }
+    total = sum(plan.weight for plan in graded.values())
+    rows = []
+    for student in sorted({*people, *(name for found in scores.values() for name in found)}):
+        found = {lab: scores[lab].get(student, 0.0) for lab in graded}
+        points = [f"{plan.scaled(found[lab]):g}" for lab, plan in graded.items()]
+        final = sum(plan.weight * found[lab] / plan.possible for lab, plan in graded.items() if plan.possible)
+        rows.append([student, people.get(student, ""), *points, f"{100 * final / (total or 1):.2f}"])
+    head = ["student", "name", *(f"{lab} (of {plan.points:g})" for lab, plan in graded.items()), "percent"]
+    folder = root / reports.FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    reports.write_csv(folder / "grades.csv", [head, *rows])
+    table = Table(title=f"{len(graded)} of {len(course.labs)} labs are graded")
+    for name in head:
+        table.add_column(name, justify="left" if name in ("student", "name") else "right")
+    for row in rows:
+        table.add_row(*(cell.replace("[", "\\[") for cell in row))
+    console.print(table)
+    console.print(f"table: {reports.FOLDER}/grades.csv", highlight=False)
+    return 0
