@@ -90,8 +90,8 @@ def open_sizes(text: str) -> str:
     for line in lines:
         starts.append(starts[-1] + len(line.encode()))
     data = text.encode()
-    for node, kept in sorted(_branches(ast.parse(text)), key=lambda found: -found[0].lineno):
-        begin, end = _span(node, starts)
+    found = [(*_span(node, starts), kept) for node, kept in _branches(ast.parse(text))]
+    for begin, end, kept in sorted(found, key=lambda one: -one[0]):
         new = data[slice(*_span(kept, starts))] if kept is not None else b"pass"
         data = data[:begin] + new + data[end:]
     return data.decode()

@@ -80,7 +80,7 @@ class SafePage(HTMLExporter):
         finally:
             self._rendering_s += time.monotonic() - start
 
-    def from_notebook_node(self, nb: Any, resources: Any = None, **kw: Any) -> tuple[str, dict[str, Any]]:
+    def from_notebook_node(self, nb: Any, resources: Any = None, **kw: Any) -> tuple[Any, dict[str, Any]]:
         """Make the page: nbgrader's, with a style of ours and a policy that lets it load nothing."""
         self._rendering_s = 0.0
         page, resources = super().from_notebook_node(nb, resources, **kw)

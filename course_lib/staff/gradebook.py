@@ -35,9 +35,10 @@ class NamedStubs(ClearSolutions):  # type: ignore[misc]
 
 
 def release_steps() -> list[type]:
-    """Return nbgrader's steps from source to release, with stubs that name their exercise."""
+    """Return nbgrader's steps from source to release, with stubs that name it, and reflections."""
     default: list[type] = GenerateAssignment.class_traits()["preprocessors"].default_args[0]
-    return [AskForReflections, *(NamedStubs if step is ClearSolutions else step for step in default)]
+    place = default.index(ClearSolutions)
+    return [*default[:place], NamedStubs, AskForReflections, *default[place + 1 :]]
 
 
 def cell_timeout_s(cell: Any) -> int:

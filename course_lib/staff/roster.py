@@ -42,7 +42,7 @@ def read(path: Path) -> list[dict[str, str]]:
         columns = list(reader.fieldnames or [])
         if "id" not in columns or not set(columns) <= set(COLUMNS):
             raise ValueError(
-                f"the first line of {path.name} must name columns among {', '.join(COLUMNS)}, `id` with them; "
+                f"the first line of {path.name} must name columns among {', '.join(COLUMNS)}, with `id`; "
                 f"got {', '.join(columns) or 'nothing'}. Rename or remove columns"
             )
         rows = [(reader.line_num, row) for row in reader]

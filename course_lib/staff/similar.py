@@ -1,7 +1,7 @@
 """Which submissions look alike: copydetect on the answers, names and layout set aside.
 
-Everyone fills in the same stubs, and short answers are alike by nature: what the release holds is left out, and
-a pair is a reason to read both, never a verdict. The course's own solutions take part, for they are public.
+Everyone fills in the same stubs, and short answers are alike by nature: what the release holds is left out,
+and a pair is a reason to read both, never a verdict. The course's own solutions take part: they are public.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _own(path: Path, release: list[str]) -> str:
 
 
 def pairs(texts: Mapping[str, str], stubs: str = "") -> list[Pair]:
-    """Return the pairs that are alike by LEAST or more, the most alike first; `stubs`: what all began with."""
+    """Return the pairs that are alike by LEAST or more, most alike first; `stubs`: what all start from."""
     from copydetect import CodeFingerprint, compare_files
 
     def prints(text: str, known: Any = None) -> Any:

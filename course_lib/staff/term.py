@@ -1,7 +1,7 @@
 """The labs of a class: what each counts on the learning platform, and in the final grade.
 
-In `class.toml`, `points` is what a lab counts on the learning platform, the sum of its exercises by default, and
-`weight` its share of the final grade.
+In `class.toml`, `points` is what a lab counts on the learning platform, the sum of its exercises by default,
+and `weight` its share of the final grade.
 """
 
 from __future__ import annotations

@@ -1,0 +1,289 @@
+"""What surrounds grading: the roster, downloads, a term's plan, what is alike, and what a class gets."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import inspect
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import nbformat
+import pytest
+from rich.console import Console
+from small_class import LAB, ROOT, hand_in, hand_in_class, right_answers, small_course, submission
+
+from course_lib.grading.registry import exercises
+from course_lib.staff import (
+    autograde,
+    class_file,
+    classwork,
+    export,
+    final,
+    handed_in,
+    reflections,
+    reports,
+    roster,
+    similar,
+    term,
+)
+from course_lib.staff.gradebook import Course
+
+QUIET = Console(quiet=True)
+
+
+def loud() -> Console:
+    return Console(width=200, record=True, file=open("/dev/null", "w"))
+
+
+def table(path: Path) -> list[list[str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("released")
+    small_course(root)
+    return root
+
+
+@pytest.fixture
+def course(released: Path, tmp_path: Path) -> Path:
+    """A released course to change."""
+    shutil.copytree(released, tmp_path / "course")
+    return tmp_path / "course"
+
+
+def students(root: Path) -> dict[str, tuple[str | None, str | None]]:
+    with Course(root).api.gradebook as gradebook:
+        return {s.id: (s.first_name, s.lms_user_id) for s in gradebook.students}
+
+
+def test_a_roster_is_entered_and_brought_up_to_date(course: Path) -> None:
+    path = course / "class.csv"
+    path.write_text("\ufeffid,first_name,lms_user_id\nann,Ann,7\nbob é,,\n", encoding="utf-8")
+    assert roster.command(course, path, QUIET) == 0
+    path.write_text("first_name,id\nAnna,ann\nCem,cem\n", encoding="utf-8")
+    console = loud()
+    assert roster.command(course, path, console) == 0
+    assert "2 students in the gradebook, 1 of them new" in console.export_text()
+    assert students(course) == {"ann": ("Anna", "7"), "bob é": (None, None), "cem": ("Cem", None)}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("id,email\nann,a@x\nbob,b@x\nANN,c@x\n", r"lines 2, 4: id 'ann' is there 2 times"),
+        ("id,email\nann,a@x\nbob,A@x\n", r"lines 2, 3: email 'a@x' is there 2 times"),
+        ("id,lms_user_id\nann,7\nbob,7\n", r"lines 2, 3: lms_user_id '7'"),
+        ("id\nann\n../bob\n..\n", r"line 3: .*'\.\./bob'\n  line 4: "),
+        ("name\nann\n", "must name columns among id, first_name"),
+        ("id\n", "it has no students"),
+    ],
+)
+def test_a_roster_with_a_mistake_changes_nothing(
+    released: Path, tmp_path: Path, text: str, says: str
+) -> None:
+    path = tmp_path / "class.csv"
+    path.write_text(text, encoding="utf-8")
+    before = students(released)
+    with pytest.raises(ValueError, match=says):
+        roster.command(released, path, QUIET)
+    assert students(released) == before
+
+
+def test_zips_of_canvas_and_moodle_are_sorted_by_student(course: Path) -> None:
+    path = course / "class.csv"
+    path.write_text(
+        "id,first_name,last_name,lms_user_id\nann,Ann,Ö. Smith,4711\nbob,Bob,Lee,4712\ncem,Cem,Kaya,\n"
+        "dan,Dan,Kim,\ndan2,Dan,Kim,\neve,,,\n",
+        encoding="utf-8",
+    )
+    roster.command(course, path, QUIET)
+    archive = course / "grading" / "downloaded" / LAB / "archive"
+    archive.mkdir(parents=True)
+    inner = archive / "inner.zip"
+    with zipfile.ZipFile(inner, "w") as made:
+        made.writestr("smithann_4711_99_x.ipynb", b"from a zip of a student's")
+    with zipfile.ZipFile(archive / "canvas.zip", "w") as made:
+        made.writestr(f"smithann_4711_10_{LAB}.ipynb", b"first")
+        made.writestr(f"smithann_LATE_4711_20_{LAB}-1.ipynb", b"last")
+        made.writestr("leebob_4712_30_my own name.ipynb", b"bob's")
+        made.writestr(f"nobody_4713_40_{LAB}.ipynb", b"?")
+        made.write(inner, "smithann_4711_50_more.zip")
+    inner.unlink()
+    with zipfile.ZipFile(archive / "moodle.zip", "w") as made:
+        made.writestr(f"Cem Kaya_5_assignsubmission_file_/{LAB}.ipynb", b"cem's")
+        made.writestr(f"Dan Kim_6_assignsubmission_file_{LAB}.ipynb", b"which Dan?")
+        made.writestr(f"../../Bob Lee_7_assignsubmission_file_/{LAB}.ipynb", b"bob's again")
+    (archive / f"eve_attempt_2026-01-15-12-00-00_{LAB}.ipynb").write_bytes(b"eve's")
+    (archive / f"eve_attempt_2026-01-16-12-00-00_{LAB}.ipynb").write_bytes(b"eve's last")
+    (archive / "broken.zip").write_bytes(b"PK")
+    console = loud()
+    assert classwork.collect(course, LAB, console) == 1
+    found = {p.parts[-3]: p.read_bytes() for p in (course / handed_in.SUBMITTED).rglob("*.ipynb")}
+    assert found == {"ann": b"last", "bob": b"bob's again", "cem": b"cem's", "eve": b"eve's last"}
+    stamp = course / handed_in.SUBMITTED / "eve" / LAB / "timestamp.txt"
+    assert stamp.read_text(encoding="utf-8") == "2026-01-16 12:00:00 UTC"
+    said = console.export_text()
+    for text in ("lms_user_id 4713", "one student called 'Dan Kim'", "broken.zip", "more.zip: it is not a"):
+        assert text in said
+    assert said.count("left out") == 4
+    assert not list(course.parent.glob("Bob*"))
+
+
+PLAN = '[labs]\n"00" = { points = 26, weight = 3 }\n'
+
+
+def test_points_and_weights_of_a_lab_reach_the_tables(course: Path) -> None:
+    (course / class_file.FILE).write_text(PLAN, encoding="utf-8")
+    with pytest.raises(ValueError, match="must be graded first"):
+        final.command(course, QUIET)
+    wanted = hand_in_class(course, 3)  # 2, 5 and 7 of 13 points
+    with Course(course).api.gradebook as gradebook:
+        gradebook.add_student("absent")
+    assert autograde.command(course, LAB, QUIET, jobs=2, show=False) == 0
+    console = loud()
+    assert reports.command(course, LAB, console) == 0
+    folder = course / reports.FOLDER / LAB
+    canvas = {row[2]: float(row[5]) for row in table(folder / "canvas.csv")[2:]}
+    assert canvas == {student: 2 * points for student, points in wanted.items()} | {"absent": 0.0}
+    assert final.command(course, QUIET) == 0
+    grades = {row[0]: row[2:] for row in table(course / reports.FOLDER / "grades.csv")}
+    assert grades["student"] == [f"{LAB} (of 26)", "percent"]
+    assert grades["student02"] == ["14", f"{100 * 7 / 13:.2f}"]
+    assert grades["absent"] == ["0", "0.00"]
+
+    names = [row[0] for row in table(folder / "anonymous.csv")[1:]]
+    assert names == sorted(names)
+    assert not set(names) & {*wanted, "absent"}
+    assert "student" not in "".join(names)
+    before = (folder / "anonymous.csv").read_bytes()
+    assert reports.command(course, LAB, QUIET) == 0
+    assert (folder / "anonymous.csv").read_bytes() == before  # one name a student, in every lab
+
+    pairs = {frozenset(row[:2]) for row in table(folder / "similar.csv")[1:]}
+    assert frozenset(("student02", similar.SOLUTION)) in pairs  # two exercises of it, word for word
+    assert "pairs of submissions are alike" in console.export_text()
+
+
+def test_a_copy_with_other_names_is_alike_and_another_answer_is_not(released: Path) -> None:
+    mine = right_answers(released)["mean_gradient"]
+    renamed = "# mine!\n" + mine.replace("model", "network").replace("total", "whole")
+    other = "def mean_gradient(*args):\n    pass\n" + "".join(f"x{i} = [{i}] * {i}\n" for i in range(40))
+    texts = {"ann": mine, "bob": renamed, "cem": other}
+    found = similar.pairs(texts)
+    assert [(p.one, p.other) for p in found] == [("ann", "bob")]
+    assert found[0].alike > 0.9
+    assert not similar.pairs(texts, stubs=mine)  # what all were given is nobody's
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("reflection = 3", "may say labs, reflections; got reflection"),
+        ("reflections = true", "must be a number from 0 on; got True"),
+        ("reflections = -1", "must be a number from 0 on"),
+        ("[labs]\n17 = {}", "LAB must be one of"),
+        ('[labs]\n"00" = 3', "must be like { points = 20, weight = 2 }"),
+        ('[labs]\n"00" = { wieght = 3 }', "may say points, weight of lab 00; got wieght"),
+        ("[labs", "must be TOML"),
+    ],
+)
+def test_a_plan_with_a_mistake_is_one_message(released: Path, tmp_path: Path, text: str, says: str) -> None:
+    shutil.copytree(released / "solutions", tmp_path / "solutions")
+    (tmp_path / class_file.FILE).write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=says):
+        term.read(tmp_path)
+
+
+def test_every_lab_has_reflections_with_a_rubric() -> None:
+    for path in sorted((ROOT / "solutions").glob("*/*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        section = next(m for c in notebook.cells if (m := reflections._SECTION.search(c.source)))
+        questions, rubric = reflections.split(section[0])
+        assert "Good:" in rubric, path.name
+        assert "Good:" not in questions, path.name
+        assert "1. " in questions, path.name
+
+
+def test_reflections_that_count_are_graded_by_hand(course: Path) -> None:
+    solution = course / "solutions" / LAB / f"{LAB}.ipynb"
+    notebook = nbformat.read(solution, as_version=4)
+    text = "## Reflect\n\n1. Why? (Good: because. Better: with a number.)\n\n## Words\n\nx"
+    notebook.cells.append(nbformat.v4.new_markdown_cell(text, id="reflect"))
+    nbformat.write(notebook, solution)
+    (course / class_file.FILE).write_text("reflections = 4\n", encoding="utf-8")
+    assert classwork.release(course, LAB, QUIET) == 0
+    release = nbformat.read(course / "notebooks" / LAB / f"{LAB}.ipynb", as_version=4)
+    assert [c.source for c in release.cells[-3:]] == [
+        "## Reflect\n\n1. Why?",
+        reflections.answer_cell(4).source,
+        "## Words\n\nx",
+    ]
+    assert "with a number" in (course / "grading" / "rubrics" / f"{LAB}.md").read_text(encoding="utf-8")
+    made = nbformat.reads(submission(course, ["rank_hello"]), as_version=4)
+    made.cells[-2].source = "Because of 3."
+    hand_in(course, "ann", nbformat.writes(made))
+    assert autograde.command(course, LAB, QUIET, show=False) == 0
+    with Course(course).api.gradebook as gradebook:
+        grade = gradebook.find_grade(reflections.GRADE_ID, LAB, LAB, "ann")
+        assert (grade.max_score, grade.needs_manual_grade) == (4.0, True)
+        grade.manual_score, grade.needs_manual_grade = 3.0, False
+        gradebook.db.commit()
+    assert reports.command(course, LAB, QUIET) == 0
+    rows = table(course / reports.FOLDER / LAB / "canvas.csv")
+    assert [rows[1][5], rows[2][5]] == ["17", "5"]
+    assert classwork.feedback(course, LAB, QUIET) == 0
+    page = (course / "grading/feedback/ann" / LAB / f"{LAB}.html").read_text(encoding="utf-8")
+    assert "Because of 3." in page
+
+
+def verdict_module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_class_gets_its_labs_and_neither_solutions_nor_hidden_sizes(tmp_path: Path) -> None:
+    origin, made = tmp_path / "origin", tmp_path / "class"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    names = listed.stdout.split("\0") if listed.returncode == 0 else [str(p) for p in ROOT.rglob("*")]
+    for name in names:
+        if name and (ROOT / name).is_file() and ".venv" not in name:
+            (origin / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, origin / name)
+    export.git(origin, "init", "-q")
+    export.git(origin, "add", "-A")
+    (origin / class_file.FILE).write_text('[labs]\n"00" = {}\n"03" = {}\n', encoding="utf-8")
+    (origin / "private.txt").write_text("git does not know it", encoding="utf-8")
+
+    assert export.command(origin, made, QUIET) == 0
+
+    found = {p.relative_to(made).as_posix() for p in made.rglob("*") if ".git/" not in str(p)}
+    assert not any(name.split("/")[0] in ("solutions", "tests", "private.txt") for name in found)
+    assert not any("zoo" in name.split("/")[:-1] for name in found)
+    assert sorted(p.name for p in (made / "notebooks").iterdir()) == ["00_start_here", "03_data_parallel"]
+    for path in (made / "notebooks").rglob("*.ipynb"):
+        assert "/solutions/" not in path.read_text(encoding="utf-8")
+        assert "END SOLUTION" not in path.read_text(encoding="utf-8")
+    for exercise in exercises():
+        path = made / "course_lib" / "grading" / "verdicts" / f"{exercise.id}.py"
+        if path.exists():
+            module = verdict_module(path)
+            open_, full = (inspect.unwrap(module.cases)(7, hidden) for hidden in (False, True))
+            assert [str(c) for c in open_] == [str(c) for c in full], exercise.id
+    staged = export.git(made, "diff", "--cached", "--name-only").splitlines()
+    assert "course_lib/cli.py" in staged
+    with pytest.raises(ValueError, match="must go to a new folder"):
+        export.command(origin, made, QUIET)
+    shutil.rmtree(origin / ".git")
+    with pytest.raises(ValueError, match="`git ls-files` must work"):
+        export.command(origin, tmp_path / "another", QUIET)
