@@ -204,16 +204,22 @@ def _load_trace(world: World) -> "Trace":
 
 
 def print_output(stdout: list[str], stderr: list[str], limit: int | None = None) -> None:
-    """Print what ranks wrote, grouped per rank; `limit`: last lines of each only.
+    """Print what ranks wrote, grouped per rank; a warning that all of them gave, once.
 
-    Everything goes to this process's stdout: nbgrader scores a cell 0 for one byte on stderr.
+    limit: last lines of each only. Everything goes to this process's stdout: nbgrader scores a cell 0 for one
+    byte on stderr.
     """
-    for rank, texts in enumerate(zip(stdout, stderr, strict=True)):
-        lines = [line for text in texts for line in text.splitlines()]
-        skipped = max(0, len(lines) - limit) if limit else 0
-        if skipped:
-            print(f"[rank {rank}] ... {skipped} lines before")
-        for line in lines[skipped:]:
-            print(f"[rank {rank}] {line[:MAX_LINE]}{'...' if len(line) > MAX_LINE else ''}")
+    common = stderr[0] if len(stderr) > 1 and len(set(stderr)) == 1 else ""
+    for rank, (out, err) in enumerate(zip(stdout, stderr, strict=True)):
+        _print_lines(f"rank {rank}", out.splitlines() + ([] if common else err.splitlines()), limit)
+    _print_lines("every rank", common.splitlines(), limit)
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
+
+
+def _print_lines(who: str, lines: list[str], limit: int | None) -> None:
+    skipped = max(0, len(lines) - limit) if limit else 0
+    if skipped:
+        print(f"[{who}] ... {skipped} lines before")
+    for line in lines[skipped:]:
+        print(f"[{who}] {line[:MAX_LINE]}{'...' if len(line) > MAX_LINE else ''}")

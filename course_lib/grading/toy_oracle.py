@@ -19,6 +19,7 @@ from course_lib.grading.toys import (
     LEARNING_RATE,
     NUM_STEPS,
     STRAY,
+    WEIGHT,
     ToyNet,
     build_toy,
     gradients_of,
@@ -30,6 +31,7 @@ SAMPLES = 3  # of a rank at a step
 Combine = Callable[[list[Tensor]], list[Tensor]]  # every rank's gradient -> what every rank ends up with
 FIRST = "output of step 0"  # depends on the start alone
 NOT_BROADCAST = "rank 0's weights were never broadcast"
+NO_BUFFERS = "buffers start as each rank made them: `module.parameters()` does not give them"
 LATER = "_"  # compared once the gradients hold, so that the cause is reported and not its effect
 
 
@@ -51,12 +53,13 @@ def toy_oracle(case: Case) -> dict[str, Any]:
     alone = _replicas(case, shards, lambda grads: grads) if n > 1 else None
     mistakes = {
         "gradients are summed and not divided: did you average?": _replicas(case, shards, _total),
-        NOT_BROADCAST: _replicas(case, shards, _mean, own_start=True),
+        NOT_BROADCAST: _replicas(case, shards, _mean, own="all"),
+        NO_BUFFERS: _replicas(case, shards, _mean, own="buffers"),
         "a rank that did not use the parameter keeps its own gradient, empty or zero": _replicas(
             case, shards, _mean_where_used
         ),
         "nothing is communicated, neither at the start nor later": _replicas(
-            case, shards, lambda grads: grads, own_start=True
+            case, shards, lambda grads: grads, own="all"
         ),
         "gradients are divided by world_size twice": _replicas(
             case, shards, lambda grads: [g / n for g in _mean(grads)]
@@ -109,11 +112,14 @@ def _whole_batch(case: Case, shards: Sequence[Mapping[str, Tensor]]) -> dict[str
 
 
 def _replicas(
-    case: Case, shards: Sequence[Mapping[str, Tensor]], combine: Combine, *, own_start: bool = False
+    case: Case, shards: Sequence[Mapping[str, Tensor]], combine: Combine, *, own: str = ""
 ) -> dict[str, list[Tensor]]:
-    """A model a rank, gradients combined by `combine`; own_start: from each rank's own weights."""
+    """A model a rank, gradients combined by `combine`; own: "all" or "buffers" start as each rank made them."""
     n = case.world_size
-    models = [build_toy(case.params["model"], shards[r if own_start else 0]) for r in range(n)]
+    models = [build_toy(case.params["model"], shards[r if own == "all" else 0]) for r in range(n)]
+    for model, shard in zip(models, shards, strict=True) if own == "buffers" else ():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(shard[WEIGHT + name])
     out: dict[str, list[Tensor]] = {}
     for step in range(NUM_STEPS):
         outputs = []

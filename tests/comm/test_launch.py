@@ -69,17 +69,27 @@ def test_output_is_captured_and_grouped_by_rank(capfd: pytest.CaptureFixture[str
         for line in range(2):
             print(f"line {line} of {dist.get_rank()}")
             dist.barrier()
-        print("to stderr", file=sys.stderr)
+        print(f"{dist.get_rank()} to stderr", file=sys.stderr)
 
     results = run_ranks(talk, 2)
     out, err = capfd.readouterr()
     assert out.splitlines() == [
-        f"[rank {r}] {t}" for r in (0, 1) for t in (f"line 0 of {r}", f"line 1 of {r}", "to stderr")
+        f"[rank {r}] {t}" for r in (0, 1) for t in (f"line 0 of {r}", f"line 1 of {r}", f"{r} to stderr")
     ]
     assert err == ""
     assert results.stdout[1] == "line 0 of 1\nline 1 of 1\n"
     run_ranks(talk, 2, quiet=True)
     assert capfd.readouterr().out == ""
+
+
+def test_a_warning_of_all_ranks_is_shown_once(capfd: pytest.CaptureFixture[str]) -> None:
+    def warn() -> None:
+        print(f"rank {dist.get_rank()} works", end="")
+        print("a warning", file=sys.stderr)
+
+    run_ranks(warn, 3)
+    works = [f"[rank {r}] rank {r} works" for r in range(3)]
+    assert capfd.readouterr().out.splitlines() == [*works, "[every rank] a warning"]
 
 
 def test_environment_and_module_edits_are_seen(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ class NaiveDDP(_Base):
 
 
 # %% wrong values: forgets the buffers
-# says: output
+# says: buffers start as each rank made them
 class NaiveDDP(_Base):
     @torch.no_grad()
     def start_equal(self):
