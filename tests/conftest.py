@@ -4,6 +4,9 @@ import sys
 
 import cloudpickle
 import pytest
+import torch
+
+torch.set_num_threads(1)  # oracles are small: threads would wait for each other on cores that ranks need
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

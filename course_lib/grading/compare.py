@@ -120,7 +120,8 @@ def fingerprint(case: Case, got: Sequence[Array], want: Want, wrong: list[int], 
 
     if any(not isfinite(got[r]).all() for r in wrong if got[r].dtype.kind == "f"):
         return "it holds NaN or infinity."
-    for words, value in want.near.items():
+    for words, near in want.near.items():
+        value = near() if callable(near) else near
         if all_match(lambda r, v=value: v[r] if isinstance(v, list) else v):
             return f"this is what you get if {words}".rstrip(".?") + ("?" if words.endswith("?") else ".")
     rank_0_only = n > 1 and wrong == list(range(1, n))

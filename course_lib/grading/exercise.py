@@ -141,7 +141,8 @@ class Want:
         value: the expected array or plain value; a list with one entry a rank if `per_rank`.
         per_rank: `value` differs from rank to rank.
         alone: one entry a rank: what that rank would hold had it not communicated (a fingerprint).
-        near: wrong results worth naming: sentence -> array (or one a rank), "only the last microbatch".
+        near: wrong results worth naming: sentence -> array (or one a rank), "only the last microbatch"; or a
+            function that returns it, called when a result is wrong.
     """
 
     value: Any

@@ -5,6 +5,7 @@ Known mistakes are trained too, as replicas that combine gradients wrongly, so t
 
 from __future__ import annotations
 
+from functools import cache, partial
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -46,33 +47,34 @@ def toy_inputs(case: Case, rank: int) -> dict[str, Array]:
 
 
 def toy_oracle(case: Case) -> dict[str, Any]:
-    """Train on the whole batch in one process from rank 0's weights, and each known mistake beside it."""
+    """Train on the whole batch in one process from rank 0's weights, and each known mistake if asked for."""
     n = case.world_size
     shards = [{k: torch.from_numpy(v) for k, v in toy_inputs(case, r).items()} for r in range(n)]
     right = _whole_batch(case, shards)
     alone = _replicas(case, shards, lambda grads: grads) if n > 1 else None
-    mistakes = {
-        "gradients are summed and not divided: did you average?": _replicas(case, shards, _total),
-        NOT_BROADCAST: _replicas(case, shards, _mean, own="all"),
-        NO_BUFFERS: _replicas(case, shards, _mean, own="buffers"),
-        "a rank that did not use the parameter keeps its own gradient, empty or zero": _replicas(
-            case, shards, _mean_where_used
-        ),
-        "nothing is communicated, neither at the start nor later": _replicas(
-            case, shards, lambda grads: grads, own="all"
-        ),
-        "gradients are divided by world_size twice": _replicas(
-            case, shards, lambda grads: [g / n for g in _mean(grads)]
-        ),
+    mistakes: dict[str, tuple[Combine, str]] = {
+        "gradients are summed and not divided: did you average?": (_total, ""),
+        NOT_BROADCAST: (_mean, "all"),
+        NO_BUFFERS: (_mean, "buffers"),
+        "a rank that did not use the parameter keeps its own gradient, empty or zero": (_mean_where_used, ""),
+        "nothing is communicated, neither at the start nor later": (lambda grads: grads, "all"),
+        "gradients are divided by world_size twice": (lambda grads: [g / n for g in _mean(grads)], ""),
     }
+
+    @cache
+    def wrong(words: str) -> dict[str, list[Tensor]]:
+        combine, own = mistakes[words]
+        return _replicas(case, shards, combine, own=own)
+
+    def near(name: str, words: str) -> list[Array]:
+        return [_array(a) for a in wrong(words)[name]]
+
     wants: dict[str, Any] = {
         name if name.startswith("grad:") or name == FIRST else LATER + name: Want(
             [_array(value[r]) for r in range(n)],
             per_rank=True,
             alone=[_array(a) for a in alone[name]] if alone and name.startswith("grad:") else None,
-            near={words: [_array(a) for a in found[name]] for words, found in mistakes.items()}
-            if n > 1
-            else {},
+            near={words: partial(near, name, words) for words in mistakes} if n > 1 else {},
         )
         for name, value in right.items()
     }

@@ -174,12 +174,13 @@ class BucketedDDP(nn.Module):
         finally:
             self._sync = before
 
+    @torch.no_grad()
     def sync_gradients(self) -> None:
         """Send what backward left unsent, then wait: every gradient becomes its mean over the ranks."""
         if not self._buckets:
             return
-        used = [param.grad is not None for param in self._params]
-        for bucket in self._buckets:
+        used = [param.grad is not None for param in self._params] if self.find_unused else []
+        for bucket in self._buckets[self._num_launched :]:
             for position in range(len(bucket.params)):
                 if position not in bucket.ready:
                     self._fill(bucket, position)
@@ -206,7 +207,6 @@ class BucketedDDP(nn.Module):
         self._fill(bucket, position)
         self._launch_complete_buckets()
 
-    @torch.no_grad()
     def _fill(self, bucket: _Bucket, position: int) -> None:
         """Write gradient / world_size (zeros if there is none) into the bucket; .grad becomes that slice."""
         param, view = bucket.params[position], bucket.views[position]
