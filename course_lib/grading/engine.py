@@ -241,27 +241,15 @@ def _one_thread() -> Iterator[None]:
 
 @_one_thread()
 def _parts_of(declared: Spec, case: Case, got: list[RankData]) -> list[Part]:
-    with _one_thread():
-        want = declared.oracle(case)
-        failing = gate_parts(case, got, want)
-        if failing:
-            return failing
-        try:
-            return declared.verdict(case, got, want)
-        except Exception as error:
-            text = f"what the ranks returned could not be read ({type(error).__name__}: {error})."
-            return [Part("values", False, text, gate=True)]
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute oracles, which are small, on one thread: more would wait for each other on busy cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    want = declared.oracle(case)
+    failing = gate_parts(case, got, want)
+    if failing:
+        return failing
     try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+        return declared.verdict(case, got, want)
+    except Exception as error:
+        text = f"what the ranks returned could not be read ({type(error).__name__}: {error})."
+        return [Part("values", False, text, gate=True)]
 
 
 def _at(exercise: Exercise, case: Case, part: Part) -> Part:
