@@ -10,7 +10,7 @@ REPEAT ?= 1
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup demo test browser lab check bench zoo attack build clean
+.PHONY: help setup demo test browser colab lab check bench zoo attack build clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /make \1|/' | column -t -s '|'
@@ -30,8 +30,11 @@ demo: $(READY)  ## autograde four submissions of lab 03 and print their scores
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest
 
-browser: $(READY)  ## a student's day in JupyterLab and a headless Chromium (LAB=all for every lab)
-	$(BIN)/python -m pytest tests/browser/journeys.py -s --lab $(or $(LAB),00)
+browser: $(READY)  ## a student's day in JupyterLab and a headless Chromium (LAB="03 04", LAB=all)
+	$(BIN)/python -m pytest tests/browser/journeys.py -s --lab "$(or $(LAB),00)"
+
+colab: $(READY)  ## every lab alone in an empty folder, with the kernel of Colab
+	$(BIN)/python -m pytest tests/colab.py -s
 
 lab: $(READY)  ## open JupyterLab on notebooks/
 	$(BIN)/course lab

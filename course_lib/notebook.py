@@ -1,6 +1,7 @@
 """What the first cell of every notebook asks for: is what is installed what this notebook was made for?
 
-Silent where everything fits. Imports nothing that could be missing, least of all torch.
+Silent where everything fits. Imports nothing that could be missing, least of all torch. From then on a cell
+that needs an unwritten exercise says so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ DISTRIBUTION = "training-at-scale-course"
 
 
 def start(version: str) -> None:
-    """Compare the notebook's version with the installed package's, and look for what the course needs.
+    """Compare versions of notebook and package, look for what is needed, and explain errors from now on.
 
     Raises: RuntimeError for a torch that is missing or too old, or another package that is missing.
     """
@@ -40,6 +41,15 @@ def start(version: str) -> None:
             f"restart the kernel;\n- or take the notebook of {__version__}: `course update` carries your "
             "answers over."
         )
+    _explain_errors()
+
+
+def _explain_errors() -> None:
+    from course_lib.grading import present, unwritten
+
+    shell = present.shell()
+    if shell is not None:
+        unwritten.explain_in(shell)
 
 
 def installed(name: str) -> str | None:

@@ -772,15 +772,21 @@ def numbers_03() -> dict[str, float]:
 #
 # </details>
 #
-# ## Reflect
+# ## Reflect (not graded)
 #
 # 1. *A run on 8 GPUs is 5.5 times as fast as on one. Name three causes, and the measurement that tells them
-#    apart.* (Good: exposed communication, seen in a timeline; the input pipeline, seen with synthetic data;
-#    smaller per-rank batches with lower utilisation, seen by timing one GPU at that batch. Better: with the
-#    sign each would have if n doubled.)
-# 2. *Which bug of this lab would the loss curve not show?* (Good: summed gradients under Adam, a sampler
-#    without `set_epoch`, equal weights for unequal micro-batches. Better: with the test that would have
-#    found it.)
+#    apart.*
+# 2. *Which bug of this lab would the loss curve not show?*
+#
+# <details><summary>Rubric</summary>
+#
+# 1. *Good:* exposed communication, seen in a timeline; the input pipeline, seen with synthetic data; smaller
+#    per-rank batches with lower utilisation, seen by timing one GPU at that batch. *Better:* with the sign
+#    each would have if n doubled.
+# 2. *Good:* summed gradients under Adam, a sampler without `set_epoch`, equal weights for unequal
+#    micro-batches. *Better:* with the test that would have found it.
+#
+# </details>
 #
 # ## Words
 #

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+from pathlib import Path
 
 import pytest
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
 
 from course_lib import REPOSITORY, __version__, notebook
 
@@ -51,3 +55,37 @@ def test_the_core_is_what_is_looked_for() -> None:
     wanted = importlib.metadata.requires(notebook.DISTRIBUTION)
     assert wanted is not None
     assert notebook.missing_packages() == []
+
+
+CELLS = {
+    "start": f"from course_lib import notebook\nnotebook.start({__version__!r})",
+    "stub": 'def mean_gradient(model):\n    raise NotImplementedError("exercise mean_gradient")',
+    "uses": "averaged = mean_gradient(3)",
+    "in ranks": "from course_lib.comm.launch import run_ranks\ntraced = run_ranks(mean_gradient, 2, 3)",
+    "follows": "print(averaged)",
+    "follows ranks": "traced.trace",
+    "restarted": "rank_hello(7)",
+    "own mistake": "avaraged",
+    "own error": "raise NotImplementedError('not this way')",
+}
+
+
+def test_a_cell_that_needs_an_unwritten_exercise_says_so(tmp_path: Path) -> None:
+    book = new_notebook(cells=[new_code_cell(text) for text in CELLS.values()])
+    client = NotebookClient(book, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()
+    said = {name: _said(cell) for name, cell in zip(CELLS, book.cells, strict=True)}
+    assert said["start"] == said["stub"] == ""
+    for name in ("uses", "in ranks"):
+        assert said[name].startswith("This cell needs your answer to the exercise mean_gradient, which"), name
+    assert said["follows"].startswith("`averaged` comes from a cell above that needs your answer to the exer")
+    assert said["follows ranks"].startswith("`traced` comes from a cell above")
+    assert said["restarted"].startswith("`rank_hello` is not there: the cell of the exercise rank_hello has ")
+    assert "Run All Above Selected Cell" in said["restarted"]
+    assert "NameError" in said["own mistake"]
+    assert "Traceback" in said["own mistake"]
+    assert "Traceback" in said["own error"]
+
+
+def _said(cell: NotebookNode) -> str:
+    return "".join("\n".join(o.traceback) if o.output_type == "error" else str(o) for o in cell.outputs)

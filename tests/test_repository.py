@@ -20,7 +20,7 @@ LABS = build.labs(ROOT)
 MODULES = sorted((ROOT / "course_lib").rglob("*.py"))
 MACHINE = re.compile(r"/(?:home|Users|root|tmp|work|opt|srv|mnt)/[\w.-]+")
 LAST_RESORT_LINES, USUAL_LINES = 40, 15
-MAX_WORDS = 3000
+MAX_WORDS, MAX_BYTES = 3000, 300_000
 MAX_FILE_LINES = 400  # past 350 a file usually holds two ideas
 
 per_lab = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
@@ -58,6 +58,20 @@ def test_text_is_short_enough_to_be_read(lab: build.Lab) -> None:
         if not cell.source.startswith(("### Exercise ", "<details><summary>Hint"))
     ]
     assert sum(len(text.split()) for text in own) <= MAX_WORDS
+
+
+@per_lab
+def test_answers_to_reflections_are_behind_a_click(lab: build.Lab) -> None:
+    text = "\n".join(cell.source for cell in notebook(lab.release).cells if cell.cell_type == "markdown")
+    reflections = text.partition("## Reflect")[2].partition("\n## ")[0]
+    assert "Good:" in reflections
+    assert "Good:" not in re.sub(r"<details>.*?</details>", "", reflections, flags=re.DOTALL)
+
+
+@per_lab
+def test_a_notebook_file_is_small(lab: build.Lab) -> None:
+    for path in (lab.release, lab.solution):
+        assert path.stat().st_size <= MAX_BYTES, name_of(path)
 
 
 @per_lab

@@ -73,7 +73,8 @@ def _points(points: float) -> str:
     return f"{points:g}"
 
 
-def _shell() -> Any:
+def shell() -> Any:
+    """Return the IPython shell this runs in, None outside of one."""
     try:
         from IPython.core.getipython import get_ipython
     except ImportError:
@@ -83,7 +84,7 @@ def _shell() -> Any:
 
 def in_notebook() -> bool:
     """Say whether this is a kernel or IPython, where a learner works."""
-    return _shell() is not None
+    return shell() is not None
 
 
 def show(verdict: Verdict) -> None:

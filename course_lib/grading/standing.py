@@ -15,7 +15,7 @@ from course_lib.grading.registry import exercises
 
 OK, LOST, NOT_TRIED = "✓", "✗", "·"
 _GOOD, _BAD = "#009E73", "#D55E00"
-_CELL = "padding:3px 12px 3px 0;text-align:left;vertical-align:top;white-space:nowrap"
+_CELL = "text-align:left;vertical-align:top"
 
 
 class ProgressMap:
@@ -73,6 +73,8 @@ class ProgressMap:
     @staticmethod
     def _colored(words: str) -> str:
         text = html.escape(words)
+        for gap in (f"{OK} ", f"{LOST} "):  # a line breaks between parts, not inside of one
+            text = text.replace(gap, gap.replace(" ", "&nbsp;"))
         for sign, color in ((OK, _GOOD), (LOST, _BAD)):
             text = text.replace(sign, f'<b style="color:{color}">{sign}</b>')
         return text

@@ -125,7 +125,8 @@ def _draw_labels(ax: Axes, lit: Sequence[str]) -> None:
         short, full = SPLITS[name]
         x, y = (begin[0] + end[0]) / 2 + dx, (begin[1] + end[1]) / 2 + dy
         ax.text(x, y, f"{name} → {short}", color=color, ha=side, va="center", fontsize=12, fontweight="bold")
-        ax.text(x, y - 0.42, full, color=color, ha=side, va="center", fontsize=9)
+        words = style.INK if name in lit else color
+        ax.text(x, y - 0.42, full, color=words, ha=side, va="center", fontsize=9)
 
 
 def _arrow(ax: Axes, begin: Point, end: Point, color: str, curve: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Memory of each rank as one stacked bar: parameters, gradients, optimizer, activations, other."""
+"""Memory of each rank as one stacked bar with its total: parameters, gradients, optimizer, and so on."""
 
 from collections.abc import Mapping, Sequence
 
@@ -43,10 +43,16 @@ def draw_memory_bars(
             if max(heights, default=0) > INVISIBLE * highest / scale:
                 ax.bar(range(len(bars)), heights, 0.6, bottom=bottom, color=color, label=name)
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+        lines = formula or [0.0] * len(bars)
+        for place, (total, line_bytes) in enumerate(zip(bottom, lines, strict=True)):
+            top = max(total, line_bytes / scale)
+            words = {"ha": "center", "va": "bottom", "xytext": (0, 3), "textcoords": "offset points"}
+            ax.annotate(f"{total:.3g}", (place, top), fontsize=9, **words)
         for place, value in enumerate(formula or []):
             line = (place - 0.38, place + 0.38)
             ax.plot(line, [value / scale] * 2, color=style.INK, lw=2, label=None if place else "formula")
         ax.set_xticks(range(len(bars)), labels=list(bars))
+        ax.margins(y=0.1)
         ax.set(ylabel=f"{unit} a rank", title=title)
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure

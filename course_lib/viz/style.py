@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -48,7 +50,8 @@ _RC: Any = {
 
 
 _SHOWN_DPI, _SAVED_DPI = 90, 180  # twice as many dots as the page shows at 100%: sharp at 200% too
-_COLORS = 64  # enough for flat colours and their smoothed edges, at a third of the bytes
+_COLORS = 48  # enough for flat colours and their smoothed edges, at a quarter of the bytes
+_READABLE_PX = 560  # a narrow page scrolls a figure sideways rather than shrink its letters below this width
 
 
 class CourseFigure(Figure):
@@ -65,11 +68,16 @@ class CourseFigure(Figure):
     def png(self, *, draft: bool = False) -> bytes:
         """Return the picture as a PNG; a `draft` is for a slider in motion: fewer dots, at once."""
         buffer = io.BytesIO()
-        if draft:
-            self.savefig(buffer, format="png", dpi=_SHOWN_DPI)
+        if draft:  # `savefig` would draw twice
+            self.set_dpi(_SHOWN_DPI)
+            canvas = FigureCanvasAgg(self)
+            canvas.draw()
+            Image.fromarray(np.asarray(canvas.buffer_rgba())).save(buffer, format="png", compress_level=1)
             return buffer.getvalue()
         self.savefig(buffer, format="png", dpi=_SAVED_DPI, bbox_inches="tight")
-        flat = Image.open(buffer).convert("RGB").quantize(_COLORS, dither=Image.Dither.NONE)
+        full = Image.open(buffer).convert("RGB")
+        # By coverage, not by frequency: a colour keeps its hue however few dots have it.
+        flat = full.quantize(_COLORS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         buffer = io.BytesIO()
         flat.save(buffer, format="png", optimize=True)
         return buffer.getvalue()
@@ -81,7 +89,8 @@ class CourseFigure(Figure):
         width = dots if draft else round(dots * _SHOWN_DPI / _SAVED_DPI)
         words = html.escape(alternative_text(self))
         source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
-        return f'<img alt="{words}" width="{width}" src="{source}">'
+        least = f"min-width:{min(width, _READABLE_PX)}px"
+        return f'<img alt="{words}" width="{width}" style="{least}" src="{source}">'
 
     def _ipython_display_(self) -> None:
         from IPython.display import display

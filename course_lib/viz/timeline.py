@@ -16,6 +16,7 @@ from course_lib.comm.trace import Compute, RankTrace, Trace
 from course_lib.viz import style
 
 _COMPUTE_HEIGHT, _COMM_HEIGHT, _GAP = 0.36, 0.40, 0.24
+_PALE = 0.25
 _LABEL_SHARE = 0.012  # of the window's width, for each character of a label
 
 
@@ -131,6 +132,10 @@ def _draw_lanes(ax: Axes, ranks: list[RankTrace], window: _Window) -> None:
     ax.spines["left"].set_visible(False)
     phases = [p for p in style.PHASES if any(c.phase == p for r in ranks for c in r.of(Compute))]
     handles = [Patch(color=style.PHASES[p], label=p) for p in phases]
+    if phases:
+        handles.append(
+            Patch(color=style.PHASES[phases[0]], alpha=_PALE, lw=0, label="pale: between operations")
+        )
     handles.append(Patch(facecolor="white", edgecolor=style.WAITING, hatch="/////", label="rank waits"))
     handles.append(Patch(color=style.COMMUNICATION, label="launch to end of wait"))
     ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(handles), borderpad=0)
@@ -141,7 +146,7 @@ def _draw_compute(ax: Axes, rank: RankTrace, window: _Window, y: float) -> None:
     for phase, color in style.PHASES.items():
         bands = [b for p, *b in _phase_bands(rank) if p == phase]
         ops = [(c.t_s, c.duration_s) for c in rank.computes(phase)]
-        for spans, alpha in ((bands, 0.25), (ops, 1.0)):
+        for spans, alpha in ((bands, _PALE), (ops, 1.0)):
             bars = [window.bar(t_s, d_s) for t_s, d_s in spans if window.shows(t_s, d_s)]
             ax.broken_barh(bars, (y, _COMPUTE_HEIGHT), facecolors=color, alpha=alpha, linewidth=0)
     waits = [window.bar(w.t_s, w.duration_s) for w in rank.waits() if window.shows(w.t_s, w.duration_s)]
@@ -190,9 +195,11 @@ def _draw_memory(ax: Axes, rank: RankTrace, window: _Window) -> None:
         for category, series in live.items():
             series.append(now[category] / 1e6)
     times.append(window.width_ms)
-    stack = [[*values, values[-1]] for values in live.values()]
-    ax.stackplot(times, stack, colors=list(style.MEMORY.values()), labels=list(live), step="post", lw=0)
+    held = {category: [*series, series[-1]] for category, series in live.items() if any(series)}
+    colors = [style.MEMORY[category] for category in held]
+    if held:
+        ax.stackplot(times, list(held.values()), colors=colors, labels=list(held), step="post", lw=0)
+        ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(held), borderpad=0)
     ax.set_ylabel("MB")
     ax.set_ylim(0, None)
     ax.set_title(f"live bytes of rank {rank.rank}")
-    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(live), borderpad=0)

@@ -65,8 +65,17 @@ def test_a_picture_is_sharp_at_twice_its_size_and_small() -> None:
     assert shown is not None
     width = int(re.search(r'width="(\d+)"', shown[0])[1])  # type: ignore[index]
     assert Image.open(io.BytesIO(draw_axes()._repr_png_())).width == pytest.approx(2 * width, abs=1)
-    assert len(shown["png"]) < 40_000
+    assert len(shown["png"]) < 30_000
     assert html.unescape(shown["alt"]) == draw_axes().alt
+
+
+def test_colours_are_shown_as_they_were_chosen() -> None:
+    picture = Image.open(io.BytesIO(draw_axes().png())).convert("RGB")
+    there = [color for _, color in picture.getcolors()]  # type: ignore[union-attr]
+    for color in style.AXES.values():
+        wanted = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+        gap = min(max(abs(a - b) for a, b in zip(wanted, one, strict=True)) for one in there)
+        assert gap <= 10, color
 
 
 def test_colours_stay_apart_for_colour_blind_eyes() -> None:
