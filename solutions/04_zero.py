@@ -621,14 +621,19 @@ def numbers_04() -> dict[str, float]:
 #
 # </details>
 #
-# ## Reflect
+# ## Reflect (not graded)
 #
-# 1. *Your 13B model does not fit 8 GPUs of 80 GB with DDP. Which stage, and why not the next?* (Good: states
-#    are 208 GB, stage 1 72 GB, stage 2 49 GB a rank, so stage 2. Better: with the activations at your
-#    batch, and what stage 3 would cost on your link.)
+# 1. *Your 13B model does not fit 8 GPUs of 80 GB with DDP. Which stage, and why not the next?*
 # 2. *ZeRO-1 runs, and memory has not fallen. Name three causes, and what the trace would show for each.*
-#    (Good: the inner optimizer got whole parameters; a view keeps the flat vector; gradients in a persistent
-#    flat buffer. Better: with the category and size of each in the memory bars.)
+#
+# <details><summary>Rubric</summary>
+#
+# 1. *Good:* states are 208 GB, stage 1 72 GB, stage 2 49 GB a rank, so stage 2. *Better:* with the
+#    activations at your batch, and what stage 3 would cost on your link.
+# 2. *Good:* the inner optimizer got whole parameters; a view keeps the flat vector; gradients in a persistent
+#    flat buffer. *Better:* with the category and size of each in the memory bars.
+#
+# </details>
 #
 # ## Words
 #

@@ -750,14 +750,20 @@ def numbers_05() -> dict[str, float]:
 #
 # </details>
 #
-# ## Reflect
+# ## Reflect (not graded)
 #
 # 1. *Your 30 B model fits at FSDP over 64 GPUs, but the GPUs idle a third of the time. Which three
-#    measurements tell you what to change?* (Good: exposed communication in a timeline, bytes across servers,
-#    gather time over compute time of a block. Better: with the change that each suggests: a larger
-#    micro-batch, HSDP, depth 2, no reshard.)
-# 2. *When would you prefer owners to flat shards today?* (Good: an optimizer that needs whole matrices, such
-#    as Muon or Shampoo. Better: for the optimizer state only, with gathers still from flat shards.)
+#    measurements tell you what to change?*
+# 2. *When would you prefer owners to flat shards today?*
+#
+# <details><summary>Rubric</summary>
+#
+# 1. *Good:* exposed communication in a timeline, bytes across servers, gather time over compute time of a
+#    block. *Better:* with the change that each suggests: a larger micro-batch, HSDP, depth 2, no reshard.
+# 2. *Good:* an optimizer that needs whole matrices, such as Muon or Shampoo. *Better:* for the optimizer
+#    state only, with gathers still from flat shards.
+#
+# </details>
 #
 # ## Words
 #

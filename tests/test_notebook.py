@@ -65,6 +65,7 @@ CELLS = {
     "follows": "print(averaged)",
     "follows ranks": "traced.trace",
     "restarted": "rank_hello(7)",
+    "checked after a restart": 'from course_lib import grading\ngrading.check("rank_hello", globals());',
     "own mistake": "avaraged",
     "own error": "raise NotImplementedError('not this way')",
 }
@@ -82,6 +83,7 @@ def test_a_cell_that_needs_an_unwritten_exercise_says_so(tmp_path: Path) -> None
     assert said["follows ranks"].startswith("`traced` comes from a cell above")
     assert said["restarted"].startswith("`rank_hello` is not there: the cell of the exercise rank_hello has ")
     assert "Run All Above Selected Cell" in said["restarted"]
+    assert "is not written yet, or not run" in said["checked after a restart"]
     assert "NameError" in said["own mistake"]
     assert "Traceback" in said["own mistake"]
     assert "Traceback" in said["own error"]

@@ -144,9 +144,18 @@ def is_own(cell: Cell) -> bool:
 
 
 def write(notebook: NotebookFile, place: Path) -> Path:
-    """Replace the file of `notebook`, after keeping a copy of what was there; return the copy."""
-    copy = keep(notebook.path, place)
-    write_whole(notebook.path, json.dumps(notebook.data, indent=1, ensure_ascii=False) + "\n")
+    """Replace the file of `notebook`, after keeping a copy of what was there; return the copy.
+
+    Raises: ValueError where nothing can be written; the notebook is then as it was.
+    """
+    try:
+        copy = keep(notebook.path, place)
+        write_whole(notebook.path, json.dumps(notebook.data, indent=1, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise ValueError(
+            f"{notebook.path} and {place / KEPT} must be writable; got {error.strerror or error}. "
+            "Nothing was changed: copy the notebook to a folder of your own and work there."
+        ) from error
     return copy
 
 

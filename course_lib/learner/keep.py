@@ -162,6 +162,8 @@ def restore(place: Path, source: Path) -> list[str]:
         data = json.loads(path.read_text(encoding="utf-8"))
         saved: dict[str, dict[str, Any]] = dict(data["exercises"])
         notebooks: dict[str, dict[str, Any]] = dict(data["notebooks"])
+        _ = [(entry["lab"], entry["when"], entry["answer"]) for entry in saved.values()]
+        _ = [notebook["cells"] for notebook in notebooks.values()]
     except FileNotFoundError:
         raise ValueError(
             f"there must be a saved file at {path}; got none. `course save` writes one."

@@ -120,7 +120,7 @@ def _draw_labels(ax: Axes, lit: Sequence[str]) -> None:
     }
     ax.text(*_paper(width / 2, -0.15, depth), "activations", ha="center", color=style.MUTED, fontsize=9)
     for name, (begin, end, (dx, dy), side) in arrows.items():
-        color = style.AXES[name] if name in lit else "#B6BBC4"
+        color = style.AXES[name] if name in lit else style.GREY
         _arrow(ax, begin, end, color)
         short, full = SPLITS[name]
         x, y = (begin[0] + end[0]) / 2 + dx, (begin[1] + end[1]) / 2 + dy

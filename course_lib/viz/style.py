@@ -76,10 +76,8 @@ class CourseFigure(Figure):
             return buffer.getvalue()
         self.savefig(buffer, format="png", dpi=_SAVED_DPI, bbox_inches="tight")
         full = Image.open(buffer).convert("RGB")
-        # By coverage, not by frequency: a colour keeps its hue however few dots have it.
-        flat = full.quantize(_COLORS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         buffer = io.BytesIO()
-        flat.save(buffer, format="png", optimize=True)
+        full.quantize(palette=_palette(full), dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
         return buffer.getvalue()
 
     def html(self, *, draft: bool = False) -> str:
@@ -97,6 +95,32 @@ class CourseFigure(Figure):
 
         bundle = {"text/html": self.html(), "text/plain": alternative_text(self)}
         display(bundle, raw=True)  # type: ignore[no-untyped-call,unused-ignore]
+
+
+def _palette(picture: Image.Image) -> Image.Image:
+    """Choose the colours of a small file: those of areas exactly, and of the rest a few that lie apart.
+
+    So neighbours such as two pale fills stay two colours, and a word keeps its hue however few dots it has.
+    """
+    colors = picture.getcolors(picture.width * picture.height) or []
+    spread = picture.quantize(_COLORS, method=Image.Quantize.MAXCOVERAGE).getpalette() or []
+    areas = [color for _, color in sorted(colors, reverse=True)[:_COLORS]]
+    chosen: list[Any] = []
+    for candidates, size, near in ((areas, _COLORS // 2, 8), (_triples(spread), _COLORS, 16)):
+        for color in candidates:
+            if len(chosen) < size and all(_gap(color, other) > near for other in chosen):
+                chosen.append(color)
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for color in chosen for part in color])
+    return palette
+
+
+def _triples(parts: list[int]) -> list[tuple[int, int, int]]:
+    return list(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
+
+
+def _gap(color: Any, other: Any) -> int:
+    return max(abs(x - y) for x, y in zip(color, other, strict=True))
 
 
 def alternative_text(figure: Figure) -> str:

@@ -146,12 +146,14 @@ def turn_every_slider(opened: Notebook) -> None:
         slider = opened.sliders().nth(number)
         slider.scroll_into_view_if_needed()
         cell = opened.page.locator(".jp-CodeCell", has=slider)
-        figure = cell.locator(".jp-OutputArea-output img")
-        before = figure.get_attribute("src")
+        before = cell.locator(".jp-OutputArea-output img").get_attribute("src")
         slider.focus()
         started = time.monotonic()
         slider.press("ArrowRight")
-        wait_for(lambda f=figure, b=before: f.get_attribute("src") != b, 60, "the figure follows its slider")
+        opened.page.wait_for_function(
+            "([cell, before]) => cell.querySelector('.jp-OutputArea-output img').src != before",
+            arg=[cell.element_handle(), before],
+        )
         print(f"  slider {number}: {1e3 * (time.monotonic() - started):.0f} ms")
 
 
@@ -161,14 +163,15 @@ def look(opened: Notebook, folder: Path) -> None:
     for old in folder.glob("*.png"):
         old.unlink()
     opened.page.keyboard.press("ControlOrMeta+b")  # the file browser away
-    shots(opened, folder, "light")
+    shots(opened, folder, "light", least_px=0)
     with opened.zoomed(2):
-        shots(opened, folder, "zoomed")
+        shots(opened, folder, "zoomed", least_px=560)
     opened.dark()
-    shots(opened, folder, "dark")
+    shots(opened, folder, "dark", least_px=0)
 
 
-def shots(opened: Notebook, folder: Path, look: str) -> None:
+def shots(opened: Notebook, folder: Path, look: str, *, least_px: int) -> None:
+    """Keep pictures; a figure has words, fits the page, and is `least_px` wide (or as wide as it is made)."""
     figures = opened.figures()
     assert figures.count() > 0
     for number in range(figures.count()):
@@ -179,7 +182,9 @@ def shots(opened: Notebook, folder: Path, look: str) -> None:
         shown, place = figure.bounding_box(), output.bounding_box()
         assert shown is not None
         assert place is not None
-        assert shown["x"] + shown["width"] <= place["x"] + place["width"] + 1, "it is wider than the page"
+        least_px = min(least_px, int(figure.get_attribute("width") or 0))
+        assert shown["width"] >= least_px - 1
+        assert shown["width"] <= max(place["width"], least_px) + 1, "it is wider than the page"
         output.screenshot(path=folder / f"{look}-{number:02d}.png")
     shown = opened.page.locator(".jp-CodeCell").last
     shown.scroll_into_view_if_needed()

@@ -82,6 +82,14 @@ def test_reset_brings_the_stub_back_and_keeps_the_answer(checkout: Path) -> None
     assert keep.reset(checkout, "rank_hello", None, None) == "rank_hello is as released; nothing to do"
 
 
+def test_reset_where_nothing_can_be_written_changes_nothing(checkout: Path) -> None:
+    edit(notebook(checkout), "rank_hello", ANSWER)
+    (checkout / files.KEPT).write_text("in the way")  # root may write anywhere: refuse as the system does
+    with pytest.raises(ValueError, match="must be writable; got File exists"):
+        keep.reset(checkout, "rank_hello", None, None)
+    assert text_of(notebook(checkout), "rank_hello") == ANSWER
+
+
 def test_reset_without_a_checkout_needs_the_release(tmp_path: Path) -> None:
     mine = Path(shutil.copy(ROOT / "notebooks" / LAB / f"{LAB}.ipynb", tmp_path / "renamed.ipynb"))
     stub = text_of(mine, "rank_hello")
@@ -173,7 +181,11 @@ def test_without_a_notebook_file_answers_come_as_text(tmp_path: Path) -> None:
     assert ANSWER in (colab / f"{LAB}-answers.py").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("damage", ["", '{"exercises": {', "[]", '{"exercises": 3, "notebooks": {}}'])
+DAMAGED = ["", '{"exercises": {', "[]", '{"exercises": 3, "notebooks": {}}']
+DAMAGED += ['{"exercises": {"rank_hello": 3}, "notebooks": {}}', '{"exercises": {}, "notebooks": {"00": 3}}']
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_save_changes_nothing(tmp_path: Path, damage: str) -> None:
     (tmp_path / "save.json").write_text(damage)
     with pytest.raises(ValueError, match="must be a file of `course save`"):

@@ -72,6 +72,7 @@ def test_a_picture_is_sharp_at_twice_its_size_and_small() -> None:
 def test_colours_are_shown_as_they_were_chosen() -> None:
     picture = Image.open(io.BytesIO(draw_axes().png())).convert("RGB")
     there = [color for _, color in picture.getcolors()]  # type: ignore[union-attr]
+    assert picture.getpixel((0, 0)) == (255, 255, 255)
     for color in style.AXES.values():
         wanted = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
         gap = min(max(abs(a - b) for a, b in zip(wanted, one, strict=True)) for one in there)
