@@ -46,8 +46,15 @@ def draw_memory_bars(
         lines = formula or [0.0] * len(bars)
         for place, (total, line_bytes) in enumerate(zip(bottom, lines, strict=True)):
             top = max(total, line_bytes / scale)
-            words = {"ha": "center", "va": "bottom", "xytext": (0, 3), "textcoords": "offset points"}
-            ax.annotate(f"{total:.3g}", (place, top), fontsize=9, **words)
+            ax.annotate(
+                f"{total:.3g}",
+                (place, top),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=9,
+            )
         for place, value in enumerate(formula or []):
             line = (place - 0.38, place + 0.38)
             ax.plot(line, [value / scale] * 2, color=style.INK, lw=2, label=None if place else "formula")

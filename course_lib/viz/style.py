@@ -71,8 +71,9 @@ class CourseFigure(Figure):
         if draft:  # `savefig` would draw twice
             self.set_dpi(_SHOWN_DPI)
             canvas = FigureCanvasAgg(self)
-            canvas.draw()
-            Image.fromarray(np.asarray(canvas.buffer_rgba())).save(buffer, format="png", compress_level=1)
+            canvas.draw()  # type: ignore[no-untyped-call]
+            dots = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+            Image.fromarray(dots).save(buffer, format="png", compress_level=1)
             return buffer.getvalue()
         self.savefig(buffer, format="png", dpi=_SAVED_DPI, bbox_inches="tight")
         full = Image.open(buffer).convert("RGB")
@@ -120,7 +121,7 @@ def _triples(parts: list[int]) -> list[tuple[int, int, int]]:
 
 
 def _gap(color: Any, other: Any) -> int:
-    return max(abs(x - y) for x, y in zip(color, other, strict=True))
+    return max(abs(int(x) - int(y)) for x, y in zip(color, other, strict=True))
 
 
 def alternative_text(figure: Figure) -> str:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from course_lib.comm.launch import run_ranks
 from course_lib.comm.trace import Trace, mark
+from course_lib.viz import style
 from course_lib.viz.axes import THESIS, draw_axes
 from course_lib.viz.timeline import draw_timeline
 
@@ -64,7 +65,7 @@ def test_axes_lights_what_is_asked(lit: tuple[str, ...]) -> None:
     assert figure.get_suptitle() == THESIS
     texts = {t.get_text(): t.get_color() for t in figure.axes[0].texts}
     for name, short in {"layer": "PP", "batch": "DP", "sequence": "CP", "dim": "TP"}.items():
-        is_grey = texts[f"{name} → {short}"] == "#B6BBC4"
+        is_grey = texts[f"{name} → {short}"] == style.GREY
         assert is_grey == (name not in lit)
 
 
