@@ -8,6 +8,7 @@ answers a wrong shape, dtype or reduce op with wrong values or an abort, never w
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 from course_lib.comm.calls import CommCall, GroupKey, Site
@@ -127,6 +128,9 @@ class WaitGraph:
                            (call.group, call.dst, call.tag))  # fmt: skip
             return set() if sent_any > call.ordinal else set(call.group.ranks) - {call.dst or 0}
         members = call.shapes[0] if call.op == "new_group" else call.group.ranks
+        return self._absent(call, members)
+
+    def _absent(self, call: CommCall, members: Iterable[int]) -> set[int]:
         return set(members) - set(self._made[_slot(call)])
 
     def stuck(self) -> dict[int, set[int]]:
@@ -166,11 +170,17 @@ class WaitGraph:
         return [r for r, b in beats.items() if max(b.get("spin_s", 0.0), b.get("idle_s", 0.0)) >= STALL_S]
 
     def incomplete(self) -> list[tuple[CommCall, set[int]]]:
-        """Launched calls that some member never made, found once all ranks have finished."""
+        """Launched calls that some member never made, found once all ranks have finished.
+
+        `new_group` returns without the ranks outside the new group, which must call it nevertheless: groups
+        are numbered.
+        """
         calls = [c for made in self._made.values() for c in list(made.values())[:1]]
         calls += [c for sends in self._sends.values() for c in sends]
         calls += [c for recvs in self._recvs.values() for c in recvs]
-        return [(c, need) for c in calls if c.op != "new_group" and (need := self.missing(c))]
+        groups = [(c, self._absent(c, c.group.ranks)) for c in calls if c.op == "new_group"]
+        others = [(c, self.missing(c)) for c in calls if c.op != "new_group"]
+        return [(call, need) for call, need in groups + others if need]
 
 
 def difference(rank_a: int, a: CommCall, rank_b: int, b: CommCall) -> str | None:

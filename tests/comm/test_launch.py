@@ -227,6 +227,18 @@ def test_async_call_never_waited_for_is_a_warning() -> None:
     assert "never waited for its all_reduce" in run_ranks(work, 2, quiet=True).warnings[0]
 
 
+def test_new_group_skipped_by_a_rank_outside_it_is_a_warning() -> None:
+    def work(skip: bool, local: bool) -> None:
+        if dist.get_rank() < 2 or not skip:
+            dist.new_group([0, 1], use_local_synchronization=local)
+
+    (text,) = run_ranks(work, 3, True, False, quiet=True).warnings
+    assert "new_group" in text
+    assert "never completed: rank 2 did not take part" in text
+    assert run_ranks(work, 3, False, False, quiet=True).warnings == []
+    assert run_ranks(work, 3, True, True, quiet=True).warnings == []
+
+
 def _folders() -> set[str]:
     return set(glob.glob(f"{tempfile.gettempdir()}/course_ranks_*"))
 
