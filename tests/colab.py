@@ -14,7 +14,8 @@ import nbformat
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_single_file import ROOT, WITHOUT_NBGRADER, published, python, run, text
+from nbclient.exceptions import CellExecutionError
+from test_single_file import ROOT, WITHOUT_NBGRADER, cells, published, python, run, text
 
 from course_lib import grading
 
@@ -40,14 +41,20 @@ def colab(python: Path) -> Path:
 def test_a_lab_runs_as_on_colab(lab: str, published: Path, colab: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(ROOT / "solutions" / lab / f"{lab}.ipynb", as_version=4)
     sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    cells = run(tmp_path, colab, f"file://{published}", [WITHOUT_NBGRADER, VERSIONS, *sources])
-    assert text(cells[1]).split()[:2] == [KERNEL[0].split("==")[1], KERNEL[1].split("==")[1]]
-    complaints = [o.text for cell in cells for o in cell.outputs if o.get("name") == "stderr"]
+    done = run(tmp_path, colab, f"file://{published}", [WITHOUT_NBGRADER, VERSIONS, *sources])
+    assert text(done[1]).split()[:2] == [KERNEL[0].split("==")[1], KERNEL[1].split("==")[1]]
+    complaints = [o.text for cell in done for o in cell.outputs if o.get("name") == "stderr"]
     assert complaints == []
     passed = {
-        line.split()[1] for cell in cells for line in text(cell).splitlines() if line.startswith("PASS ")
+        line.split()[1] for cell in done for line in text(cell).splitlines() if line.startswith("PASS ")
     }
     assert passed == {exercise.id for exercise in grading.exercises(lab)}
     print(
-        f"\n{lab}: {len(passed)} exercises pass with IPython, ipykernel, ipywidgets {text(cells[1]).strip()}"
+        f"\n{lab}: {len(passed)} exercises pass with IPython, ipykernel, ipywidgets {text(done[1]).strip()}"
     )
+
+
+def test_an_unwritten_exercise_is_explained_on_colab(published: Path, colab: Path, tmp_path: Path) -> None:
+    stub = 'def mean_gradient():\n    raise NotImplementedError("exercise mean_gradient")'
+    with pytest.raises(CellExecutionError, match="This cell needs your answer to the exercise mean_gradient"):
+        run(tmp_path, colab, f"file://{published}", [*cells("course-set-up"), stub, "mean_gradient()"])

@@ -144,7 +144,7 @@ def _draw_hop(ax: Axes, rank: int, chunk: int, n: int) -> None:
     arrow.set(mutation_scale=11, color=style.ORANGE, linewidth=1.8, clip_on=False)
     ax.add_patch(arrow)
     if rank == 0 and n > 2:
-        ax.text(-0.12, chunk + 0.25, f"from {n - 1}", ha="center", fontsize=7)
+        ax.text(0.05, chunk + 0.3, f"from {n - 1}", ha="right", fontsize=7)
 
 
 def draw_tree(n: int = 8, root: int = 0) -> Figure:

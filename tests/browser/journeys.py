@@ -62,6 +62,7 @@ def exercise(lab_name: str) -> str:
 def test_an_exercise_turns_from_red_to_green(
     released: Notebook, lab_name: str, exercise: str, pictures: Path
 ) -> None:
+    released.page.screenshot(path=pictures / f"{lab_name}-opened.png")
     at, check = (places(released.path)[name] for name in (exercise, f"check-{exercise}"))
     for index in range(at + 1):
         if released.is_code(index):
