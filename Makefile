@@ -48,11 +48,12 @@ build: $(READY)  ## make the notebooks from their sources (LAB=03 for one lab)
 bench: $(READY)  ## measure, and write docs/benchmarks.md
 	$(BIN)/course bench
 
-zoo: $(READY)  ## check every known right and wrong answer (LAB=03 for one lab, REPEAT=10)
-	$(BIN)/course zoo $(if $(LAB),--lab $(LAB)) --repeat $(REPEAT)
+zoo: $(READY)  ## check every known right and wrong answer (LAB=03 for one lab, REPEAT=10, SANDBOX=1 as in grading)
+	$(BIN)/course zoo $(if $(LAB),--lab $(LAB)) --repeat $(REPEAT) $(if $(SANDBOX),--sandbox)
 
-attack: $(READY)  ## hand in every known attack on the grader; each must get what it deserves
+attack: $(READY)  ## hand in every known attack on the grader, then kill it 20 times; all must get what they deserve
 	$(BIN)/python tests/attacks/run.py
+	COURSE_KILLS=20 $(BIN)/python -m pytest -q tests/staff/test_resume.py
 
 clean:  ## remove what the commands made, the environment included
 	rm -rf $(VENV) grading build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

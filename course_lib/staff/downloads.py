@@ -19,7 +19,7 @@ from pathlib import Path
 
 from course_lib.staff.handed_in import MAX_NOTEBOOK_BYTES
 
-_PLAIN = re.compile(r"(?P<id>.+)_attempt_(?P<stamp>\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d)_(?P<file>.+\.ipynb)")
+_PLAIN = re.compile(r"(?P<id>.+)_attempt_(?P<stamp>\d{4}-\d\d-\d\d(-\d\d-\d\d-\d\d)?)_(?P<file>.+\.ipynb)")
 _MOODLE = re.compile(r"(?P<name>[^/]+)_\d+_assignsubmission_file_?/?(?P<file>[^/]+\.ipynb)")
 _CANVAS = re.compile(r"[^_/]+(_LATE)?_(?P<lms>\d+)_(?P<order>\d+)_(?P<file>.+\.ipynb)")
 
@@ -118,7 +118,7 @@ def _whose(path: Path, name: str, lab: str, known: Mapping[str, Mapping[str, str
         return "it must be a file; it is a link"
     tail = "/".join(Path(name).parts[-2:])
     if match := _PLAIN.fullmatch(path.name):
-        day, clock = match["stamp"][:10], match["stamp"][11:].replace("-", ":")
+        day, clock = match["stamp"][:10], match["stamp"][11:].replace("-", ":") or "00:00:00"
         return _found(path, match["id"], match["file"], lab, (match["stamp"], 0), f"{day} {clock} UTC")
     if match := _MOODLE.fullmatch(tail) or _MOODLE.fullmatch(path.name):
         student = known["name"].get(_plain(match["name"]))

@@ -27,6 +27,7 @@ _PICTURE = re.compile(r"data:image/(png|jpeg|gif|svg\+xml);base64,[A-Za-z0-9+/=\
 _LINK = re.compile(r"https?://|mailto:|#|[\w./-]+\Z")
 # Characters of a cell, and seconds of a page: markdown beyond that is shown as it was written.
 MAX_MARKDOWN, RENDER_S = 10_000, 10.0
+_TEST_CELL = re.compile(r'<a href="#(test_)([\w-]+)">Test cell</a>')  # of nbgrader's table of contents
 # Below nbgrader's own style, which knows neither wide screens nor tables.
 _STYLE = """<style>
 div#notebook-container { padding: 15px; }
@@ -37,6 +38,8 @@ div.prompt { display: none; }
 .rendered_html { overflow-wrap: anywhere; }
 .rendered_html img, .output_png img { max-width: 100%; }
 .output_area pre, .input_area pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+.rendered_html th:empty { padding: 0; border: none; }
+.anchor-link { display: none; }
 div#toc ol { columns: 22em auto; }
 </style>"""
 # Nothing of a page may reach anybody; the scripts in it are nbconvert's, for formulas.
@@ -85,6 +88,7 @@ class SafePage(HTMLExporter):
         self._rendering_s = 0.0
         page, resources = super().from_notebook_node(nb, resources, **kw)
         head, end, body = page.partition("</head>")
+        body = _TEST_CELL.sub(r'<a href="#\1\2">\2</a>', body)
         return head.replace("<head>", f"<head>{_POLICY}", 1) + _STYLE + end + body, resources
 
 

@@ -119,8 +119,7 @@ def copy_for_feedback(options: Options, one: HandedIn, entry: Entry) -> Any:
     if entry.state == "unreadable" or one.notebook is None:
         notebook = handed_in.restored(nbformat.v4.new_notebook(), release)
     else:
-        text = one.notebook.read_text(encoding="utf-8-sig")
-        notebook = handed_in.restored(nbformat.reads(text, as_version=4), release)
+        notebook = handed_in.restored(handed_in.notebook_of(one.notebook), release)
         if options.show and entry.state != "killed by limit":
             showing.with_outputs(notebook, trust=options.trust)
     return record.with_verdicts(notebook, entry)

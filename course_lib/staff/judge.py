@@ -14,14 +14,12 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from course_lib.grading import engine
 from course_lib.grading.exercise import Exercise, Part, Verdict
 from course_lib.grading.registry import program_name, spec
 from course_lib.grading.source import Refusal
 from course_lib.staff.courtroom import Courtroom
-from course_lib.staff.handed_in import MAX_NOTEBOOK_BYTES
+from course_lib.staff.handed_in import MAX_NOTEBOOK_BYTES, notebook_of
 from course_lib.staff.needs import course_modules
 from course_lib.staff.sandbox import Limits
 
@@ -56,7 +54,7 @@ def code_cells(path: Path) -> list[str]:
             f"a notebook must have 1 byte to {MAX_NOTEBOOK_BYTES // 1_000_000} MB; it has {size:,} bytes"
         )
     try:
-        notebook: Any = nbformat.reads(path.read_text(encoding="utf-8-sig"), as_version=4)
+        notebook = notebook_of(path)
         cells = [str(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
     except Exception as error:  # whatever a hostile file makes a parser raise
         raise Unreadable(f"it is not a Jupyter notebook ({type(error).__name__})") from error

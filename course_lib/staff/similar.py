@@ -14,7 +14,7 @@ from typing import Any
 
 import nbformat
 
-from course_lib.staff.handed_in import HandedIn
+from course_lib.staff.handed_in import HandedIn, notebook_of
 from course_lib.staff.submissions import answers_of
 
 SOLUTION = "(the course's solution)"
@@ -49,8 +49,7 @@ def answers(root: Path, lab: str, submissions: Iterable[HandedIn]) -> dict[str, 
 
 
 def _cells(path: Path) -> list[str]:
-    notebook: Any = nbformat.read(path, as_version=4)
-    return [str(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
+    return [str(cell.source) for cell in notebook_of(path).cells if cell.cell_type == "code"]
 
 
 def _own(path: Path, release: list[str]) -> str:

@@ -95,6 +95,18 @@ def wrong_kernel(notebook: Any) -> None:
     notebook.metadata.kernelspec = {"name": "evil", "display_name": "x", "language": "bash"}
 
 
+def script_in_markdown(notebook: Any) -> None:
+    """Write text that would act in the browser of whoever reads it."""
+    text = "<script>alert(1)</script> <img src=x onerror=alert(1)> [x](javascript:alert(1))"
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text))
+
+
+def large(notebook: Any) -> None:
+    """Hand in 50 MB."""
+    output = nbformat.v4.new_output("stream", text="x" * 50_000_000)
+    notebook.cells.append(nbformat.v4.new_code_cell("1", outputs=[output]))
+
+
 _SOCKETS = """\
 import socket, time
 import torch
@@ -220,6 +232,8 @@ def rank_hello(secret):
     Attack("edited locked cells", edit=edit_locked, state="graded"),
     Attack("changed cell ids", answer=RIGHT, wanted=2.0, state="graded", edit=change_ids),
     Attack("wrong kernel", answer=RIGHT, wanted=2.0, state="graded", edit=wrong_kernel),
+    Attack("script in markdown", answer=RIGHT, wanted=2.0, state="graded", edit=script_in_markdown),
+    Attack("a notebook of 50 MB", answer=RIGHT, wanted=2.0, state="graded", edit=large),
     Attack("two dots", answer=RIGHT, wanted=2.0, state="graded", student="..a..b"),
     Attack(
         "a name for shells", answer=RIGHT, wanted=2.0, state="graded", student="é; $(touch x) [a-z]* & '\""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from bs4 import BeautifulSoup
 from known import ATTACKS, Attack
 from rich.console import Console
 from rich.table import Table
@@ -30,11 +31,11 @@ from small_class import (
     submission,
 )
 
-from course_lib.staff import autograde, handed_in
+from course_lib.staff import autograde, classwork, handed_in
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
 from course_lib.staff.submissions import answer_cells
 
-HONEST = 19
+HONEST = 19  # with an attacker a class of twenty
 # Files instead of notebooks: name, content, wanted state.
 FILES = (
     ("not JSON", b"{", "unreadable"),
@@ -47,12 +48,17 @@ OTHERS = "numbers_00"  # solved by every attacker beside the attacked exercise
 Wanted = dict[str, tuple[float | None, float, str]]  # student: points of rank_hello, of all, state
 
 
-def main(chosen: list[str]) -> int:
-    """Run all attacks, or those whose names are given; return how many ended wrong."""
+def main(chosen: list[str], *, honest: int = HONEST, files: bool = True) -> int:
+    """Run all attacks, or those whose names are given; return how many ended wrong.
+
+    Args:
+        honest: how many others there are.
+        files: hand in files that are no notebooks, too.
+    """
     console = Console(width=120)
     with tempfile.TemporaryDirectory(prefix="course_attacks_") as name:
         root = Path(name)
-        wanted = hand_in_all(root, chosen)
+        wanted = hand_in_all(root, chosen, honest, files)
         before = contents(root)
         start = time.monotonic()
         autograde.command(root, LAB, console, jobs=2)
@@ -60,14 +66,27 @@ def main(chosen: list[str]) -> int:
         entries = {entry.student: entry for entry in Ledger(root / LEDGER).entries(LAB)}
         scores = gradebook_scores(root)
         changed = contents(root) != before
+        acting = [student for student in wanted if "script" in student and acts(root, student)]
     bad = show(console, wanted, entries, scores)
     if changed:
         console.print("what was handed in has changed")
     console.print(f"{len(wanted)} submissions, {bad} wrong ({seconds:.0f} s)", highlight=False)
-    return bad + int(changed)
+    if acting:
+        console.print(f"these pages act in a browser: {acting}", markup=False)
+    return bad + int(changed) + len(acting)
 
 
-def hand_in_all(root: Path, chosen: list[str]) -> Wanted:
+def acts(root: Path, student: str) -> bool:
+    """Make a feedback page; return whether anything of the student's could act in it."""
+    if classwork.feedback_page(root, LAB, student):
+        return True
+    page = (root / "grading/feedback" / student / LAB / f"{LAB}.html").read_text(encoding="utf-8")
+    found = BeautifulSoup(page, "html.parser")
+    scripts = any("alert(1)" in script.text for script in found.find_all("script"))
+    return scripts or any("alert(1)" in str(tag.attrs) for tag in found.find_all(True))
+
+
+def hand_in_all(root: Path, chosen: list[str], others: int, files: bool) -> Wanted:
     """Make the class; return what each must get."""
     small_course(root)
     wanted: Wanted = {}
@@ -76,17 +95,19 @@ def hand_in_all(root: Path, chosen: list[str]) -> Wanted:
             student = attack.student or attack.name.replace("/", "_")
             hand_in(root, student, text_of(root, attack))
             wanted[student] = (attack.wanted, attack.wanted + POINTS[OTHERS], attack.state)
-    for student, data, state in () if chosen else FILES:
+    for student, data, state in FILES if files else ():
         hand_in(root, student, data)
         wanted[student] = (None, 0.0, state)
-    if not chosen:
+    if files:
         (root / handed_in.SUBMITTED / "no notebook" / LAB).mkdir(parents=True)
         wanted["no notebook"] = (None, 0.0, "unreadable")
         folder = root / handed_in.SUBMITTED / "a link" / LAB
         folder.mkdir(parents=True)
         (folder / f"{LAB}.ipynb").symlink_to(root / handed_in.SUBMITTED / "student00" / LAB / f"{LAB}.ipynb")
         wanted["a link"] = (None, 0.0, "unreadable")
-    honest = hand_in_class(root, 3 if chosen else HONEST)
+        hand_in(root, "another name", submission(root, [OTHERS]), name="my copy (1).ipynb")
+        wanted["another name"] = (None, POINTS[OTHERS], "graded")
+    honest = hand_in_class(root, others)
     return wanted | {student: (None, points, "graded") for student, points in honest.items()}
 
 
@@ -125,4 +146,4 @@ def show(console: Console, wanted: Wanted, entries: dict[str, Entry], scores: di
 
 
 if __name__ == "__main__":
-    sys.exit(min(1, main(sys.argv[1:])))
+    sys.exit(min(1, main(sys.argv[1:], files=not sys.argv[1:])))

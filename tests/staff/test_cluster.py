@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,12 +17,19 @@ from typing import Any
 import psycopg
 import pytest
 from rich.console import Console
-from small_class import LAB, gradebook_scores, hand_in_class, small_course
+from small_class import LAB, ROOT, gradebook_scores, hand_in_class, small_course
 
 from course_lib.staff import autograde, workers
 from course_lib.staff.ledger import LEDGER, Ledger
 
 QUIET = Console(quiet=True)
+
+
+def in_guide(start: str, instead: dict[str, str]) -> list[str]:
+    """Return the words of a command of the instructor's guide, some of them replaced."""
+    guide = (ROOT / "docs" / "instructor.md").read_text(encoding="utf-8")
+    line = next(line for line in guide.splitlines() if line.startswith(start))
+    return [instead.get(word, word) for word in shlex.split(line, comments=True)]
 
 
 def postgres_programs() -> Path:
@@ -48,8 +57,8 @@ def postgres() -> Iterator[str]:
     control = [programs / "pg_ctl", "-D", data, "-w", "-s"]
     subprocess.run([*control, "-o", options, "-l", home / "log", "start"], check=True, **user)
     try:
-        with psycopg.connect(f"host={home} user=course dbname=postgres", autocommit=True) as connection:
-            connection.execute("CREATE DATABASE gradebook")
+        createdb = in_guide("sudo -u postgres createdb", {})[3:]
+        subprocess.run([programs / createdb[0], "-h", home, "-U", "course", *createdb[1:]], check=True)
         yield f"postgresql+psycopg://course@/gradebook?host={home}"
     finally:
         subprocess.run([*control, "-m", "immediate", "stop"], check=True, **user)
@@ -86,34 +95,26 @@ def dask_scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A scheduler and two workers as the guide starts them; yields the scheduler's address."""
     folder = tmp_path_factory.mktemp("dask")
     file = folder / "scheduler.json"
-    common = ["--scheduler-file", str(file)]
-    dask = [sys.executable, "-m", "dask"]
-    scheduler = ["scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", *common]
-    worker = [
-        "worker",
-        "--nworkers",
-        "2",
-        "--nthreads",
-        "1",
-        "--no-dashboard",
-        "--host",
-        "127.0.0.1",
-        *common,
-    ]
+    here = {"10.0.0.1": "127.0.0.1", "8786": "0"}
+    scheduler = [*in_guide("dask scheduler", here), "--no-dashboard", "--scheduler-file", str(file)]
     with open(folder / "log", "wb") as log:
-        started = [
-            subprocess.Popen([*dask, *words], cwd=folder, stdout=log, stderr=log, start_new_session=True)
-            for words in (scheduler, worker)
-        ]
+
+        def start(words: list[str]) -> subprocess.Popen[bytes]:
+            command = [sys.executable, "-m", *words]
+            return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+
+        started = [start(scheduler)]
         try:
             while not file.exists() or file.stat().st_size == 0:
                 assert started[0].poll() is None, (folder / "log").read_text()
                 time.sleep(0.1)
+            address = json.loads(file.read_text())["address"]
+            here = {"tcp://10.0.0.1:8786": address, "8": "2"}
+            started.append(start([*in_guide("dask worker", here), "--no-dashboard", "--host", "127.0.0.1"]))
             from distributed import Client
 
-            with Client(scheduler_file=str(file), set_as_default=False) as client:
+            with Client(address, set_as_default=False) as client:
                 client.wait_for_workers(2, timeout=120)
-                address = client.scheduler.address
             yield address
         finally:
             for process in reversed(started):

@@ -1,4 +1,4 @@
-"""Every command of docs/instructor.md, in its order, on a course of one student."""
+"""Every command of docs/instructor.md, in its order, on a course of two students."""
 
 from __future__ import annotations
 
@@ -11,42 +11,68 @@ import pytest
 from typer.testing import CliRunner
 
 from course_lib.cli import app
-from course_lib.staff import build
-from course_lib.staff.ledger import Ledger
+from course_lib.staff import build, export
+from course_lib.staff.ledger import STATES, Ledger
 from course_lib.staff.source import notebook_of
 from course_lib.staff.submissions import answers_of, filled_in
 
 LAB = "00_start_here"
 ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "instructor.md").read_text(encoding="utf-8")
 
 
 def commands() -> list[list[str]]:
-    guide = (ROOT / "docs" / "instructor.md").read_text(encoding="utf-8")
-    lines = [line for block in re.findall(r"```sh\n(.*?)```", guide, re.S) for line in block.splitlines()]
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", GUIDE, re.S) for line in block.splitlines()]
     return [line.split() for line in lines if line.strip()]
 
 
 def test_a_term_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "solutions").mkdir()
-    (tmp_path / "pyproject.toml").touch()
-    shutil.copy(ROOT / "solutions" / f"{LAB}.py", tmp_path / "solutions")
-    lab = build.find_lab(tmp_path, LAB)
+    root = tmp_path / "course"
+    (root / "solutions").mkdir(parents=True)
+    (root / "pyproject.toml").touch()
+    shutil.copy(ROOT / "solutions" / f"{LAB}.py", root / "solutions")
+    lab = build.find_lab(root, LAB)
     build.replace_text(lab.solution, build.text_of(notebook_of(lab.source, build.default_catalog())))
-    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "notebooks" / LAB, root / "notebooks" / LAB)
+    export.git(root, "init", "-q")
+    export.git(root, "add", "-A")
+    plan = re.search(r"```toml\n(.*?)```", GUIDE, re.S)
+    assert plan is not None
+    (root / "class.toml").write_text(re.sub(r'^"00".*\n', "", plan[1], flags=re.M).replace('"03"', '"00"'))
+    (root / "class.csv").write_text("id,first_name\nann,Ann\nbob,Bob\n")
+    monkeypatch.chdir(root)
     found = commands()
-    assert [words[1] for words in found] == ["release", "collect", "autograde", "feedback", "report"]
+    order = "roster export-class release collect autograde feedback report autograde grades"
+    assert [words[1] for words in found] == order.split()
     for words in found:
         assert words[0] == "course"
         if words[1] == "collect":
             right = answers_of(nbformat.read(lab.solution, as_version=4))
-            archive = tmp_path / "grading/downloaded" / LAB / "archive"
+            archive = root / "grading/downloaded" / LAB / "archive"
             archive.mkdir(parents=True)
             text = filled_in(lab.release.read_text(encoding="utf-8"), right)
             (archive / f"ann_attempt_2026-01-15-12-00-00_{LAB}.ipynb").write_text(text, encoding="utf-8")
-        result = CliRunner().invoke(app, ["00" if word == "03" else word for word in words[1:]])
+        typed = [{"03": "00", "naive_ddp": "rank_hello"}.get(word, word) for word in words[1:]]
+        result = CliRunner().invoke(app, typed)
         assert result.exit_code == 0, (words, result.output, result.exception)
-    entry = Ledger(tmp_path / "grading/ledger.db").entry(LAB, "ann")
-    assert entry is not None
-    assert (entry.state, entry.score) == ("graded", 13.0)
-    assert (tmp_path / "grading/feedback/ann" / LAB / f"{LAB}.html").exists()
-    assert (tmp_path / "grading/reports" / LAB / "canvas.csv").exists()
+    ledger = Ledger(root / "grading/ledger.db")
+    states = {entry.student: (entry.state, entry.score) for entry in ledger.entries(LAB)}
+    assert states == {"ann": ("graded", 13.0), "bob": ("missing", 0.0)}
+    assert (root / "grading/feedback/ann" / LAB / f"{LAB}.html").exists()
+    assert (root / "grading/rubrics" / f"{LAB}.md").exists()
+    assert (tmp_path / "our-class/notebooks" / LAB / f"{LAB}.ipynb").exists()
+    grades = (root / "grading/reports/grades.csv").read_text(encoding="utf-8")
+    assert "ann,Ann,15.2941," in grades  # 20 * 13 / 17: the reflections are not graded yet
+    assert "bob,Bob,0,0.00" in grades
+
+
+def test_what_the_guide_says_of_files_is_so() -> None:
+    """Every name that it tells people to write or to look at is one that the code uses."""
+    code = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "course_lib/staff").glob("*.py"))
+    code += (ROOT / "nbgrader_config.py").read_text(encoding="utf-8")
+    for name in re.findall(r"`([\w.]+\.(?:csv|toml|key|db|txt|py))`", GUIDE):
+        assert name in code or (ROOT / name).exists(), name
+    for state in STATES:
+        assert state in GUIDE
+    for option in re.findall(r"`(--[\w-]+)`", GUIDE):
+        assert option in (ROOT / "course_lib/cli.py").read_text(encoding="utf-8"), option
