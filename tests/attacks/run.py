@@ -48,12 +48,13 @@ OTHERS = "numbers_00"  # solved by every attacker beside the attacked exercise
 Wanted = dict[str, tuple[float | None, float, str]]  # student: points of rank_hello, of all, state
 
 
-def main(chosen: list[str], *, honest: int = HONEST, files: bool = True) -> int:
+def main(chosen: list[str], *, honest: int = HONEST, files: bool = True, show_run: bool = True) -> int:
     """Run all attacks, or those whose names are given; return how many ended wrong.
 
     Args:
         honest: how many others there are.
         files: hand in files that are no notebooks, too.
+        show_run: run notebooks for their pages, which takes most of the time.
     """
     console = Console(width=120)
     with tempfile.TemporaryDirectory(prefix="course_attacks_") as name:
@@ -61,7 +62,7 @@ def main(chosen: list[str], *, honest: int = HONEST, files: bool = True) -> int:
         wanted = hand_in_all(root, chosen, honest, files)
         before = contents(root)
         start = time.monotonic()
-        autograde.command(root, LAB, console, jobs=2)
+        autograde.command(root, LAB, console, jobs=2, show=show_run)
         seconds = time.monotonic() - start
         entries = {entry.student: entry for entry in Ledger(root / LEDGER).entries(LAB)}
         scores = gradebook_scores(root)

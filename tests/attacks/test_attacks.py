@@ -5,11 +5,16 @@ from __future__ import annotations
 from known import ATTACKS
 from run import main
 
-# Nobody waits for these in a test: they end by a limit of time, as "endless loop" does.
-LONG = ("sleep", "deadlock", "fork bomb", "memory bomb", "10 GB file")
+# Nobody waits for these in a test: each ends by a limit, as others here do.
+LONG = ("sleep", "deadlock", "fork bomb", "memory bomb", "10 GB file", "reads the gradebook")
+IN_THE_KERNEL = [attack.name for attack in ATTACKS if attack.cell]
 
 
-def test_every_attacker_gets_what_it_deserves_and_the_others_theirs() -> None:
-    chosen = [attack.name for attack in ATTACKS if attack.name not in LONG]
+def test_attacks_on_the_judge_get_what_they_deserve_and_the_others_theirs() -> None:
     assert set(LONG) <= {attack.name for attack in ATTACKS}
-    assert main(chosen, honest=3) == 0
+    chosen = [a.name for a in ATTACKS if a.name not in LONG and a.name not in IN_THE_KERNEL]
+    assert main(chosen, honest=3, files=True, show_run=False) == 0
+
+
+def test_attacks_on_the_kernel_too() -> None:
+    assert main([*IN_THE_KERNEL, "script in markdown"], honest=1, files=False) == 0
