@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from course_lib.comm.calls import GroupKey
 from course_lib.comm.events import Launch
@@ -15,7 +16,7 @@ from course_lib.comm.trace import RankTrace
 from course_lib.grading.exercise import Verdict
 from course_lib.grading.launcher import CaseFailed
 from course_lib.grading.registry import exercises, get, program_name
-from course_lib.staff import build, judge
+from course_lib.staff import build, judge, zoo
 from course_lib.staff.courtroom import Courtroom
 from course_lib.staff.needs import course_modules
 from course_lib.staff.sandbox import SandboxMissing
@@ -184,3 +185,9 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "link", tmp_path, tmp_path / "missing"):
         with pytest.raises(judge.Unreadable, match="link or a folder"):
             judge.code_cells(path)
+
+
+def test_the_zoo_is_judged_as_submissions_are() -> None:
+    """Known right and wrong answers of one exercise; `make zoo SANDBOX=1` does it for a whole lab."""
+    root = Path(__file__).resolve().parents[2]
+    assert zoo.command(root, None, 1, Console(quiet=True), ["numbers_00"], sandbox=True) == 0

@@ -1,0 +1,6 @@
+"""Make `known` and `run` importable whatever the folder pytest was started in."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
