@@ -297,7 +297,10 @@ def export_class(
         Path, typer.Argument(metavar="FOLDER", help="a new folder for the students' repository")
     ],
 ) -> None:
-    """Make a repository for students: no solutions, zoo or hidden sizes."""
+    """Make a repository for students, without solutions.
+
+    Nor does it hold tests, the zoo, and sizes that only the grade uses.
+    """
     _need("nbformat", "course")
     from course_lib.staff import export
 
