@@ -12,6 +12,7 @@ import dataclasses
 import errno
 import fcntl
 import os
+import re
 import sqlite3
 import time
 from collections import Counter
@@ -238,6 +239,7 @@ def _entered(run: Run, one: HandedIn, entry: Entry, text: str) -> Entry:
 
 def _last_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if re.match(r"[\w.]+Error: ", line)] or lines
     return (lines or [type(error).__name__])[-1][:300]
 
 

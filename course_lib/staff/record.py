@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
 import tempfile
@@ -95,7 +96,8 @@ def record(root: Path, entry: Entry, notebook: Any, timestamp: str | None, db_ur
             warnings.simplefilter("ignore")  # SQLAlchemy, about how nbgrader uses it
             result = capture_log(converter)
         if not result.get("success"):
-            raise RuntimeError(result.get("error") or result.get("log"))
+            # The cause, a full disk say, is in the log alone.
+            raise RuntimeError("\n".join(filter(None, (result.get("error"), result.get("log")))))
         with api.gradebook as gradebook:
             return float(gradebook.find_submission(entry.lab, entry.student).total_seconds_late)
 
@@ -168,6 +170,8 @@ def gradebook_api(root: Path, db_url: str | None = None) -> NbGraderAPI:
     (root / "grading").mkdir(parents=True, exist_ok=True)
     api = NbGraderAPI(config=course_config(root, db_url=db_url))
     api.log_level = "WARN"
+    # nbgrader's gradebook also writes there what it raises; the caller reports it, once.
+    logging.getLogger("tornado.application").setLevel(logging.CRITICAL)
     return api
 
 
