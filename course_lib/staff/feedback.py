@@ -35,9 +35,10 @@ div#notebook-container { padding: 15px; }
 div.prompt { display: none; }
 .rendered_html table { margin: 1em 0; border-collapse: collapse; }
 .rendered_html th, .rendered_html td { padding: 0.3em 0.8em; border: 1px solid #ddd; }
-.rendered_html { overflow-wrap: anywhere; }
+.rendered_html { overflow-wrap: break-word; }
+summary { display: list-item; cursor: pointer; }
 .rendered_html img, .output_png img { max-width: 100%; }
-.output_area pre, .input_area pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+.output_area pre, .input_area pre { white-space: pre-wrap; overflow-wrap: break-word; word-break: normal; }
 .rendered_html th:empty { padding: 0; border: none; }
 .anchor-link { display: none; }
 div#toc ol { columns: 22em auto; }
