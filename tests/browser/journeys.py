@@ -146,7 +146,7 @@ def turn_every_slider(opened: Notebook) -> None:
     for number in range(opened.sliders().count()):
         slider = opened.sliders().nth(number)
         slider.scroll_into_view_if_needed()
-        cell = opened.page.locator(".jp-CodeCell", has=slider)
+        cell = slider.locator("xpath=ancestor::*[contains(concat(' ', @class, ' '), ' jp-CodeCell ')][1]")
         before = cell.locator(".jp-OutputArea-output img").get_attribute("src")
         slider.focus()
         started = time.monotonic()
