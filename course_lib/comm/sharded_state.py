@@ -6,13 +6,13 @@ as pieces of each parameter's own `exp_avg`, it fits any number of ranks, and th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from course_lib.comm.sharding import FlatLayout, Piece, whole
+from course_lib.comm.sharding import FlatLayout, Piece, check_same_tensors, whole
 
 Entries = dict[str, Any]  # such as {"step": 3, "exp_avg": Tensor or Piece}
 
@@ -32,6 +32,24 @@ def copied(value: Any) -> Any:
 def shape_of(value: Piece | Tensor) -> list[int]:
     """Return the shape of the whole tensor."""
     return list(value["shape"] if isinstance(value, dict) else value.shape)
+
+
+def check_saved_state(
+    want: Mapping[str, Sequence[int]], states: Iterable[Mapping[Any, Mapping[str, Any]]]
+) -> None:
+    """Raise ValueError that says which tensors of saved optimizer states are not those of `want`.
+
+    A tensor without state is none that is missing: not every optimizer keeps something of every parameter.
+    """
+    got: dict[str, Sequence[int]] = dict(want)
+    for state in states:
+        for name, entries in state.items():
+            tensors = [value for key, value in entries.items() if not is_number(key, value)]
+            if tensors:
+                got[str(name)] = shape_of(tensors[0])
+            else:  # only Adam's step: a rank may hold nothing else of a tensor
+                got.setdefault(str(name), ())
+    check_same_tensors(want, got, "the optimizer state")
 
 
 def split_state(layout: FlatLayout, start: int, state: Mapping[str, Any]) -> dict[int, Entries]:

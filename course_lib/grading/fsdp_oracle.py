@@ -13,7 +13,7 @@ from torch import Tensor
 
 from course_lib.comm.trace import Alloc, Free, Launch, Mark, RankTrace
 from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
-from course_lib.grading.fsdp_toys import SHARD, loss_gradient, toy_units
+from course_lib.grading.fsdp_toys import SHARD, WHOLE, loss_gradient, toy_units
 from course_lib.grading.toy_oracle import collectives, events_between
 
 ITEM = 8  # bytes of a float64
@@ -190,6 +190,22 @@ def sizes(case: Case, *, trained_only: bool = False) -> list[int]:
     return [unit_bytes(case, i) for i in indices if shape_of(case, i)[1] or not trained_only]
 
 
+def turns(case: Case, phase: str, *, kept_last: bool = False) -> list[tuple[str, int]]:
+    """Marks at which units compute, in order, and the bytes that must come for each; none for a kept last one."""
+    found = [(f"{phase} {i}", size) for i, size in enumerate(sizes(case))]
+    if kept_last:
+        found[-1] = (found[-1][0], 0)
+    return found if phase == "forward" else found[::-1]
+
+
+def least_backward(case: Case, *, kept_last: bool = False) -> int:
+    """Bytes without which there is no backward: parameters down to the first unit that trains, and gradients."""
+    every = range(len(case.params["kinds"]))
+    first = next((i for i in every if shape_of(case, i)[1]), len(every))
+    needed = sizes(case)[first : len(every) - kept_last]
+    return sum(needed) + sum(sizes(case, trained_only=True))
+
+
 def moved(call: Launch, world_size: int) -> int:
     """Bytes of the whole buffer of a call, as often as a ring sends it."""
     if call.op.startswith(("all_gather", "gather")):
@@ -201,29 +217,37 @@ PARAMETERS = ("broadcast", "all_gather", "all_gather_single", "send", "recv", "s
 
 
 def bytes_part(
-    case: Case, got: list[RankData], start: str, end: str, *, parameters: int, gradients: int, why: str
+    case: Case, got: list[RankData], *, parameters: int, gradients: int, why: str, least: int | None = None
 ) -> Part:
-    """Judge the bytes that a rank's collectives move between two marks, for parameters and for gradients."""
-    if case.world_size == 1:
+    """Judge the bytes that each rank's collectives move, and all ranks' together.
+
+    parameters, gradients: what a rank may move. least: what it cannot do without; parameters and gradients if
+    None. Parameters that did not come over the wire are hidden somewhere, or others compute with them.
+    """
+    n = case.world_size
+    if n == 1:
         return Part("bytes", True, "one rank may skip communication")
-    most = {"parameters": 0, "gradients": 0}
-    for rank, data in enumerate(got):
-        calls = collectives(events_between(data.traced, start, end))
-        seen = {"parameters": 0, "gradients": 0}
-        for call in calls:
-            seen["parameters" if call.op in PARAMETERS else "gradients"] += moved(call, case.world_size)
-        for what, bound in (("parameters", parameters), ("gradients", gradients)):
-            most[what] = max(most[what], seen[what])
-            if seen[what] > bound:
-                ops = sorted({c.op for c in calls if (c.op in PARAMETERS) == (what == "parameters")})
-                text = (
-                    f"rank {rank} may move at most {bound:,} bytes of {what}; it moved {seen[what]:,} with "
-                    f"{', '.join(ops)}. {why}"
-                )
-                return Part("bytes", False, text)
-    return Part(
-        "bytes", True, f"{most['parameters']:,} bytes of parameters, {most['gradients']:,} of gradients moved"
-    )
+    bound, found = parameters + gradients, [_calls(data) for data in got]
+    seen = [sum(moved(call, n) for call in calls) for calls in found]
+    rank = max(range(n), key=lambda r: seen[r])
+    if seen[rank] > bound:
+        text = (
+            f"rank {rank} may move at most {bound:,} bytes ({parameters:,} of parameters, {gradients:,} of "
+            f"gradients); it moved {seen[rank]:,} with {', '.join(sorted({c.op for c in found[rank]}))}. {why}"
+        )
+        return Part("bytes", False, text)
+    least = (n - 1) * (bound if least is None else least)  # each byte is known to one rank, and all need it
+    if sum(seen) < least:
+        text = (
+            f"the ranks together must move at least {least:,} bytes, for each computes with all parameters and keeps "
+            f"a part of them; they moved {sum(seen):,}. Gather each unit when its turn comes, on every rank."
+        )
+        return Part("bytes", False, text)
+    return Part("bytes", True, f"at most {seen[rank]:,} bytes moved by a rank")
+
+
+def _calls(data: RankData, end: str = "ends") -> list[Launch]:
+    return collectives(events_between(data.traced, "begins", end))
 
 
 # ---- memory
@@ -236,12 +260,15 @@ def memory_part(
     *,
     vectors: int,
     why: str,
+    gathered: Sequence[tuple[str, int]],
+    ahead: int = 1,
     beside: Callable[[int], int] = lambda _: 0,
 ) -> Part:
     """Judge what lives, beyond what lived at the mark "begins", each time a unit computes.
 
-    vectors: how many whole vectors (parameters or gradients of a unit) may live at once. beside: unit -> bytes
-    that may live beside them.
+    vectors: how many whole vectors (parameters or gradients of a unit) may live at once. gathered: every mark
+    at which a unit computes, in order, and the bytes that have to come for it. ahead: how many units may have
+    come, the one that computes among them. beside: unit -> bytes that may live beside the vectors.
     """
     problem = _computed_once(case, got, phase)
     if problem:
@@ -256,7 +283,28 @@ def memory_part(
             if bytes_ > bound:
                 when = f"when unit {i} begins its {phase}"
                 return Part("memory", False, _too_much(rank, when, bytes_, bound, why))
+    problem = _out_of_sight(case, got, gathered, allowed(case, ahead), why)
+    if problem:
+        return Part("memory", False, problem)
     return Part("memory", True, f"at most {max(bounds):,} bytes live beyond the shards when a unit computes")
+
+
+def _out_of_sight(
+    case: Case, got: list[RankData], gathered: Sequence[tuple[str, int]], bound: int, why: str
+) -> str:
+    """Say what has come before its time: it is kept somewhere, if not in tensors."""
+    n, total = case.world_size, sum(bytes_ for _, bytes_ in gathered)
+    for rank, data in enumerate(got):
+        names = {m.name for m in data.traced.of(Mark)}
+        used = 0
+        if sum(moved(c, n) for c in _calls(data) if c.op in PARAMETERS) > total:
+            continue  # wasteful, which costs the bytes
+        for mark, bytes_ in gathered:
+            come = sum(moved(c, n) for c in _calls(data, mark) if c.op in PARAMETERS) if mark in names else 0
+            if come - used > bound:
+                return _too_much(rank, f"when {mark} begins", come - used, bound, why)
+            used += bytes_
+    return ""
 
 
 def end_part(
@@ -269,6 +317,19 @@ def end_part(
         if held > bound and case.world_size > 1:
             return Part("memory", False, _too_much(rank, "at the end", held, bound, why))
     return Part("memory", True, f"at most {bound:,} bytes are left at the end")
+
+
+def whole_part(case: Case, got: list[RankData], want: list[int], why: str) -> Part:
+    """Judge which units have `full` set at the end."""
+    names = [str(index) for index in want]
+    for rank, data in enumerate(got):
+        found = data.values[WHOLE]
+        if found != names and case.world_size > 1:
+            seen = f"units {', '.join(found)} have" if found else "no unit has"
+            only = f"only the last unit (unit {names[0]})" if names else "no unit"
+            text = f"at the end {only} must have `full` set; on rank {rank} {seen}. {why}"
+            return Part("memory", False, text)
+    return Part("memory", True, "`full` is None where it has to be")
 
 
 def allowed(case: Case, num_vectors: int) -> int:

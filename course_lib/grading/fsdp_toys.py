@@ -142,3 +142,9 @@ def gradients_of_shards(units: list[MarkedUnit]) -> dict[str, Any]:
 
 
 STRAY = "frozen units with a gradient"
+WHOLE = "units still whole"
+
+
+def still_whole(units: list[MarkedUnit]) -> dict[str, Any]:
+    """Return the names of units whose `full` is set."""
+    return {WHOLE: [unit.name for unit in units if unit.full is not None]}

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from course_lib.comm.flat_param import FlatParam, Wire
 from course_lib.comm.fsdp_units import cut_into_units, saved_buffers
 from course_lib.comm.mesh import Mesh, make_mesh
+from course_lib.comm.sharded_state import check_saved_state
 from course_lib.comm.sharding import Piece, check_same_tensors, clip_sharded_norm_, join_pieces, whole
 
 State = dict[str, Tensor]
@@ -214,7 +215,17 @@ class FSDP(nn.Module):
         return {"state": state, "param_groups": groups}
 
     def load_optimizer_state_dict(self, optimizer: Optimizer, saved: Sequence[dict[str, Any]]) -> None:
-        """Read the list of all ranks' `optimizer_state_dict`s, saved by any number of ranks."""
+        """Read the list of all ranks' `optimizer_state_dict`s, saved by any number of ranks.
+
+        Raises: ValueError that says what differs, if it is another model's or has other groups.
+        """
+        groups = len(saved[0]["param_groups"])
+        if groups != len(optimizer.param_groups):
+            raise ValueError(
+                f"the saved parameter groups must be this optimizer's; got {groups} for "
+                f"{len(optimizer.param_groups)}. Build the optimizer as it was when it was saved."
+            )
+        check_saved_state(self._shapes(), [one["state"] for one in saved])
         for flat in self._flats():
             flat.load_state_(optimizer, [one["state"] for one in saved])
         for group, other in zip(optimizer.param_groups, saved[0]["param_groups"], strict=True):
@@ -227,10 +238,16 @@ class FSDP(nn.Module):
             "Call full_state_dict() on all ranks, or sharded_state_dict()."
         )
 
+    def _shapes(self) -> dict[str, Sequence[int]]:
+        """Shapes of the unsharded parameters by name."""
+        return {
+            slot.name: shape
+            for flat in self._flats()
+            for slot, shape in zip(flat.slots, flat.layout.shapes, strict=True)
+        }
+
     def _check_saved(self, sources: Mapping[str, Sequence[Piece]], buffers: State) -> None:
-        want: dict[str, Sequence[int]] = {name: buffer.shape for name, buffer in buffers.items()}
-        for flat in self._flats():
-            want.update((s.name, shape) for s, shape in zip(flat.slots, flat.layout.shapes, strict=True))
+        want = {**{name: buffer.shape for name, buffer in buffers.items()}, **self._shapes()}
         aliases = {alias for flat in self._flats() for slot in flat.slots for alias in slot.aliases}
         got = {n: p[0]["shape"] for n, p in sources.items() if n in want or n not in aliases}
         check_same_tensors(want, got, "the state dict")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from course_lib.comm.sharded_state import is_number, shape_of
+from course_lib.comm.sharded_state import check_saved_state
 from course_lib.comm.sharding import check_same_tensors
 
 Arrived = Callable[[], None]
@@ -185,14 +185,10 @@ class OffloadedOptimizer(Optimizer):
     # ---- parts
 
     def _check_saved(self, state_dict: dict[str, Any]) -> None:
-        want = {str(index): tuple(param.shape) for index, param in enumerate(self._params)}
-        masters = state_dict.get("masters", self._params)
-        got = {str(index): tuple(master.shape) for index, master in enumerate(masters)}
-        for index, entries in state_dict["state"].items():
-            for key, value in entries.items():
-                if not is_number(key, value):
-                    got[str(index)] = tuple(shape_of(value))
-        check_same_tensors(want, got, "the optimizer state")
+        want = {str(index): param.shape for index, param in enumerate(self._params)}
+        masters = enumerate(state_dict.get("masters", self._params))
+        check_same_tensors(want, {str(index): one.shape for index, one in masters}, "the master weights")
+        check_saved_state(want, [state_dict["state"]])
 
     def _make_masters(self, dtype: torch.dtype | None) -> list[nn.Parameter]:
         self._masters: list[nn.Parameter] = []

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.comm.sharded_bucket import ShardedBucket, pack_reversed
-from course_lib.comm.sharded_state import copied, is_number, shape_of, split_state
-from course_lib.comm.sharding import all_gather_flat, check_same_tensors, clip_sharded_norm_
+from course_lib.comm.sharded_state import check_saved_state, copied, is_number, split_state
+from course_lib.comm.sharding import all_gather_flat, clip_sharded_norm_
 
 Params = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 _NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
@@ -191,14 +191,8 @@ class ZeroOptimizer(Optimizer):
                 f"the saved parameter groups must be this optimizer's; got groups of {sizes} parameters for "
                 f"{self._group_sizes}. Build the optimizer as it was when it was saved."
             )
-        want = {str(index): tuple(param.shape) for index, param in enumerate(self._params)}
-        got = dict(want)
-        for one in saved:
-            for index, entries in one["state"].items():
-                for key, value in entries.items():
-                    if not is_number(key, value):
-                        got[str(index)] = tuple(shape_of(value))
-        check_same_tensors(want, got, "the optimizer state")
+        want = {str(index): param.shape for index, param in enumerate(self._params)}
+        check_saved_state(want, [one["state"] for one in saved])
 
     # ---- building
 

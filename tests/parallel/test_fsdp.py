@@ -532,6 +532,29 @@ def other_model() -> None:
     FSDP(module).load_state_dict({"0.weight": torch.zeros(2, 4), "1.bias": torch.zeros(2)})
 
 
+def saved_optimizer(module: nn.Module) -> tuple[FSDP, torch.optim.Optimizer, list[Any]]:
+    """FSDP around a module, its optimizer, and all ranks' states after a step."""
+    model = FSDP(module)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    states: list[Any] = [None, None]
+    dist.all_gather_object(states, model.optimizer_state_dict(optimizer))
+    return model, optimizer, states
+
+
+def other_models_optimizer() -> None:
+    _, _, states = saved_optimizer(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)))
+    model, optimizer, _ = saved_optimizer(nn.Sequential(nn.Linear(3, 5, bias=False)))
+    model.load_optimizer_state_dict(optimizer, states)
+
+
+def other_groups() -> None:
+    model, optimizer, states = saved_optimizer(nn.Linear(3, 3))
+    states[0]["param_groups"].append({"lr": 1.0})
+    model.load_optimizer_state_dict(optimizer, states)
+
+
 def missing_ranks() -> None:
     model = FSDP(nn.Linear(3, 3, bias=False))
     states: list[Any] = [None, None]
@@ -559,6 +582,8 @@ MISUSES: dict[str, Callable[[], Any]] = {
     r"got weight replaced by one of shape \[4, 3\], sharded as": lambda: reshaped(False),
     "got one that holds weight, unsharded. Build it from FSDP's parameters": early_optimizer,
     r"missing: 0.bias; unexpected: 1.bias; shapes: 0.weight \[2, 4\] for \[2, 3\]": other_model,
+    r"unexpected: 0.bias, 1.weight, 1.bias; shapes: 0.weight \[4, 3\] for \[5, 3\]": other_models_optimizer,
+    "groups must be this optimizer's; got 2 for 1. Build the optimizer as it was": other_groups,
     "Load the state dicts of all ranks that saved": missing_ranks,
     "got unit '0' alone. Call the FSDP module": outside,
     "prefetch must be 0 or more": lambda: FSDP(nn.Linear(2, 2), prefetch=-1),

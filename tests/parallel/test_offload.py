@@ -179,6 +179,39 @@ def test_on_a_gpu() -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_the_next_gradient_travels_while_the_host_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def noted(name: str, call: Any) -> Any:
+        def wrapper(*args: Any) -> Any:
+            order.append(name)
+            return call(*args)
+
+        return wrapper
+
+    model = net()
+    optimizer = OffloadedOptimizer(model.parameters(), torch.optim.Adam)
+    F.mse_loss(model(data(0)[0]), data(0)[1]).backward()
+    for name in ("down", "up"):
+        monkeypatch.setattr(optimizer.link, name, noted(name, getattr(optimizer.link, name)))
+    monkeypatch.setattr(optimizer.inner, "step", noted("update", optimizer.inner.step))
+    optimizer.step()
+    assert order == [
+        "down",
+        "down",
+        "update",
+        "up",
+        "down",
+        "update",
+        "up",
+        "down",
+        "update",
+        "up",
+        "update",
+        "up",
+    ]
+
+
 def test_copies_run_beside_the_program() -> None:
     link = HostLink(torch.device("cpu"))
     source = torch.arange(4.0)

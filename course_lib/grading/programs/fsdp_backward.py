@@ -13,6 +13,7 @@ from course_lib.grading.fsdp_toys import (
     gradients_of_shards,
     loss_gradient,
     sharded_units,
+    still_whole,
 )
 from course_lib.grading.probe import Probe
 from course_lib.grading.programs.fsdp_forward import supplied_forward
@@ -27,4 +28,4 @@ def program(
     probe.mark("begins")
     impl(units, grad)
     end(probe)
-    return {**gradients_of_shards(units), **copies_of_shards(units)}
+    return {**gradients_of_shards(units), **still_whole(units), **copies_of_shards(units)}

@@ -13,6 +13,7 @@ from course_lib.grading.fsdp_toys import (
     copies_of_shards,
     end,
     sharded_units,
+    still_whole,
 )
 from course_lib.grading.probe import Probe
 
@@ -25,8 +26,7 @@ def program(
     probe.mark("begins")
     out = impl(units, inputs["x"])
     end(probe)
-    whole = [unit.name for unit in units if unit.full is not None]
-    return {"output": out, "units still whole": whole, **copies_of_shards(units)}
+    return {"output": out, **still_whole(units), **copies_of_shards(units)}
 
 
 def supplied_forward(units: list[MarkedUnit], x: Tensor) -> Tensor:

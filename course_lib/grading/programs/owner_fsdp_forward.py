@@ -11,6 +11,7 @@ from course_lib.grading.fsdp_toys import (
     copies_of_shards,
     end,
     sharded_units,
+    still_whole,
 )
 from course_lib.grading.probe import Probe
 
@@ -23,4 +24,4 @@ def program(
     probe.mark("begins")
     out = impl(units, inputs["x"])
     end(probe)
-    return {"output": out, **copies_of_shards(units)}
+    return {"output": out, **still_whole(units), **copies_of_shards(units)}

@@ -14,6 +14,7 @@ from course_lib.grading.fsdp_toys import (
     gradients_of_shards,
     loss_gradient,
     sharded_units,
+    still_whole,
 )
 from course_lib.grading.probe import Probe
 
@@ -26,4 +27,4 @@ def program(
     probe.mark("begins")
     out = impl(units, inputs["x"], partial(loss_gradient, inputs), params["depth"])
     end(probe)
-    return {"output": out, **gradients_of_shards(units), **copies_of_shards(units)}
+    return {"output": out, **gradients_of_shards(units), **still_whole(units), **copies_of_shards(units)}

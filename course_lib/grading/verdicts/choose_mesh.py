@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -58,6 +59,9 @@ RULES = {
     "dp_shard is the smallest that fits and fills a server at every point": lambda p, fits: min(
         [k for k in fits if k >= p["cluster"]["spans"][0]["devices"]] or fits[-1:]
     ),
+    "only powers of two are tried": lambda p, fits: min(
+        [k for k in fits if k.bit_count() == 1] or fits[:1], key=partial(_excess, p)
+    ),
 }
 
 
@@ -87,8 +91,8 @@ def _point(draw: np.random.Generator, i: int) -> dict[str, Any]:
 
 def _cluster(draw: np.random.Generator, i: int) -> dict[str, Any]:
     """Two or three nested spans; sometimes one server only."""
-    counts = [int(draw.choice([4, 8, 16]))]
-    counts += [int(draw.choice([2, 4])), int(draw.choice([2, 4]))][: 0 if i % 6 == 5 else 1 + i % 2]
+    counts = [int(draw.choice([4, 6, 8, 12]))]  # not powers of two alone
+    counts += [int(draw.choice([2, 3, 4])), int(draw.choice([2, 4]))][: 0 if i % 6 == 5 else 1 + i % 2]
     devices = np.cumprod(counts).tolist()
     bytes_per_s, latency_s = float(draw.uniform(1e11, 5e11)), float(10 ** draw.uniform(-6, -4.5))
     spans = []

@@ -13,11 +13,14 @@ from course_lib.grading.fsdp_oracle import (
     fsdp_case,
     fsdp_inputs,
     gradient_wants,
+    least_backward,
     memory_part,
     run_alone,
     shard_gradients,
     shard_of,
     sizes,
+    turns,
+    whole_part,
     unit_bytes,
 )
 from course_lib.grading.fsdp_toys import STRAY
@@ -94,13 +97,22 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     kept = unit_bytes(case, len(case.params["kinds"]) - 1)  # lives at "begins" already
     parameters, gradients = sum(sizes(case)) - kept, sum(sizes(case, trained_only=True))
     return [
-        bytes_part(case, got, "begins", "ends", parameters=parameters, gradients=gradients, why=why),
+        bytes_part(
+            case,
+            got,
+            parameters=parameters,
+            gradients=gradients,
+            why=why,
+            least=least_backward(case, kept_last=True),
+        ),
+        whole_part(case, got, [], free),
         end_part(case, got, vectors=0, beside=shard_gradients(case) - kept, why=free),
         memory_part(
             case,
             got,
             "backward",
             vectors=4,
+            gathered=turns(case, "backward", kept_last=True),
             beside=lambda unit: shard_gradients(case, unit + 1) - kept,
             why=free,
         ),

@@ -16,6 +16,8 @@ from course_lib.grading.fsdp_oracle import (
     run_alone,
     shard_of,
     sizes,
+    turns,
+    whole_part,
 )
 
 EXERCISE = Exercise(
@@ -84,23 +86,11 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     del want
     why = "One all_gather a unit brings every rank all it needs."
     free = "Set unit.full = None as soon as its forward is over, and keep no other name for the vector."
-    parts = [
-        bytes_part(case, got, "begins", "ends", parameters=sum(sizes(case)), gradients=0, why=why),
+    last = len(case.params["kinds"]) - 1
+    begin = "Backward begins with the last unit: freeing it would cost one more all_gather."
+    return [
+        bytes_part(case, got, parameters=sum(sizes(case)), gradients=0, why=why),
         end_part(case, got, vectors=1, why=free),
+        whole_part(case, got, [last], begin),
+        memory_part(case, got, "forward", vectors=1, gathered=turns(case, "forward"), why=free),
     ]
-    if case.world_size > 1:
-        parts.append(_kept(got, str(len(case.params["kinds"]) - 1)))
-    return [*parts, memory_part(case, got, "forward", vectors=1, why=free)]
-
-
-def _kept(got: list[RankData], last: str) -> Part:
-    for rank, data in enumerate(got):
-        whole = data.values["units still whole"]
-        if whole != [last]:
-            seen = f"units {', '.join(whole)} have" if whole else "no unit has"
-            text = (
-                f"at the end only the last unit (unit {last}) must have `full` set; on rank {rank} {seen}. "
-                "Backward begins with the last unit: freeing it would cost one more all_gather."
-            )
-            return Part("memory", False, text)
-    return Part("memory", True, "only the last unit is whole at the end")

@@ -24,7 +24,8 @@ EXERCISE = Exercise(
     graded="Values: every rank returns its shard (by its place along dp_shard, zero-padded at the end) of the mean "
     "over all ranks, on meshes 2 x 2, 1 x 4, 4 x 1 and smaller (hidden: 2 x 3, 3 x 2), for lengths that dp_shard "
     "does not divide. Bytes inside servers (ranks that differ along dp_shard only): at most one reduce_scatter of "
-    "the padded gradient. Bytes across: at most one all_reduce of a shard; an all_reduce counts double.",
+    "the padded gradient. Bytes across: at most one all_reduce of a shard (which may be padded to a multiple of "
+    "dp_replicate); an all_reduce counts double.",
     closed=CLOSED,
     signature="(grad, mesh)",
     hints=(
@@ -95,7 +96,8 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     del want
     k, m = case.params["dp_shard"], case.params["dp_replicate"]
     shard = ITEM * -(-case.params["numel"] // k)
-    bounds = {INSIDE: k * shard if k > 1 else 0, ACROSS: 2 * shard if m > 1 else 0}
+    spare = 2 * ITEM * (m - 1)  # a shard padded so that m ranks can share the work
+    bounds = {INSIDE: k * shard if k > 1 else 0, ACROSS: 2 * shard + spare if m > 1 else 0}
     advice = {
         INSIDE: "One reduce_scatter over dp_shard brings each rank the sum of its part",
         ACROSS: "Reduce inside first: then only a shard crosses, over dp_replicate",

@@ -11,8 +11,11 @@ from course_lib.grading.fsdp_oracle import (
     end_part,
     fsdp_case,
     fsdp_inputs,
+    least_backward,
     memory_part,
     sizes,
+    turns,
+    whole_part,
     updated_wants,
 )
 
@@ -83,7 +86,8 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     free = "Free unit.full after backward, and the whole gradient once it is reduced."
     moved = {"parameters": sum(sizes(case)), "gradients": sum(sizes(case, trained_only=True))}
     return [
-        bytes_part(case, got, "begins", "ends", **moved, why=why),
+        bytes_part(case, got, **moved, why=why, least=least_backward(case)),
+        whole_part(case, got, [], free),
         end_part(case, got, vectors=0, why=free),
-        memory_part(case, got, "backward", vectors=3, why=free),
+        memory_part(case, got, "backward", vectors=3, gathered=turns(case, "backward"), why=free),
     ]

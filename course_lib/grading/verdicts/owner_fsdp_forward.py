@@ -16,6 +16,8 @@ from course_lib.grading.fsdp_oracle import (
     run_alone,
     shard_of,
     sizes,
+    turns,
+    whole_part,
 )
 
 EXERCISE = Exercise(
@@ -84,7 +86,8 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     why = "The owner broadcasts a unit once, and nothing else has to move."
     free = "Set unit.full = None as soon as its forward is over."
     return [
-        bytes_part(case, got, "begins", "ends", parameters=sum(sizes(case)), gradients=0, why=why),
+        bytes_part(case, got, parameters=sum(sizes(case)), gradients=0, why=why),
+        whole_part(case, got, [], free),
         end_part(case, got, vectors=0, why=free),
-        memory_part(case, got, "forward", vectors=1, why=free),
+        memory_part(case, got, "forward", vectors=1, gathered=turns(case, "forward"), why=free),
     ]

@@ -14,11 +14,14 @@ from course_lib.grading.fsdp_oracle import (
     fsdp_case,
     fsdp_inputs,
     gradient_wants,
+    least_backward,
     memory_part,
     run_alone,
     shard_gradients,
     shard_of,
     sizes,
+    turns,
+    whole_part,
     unit_bytes,
 )
 from course_lib.grading.fsdp_toys import STRAY
@@ -113,19 +116,24 @@ def _bytes(case: Case, got: list[RankData], last: int) -> Part:
     why = "Each unit is gathered for forward and for backward, the last one once; gradients are reduced once."
     parameters = 2 * sum(sizes(case)) - unit_bytes(case, last)
     gradients = sum(sizes(case, trained_only=True))
-    return bytes_part(case, got, "begins", "ends", parameters=parameters, gradients=gradients, why=why)
+    least = sum(sizes(case)) + least_backward(case, kept_last=True)
+    return bytes_part(case, got, parameters=parameters, gradients=gradients, why=why, least=least)
 
 
 def _memory(case: Case, got: list[RankData], depth: int) -> list[Part]:
     why = "Free a unit as soon as it has computed, launch no further ahead than depth, drop reduced gradients."
+    gathered = turns(case, "forward") + turns(case, "backward", kept_last=True)
     return [
+        whole_part(case, got, [], why),
         end_part(case, got, vectors=0, beside=shard_gradients(case), why=why),
-        memory_part(case, got, "forward", vectors=1 + depth, why=why),
+        memory_part(case, got, "forward", vectors=1 + depth, gathered=gathered, ahead=1 + depth, why=why),
         memory_part(
             case,
             got,
             "backward",
             vectors=4 + depth,
+            gathered=gathered,
+            ahead=1 + depth,
             beside=lambda unit: shard_gradients(case, unit + 1),
             why=why,
         ),

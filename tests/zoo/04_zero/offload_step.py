@@ -187,6 +187,19 @@ def offload_step(params, store, update):
 # %% right: recursive, waits on the way back
 def offload_step(params, store, update):
     def go(i, coming):
+        transfers = [store.down(params[i + 1].grad)] if i + 1 < len(params) else []
+        update(store.state[i], coming.pop().wait())
+        sent = store.up(store.state[i]["weight"], params[i])
+        if transfers:
+            go(i + 1, transfers)
+        sent.wait()
+
+    go(0, [store.down(params[0].grad)])
+
+
+# %% wrong memory: recursive, each call keeps the gradient it fetched
+def offload_step(params, store, update):
+    def go(i, coming):
         following = store.down(params[i + 1].grad) if i + 1 < len(params) else None
         update(store.state[i], coming.wait())
         del coming

@@ -172,7 +172,8 @@ class Zero2Optimizer(_Base):
 
     def step(self):
         for param, shard in zip(self.params, self.shards):
-            super().on_gradient(param, shard)
+            if param.grad is not None:
+                super().on_gradient(param, shard)
         super().step()
 
 
@@ -328,15 +329,21 @@ class Zero2Optimizer(_Base):
             self.gather(param, shard)
 
 
-# %% wrong memory: gradients wait for the last hook, then all are reduced
+# %% wrong memory: gradients wait for the end of backward, then all are reduced
 # says: at any time of backward
 class Zero2Optimizer(_Base):
+    is_queued = False
+
     def on_gradient(self, param, shard):
-        if param is not self.params[0]:
-            return
-        for p, s in zip(self.params, self.shards):
-            if p.grad is not None:
-                super().on_gradient(p, s)
+        if not self.is_queued:
+            self.is_queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self.reduce_all)
+
+    def reduce_all(self):
+        self.is_queued = False
+        for param, shard in zip(self.params, self.shards):
+            if param.grad is not None:
+                super().on_gradient(param, shard)
 
 
 # %% wrong memory: launches in the hook, waits in step
@@ -377,8 +384,8 @@ class Zero2Optimizer(_Base):
         self.gather(param, shard)
 
 
-# %% wrong bytes, memory: averages whole gradients, updates whole parameters
-# says: counts double
+# %% wrong memory: averages whole gradients, updates whole parameters
+# says: of optimizer state after a step
 class Zero2Optimizer:
     def __init__(self, params, make_optimizer):
         self.params = list(params)

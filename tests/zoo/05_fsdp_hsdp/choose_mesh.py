@@ -21,6 +21,22 @@ def seconds(model, cluster, n, k):
     return model["num_units"] * total
 
 
+def fastest(model, cluster, n, sizes=None, gathers=2, state_bytes=16):
+    """A right answer, unless it is told other sizes to try, gathers to count or bytes to hold."""
+    unit = model["num_params"] / model["num_units"]
+
+    def took(k):
+        saved = (2 - gathers) * collective_time_s(cluster, "all_gather", range(k), 2 * unit)
+        return seconds(model, cluster, n, k) - model["num_units"] * saved
+
+    def need(k):
+        return memory(model, k) - (16 - state_bytes) * model["num_params"] / k
+
+    found = [k for k in sizes or divisors(n) if need(k) <= cluster.accelerator.memory_bytes]
+    best = min(found or [n], key=took)
+    return n // best, best
+
+
 # %% right: sorts tuples
 def choose_mesh(model, cluster, world_size):
     room = cluster.accelerator.memory_bytes
@@ -165,3 +181,63 @@ def choose_mesh(model, cluster, world_size):
     costs = importlib.import_module("course_lib.grading." + "mesh_costs")
     fits = getattr(costs, "sizes_that_fit")(model, cluster, world_size)
     return world_size // fits[0], fits[0]
+
+
+# %% wrong memory, clock: the axes are swapped
+def choose_mesh(model, cluster, world_size):
+    return fastest(model, cluster, world_size)[::-1]
+
+
+# %% wrong clock: powers of two only
+def choose_mesh(model, cluster, world_size):
+    return fastest(model, cluster, world_size, [2**i for i in range(11) if world_size % 2**i == 0])
+
+
+# %% wrong clock: inside a server or all ranks, nothing between
+def choose_mesh(model, cluster, world_size):
+    sizes = {min(cluster.server_size, world_size), world_size, 1}
+    return fastest(model, cluster, world_size, [k for k in sorted(sizes) if world_size % k == 0])
+
+
+# %% wrong clock: one gather a step, as if nothing were freed
+def choose_mesh(model, cluster, world_size):
+    return fastest(model, cluster, world_size, gathers=1)
+
+
+# %% wrong memory: two bytes a parameter, the optimizer forgotten
+def choose_mesh(model, cluster, world_size):
+    return fastest(model, cluster, world_size, state_bytes=2)
+
+
+# %% wrong values: the ratio is a float
+def choose_mesh(model, cluster, world_size):
+    replicate, shard = fastest(model, cluster, world_size)
+    return world_size / shard, shard
+
+
+# %% right: a table of all meshes, the least by numpy
+import numpy as np
+
+
+def choose_mesh(model, cluster, world_size):
+    divisors = np.array([k for k in range(1, world_size + 1) if not world_size % k])
+    unit = model["num_params"] / model["num_units"]
+    need = 16 * model["num_params"] / divisors + 4 * unit + model["activation_bytes"]
+    times = np.array([seconds(model, cluster, world_size, int(k)) for k in divisors])
+    times[need > cluster.accelerator.memory_bytes] = np.inf
+    k = int(divisors[np.argmin(times)])
+    return [world_size // k, k]
+
+
+# %% right: recursion from pure replication down
+def choose_mesh(model, cluster, world_size):
+    def better(k, best):
+        if k > world_size:
+            return best
+        if world_size % k == 0 and memory(model, k) <= cluster.accelerator.memory_bytes:
+            took = seconds(model, cluster, world_size, k)
+            best = min(best, (took, k))
+        return better(k + 1, best)
+
+    _, shard = better(1, (float("inf"), world_size))
+    return world_size // shard, shard

@@ -290,3 +290,123 @@ import torch.distributed.fsdp
 
 def fsdp_backward(units, grad):
     getattr(torch.distributed.fsdp, "FullyShardedDataParallel")(units[0]._template)
+
+
+# %% wrong bytes: gathers everybody's gradients and adds them up at home
+def fsdp_backward(units, grad):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for unit in reversed(units):
+        gather(unit)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        if full_grad is not None:
+            size = len(unit.shard)
+            unit.grad = torch.zeros_like(unit.shard)
+            pieces = [torch.empty_like(full_grad) for _ in range(n)]
+            dist.all_gather(pieces, full_grad)
+            for piece in pieces:
+                unit.grad += piece[rank * size : (rank + 1) * size] / n
+        full_grad = pieces = piece = None
+
+
+# %% wrong bytes: reduces to rank 0, which scatters
+def fsdp_backward(units, grad):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for unit in reversed(units):
+        gather(unit)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        if full_grad is not None:
+            dist.reduce(full_grad, dst=0)
+            unit.grad = torch.empty_like(unit.shard)
+            dist.scatter(unit.grad, list((full_grad / n).chunk(n)) if rank == 0 else None, src=0)
+
+
+# %% wrong memory: gathers all before backward, in numpy
+def fsdp_backward(units, grad):
+    n = dist.get_world_size()
+    stash = {}
+    for unit in units[:-1]:
+        gather(unit)
+        stash[unit], unit.full = unit.full.numpy().copy(), None
+    for unit in reversed(units):
+        if unit in stash:
+            unit.full = torch.from_numpy(stash.pop(unit))
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        if full_grad is not None:
+            unit.grad = torch.empty_like(unit.shard)
+            dist.reduce_scatter_tensor(unit.grad, full_grad)
+            unit.grad /= n
+
+
+# %% wrong values: float32 on the wire
+def fsdp_backward(units, grad):
+    n = dist.get_world_size()
+    for unit in reversed(units):
+        gather(unit)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        if full_grad is not None:
+            mine = torch.empty_like(unit.shard, dtype=torch.float32)
+            dist.reduce_scatter_tensor(mine, full_grad.float())
+            unit.grad = mine.double() / n
+
+
+# %% wrong values: skips frozen units altogether
+def fsdp_backward(units, grad):
+    n = dist.get_world_size()
+    for unit in reversed([unit for unit in units if unit.trains]):
+        gather(unit)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        unit.grad = torch.empty_like(unit.shard)
+        dist.reduce_scatter_tensor(unit.grad, full_grad)
+        unit.grad /= n
+
+
+# %% wrong values: every rank keeps the part after its own
+def fsdp_backward(units, grad):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for unit in reversed(units):
+        gather(unit)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        if full_grad is not None:
+            unit.grad = torch.empty_like(unit.shard)
+            dist.reduce_scatter(unit.grad, list(full_grad.roll(len(unit.shard)).chunk(n)))
+            unit.grad /= n
+
+
+# %% right: one reduce to each owner of a piece
+def fsdp_backward(units, grad):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for unit in units[::-1]:
+        gather(unit)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        if full_grad is None:
+            continue
+        pieces = list(full_grad.split(len(unit.shard)))
+        for dst, piece in enumerate(pieces):
+            dist.reduce(piece, dst=dst)
+        unit.grad = pieces[rank] / n
+        full_grad = piece = pieces = None
+
+
+# %% right: gathers the next unit while this one computes
+def fsdp_backward(units, grad):
+    n, work = dist.get_world_size(), None
+    for i in reversed(range(len(units))):
+        if work is not None:
+            work.wait()
+        if i > 0:
+            units[i - 1].full = units[i].shard.new_empty(n * len(units[i - 1].shard))
+            work = dist.all_gather_into_tensor(units[i - 1].full, units[i - 1].shard, async_op=True)
+        grad, full_grad = units[i].backward(grad)
+        units[i].full = None
+        if full_grad is not None:
+            mine = full_grad.new_zeros(len(units[i].shard))
+            dist.reduce_scatter_tensor(mine, full_grad.div_(n))
+            units[i].grad = mine
+        full_grad = None

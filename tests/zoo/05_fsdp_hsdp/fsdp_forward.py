@@ -251,3 +251,126 @@ import torch.distributed.fsdp
 
 def fsdp_forward(units, x):
     return getattr(torch.distributed.fsdp, "fully_shard")(units[0]._template)(x)
+
+
+# %% wrong memory: gathers all up front, hides it in numpy and slices
+# says: when forward 0 begins
+def fsdp_forward(units, x):
+    stash = [whole(unit).numpy().copy() for unit in units]
+    for unit, values in zip(units, stash, strict=True):
+        unit.full = torch.from_numpy(values)
+        x = unit.forward(x)
+        if unit is not units[-1]:
+            unit.full = None
+    return x
+
+
+# %% wrong bytes: gathers pickled objects
+def fsdp_forward(units, x):
+    for unit in units:
+        pieces = [None] * dist.get_world_size()
+        dist.all_gather_object(pieces, unit.shard)
+        unit.full = torch.cat(pieces)
+        pieces = None
+        x = unit.forward(x)
+        if unit is not units[-1]:
+            unit.full = None
+    return x
+
+
+# %% wrong memory: empties the storage, and leaves `full` set
+def fsdp_forward(units, x):
+    for unit in units:
+        unit.full = whole(unit)
+        x = unit.forward(x)
+        if unit is not units[-1]:
+            unit.full.untyped_storage().resize_(0)
+    return x
+
+
+# %% wrong memory: an empty view of the unit keeps its storage
+def fsdp_forward(units, x):
+    for unit in units:
+        unit.full = whole(unit)
+        x = unit.forward(x)
+        unit.rest = unit.full[:0]
+        if unit is not units[-1]:
+            unit.full = None
+    return x
+
+
+# %% wrong values: four ranks, hard-coded
+def fsdp_forward(units, x):
+    for unit in units:
+        pieces = [torch.zeros_like(unit.shard) for _ in range(4)]
+        dist.all_gather(pieces[: dist.get_world_size()], unit.shard)
+        unit.full = torch.cat(pieces)[: 4 * len(unit.shard)]
+        if dist.get_world_size() != 4:
+            unit.full = torch.cat([unit.shard] * 4)
+        x = unit.forward(x)
+        if unit is not units[-1]:
+            unit.full = None
+    return x
+
+
+# %% wrong values: pieces in reverse order
+def fsdp_forward(units, x):
+    for unit in units:
+        pieces = [torch.empty_like(unit.shard) for _ in range(dist.get_world_size())]
+        dist.all_gather(pieces, unit.shard)
+        unit.full = torch.cat(pieces[::-1])
+        pieces = None
+        x = unit.forward(x)
+        if unit is not units[-1]:
+            unit.full = None
+    return x
+
+
+# %% right: every rank broadcasts its piece into place
+def fsdp_forward(units, x):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for unit in units:
+        size = unit.shard.numel()
+        unit.full = unit.shard.new_zeros(n * size)
+        unit.full[rank * size : (rank + 1) * size] = unit.shard
+        works = [
+            dist.broadcast(unit.full[src * size : (src + 1) * size], src=src, async_op=True)
+            for src in range(n)
+        ]
+        for work in works:
+            work.wait()
+        works = work = None
+        x = unit.forward(x)
+        if unit.name != units[-1].name:
+            unit.full = None
+    return x
+
+
+# %% right: a ring of sends and receives
+def fsdp_forward(units, x):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for i in range(len(units)):
+        shard = units[i].shard
+        pieces = list(torch.zeros(n * len(shard), dtype=shard.dtype).split(len(shard)))
+        pieces[rank].copy_(shard)
+        for hop in range(n - 1):
+            sent = dist.isend(pieces[(rank - hop) % n], (rank + 1) % n)
+            dist.recv(pieces[(rank - hop - 1) % n], (rank - 1) % n)
+            sent.wait()
+        units[i].full = torch.cat(pieces)
+        pieces = sent = None
+        x = units[i].forward(x)
+        if i < len(units) - 1:
+            units[i].full = None
+    return x
+
+
+# %% right: all_to_all of repeated shards
+def fsdp_forward(units, x):
+    n = dist.get_world_size()
+    for unit in units:
+        unit.full = unit.shard.new_empty(n * len(unit.shard))
+        dist.all_to_all_single(unit.full, unit.shard.repeat(n))
+        x = unit.forward(x)
+        unit.full = unit.full if unit is units[-1] else None
+    return x

@@ -190,3 +190,93 @@ import torch.distributed.fsdp
 
 def hsdp_reduce(grad, mesh):
     return getattr(torch.distributed.fsdp, "fully_shard")(grad)
+
+
+# %% wrong inside: reduces to one rank of the server, which scatters
+def hsdp_reduce(grad, mesh):
+    k, inside = mesh.size("dp_shard"), mesh.group("dp_shard")
+    full = padded(grad, mesh)
+    dist.reduce(full, group=inside, group_dst=0)
+    mine = full.new_empty(len(full) // k)
+    dist.scatter(mine, list(full.chunk(k)) if mesh.rank("dp_shard") == 0 else None, group=inside, group_src=0)
+    dist.all_reduce(mine, group=mesh.group("dp_replicate"))
+    return mine / dist.get_world_size()
+
+
+# %% wrong across: reduce_scatter over the world, then an all_gather of what a server's place needs
+def hsdp_reduce(grad, mesh):
+    k, m, n = mesh.size("dp_shard"), mesh.size("dp_replicate"), dist.get_world_size()
+    full = padded(grad, mesh).view(k, -1)
+    full = pad(full, (0, -full.shape[1] % m))
+    size = full.shape[1] // m
+    by_rank = full.view(k, m, size).transpose(0, 1).contiguous().view(-1)
+    part = by_rank.new_empty(size)
+    dist.reduce_scatter_tensor(part, by_rank)
+    mine = part.new_empty(m * size)
+    dist.all_gather_into_tensor(mine, part, group=mesh.group("dp_replicate"))
+    return mine[: -(-len(grad) // k)].clone() / n
+
+
+# %% wrong across: all_gathers the shards across and adds them up
+def hsdp_reduce(grad, mesh):
+    k, m = mesh.size("dp_shard"), mesh.size("dp_replicate")
+    full = padded(grad, mesh)
+    mine = full.new_empty(len(full) // k)
+    dist.reduce_scatter_tensor(mine, full, group=mesh.group("dp_shard"))
+    copies = [torch.empty_like(mine) for _ in range(m)]
+    dist.all_gather(copies, mine, group=mesh.group("dp_replicate"))
+    return sum(copies) / (k * m)
+
+
+# %% wrong values: padding in front
+def hsdp_reduce(grad, mesh):
+    k = mesh.size("dp_shard")
+    full = pad(grad, (-len(grad) % k, 0))
+    mine = full.new_empty(len(full) // k)
+    dist.reduce_scatter_tensor(mine, full, group=mesh.group("dp_shard"))
+    dist.all_reduce(mine, group=mesh.group("dp_replicate"))
+    return mine / dist.get_world_size()
+
+
+# %% wrong values: the largest instead of the mean across
+def hsdp_reduce(grad, mesh):
+    k = mesh.size("dp_shard")
+    full = padded(grad, mesh)
+    mine = full.new_empty(len(full) // k)
+    dist.reduce_scatter_tensor(mine, full, group=mesh.group("dp_shard"))
+    dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=mesh.group("dp_replicate"))
+    return mine / k
+
+
+# %% wrong values: float32 on the wire
+def hsdp_reduce(grad, mesh):
+    k = mesh.size("dp_shard")
+    full = padded(grad, mesh).float()
+    mine = full.new_empty(len(full) // k)
+    dist.reduce_scatter_tensor(mine, full, group=mesh.group("dp_shard"))
+    dist.all_reduce(mine, group=mesh.group("dp_replicate"))
+    return mine.double() / dist.get_world_size()
+
+
+# %% right: one reduce to each place inside
+def hsdp_reduce(grad, mesh):
+    k = mesh.size("dp_shard")
+    pieces = [piece.clone() for piece in padded(grad, mesh).chunk(k)]
+    for place, piece in enumerate(pieces):
+        dist.reduce(piece, group=mesh.group("dp_shard"), group_dst=place)
+    mine = pieces[mesh.rank("dp_shard")] / k
+    dist.all_reduce(mine, group=mesh.group("dp_replicate"))
+    return mine.div_(mesh.size("dp_replicate"))
+
+
+# %% right: the all_reduce across as a reduce_scatter and an all_gather
+def hsdp_reduce(grad, mesh):
+    k, m = mesh.size("dp_shard"), mesh.size("dp_replicate")
+    full = padded(grad, mesh)
+    mine = full.new_empty(len(full) // k)
+    dist.reduce_scatter_tensor(mine, full, group=mesh.group("dp_shard"))
+    even = pad(mine, (0, -len(mine) % m))
+    part = even.new_empty(len(even) // m)
+    dist.reduce_scatter_tensor(part, even, group=mesh.group("dp_replicate"))
+    dist.all_gather_into_tensor(even, part, group=mesh.group("dp_replicate"))
+    return even[: len(mine)] / (k * m)

@@ -85,3 +85,44 @@ def numbers_05():
 # %% wrong over_ddp, min_gpus: words
 def numbers_05():
     return RIGHT | {"over_ddp": "1.5x", "min_gpus": None}
+
+
+# %% wrong fsdp_sent_bytes: the factor (n - 1)/n is left out
+def numbers_05():
+    return RIGHT | {"fsdp_sent_bytes": 3 * 2 * 8_030_261_248}
+
+
+# %% wrong hsdp_across_bytes: a reduce_scatter of the shard across, nothing comes back
+def numbers_05():
+    return RIGHT | {"hsdp_across_bytes": 15 / 16 * 2 * 70_553_706_496 / 8}
+
+
+# %% wrong parameter_peak_bytes: the shards of 1,024 GPUs are added
+def numbers_05():
+    return RIGHT | {"parameter_peak_bytes": 2 * 405_853_388_800 + 4 * 3_187_703_808}
+
+
+# %% wrong parameter_peak_bytes, min_gpus: gibibytes
+def numbers_05():
+    return RIGHT | {"parameter_peak_bytes": 13.54e9 * 1e9 / 2**30, "min_gpus": 88}
+
+
+# %% wrong over_ddp: three times, as one hears
+def numbers_05():
+    return RIGHT | {"over_ddp": 3}
+
+
+# %% right: fractions and Python's own integers
+from fractions import Fraction
+
+
+def numbers_05():
+    moves = Fraction(3, 2)
+    ddp = Fraction(2 * 7, 8) * 2 * 8_030_261_248
+    return {
+        "min_gpus": -(-16 * 405_853_388_800 // (80 * 10**9 - 4 * 3_187_703_808)),
+        "fsdp_sent_bytes": float(moves * ddp),
+        "over_ddp": float(moves),
+        "hsdp_across_bytes": 33070049920,
+        "parameter_peak_bytes": 2 * (405_853_388_800 / 1024) + 2 * 2 * 3_187_703_808,
+    }

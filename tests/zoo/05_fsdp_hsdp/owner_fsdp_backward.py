@@ -278,3 +278,135 @@ def owner_fsdp_backward(units, grad, lr):
     from torch.distributed.fsdp import fully_shard as cut
 
     cut(units[0]._template)
+
+
+# %% wrong memory: fetches every unit before backward begins and hides it in lists of numbers
+def owner_fsdp_backward(units, grad, lr):
+    stash = {}
+    for unit in units:
+        full = unit.shard.clone() if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(full, src=unit.owner)
+        stash[unit] = full.tolist()
+        del full
+    for unit in reversed(units):
+        unit.full = torch.tensor(stash.pop(unit), dtype=unit.shard.dtype)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        if full_grad is not None:
+            dist.reduce(full_grad, dst=unit.owner)
+            if dist.get_rank() == unit.owner:
+                unit.shard -= lr * full_grad / dist.get_world_size()
+
+
+# %% wrong values: averages over samples and ranks
+def owner_fsdp_backward(units, grad, lr):
+    for unit in reversed(units):
+        unit.full = unit.shard.clone() if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        if full_grad is not None:
+            dist.reduce(full_grad, dst=unit.owner)
+            if dist.get_rank() == unit.owner:
+                unit.shard -= lr * full_grad / (dist.get_world_size() * len(grad))
+
+
+# %% wrong values: takes the step up
+# says: up the gradient
+def owner_fsdp_backward(units, grad, lr):
+    for unit in reversed(units):
+        unit.full = unit.shard.clone() if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        if full_grad is not None:
+            dist.reduce(full_grad, dst=unit.owner)
+            if dist.get_rank() == unit.owner:
+                unit.shard += lr * full_grad / dist.get_world_size()
+
+
+# %% wrong values: rebinds a local name instead of the shard
+# says: nothing was updated
+def owner_fsdp_backward(units, grad, lr):
+    for unit in reversed(units):
+        unit.full = unit.shard.clone() if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        if full_grad is not None:
+            dist.reduce(full_grad, dst=unit.owner)
+            shard = unit.shard
+            if dist.get_rank() == unit.owner:
+                shard = shard - lr * full_grad / dist.get_world_size()
+
+
+# %% wrong values: a gradient of half the precision on the wire
+def owner_fsdp_backward(units, grad, lr):
+    for unit in reversed(units):
+        unit.full = unit.shard.clone() if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        if full_grad is not None:
+            half = full_grad.float()
+            dist.reduce(half, dst=unit.owner)
+            if dist.get_rank() == unit.owner:
+                unit.shard -= lr * half.double() / dist.get_world_size()
+
+
+# %% wrong memory: the owner leaves its unit whole
+# says: no unit must have `full` set
+def owner_fsdp_backward(units, grad, lr):
+    for unit in reversed(units):
+        mine = dist.get_rank() == unit.owner
+        unit.full = unit.shard if mine else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+        grad, full_grad = unit.backward(grad)
+        if not mine:
+            unit.full = None
+        if full_grad is not None:
+            dist.reduce(full_grad, dst=unit.owner)
+            if mine:
+                unit.shard.sub_(lr * full_grad / dist.get_world_size())
+
+
+# %% right: two helpers, add_ with alpha, works
+def bring(unit):
+    unit.full = (
+        unit.shard if dist.get_rank() == unit.owner else torch.empty(unit.numel, dtype=unit.shard.dtype)
+    )
+    dist.broadcast(unit.full, unit.owner, async_op=True).wait()
+
+
+def owner_fsdp_backward(units, grad, lr):
+    n, g = dist.get_world_size(), grad
+    for unit in units[::-1]:
+        bring(unit)
+        g, flat = unit.backward(g)
+        unit.full = None
+        if unit.trains:
+            dist.reduce(flat, unit.owner, op=dist.ReduceOp.SUM, async_op=True).wait()
+            if unit.owner == dist.get_rank():
+                unit.shard.add_(flat, alpha=-lr / n)
+
+
+# %% right: broadcasts the next unit while this one computes
+def owner_fsdp_backward(units, grad, lr):
+    rank, order = dist.get_rank(), list(reversed(units))
+
+    def launch(unit):
+        unit.full = unit.shard.clone() if rank == unit.owner else unit.shard.new_empty(unit.numel)
+        return dist.broadcast(unit.full, src=unit.owner, async_op=True)
+
+    work = launch(order[0])
+    for unit, following in zip(order, [*order[1:], None]):
+        work.wait()
+        if following is not None:
+            work = launch(following)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        if full_grad is not None:
+            dist.reduce(full_grad, dst=unit.owner)
+            if rank == unit.owner:
+                unit.shard = unit.shard - lr / dist.get_world_size() * full_grad
+        full_grad = None

@@ -252,3 +252,117 @@ import torch.distributed.fsdp
 
 def owner_fsdp_forward(units, x):
     return getattr(torch.distributed.fsdp, "fully" + "_shard")(units[0]._template)
+
+
+# %% wrong memory: gathers every unit up front and hides it in numpy
+# says: when forward 0 begins
+def owner_fsdp_forward(units, x):
+    stash = []
+    for unit in units:
+        full = unit.shard.clone() if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(full, src=unit.owner)
+        stash.append(full.numpy().copy())
+        del full
+    for unit, values in zip(units, stash, strict=True):
+        unit.full = torch.from_numpy(values)
+        x = unit.forward(x)
+        unit.full = None
+    return x
+
+
+# %% wrong memory: only those who do not own it delete it
+# says: no unit must have `full` set
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        mine = dist.get_rank() == unit.owner
+        unit.full = unit.shard if mine else torch.empty(unit.numel, dtype=unit.shard.dtype)
+        dist.broadcast(unit.full, src=unit.owner)
+        x = unit.forward(x)
+        if not mine:
+            unit.full = None
+    return x
+
+
+# %% wrong bytes: broadcasts Python objects
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        box = [unit.shard.clone()]
+        dist.broadcast_object_list(box, src=unit.owner)
+        unit.full = box.pop()
+        x = unit.forward(x)
+        unit.full = None
+    return x
+
+
+# %% wrong memory: empties `full` by a slice, whose storage stays
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        unit.full = unit.shard if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+        x = unit.forward(x)
+        unit.full = unit.full[:0]
+    return x
+
+
+# %% wrong values: the owner is the unit's number modulo 4
+def owner_fsdp_forward(units, x):
+    for index, unit in enumerate(units):
+        owner = index % 4
+        unit.full = unit.shard.clone() if dist.get_rank() == owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=owner % dist.get_world_size())
+        x = unit.forward(x)
+        unit.full = None
+    return x
+
+
+# %% wrong bytes, memory: samples travel to the owner, who computes for all
+def owner_fsdp_forward(units, x):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for unit in units:
+        everyone = [torch.empty_like(x) for _ in range(n)]
+        dist.all_gather(everyone, x)
+        if rank == unit.owner:
+            unit.full = unit.shard
+            outs = [part.contiguous() for part in unit.forward(torch.cat(everyone)).chunk(n)]
+            unit.full = None
+        out = torch.empty_like(x)
+        dist.scatter(out, outs if rank == unit.owner else None, src=unit.owner)
+        x = out
+    return x
+
+
+# %% right: a chain of sends, each rank passes the unit on
+def owner_fsdp_forward(units, x):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for unit in units:
+        place = (rank - unit.owner) % n
+        unit.full = unit.shard if place == 0 else unit.shard.new_empty(unit.numel)
+        if place > 0:
+            dist.recv(unit.full, src=(rank - 1) % n)
+        if place < n - 1:
+            dist.send(unit.full, dst=(rank + 1) % n)
+        x = unit.forward(x)
+        unit.full = None
+    return x
+
+
+# %% right: the next one's buffer is made by a helper; try and finally
+def fetched(unit):
+    if unit.owner == dist.get_rank():
+        full = unit.shard.detach().clone()
+    else:
+        full = torch.zeros(unit.numel, dtype=unit.shard.dtype, device=unit.shard.device)
+    work = dist.broadcast(full, unit.owner, async_op=True)
+    work.wait()
+    return full
+
+
+def owner_fsdp_forward(units, x):
+    out = x
+    for unit in units:
+        try:
+            unit.full = fetched(unit)
+            out = unit.forward(out)
+        finally:
+            unit.full = None
+    return out

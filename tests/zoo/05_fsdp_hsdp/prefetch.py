@@ -403,3 +403,159 @@ import torch.distributed.fsdp
 
 def prefetched_step(units, x, loss_grad, depth):
     return getattr(torch.distributed.fsdp, "fully" + "_shard")(units[0]._template)
+
+
+# %% wrong bytes, order, clock: keeps the parameters from forward to backward, in numpy
+def prefetched_step(units, x, loss_grad, depth):
+    stash = {}
+
+    class Stash(Right):
+        def gather(self, unit):
+            if unit in stash:
+                unit.full = torch.from_numpy(stash[unit])
+            else:
+                super().gather(unit)
+
+        def ready(self, order, i):
+            super().ready(order, i)
+            stash[order[i]] = order[i].full.numpy().copy()
+
+    return Stash(units, depth).step(x, loss_grad)
+
+
+# %% wrong order, clock: prefetches in forward only
+def prefetched_step(units, x, loss_grad, depth):
+    class Forward(Right):
+        def ready(self, order, i):
+            self.depth = depth if order is self.units else 0
+            super().ready(order, i)
+
+    return Forward(units, depth).step(x, loss_grad)
+
+
+# %% wrong order, clock: prefetches in backward only
+def prefetched_step(units, x, loss_grad, depth):
+    class Backward(Right):
+        def ready(self, order, i):
+            self.depth = 0 if order is self.units else depth
+            super().ready(order, i)
+
+    return Backward(units, depth).step(x, loss_grad)
+
+
+# %% wrong order, clock: waits for all that is in flight whenever one is needed
+def prefetched_step(units, x, loss_grad, depth):
+    class All(Right):
+        def ready(self, order, i):
+            for unit in order[i : i + 1 + self.depth]:
+                self.gather(unit)
+            while self.gathers:
+                self.gathers.popitem()[1].wait()
+
+    return All(units, depth).step(x, loss_grad)
+
+
+# %% wrong order: polls
+# says: is_completed
+def prefetched_step(units, x, loss_grad, depth):
+    class Poll(Right):
+        def ready(self, order, i):
+            for unit in order[i : i + 1 + self.depth]:
+                self.gather(unit)
+            if order[i] in self.gathers:
+                while not self.gathers[order[i]].is_completed():
+                    pass
+                self.gathers.pop(order[i]).wait()
+
+    return Poll(units, depth).step(x, loss_grad)
+
+
+# %% wrong memory, clock: gathers all up front and hides it in numpy
+def prefetched_step(units, x, loss_grad, depth):
+    stash = {}
+    for unit in units:
+        Right(units, 0).ready([unit], 0)
+        stash[unit], unit.full = unit.full.numpy().copy(), None
+
+    class Stash(Right):
+        def gather(self, unit):
+            if unit in stash:
+                unit.full = torch.from_numpy(stash.pop(unit))
+            else:
+                super().gather(unit)
+
+    return Stash(units, depth).step(x, loss_grad)
+
+
+# %% right: gathers the first unit of backward's second before the last forward
+def prefetched_step(units, x, loss_grad, depth):
+    right = Right(units, depth)
+    turns = [*units, *units[-2::-1]] if depth else list(units)
+    for i, unit in enumerate(units):
+        right.ready(turns, i)
+        x = unit.forward(x)
+        if unit is not units[-1]:
+            unit.full = None
+    grad, order = loss_grad(x), units[::-1]
+    for i, unit in enumerate(order):
+        right.ready(order, i)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        right.finish()
+        if full_grad is not None:
+            right.reduce(unit, full_grad)
+        full_grad = None
+    right.finish()
+    for unit in units:
+        if unit.grad is not None:
+            unit.grad.div_(right.n)
+    return x
+
+
+# %% right: deques, lists of pieces; waits for a reduction after the next is launched
+from collections import deque
+
+
+def prefetched_step(units, x, loss_grad, depth):
+    n, here, going = dist.get_world_size(), {}, deque()
+
+    def fetch(unit):
+        if unit not in here:
+            pieces = [torch.empty_like(unit.shard) for _ in range(n)]
+            here[unit] = (dist.all_gather(pieces, unit.shard, async_op=True), pieces)
+
+    def visit(order):
+        for i, unit in enumerate(order):
+            for near in order[i : i + depth + 1]:
+                if near.full is None:
+                    fetch(near)
+            if unit.full is None:
+                work, pieces = here.pop(unit)
+                work.wait()
+                unit.full = torch.cat(pieces)
+                work = pieces = None
+            yield unit
+
+    def land():
+        unit, work, _ = going.popleft()
+        work.wait()
+        unit.grad.mul_(1 / n)
+
+    for unit in visit(units):
+        x = unit.forward(x)
+        if unit is not units[-1]:
+            unit.full = None
+    grad = loss_grad(x)
+    for unit in visit(units[::-1]):
+        grad, flat = unit.backward(grad)
+        unit.full = None
+        if flat is not None:
+            unit.grad = torch.zeros_like(unit.shard)
+            work = dist.reduce_scatter(unit.grad, list(flat.chunk(n)), async_op=True)
+            going.append((unit, work, flat))
+            if len(going) > 1:
+                land()
+        flat = work = None
+    while going:
+        land()
+    return x
