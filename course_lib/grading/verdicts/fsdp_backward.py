@@ -113,6 +113,7 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
             "backward",
             vectors=4,
             gathered=turns(case, "backward", kept_last=True),
+            ahead=2,
             beside=lambda unit: shard_gradients(case, unit + 1) - kept,
             why=free,
         ),

@@ -89,5 +89,5 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
         bytes_part(case, got, **moved, why=why, least=least_backward(case)),
         whole_part(case, got, [], free),
         end_part(case, got, vectors=0, why=free),
-        memory_part(case, got, "backward", vectors=3, gathered=turns(case, "backward"), why=free),
+        memory_part(case, got, "backward", vectors=3, gathered=turns(case, "backward"), ahead=2, why=free),
     ]

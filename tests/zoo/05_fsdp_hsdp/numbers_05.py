@@ -123,6 +123,6 @@ def numbers_05():
         "min_gpus": -(-16 * 405_853_388_800 // (80 * 10**9 - 4 * 3_187_703_808)),
         "fsdp_sent_bytes": float(moves * ddp),
         "over_ddp": float(moves),
-        "hsdp_across_bytes": 33070049920,
+        "hsdp_across_bytes": 33_072_049_920,
         "parameter_peak_bytes": 2 * (405_853_388_800 / 1024) + 2 * 2 * 3_187_703_808,
     }

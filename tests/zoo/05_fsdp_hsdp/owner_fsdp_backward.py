@@ -1,6 +1,7 @@
 # Answers to owner_fsdp_backward: right ones in other styles, and wrong ones with the part each must lose.
 
 # %% setup
+import torch
 import torch.distributed as dist
 
 

@@ -457,6 +457,9 @@ def prefetched_step(units, x, loss_grad, depth):
 
 # %% wrong order: polls
 # says: is_completed
+import time
+
+
 def prefetched_step(units, x, loss_grad, depth):
     class Poll(Right):
         def ready(self, order, i):
@@ -464,13 +467,13 @@ def prefetched_step(units, x, loss_grad, depth):
                 self.gather(unit)
             if order[i] in self.gathers:
                 while not self.gathers[order[i]].is_completed():
-                    pass
+                    time.sleep(0.002)
                 self.gathers.pop(order[i]).wait()
 
     return Poll(units, depth).step(x, loss_grad)
 
 
-# %% wrong memory, clock: gathers all up front and hides it in numpy
+# %% wrong memory, order, clock: gathers all up front and hides it in numpy
 def prefetched_step(units, x, loss_grad, depth):
     stash = {}
     for unit in units:
