@@ -293,30 +293,24 @@ def _out_of_sight(
     case: Case, got: list[RankData], gathered: Sequence[tuple[str, int]], bound: int, why: str
 ) -> str:
     """Say what has come before its time: it is kept somewhere, if not in tensors."""
-    n, total = case.world_size, sum(bytes_ for _, bytes_ in gathered)
+    total = sum(bytes_ for _, bytes_ in gathered)
     for rank, data in enumerate(got):
         names = {m.name for m in data.traced.of(Mark)}
         used = 0
-        if sum(moved(c, n) for c in _calls(data) if c.op in PARAMETERS) > total:
+        if _arrived(case, data, "ends") > total:
             continue  # wasteful, which costs the bytes
         for mark, bytes_ in gathered:
-            come = sum(moved(c, n) for c in _calls(data, mark) if c.op in PARAMETERS) if mark in names else 0
-            if come - used > bound:
-                return _too_much(rank, f"when {mark} begins", come - used, bound, why)
+            ahead = _arrived(case, data, mark) - used if mark in names else 0
+            if ahead > bound:
+                return _too_much(rank, f"when {mark} begins", ahead, bound, why)
             used += bytes_
     return ""
 
 
-def end_part(
-    case: Case, got: list[RankData], *, vectors: int, why: str, beside: int = 0
-) -> Part:
-    """Judge what is left at the mark "ends"."""
-    bound = allowed(case, vectors) + beside
-    for rank, data in enumerate(got):
-        held = _held(data.traced)["ends"]
-        if held > bound and case.world_size > 1:
-            return Part("memory", False, _too_much(rank, "at the end", held, bound, why))
-    return Part("memory", True, f"at most {bound:,} bytes are left at the end")
+def _arrived(case: Case, data: RankData, mark: str) -> int:
+    """Bytes of parameters that calls before a mark bring to a rank."""
+    calls = [call for call in _calls(data, mark) if call.op in PARAMETERS and call.op != "send"]
+    return sum(call.bytes_ if call.op == "recv" else moved(call, case.world_size) for call in calls)
 
 
 def whole_part(case: Case, got: list[RankData], want: list[int], why: str) -> Part:

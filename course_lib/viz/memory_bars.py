@@ -17,7 +17,7 @@ def draw_memory_bars(
 
     Args:
         bars: label -> {category of style.MEMORY: bytes}.
-        formula: what each bar should be in bytes, drawn as a line across it, with its number.
+        formula: what each bar should be in bytes, drawn as a line across it.
         title: over the figure.
 
     Raises: ValueError for an unknown category, or if `formula` has not one number a bar.
@@ -58,7 +58,6 @@ def draw_memory_bars(
         for place, value in enumerate(formula or []):
             line = (place - 0.38, place + 0.38)
             ax.plot(line, [value / scale] * 2, color=style.INK, lw=2, label=None if place else "formula")
-            ax.text(place, value / scale, f"{value / scale:.3g}", ha="center", va="bottom", fontsize=9)
         ax.set_xticks(range(len(bars)), labels=list(bars))
         ax.margins(y=0.1)
         ax.set(ylabel=f"{unit} a rank", title=title)
