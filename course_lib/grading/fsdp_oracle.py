@@ -313,6 +313,18 @@ def _arrived(case: Case, data: RankData, mark: str) -> int:
     return sum(call.bytes_ if call.op == "recv" else moved(call, case.world_size) for call in calls)
 
 
+def end_part(
+    case: Case, got: list[RankData], *, vectors: int, why: str, beside: int = 0
+) -> Part:
+    """Judge what is left at the mark "ends"."""
+    bound = allowed(case, vectors) + beside
+    for rank, data in enumerate(got):
+        held = _held(data.traced)["ends"]
+        if held > bound and case.world_size > 1:
+            return Part("memory", False, _too_much(rank, "at the end", held, bound, why))
+    return Part("memory", True, f"at most {bound:,} bytes are left at the end")
+
+
 def whole_part(case: Case, got: list[RankData], want: list[int], why: str) -> Part:
     """Judge which units have `full` set at the end."""
     names = [str(index) for index in want]

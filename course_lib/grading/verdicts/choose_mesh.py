@@ -83,7 +83,9 @@ def _point(draw: np.random.Generator, i: int) -> dict[str, Any]:
             "num_units": int(draw.choice([8, 24, 80, 126])),
             "activation_bytes": round(float(draw.uniform(1e9, 3e10))),
         }
-        world_size = devices // int(draw.choice([1, 1, 2]))
+        server, world_size = cluster["spans"][0]["devices"], devices // int(draw.choice([1, 1, 2]))
+        if world_size > server and world_size % server:
+            world_size = devices  # whole servers
         point = {"model": model, "cluster": cluster, "world_size": world_size}
         if sizes_that_fit(model, make_cluster(cluster), world_size):
             return point
