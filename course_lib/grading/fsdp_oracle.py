@@ -222,7 +222,7 @@ def bytes_part(
     """Judge the bytes that each rank's collectives move, and all ranks' together.
 
     parameters, gradients: what a rank may move. least: what it cannot do without; parameters and gradients if
-    None. Parameters that did not come over the wire are hidden somewhere, or others compute with them.
+    None. What did not come over the wire was kept, or others computed with it: that costs the memory.
     """
     n = case.world_size
     if n == 1:
@@ -242,7 +242,7 @@ def bytes_part(
             f"the ranks together must move at least {least:,} bytes, for each computes with all parameters and keeps "
             f"a part of them; they moved {sum(seen):,}. Gather each unit when its turn comes, on every rank."
         )
-        return Part("bytes", False, text)
+        return Part("memory", False, text)
     return Part("bytes", True, f"at most {seen[rank]:,} bytes moved by a rank")
 
 

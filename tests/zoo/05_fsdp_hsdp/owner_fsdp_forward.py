@@ -315,7 +315,7 @@ def owner_fsdp_forward(units, x):
     return x
 
 
-# %% wrong bytes, memory: samples travel to the owner, who computes for all
+# %% wrong memory: samples travel to the owner, who computes for all
 def owner_fsdp_forward(units, x):
     n, rank = dist.get_world_size(), dist.get_rank()
     for unit in units:

@@ -405,7 +405,7 @@ def prefetched_step(units, x, loss_grad, depth):
     return getattr(torch.distributed.fsdp, "fully" + "_shard")(units[0]._template)
 
 
-# %% wrong bytes, order, clock: keeps the parameters from forward to backward, in numpy
+# %% wrong memory, order, clock: keeps the parameters from forward to backward, in numpy
 def prefetched_step(units, x, loss_grad, depth):
     stash = {}
 
