@@ -364,15 +364,16 @@ for name, found in results.items():
 # %% [markdown]
 # ## Measure
 #
-# What lives on rank 0 when backward has ended, just before the step, from the trace. **Predict** the three
-# bars before you run the cell: everything is float64 here, so parameters and gradients have 8 bytes and Adam
-# K = 16; n = 4.
+# What lives on rank 0 when backward has ended, just before the step, from the trace; on top the activations
+# at their peak, which are gone by then. **Predict** the three bars up to the activations before you run the
+# cell: everything is float64 here, so parameters and gradients have 8 bytes and Adam K = 16; n = 4.
 #
 # <details><summary>Answer</summary>
 #
 # In units of 8P: DDP 1 + 1 + 2 = 4; stage 1: 1 + 1 + 2/4 = 2.5; stage 2: 1 + (1 + 2)/4 = 1.75. Ours
 # also keep a copy of the shard, 1/4 more (in mixed precision these are the master weights, counted in K);
-# the trace counts what an optimizer updates among the parameters.
+# the trace counts what an optimizer updates among the parameters. Activations are the same in all: ZeRO
+# shards states, and no stage helps against activations (lab 06 does).
 #
 # </details>
 
@@ -380,8 +381,9 @@ for name, found in results.items():
 # %%
 def bar(found):
     rank = found.trace[0]
-    names = ("parameters", "gradients", "optimizer", "activations", "other")
-    return {name: rank.live_bytes_at("before step", name) for name in names}
+    states = ("parameters", "gradients", "optimizer", "other")
+    states = {name: rank.live_bytes_at("before step", name) for name in states}
+    return states | {"activations": rank.peak_bytes("activations")}
 
 
 P = 8 * sum(p.numel() for p in ORACLE)
@@ -389,7 +391,7 @@ want = [P * 4, P * (2 + 3 / 4), P * (1 + 4 / 4)]
 draw_memory_bars(
     {name: bar(found) for name, found in results.items()},
     formula=want,
-    title="Measured before a step, 4 ranks; the formula with a shard of master weights",
+    title="Measured on 4 ranks; the formula, with a shard of master weights, is of the states",
 )
 
 # %% [markdown]

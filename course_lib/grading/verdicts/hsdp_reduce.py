@@ -24,7 +24,8 @@ EXERCISE = Exercise(
     graded="Values: every rank returns its shard (by its place along dp_shard, zero-padded at the end) of the mean "
     "over all ranks, on meshes 2 x 2, 1 x 4, 4 x 1 and smaller (hidden: 2 x 3, 3 x 2), for lengths that dp_shard "
     "does not divide. Bytes inside servers (ranks that differ along dp_shard only): at most one reduce_scatter of "
-    "the padded gradient. Bytes across: at most one all_reduce of a shard; an all_reduce counts double.",
+    "the padded gradient. Bytes across: at most one all_reduce of a shard (which may be padded to a multiple of "
+    "dp_replicate); an all_reduce counts double.",
     closed=CLOSED,
     signature="(grad, mesh)",
     hints=(
