@@ -6,7 +6,10 @@ has more of the weights than its shards: what it does not gather, it does not kn
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from pathlib import Path
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -110,10 +113,27 @@ def sharded_units(
 
 
 def end(probe: Probe) -> None:
-    """Put the mark "ends"; then give communication threads time to let go of tensors that nobody else holds."""
+    """Put the mark "ends"; then give communication threads time to let go of tensors that nobody else holds.
+
+    On a busy machine one may stand for long between completing its work and dropping its tensors.
+    """
     probe.mark("ends")
     dist.barrier()
-    time.sleep(0.05)
+    for _ in range(40):
+        time.sleep(0.05)
+        if not _is_another_thread_runnable():
+            return
+
+
+def _is_another_thread_runnable() -> bool:
+    """Whether a thread of this process has something left to do; False where the system does not tell."""
+    own = threading.get_native_id()
+    for task in Path("/proc/self/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has ended since
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            if state == "R" and int(task.name) != own:
+                return True
+    return False
 
 
 def loss_gradient(inputs: Mapping[str, Tensor], out: Tensor) -> Tensor:
