@@ -134,17 +134,22 @@ def gradient_wants(case: Case, local: list[list[Array]]) -> dict[str, Any]:
     return wants
 
 
+def kept_wants(case: Case) -> dict[str, Any]:
+    """What every rank keeps of each unit, as it was."""
+    ranks = range(case.world_size)
+    return {
+        f"shard of unit {i}": Want([shard_of(case, i, flat, rank) for rank in ranks], per_rank=True)
+        for i, flat in enumerate(flats(case))
+    }
+
+
 def updated_wants(case: Case, lr: float) -> dict[str, Any]:
     """Every shard after a step of SGD with the mean gradient, and what known mistakes leave there."""
-    found = {}
     all_grads = gradient_wants(case, run_alone(case).grads)
-    for i, flat in enumerate(flats(case)):
-        before = [shard_of(case, i, flat, rank) for rank in range(case.world_size)]
-        grads = all_grads.get(f"grad:shard of unit {i}")
-        found[f"shard of unit {i}"] = (
-            Want(before, per_rank=True) if grads is None else _stepped(before, grads, lr)
-        )
-    return found
+    return {
+        name: _stepped(want.value, all_grads[f"grad:{name}"], lr) if f"grad:{name}" in all_grads else want
+        for name, want in kept_wants(case).items()
+    }
 
 
 def _stepped(before: list[Array], grads: Want, lr: float) -> Want:

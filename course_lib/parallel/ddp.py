@@ -213,7 +213,7 @@ class BucketedDDP(nn.Module):
         if param.grad is None:
             view.zero_()
         else:
-            torch.mul(param.grad, 1 / self.world_size, out=view)
+            torch.mul(param.grad.detach(), 1 / self.world_size, out=view)
         param.grad = view
         bucket.ready.add(position)
 

@@ -9,15 +9,14 @@ from course_lib.grading.fsdp_oracle import (
     CLOSED,
     bytes_part,
     end_part,
-    flats,
     fsdp_case,
     fsdp_inputs,
     gradient_wants,
     least_backward,
+    kept_wants,
     memory_part,
     run_alone,
     shard_gradients,
-    shard_of,
     sizes,
     turns,
     whole_part,
@@ -81,12 +80,7 @@ def inputs(case: Case, rank: int) -> dict[str, Array]:
 
 def oracle(case: Case) -> dict[str, Any]:
     """Gradients of the mean loss in one process; ranks keep what they had."""
-    ranks = range(case.world_size)
-    kept = {
-        f"shard of unit {i}": Want([shard_of(case, i, flat, rank) for rank in ranks], per_rank=True)
-        for i, flat in enumerate(flats(case))
-    }
-    return {STRAY: Want([]), **gradient_wants(case, run_alone(case).grads), **kept}
+    return {STRAY: Want([]), **gradient_wants(case, run_alone(case).grads), **kept_wants(case)}
 
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:

@@ -9,12 +9,11 @@ from course_lib.grading.fsdp_oracle import (
     CLOSED,
     bytes_part,
     end_part,
-    flats,
     fsdp_case,
     fsdp_inputs,
+    kept_wants,
     memory_part,
     run_alone,
-    shard_of,
     sizes,
     turns,
     whole_part,
@@ -73,12 +72,7 @@ def inputs(case: Case, rank: int) -> dict[str, Array]:
 
 def oracle(case: Case) -> dict[str, Any]:
     """The chain in one process; ranks keep what they had."""
-    ranks = range(case.world_size)
-    kept = {
-        f"shard of unit {i}": Want([shard_of(case, i, flat, rank) for rank in ranks], per_rank=True)
-        for i, flat in enumerate(flats(case))
-    }
-    return {"output": Want(run_alone(case, backward=False).outputs, per_rank=True), **kept}
+    return {"output": Want(run_alone(case, backward=False).outputs, per_rank=True), **kept_wants(case)}
 
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
