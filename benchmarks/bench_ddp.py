@@ -24,7 +24,7 @@ from course_lib.parallel.ddp import BucketedDDP, NaiveDDP
 Row = tuple[str, float, str, str]
 
 WORLD_SIZE = 4
-ROUNDS = 60
+ROUNDS = 120
 WARM_UP_ROUNDS = 4  # torch rebuilds its buckets after the first step
 TORCH_BUCKET_MIB = 4  # torch closes a bucket once it holds this much, we before it would hold more:
 OUR_BUCKET_MIB = 5  # with these limits both send 4 buckets

@@ -27,7 +27,7 @@ Row = tuple[str, float, str, str]
 Step = Callable[[Batch], None]
 
 WORLD_SIZE = 4
-ROUNDS = 30
+ROUNDS = 60
 WARM_UP_ROUNDS = 4
 BUCKET_MIB = 5
 CONFIG = ModelConfig(

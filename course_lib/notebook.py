@@ -1,7 +1,7 @@
 """What the first cell of every notebook asks for: is what is installed what this notebook was made for?
 
 Silent where everything fits. Imports nothing that could be missing, least of all torch. From then on a cell
-that needs an unwritten exercise says so.
+that needs an unwritten exercise says so, and a fork server loads torch beside what the notebook does next.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ def start(version: str) -> None:
             "answers over."
         )
     _explain_errors()
+    from course_lib.comm.start import warm_up
+
+    warm_up()
 
 
 def _explain_errors() -> None:

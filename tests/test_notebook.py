@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +93,17 @@ def test_a_cell_that_needs_an_unwritten_exercise_says_so(tmp_path: Path) -> None
 
 def _said(cell: NotebookNode) -> str:
     return "".join("\n".join(o.traceback) if o.output_type == "error" else str(o) for o in cell.outputs)
+
+
+WARM = """
+import multiprocessing.forkserver, sys
+from course_lib import __version__, notebook
+notebook.start(__version__)
+print("torch" in sys.modules, multiprocessing.forkserver._forkserver._forkserver_pid is not None)
+"""
+
+
+def test_the_fork_server_loads_torch_while_the_notebook_does() -> None:
+    done = subprocess.run([sys.executable, "-c", WARM], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+    assert done.stderr == ""

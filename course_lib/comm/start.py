@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from typing import Any
 
 import psutil
@@ -27,6 +28,14 @@ def server() -> Any:
         return multiprocessing.get_context("spawn")
     found.set_forkserver_preload(["course_lib.comm.preload"])
     return found
+
+
+def warm_up() -> None:
+    """Start the fork server, which loads torch beside what the caller does next: the first run waits less."""
+    context = server()
+    if context.get_start_method() == "forkserver":
+        with start_lock, without_main_file():
+            forkserver.ensure_running()
 
 
 @contextlib.contextmanager
