@@ -135,7 +135,7 @@ def rank_hello(secret):
 """
 _WRITES = """\
 import os
-for top in ("/", "/tmp", "/work", "/home", "/root"):
+for top in ("/", "/tmp", "/srv", "/home", "/root"):
     for folder, _, files in os.walk(top):
         for name in files:
             if name.endswith((".ipynb", ".db", "timestamp.txt")):

@@ -1,6 +1,5 @@
 """run_ranks: values, output, arguments, environment, generators, errors and bad input."""
 
-import glob
 import os
 import random
 import subprocess
@@ -10,6 +9,7 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -137,7 +137,8 @@ def test_several_worlds_at_once() -> None:
     assert [run[0].item() for run in runs] == [0, 1, 3, 1]
 
 
-def test_nothing_is_left_behind() -> None:
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     run_ranks(sum_of_ranks, 2, torch.ones(1))  # starts the fork server
     before = _children(), _descriptors()
     for _ in range(5):
@@ -145,6 +146,7 @@ def test_nothing_is_left_behind() -> None:
     with pytest.raises(RanksError):
         run_ranks(lambda: 1 / 0, 2)
     assert (_children(), _descriptors()) == before
+    assert list(tmp_path.glob("course_*")) == []
 
 
 def _children() -> int:
@@ -237,10 +239,6 @@ def test_new_group_skipped_by_a_rank_outside_it_is_a_warning() -> None:
     assert "never completed: rank 2 did not take part" in text
     assert run_ranks(work, 3, False, False, quiet=True).warnings == []
     assert run_ranks(work, 3, True, True, quiet=True).warnings == []
-
-
-def _folders() -> set[str]:
-    return set(glob.glob(f"{tempfile.gettempdir()}/course_ranks_*"))
 
 
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGINT"])
