@@ -52,6 +52,7 @@ from course_lib.viz.hardware import (
     draw_trend,
     h100_roof,
 )
+from course_lib.viz.turn import turn
 
 draw_axes([])
 
@@ -346,6 +347,22 @@ draw_roofline([h100_roof(), mine], points)
 # arithmetic a chip has, the harder it is to feed. A point far below its roof has another limit: here each
 # result gets fresh memory from the operating system, and `exp` is not one FLOP to a CPU.
 #
+# Turn the rows: how many must a batch have until a matmul with a 4,096 x 4,096 weight feeds an H100? And why
+# do fewer bits not ask for more rows? (They halve the bytes as they double the peak.)
+
+
+# %%
+def draw_batch(rows, precision):
+    gpu, bits = h100_roof(precision), {"tf32": 32, "bfloat16": 16, "float8": 8}[precision]
+    flops, num_bytes = flops_and_bytes("matmul", {"m": rows, "k": 4096, "n": 4096}, bits // 8)
+    spec = {"flops_per_s": gpu.flops_per_s, "bytes_per_s": gpu.bytes_per_s}
+    reached = flops / roofline(flops, num_bytes, spec)["time_s"]
+    return draw_roofline([gpu], [(f"{rows} rows", flops / num_bytes, reached)])
+
+
+turn(draw_batch, rows=[1, 8, 64, 512, 4096], precision=["bfloat16", "float8", "tf32"])
+
+# %% [markdown]
 # ## Break it
 #
 # Three slips that hide in working code. First, a stopwatch that stops too early; second, an accumulator that

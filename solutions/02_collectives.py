@@ -47,6 +47,7 @@ from course_lib.cost.cluster import dgx_h100, uniform
 from course_lib.replay import replay
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.collectives_steps import draw_ring, draw_times, draw_tree, step_through
+from course_lib.viz.turn import turn
 
 draw_axes()
 
@@ -108,8 +109,8 @@ def ping_pong(sizes, repeats=20):
         x, samples = torch.zeros(size, dtype=torch.uint8), []
         for _ in range(repeats):
             start = time.perf_counter()
-            for turn in (0, 1):
-                (dist.send if dist.get_rank() == turn else dist.recv)(x, other)
+            for sender in (0, 1):
+                (dist.send if dist.get_rank() == sender else dist.recv)(x, other)
             samples.append((time.perf_counter() - start) / 2)
         seconds.append(min(samples))
     return seconds
@@ -484,6 +485,24 @@ draw_times(sizes, formulas, points=replayed, crossover_bytes=crossover, title=ti
 # The dots lie a little above the lines for large sizes: replay counts the additions too, which read and write
 # memory.
 #
+# Turn the ranks and the link: up to which size does the tree win?
+
+
+# %%
+def draw_all_reduce(ranks, gb_per_s):
+    sizes, bandwidth, rounds = [10**e for e in range(3, 11)], gb_per_s * 1e9, (ranks - 1).bit_length()
+    seconds = {
+        name: [all_reduce_time(size, ranks, ALPHA, bandwidth, name) for size in sizes]
+        for name in ("tree", "ring")
+    }
+    crossover = ALPHA * bandwidth * (ranks - 1 - rounds) / (rounds - (ranks - 1) / ranks)
+    title = f"all_reduce on {ranks:,} ranks, 10 µs and {gb_per_s} GB/s"
+    return draw_times(sizes, seconds, crossover_bytes=crossover, title=title)
+
+
+turn(draw_all_reduce, ranks=[8, 64, 1024, 16384], gb_per_s=[50, 450])
+
+# %% [markdown]
 # ## Break it
 #
 # **A wasteful value.** The master's all_reduce is right on every rank. What does the check of the ring say?

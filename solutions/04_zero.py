@@ -49,6 +49,7 @@ from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.replay import replay
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.memory_bars import draw_memory_bars
+from course_lib.viz.turn import turn
 
 # %%
 draw_axes(["batch"])
@@ -395,19 +396,23 @@ draw_memory_bars(
 )
 
 # %% [markdown]
-# And the same picture for the paper's example, in mixed precision, from the formula:
+# And the same picture for the paper's example, in mixed precision, from the formula. Turn the model and the
+# GPUs: which stage brings Llama 3 70B below the 80 GB of an H100, and which 405B?
+
 
 # %%
-paper = {}
-for stage, name in enumerate(["DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3"]):
-    share = [64 if stage >= first else 1 for first in (3, 2, 1)]
-    values = [7.5e9 * size / n for size, n in zip((2, 2, 12), share, strict=True)]
-    paper[name] = dict(zip(("parameters", "gradients", "optimizer"), values, strict=True))
-draw_memory_bars(
-    paper,
-    formula=[zero_bytes(7.5e9, 64, stage, 12) for stage in range(4)],
-    title="7.5 B parameters on 64 GPUs",
-)
+def draw_states(billions, num_gpus):
+    bars, num_params = {}, billions * 1e9
+    for stage, name in enumerate(["DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3"]):
+        share = [num_gpus if stage >= first else 1 for first in (3, 2, 1)]
+        values = [num_params * size / n for size, n in zip((2, 2, 12), share, strict=True)]
+        bars[name] = dict(zip(("parameters", "gradients", "optimizer"), values, strict=True))
+    formula = [zero_bytes(num_params, num_gpus, stage, 12) for stage in range(4)]
+    title = f"{billions} B parameters on {num_gpus:,} GPUs"
+    return draw_memory_bars(bars, formula=formula, title=title)
+
+
+turn(draw_states, billions=[7.5, 70, 405], num_gpus=[64, 512, 4096, 16384])
 
 # %% [markdown]
 # The wire: what each rank of a ring sends a step, of S = 8P bytes of gradients. An all_reduce sends 2 · 3/4

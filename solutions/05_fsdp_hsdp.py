@@ -56,6 +56,7 @@ from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.simulated import draw_simulated
 from course_lib.viz.timeline import draw_timeline
+from course_lib.viz.turn import turn
 
 # %%
 draw_axes(["batch"])
@@ -456,25 +457,40 @@ def equal_layers(depth):
     prefetched_step(units, torch.ones(512, 256), lambda out: torch.ones_like(out), depth)
 
 
-def simulate(depth, gather_share=0.8):
+def record(depth):
     recorded = run_ranks(equal_layers, 2, depth, trace=True).trace
     for rank in recorded.ranks:  # the step alone
         rank.events = rank.events[rank.position(rank.marks[0]) + 1 :]
+    return recorded
+
+
+def simulate(recorded, gather_share):
     free = replay(recorded, uniform(2, 0.0, 1e30)).ranks[0].marks
     forward_s = (free["F7"] - free["F0"]) / 7
     return replay(recorded, uniform(2, 0.0, 256 * 256 * 4 / 2 / (gather_share * forward_s)))
 
 
-runs = {f"depth {depth}": simulate(depth) for depth in (0, 1)}
-for name, run in runs.items():
-    print(f"{name}: step {run.step_s * 1e6:.0f} us, of it {run.exposed_s * 1e6:.0f} us exposed")
+# %%
+traces = {depth: record(depth) for depth in (0, 1)}
 texts = [str(i) for i in range(8)]
 labels = {"all_gather_single": texts + texts[-2::-1], "reduce_scatter_single": texts[::-1]}
-draw_simulated(runs, labels=labels, title="Eight equal layers on two GPUs: who waits for whom")
+
+
+def draw_prefetch(gather_share):
+    runs = {}
+    for depth, recorded in traces.items():
+        run = simulate(recorded, gather_share)
+        runs[f"depth {depth}\n{run.step_s * 1e6:.0f} us,\n{run.exposed_s * 1e6:.0f} exposed"] = run
+    title = f"Eight equal layers on two GPUs; a gather takes {gather_share} of a forward"
+    return draw_simulated(runs, labels=labels, title=title)
+
+
+turn(draw_prefetch, gather_share=[0.8, 1.0, 1.5, 2.0, 3.0])
 
 # %% [markdown]
 # Look at the middle of `depth 1`: while B4 computes (its forward again in blue, then backward), the gradients
-# of 5 and the weights of 3 travel. That is the steady state.
+# of 5 and the weights of 3 travel. That is the steady state. Turn the link down: from where on is a step as
+# long as its communication, however early you ask?
 #
 # ## HSDP: shard inside a server, replicate across
 #

@@ -220,6 +220,7 @@ def draw_times(
         ax.set(xlabel="message size", ylabel="seconds", title=title)
         ticks = [10.0**e for e in range(13) if sizes_bytes[0] <= 10.0**e <= sizes_bytes[-1]]
         ax.set_xticks(ticks, [_size(t) for t in ticks])
+        ax.minorticks_off()  # a slider waits for every tick
         ax.grid(True, which="major")
         ax.legend()
     return figure

@@ -131,6 +131,7 @@ def draw_roofline(roofs: Sequence[Roof], points: Sequence[POINT] = ()) -> Figure
         )
         ax.set(xlabel="intensity, FLOP/byte", ylabel="FLOP/s")
         ax.set_title("Left of the ridge memory limits, right of it arithmetic")
+        ax.minorticks_off()  # a slider waits for every tick
         ax.legend(loc="upper left")
         ax.grid(True, which="major")
     return figure
