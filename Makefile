@@ -31,8 +31,8 @@ demo: $(READY)  ## autograde four submissions of lab 03 and print their scores
 test: $(READY)  ## run the tests, three files at a time: half of their time is waiting
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
-browser: $(READY)  ## a student's day in JupyterLab and a headless Chromium (LAB="03 04", LAB=all)
-	$(BIN)/python -m pytest tests/browser/journeys.py -s --lab "$(or $(LAB),00)"
+browser: $(READY)  ## a student's day in JupyterLab and an instructor's in formgrader, in a headless Chromium (LAB="03 04", LAB=all)
+	$(BIN)/python -m pytest tests/browser/journeys.py tests/browser/formgrader.py -s --lab "$(or $(LAB),00)"
 
 colab: $(READY)  ## every lab alone in an empty folder, with the kernel of Colab
 	$(BIN)/python -m pytest tests/colab.py -s

@@ -199,7 +199,7 @@ def draw_times(
     The i-th entry of `points` has the colour of the i-th curve: a formula and what was seen.
     """
     with style.course_style():
-        figure = style.new_figure(7.6, 3.8)
+        figure = style.new_figure(7.2, 3.5)
         ax = figure.subplots()
         for i, (name, seconds) in enumerate(curves.items()):
             ax.loglog(sizes_bytes, seconds, color=_COLORS[i % len(_COLORS)], label=name)

@@ -98,7 +98,7 @@ def h100_roof(precision: str = "bfloat16") -> Roof:
 def draw_roofline(roofs: Sequence[Roof], points: Sequence[POINT] = ()) -> Figure:
     """Draw one roof or several, and operations as points (words, FLOP/byte, FLOP/s reached)."""
     with style.course_style():
-        figure = style.new_figure(9, 4.2, _roofline_alt(roofs, points))
+        figure = style.new_figure(8, 3.6, _roofline_alt(roofs, points))
         ax = figure.subplots()
         x = np.geomspace(0.05, 2e4, 300)
         for roof, color in zip(roofs, (style.BLUE, style.VERMILLION, style.GREEN), strict=False):

@@ -36,7 +36,7 @@ class Turned:
         """Set numbers, as the sliders do, and draw again where the figure is shown."""
         self.values = self.values | values
         if self._shown is not None:
-            self._shown.update(self._bundle(), raw=True)
+            self._shown.update(self._bundle(draft=True), raw=True)
 
     def sliders(self) -> Any:
         """Return a box with a slider for each number that has a choice; None without ipywidgets."""
@@ -60,9 +60,9 @@ class Turned:
         slider.observe(lambda change: self.turn(**{name: change["new"]}), names="value")
         return slider
 
-    def _bundle(self) -> dict[str, str]:
+    def _bundle(self, *, draft: bool = False) -> dict[str, str]:
         figure = self.figure()
-        return {"text/html": figure.html(draft=True), "text/plain": alternative_text(figure)}
+        return {"text/html": figure.html(draft=draft), "text/plain": alternative_text(figure)}
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
