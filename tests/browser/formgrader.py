@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 from jupyter_page import server
 from playwright.sync_api import Browser, expect
 from rich.console import Console
+from small_class import LAB, gradebook_scores, hand_in_class, small_course
 
 from course_lib.staff import autograde
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "staff"))
-from small_class import LAB, gradebook_scores, hand_in_class, small_course
 
 QUIET = Console(quiet=True)
 LOAD_MS = 60_000
