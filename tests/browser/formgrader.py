@@ -1,4 +1,4 @@
-"""An instructor's formgrader beside the course's commands: the same gradebook, seen and changed in a browser."""
+"""An instructor's formgrader beside the course's commands: one gradebook, seen and changed in a browser."""
 
 from __future__ import annotations
 
