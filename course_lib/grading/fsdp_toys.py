@@ -119,21 +119,30 @@ def end(probe: Probe) -> None:
     """
     probe.mark("ends")
     dist.barrier()
+    before = None
     for _ in range(40):
-        time.sleep(0.05)
-        if not _is_another_thread_runnable():
+        now = _other_threads()
+        if now is not None and now == before:
             return
+        before = now
+        time.sleep(0.05)
 
 
-def _is_another_thread_runnable() -> bool:
-    """Whether a thread of this process has something left to do; False where the system does not tell."""
-    own = threading.get_native_id()
+def _other_threads() -> dict[str, str] | None:
+    """How often each thread of gloo has gone to sleep; None if a thread is runnable.
+
+    A thread that sleeps may be waiting for the interpreter, which this one holds: it has nothing left to do
+    if it slept through a sleep of this one. ({} where the system does not tell.)
+    """
+    found, own = {}, threading.get_native_id()
     for task in Path("/proc/self/task").glob("*"):
         with contextlib.suppress(OSError):  # it has ended since
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
             if state == "R" and int(task.name) != own:
-                return True
-    return False
+                return None
+            if (task / "comm").read_text().strip() == "pt_gloo_runloop":
+                found[task.name] = (task / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2]
+    return found
 
 
 def loss_gradient(inputs: Mapping[str, Tensor], out: Tensor) -> Tensor:

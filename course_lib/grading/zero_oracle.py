@@ -145,10 +145,10 @@ def memory_part(case: Case, got: list[RankData], *, with_gradients: bool) -> Par
     shard = -(-sum(sizes) // case.world_size) + len(sizes)
     small = 64 * len(sizes)
     owned = -(-sum(sizes) // case.world_size) + max(sizes)  # also where each rank owns whole parameters
-    held = [max(d.traced.live_bytes_at(f"end {s}", "optimizer") for s in range(STEPS)) for d in got]
+    held = [_peak_of_state(d.traced) for d in got]
     name = case.params["optimizer"]
     why = f"{name} keeps {states} values a parameter; build it on this rank's shard alone"
-    what = "bytes of optimizer state after a step"
+    what = "bytes of optimizer state at any time"
     part = between("memory", held, 0, ITEM * states * owned + small, what=what, why=why)
     if not part.ok:
         return part
@@ -163,8 +163,37 @@ def memory_part(case: Case, got: list[RankData], *, with_gradients: bool) -> Par
         parts += [
             _held(got, "backward", bound + 2 * ITEM * max(sizes), "at the end of backward", why),
             _peak_of_backward(got, bound + 8 * ITEM * max(sizes), why),
+            _reduced_in_backward(case, got),
         ]
     return next((p for p in parts if not p.ok), parts[-1])
+
+
+def _peak_of_state(trace: RankTrace) -> int:
+    """The most that torch optimizers ever hold: a state that only steps see is put aside in between."""
+    live = peak = 0
+    for event in trace.events:
+        if isinstance(event, Alloc | Free) and event.category == "optimizer":
+            live += event.bytes_ if isinstance(event, Alloc) else -event.bytes_
+            peak = max(peak, live)
+    return peak
+
+
+def _reduced_in_backward(case: Case, got: list[RankData]) -> Part:
+    """Judge what has been sent when backwards have ended: the rest is kept whole, if not in tensors."""
+    n, named = case.world_size, ToyNet(**case.params["model"]).named_parameters()
+    used = [p.numel() for name, p in named if p.requires_grad and not name.startswith("unused")]
+    least = (n - 1) * ITEM * case.params["microbatches"] * (sum(used) - 2 * max(used))
+    for step, (start, _) in enumerate(_steps()):
+        calls = [call for data in got for call in _calls(data.traced, start, f"backward {step}")]
+        seen = sum(_moved(call, n) for call in calls)
+        if seen < least:
+            text = (
+                f"when backward ends, the ranks together must have moved at least {least:,} bytes of gradients "
+                f"(all but two of the largest parameter); they moved {seen:,}. A gradient that was not reduced "
+                "is kept whole, wherever it is: reduce each in its hook."
+            )
+            return Part("memory", False, text)
+    return Part("memory", True, "gradients are reduced before backward ends")
 
 
 def _held(got: list[RankData], mark: str, bound: int, when: str, why: str) -> Part:

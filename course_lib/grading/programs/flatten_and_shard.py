@@ -20,4 +20,4 @@ def program(
     probe.mark("begin")
     shard = impl(tensors, probe.rank, probe.world_size)
     probe.mark("end")
-    return {"shard": shard}
+    return {"shard": shard, "number of tensors in the list": len(tensors)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Size, Tensor, cat
 
 from course_lib.grading.probe import Probe
 
@@ -15,9 +15,10 @@ def program(
 ) -> dict[str, Any]:
     """Return the tensors, and which of them share the flat vector's storage."""
     del probe
-    flat = inputs["flat"].clone()
-    tensors = list(impl(flat, [tuple(shape) for shape in params["shapes"]]))
+    longer = cat([inputs["flat"][: params["begin"]] + 1, inputs["flat"]])  # its beginning is not flat's
+    flat = longer[params["begin"] :]
+    tensors = list(impl(flat, [Size(shape) for shape in params["shapes"]]))
     home = flat.untyped_storage().data_ptr()
     shared = [t.numel() == 0 or t.untyped_storage().data_ptr() == home for t in tensors]
     named = {f"tensor {i}": tensor.clone() for i, tensor in enumerate(tensors)}
-    return {**named, "number of tensors": len(tensors), "shared": shared}
+    return {**named, "number of tensors": len(tensors), "shared": shared, "flat vector": flat.clone()}

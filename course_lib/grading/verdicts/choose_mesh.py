@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -62,6 +63,8 @@ RULES = {
     "only powers of two are tried": lambda p, fits: min(
         [k for k in fits if k.bit_count() == 1] or fits[:1], key=partial(_excess, p)
     ),
+    "activations are left out of the memory": lambda p, fits: _fastest(p, activation_bytes=0),
+    "the whole units are left out of the memory": lambda p, fits: _fastest(p, num_units=math.inf),
 }
 
 
@@ -87,8 +90,26 @@ def _point(draw: np.random.Generator, i: int) -> dict[str, Any]:
         if world_size > server and world_size % server:
             world_size = devices  # whole servers
         point = {"model": model, "cluster": cluster, "world_size": world_size}
-        if sizes_that_fit(model, make_cluster(cluster), world_size):
+        if i % 3 == 0:
+            model["activation_bytes"] = _just_too_many(point)
+        if model["activation_bytes"] > 0 and sizes_that_fit(model, make_cluster(cluster), world_size):
             return point
+
+
+def _just_too_many(point: Point) -> int:
+    """Activations with which the fastest mesh misses by half of its whole units; negative if none do."""
+    model, room = point["model"], make_cluster(point["cluster"]).accelerator.memory_bytes
+    units = memory_bytes(model, 1) - memory_bytes({**model, "num_units": math.inf}, 1)
+    need = memory_bytes({**model, "activation_bytes": 0}, _fastest(point, num_params=1))
+    return round(room - need + units / 2)
+
+
+def _fastest(point: Point, **instead: float) -> int:
+    """The fastest mesh of those that would fit if the model were as `instead` says."""
+    cluster, n, model = make_cluster(point["cluster"]), point["world_size"], point["model"]
+    return min(
+        sizes_that_fit({**model, **instead}, cluster, n), key=lambda k: step_time_s(model, cluster, n, k)
+    )
 
 
 def _cluster(draw: np.random.Generator, i: int) -> dict[str, Any]:
@@ -100,7 +121,10 @@ def _cluster(draw: np.random.Generator, i: int) -> dict[str, Any]:
     spans = []
     for name, size in zip(("server", "rack", "pod"), devices, strict=False):
         spans.append({"name": name, "devices": size, "latency_s": latency_s, "bytes_per_s": bytes_per_s})
-        bytes_per_s, latency_s = bytes_per_s / float(draw.uniform(2, 20)), latency_s * float(draw.uniform(1, 5))
+        bytes_per_s, latency_s = (
+            bytes_per_s / float(draw.uniform(2, 20)),
+            latency_s * float(draw.uniform(1, 5)),
+        )
     assert all(b["devices"] % a["devices"] == 0 for a, b in pairwise(spans))
     return {"name": f"unseen cluster {i + 1}", "spans": spans}
 
@@ -149,7 +173,7 @@ def _memory(pairs: list[tuple[Point, int]]) -> Part:
         if need > room:
             text = (
                 f"a mesh must fit: dp_shard={k} needs {need / 1e9:.4g} GB on each GPU of {room / 1e9:.4g} GB (16 P / "
-                f"dp_shard + 4 P / L + activations). At\n    {_words(point)}"
+                f"dp_shard + 4 P / L + activations).{_finger(pairs)} At\n    {_words(point)}"
             )
             return Part("memory", False, text)
     return Part("memory", True, f"fits at {len(pairs)} points")
@@ -160,19 +184,24 @@ def _clock(pairs: list[tuple[Point, int]]) -> Part:
     if not wrong:
         return Part("clock", True, f"none is faster at {len(pairs)} points")
     point, k = wrong[0]
-    cluster, n = make_cluster(point["cluster"]), point["world_size"]
-    best = min(sizes_that_fit(point["model"], cluster, n), key=lambda s: step_time_s(point["model"], cluster, n, s))
-    finger = next((f" This is what you get if {words}." for words, rule in RULES.items() if _follows(pairs, rule)), "")
     text = (
         f"no mesh that fits may take less time; dp_shard={k} takes {_excess(point, k):.4g} times as long as "
-        f"dp_shard={best}.{finger} Wrong at {len(wrong)} of {len(pairs)} points, such as\n    {_words(point)}"
+        f"dp_shard={_fastest(point)}.{_finger(pairs)} Wrong at {len(wrong)} of {len(pairs)} points, such as\n    {_words(point)}"
     )
     return Part("clock", False, text)
 
 
+def _finger(pairs: list[tuple[Point, int]]) -> str:
+    """Name the rule that chooses as the answer does, if there is one."""
+    return next(
+        (f" This is what you get if {words}." for words, rule in RULES.items() if _follows(pairs, rule)), ""
+    )
+
+
 def _follows(pairs: list[tuple[Point, int]], rule: Any) -> bool:
     return all(
-        k == rule(p, sizes_that_fit(p["model"], make_cluster(p["cluster"]), p["world_size"])) for p, k in pairs
+        k == rule(p, sizes_that_fit(p["model"], make_cluster(p["cluster"]), p["world_size"]))
+        for p, k in pairs
     )
 
 

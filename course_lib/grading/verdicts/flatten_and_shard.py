@@ -23,8 +23,8 @@ EXERCISE = Exercise(
     points={"values": 1.5, "memory": 0.5},
     graded="Values, at 1-4 ranks (hidden: 5, 6, 8), for sizes that n does not divide, scalars, and fewer "
     "elements than ranks: a 1-D shard of exactly ceil(P/n) elements, zeros where there is padding; the "
-    "tensors stay as they were. Memory: when the function has returned, only the shard's ceil(P/n) elements "
-    "live beyond its inputs (and 64 bytes); the flat vector is gone.",
+    "tensors and their list stay as they were. Memory: when the function has returned, only the shard's "
+    "ceil(P/n) elements live beyond its inputs (and 64 bytes); the flat vector is gone.",
     closed=CLOSED,
     signature="(tensors, rank, world_size)",
     hints=(
@@ -79,7 +79,8 @@ def oracle(case: Case) -> dict[str, Any]:
     padded = np.concatenate([flat, np.zeros(n * size - flat.size)])
     strided = [padded[r::n] for r in range(n)]
     near = {"shards are taken in turn, every n-th element: a shard is one range": strided} if n > 1 else {}
-    return {"shard": Want(list(padded.reshape(n, size)), per_rank=True, near=near)}
+    shards = Want(list(padded.reshape(n, size)), per_rank=True, near=near)
+    return {"shard": shards, "number of tensors in the list": len(_shapes(case))}
 
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:

@@ -21,8 +21,8 @@ EXERCISE = Exercise(
     lines=4,
     points={"values": 1.0, "views": 0.5},
     graded="Values: a list with one tensor for each shape, in order, equal to what was flattened, scalars "
-    "and empty tensors too; padding at the end is left out. Views: every tensor shares the flat vector's "
-    "storage, so that nothing is copied.",
+    "and empty tensors too; padding at the end is left out; the flat vector, which may be a slice of a longer "
+    "one, stays as it is. Views: every tensor shares its storage, so that nothing is copied.",
     closed=CLOSED,
     signature="(flat, shapes)",
     hints=(
@@ -34,23 +34,24 @@ EXERCISE = Exercise(
 
 
 def cases(seed: int, hidden: bool) -> list[Case]:
-    """With and without padding; a scalar and an empty tensor."""
-    rows: list[tuple[list[list[int]], int]] = [
-        ([[3, 4], [5]], 0),
-        ([[2, 3], [], [7], [1, 2, 2]], 3),
-        ([[4], [0, 3], [2, 2]], 1),
+    """With and without padding; a scalar and an empty tensor; a flat vector that is a slice itself."""
+    rows: list[tuple[list[list[int]], int, int]] = [
+        ([[3, 4], [5]], 0, 0),
+        ([[2, 3], [], [7], [1, 2, 2]], 3, 0),
+        ([[4], [0, 3], [2, 2]], 1, 2),
     ]
     if hidden:
-        rows += [([[], []], 6), ([[31, 7], [5, 3, 2], [], [11]], 5)]
+        rows += [([[], []], 6, 0), ([[31, 7], [5, 3, 2], [], [11]], 5, 3)]
     return [
         Case(
             world_size=1,
             seed=seed,
-            params={"shapes": shapes, "padding": padding},
-            label=f"shapes {shapes}, {padding} of padding",
+            params={"shapes": shapes, "padding": padding, "begin": begin},
+            label=f"shapes {shapes}, {padding} of padding"
+            + (f", flat = longer_vector[{begin}:]" if begin else ""),
             trace=False,
         )
-        for shapes, padding in rows
+        for shapes, padding, begin in rows
     ]
 
 
@@ -64,7 +65,7 @@ def inputs(case: Case, rank: int) -> dict[str, Array]:
 def oracle(case: Case) -> dict[str, Any]:
     """Cut with numpy."""
     flat, start = inputs(case, 0)["flat"], 0
-    out: dict[str, Any] = {"number of tensors": len(case.params["shapes"])}
+    out: dict[str, Any] = {"number of tensors": len(case.params["shapes"]), "flat vector": flat}
     for i, shape in enumerate(case.params["shapes"]):
         size = int(np.prod(shape))
         out[f"tensor {i}"] = flat[start : start + size].reshape(shape)

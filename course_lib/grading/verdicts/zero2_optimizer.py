@@ -31,8 +31,9 @@ EXERCISE = Exercise(
     "K counts the values of state a parameter: torch optimizers hold at most K (P/n + the largest parameter) "
     "elements of state; after step and zero_grad at most K + 2 shards live beyond the model, at the end of "
     "every backward at most that and twice the largest parameter, and at any time before (activations "
-    "aside) eight times, so never a full set of gradients. Each bound has 64 T bytes to spare. One rank "
-    "alone may skip communication.",
+    "aside) eight times, so never a full set of gradients; when backward ends, all gradients but two of the "
+    "largest parameter have been reduced. Each bound has 64 T bytes to spare. One rank alone may skip "
+    "communication.",
     closed=CLOSED,
     signature="(params, make_optimizer)",
     hints=(

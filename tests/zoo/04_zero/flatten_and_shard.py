@@ -170,3 +170,10 @@ def flatten_and_shard(tensors, rank, world_size):
 # says: keeps its whole storage alive
 def flatten_and_shard(tensors, rank, world_size):
     return padded(tensors, world_size).chunk(world_size)[rank].contiguous()
+
+
+# %% wrong values: the padding joins the caller's list
+# says: number of tensors in the list
+def flatten_and_shard(tensors, rank, world_size):
+    tensors.append(tensors[0].new_zeros(-sum(t.numel() for t in tensors) % world_size))
+    return torch.cat([t.reshape(-1) for t in tensors]).chunk(world_size)[rank].clone()

@@ -87,16 +87,6 @@ def unflatten(flat, shapes):
     return Helper(tuple(shapes), 1).unflatten(flat)
 
 
-# %% right: strides by hand
-def unflatten(flat, shapes):
-    out, offset = [], 0
-    for shape in shapes:
-        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-        out.append(torch.as_strided(flat, shape, strides, offset))
-        offset += math.prod(shape)
-    return out
-
-
 # %% right: torch's own, on empty tensors that become views
 def unflatten(flat, shapes):
     tensors = [torch.empty(shape, dtype=flat.dtype) for shape in shapes]
@@ -158,3 +148,32 @@ def unflatten(flat, shapes):
         out.append(tensor)
         offset += tensor.numel()
     return out
+
+
+# %% right: strides by hand, numel of shapes
+def unflatten(flat, shapes):
+    tensors, offset = [], flat.storage_offset()
+    for shape in shapes:
+        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        tensors.append(torch.as_strided(flat, shape, strides, offset))
+        offset += shape.numel()
+    return tensors
+
+
+# %% wrong values: strided views from where the storage begins
+# says: longer_vector
+def unflatten(flat, shapes):
+    tensors, offset = [], 0
+    for shape in shapes:
+        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        tensors.append(torch.as_strided(flat, shape, strides, offset))
+        offset += shape.numel()
+    return tensors
+
+
+# %% wrong values: cuts the padding off the caller's vector
+# says: flat vector
+def unflatten(flat, shapes):
+    sizes = [math.prod(shape) for shape in shapes]
+    flat.resize_(sum(sizes))
+    return [part.view(shape) for part, shape in zip(flat.split(sizes), shapes)]

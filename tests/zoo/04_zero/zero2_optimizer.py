@@ -385,7 +385,7 @@ class Zero2Optimizer(_Base):
 
 
 # %% wrong memory: averages whole gradients, updates whole parameters
-# says: of optimizer state after a step
+# says: of optimizer state at any time
 class Zero2Optimizer:
     def __init__(self, params, make_optimizer):
         self.params = list(params)
@@ -411,3 +411,26 @@ class Zero2Optimizer(_Base):
     def __init__(self, params, make_optimizer):
         super().__init__(params, make_optimizer)
         helper(torch.nn.ParameterList(self.params), reshard_after_forward=False)
+
+
+# %% wrong memory: whole gradients wait for the step, as Python's numbers
+# says: is kept whole, wherever it is
+class Zero2Optimizer(_Base):
+    def __init__(self, params, make_optimizer):
+        super().__init__(params, make_optimizer)
+        self.numbers = {}
+
+    def on_gradient(self, param, shard):
+        numbers, param.grad = param.grad.flatten().tolist(), None
+        before = self.numbers.get(param, [0.0] * len(numbers))
+        self.numbers[param] = [a + b for a, b in zip(before, numbers)]
+
+    @torch.no_grad()
+    def step(self):
+        for param, shard in zip(self.params, self.shards):
+            if param in self.numbers:
+                padded = self.pad(torch.tensor(self.numbers.pop(param), dtype=shard.dtype))
+                shard.grad = torch.empty_like(shard)
+                dist.reduce_scatter_tensor(shard.grad, padded.flatten())
+                shard.grad /= self.n
+        super().step()
