@@ -306,7 +306,7 @@ def ring_reduce_scatter(tensor, group=None):
 
 
 # %% wrong values: adds before it has waited
-# says: waited for before it was read
+# says: must equal
 def ring_reduce_scatter(tensor, group=None):
     ring, (me, n) = dist.get_process_group_ranks(group), place(group)
     chunks = tensor.reshape(-1).tensor_split(n)

@@ -159,7 +159,7 @@ def ring_shift(tensor, group=None):
 
 
 # %% wrong values: waits after it has read
-# says: was it ever filled?
+# says: must equal
 class _Kept:
     works = []
 
