@@ -12,6 +12,7 @@ Site = tuple[str, int, str]  # file, line number, function
 
 BLOCKS_AT_LAUNCH = ("new_group", "monitored_barrier")  # they return when they are complete
 _COMM_DIR = os.path.dirname(__file__)
+_RANK_FILE = os.path.join(_COMM_DIR, "rank.py")
 _COURSE_DIR = os.path.dirname(_COMM_DIR)
 _SYSTEM_DIRS = (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"], torch.__path__[0])
 
@@ -51,14 +52,23 @@ class CommCall:
 
 
 def call_site(frame: Any = None) -> Site:
-    """The innermost frame outside torch and this package, from `frame` outwards: the student's line."""
+    """The innermost frame outside torch and this package, from `frame` outwards: the student's line.
+
+    Where the student has none on the stack, that of the package outside `comm`, such as a check's program.
+    """
     frame = frame or sys._getframe(1)
+    supplied: Site | None = None
     while frame is not None:
         file = frame.f_code.co_filename
+        if file == _RANK_FILE:  # what started the rank lies outside
+            break
         if is_student_code(file):
-            return (file, frame.f_lineno, frame.f_code.co_qualname)
+            site = (file, frame.f_lineno, frame.f_code.co_qualname)
+            if not file.startswith(_COURSE_DIR):
+                return site
+            supplied = supplied or site
         frame = frame.f_back
-    return ("", 0, "")
+    return supplied or ("", 0, "")
 
 
 def is_student_code(file: str) -> bool:

@@ -231,7 +231,8 @@ def _on_none(state: RankState) -> list[str]:
     message, last = str((state.failure or {}).get("message", "")), state.last
     if last is None or "'NoneType'" not in message:
         return []
-    return [f"  If that None is what {last.op} returned: collectives write into a tensor you pass in."]
+    what = "a collective" if last.op == "new_group" else last.op
+    return [f"  If that None is what {what} returned: collectives write into a tensor you pass in."]
 
 
 def _one_line(state: RankState) -> str:

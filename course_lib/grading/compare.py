@@ -29,7 +29,12 @@ from numpy import (
 from course_lib.grading.exercise import Array, Case, Part, RankData, Want
 
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 5e-3, "bfloat16": 3e-2}
+_FLOAT32 = 3e-7  # of the largest entry: a few roundings
 _NUMBER = (int, float)
+_NOT_IN_IT = (
+    "nothing that was communicated is in it. Was it this that travelled, waited for before it was read, and "
+    "written back in place, not to a new name?"
+)
 
 
 def gate_parts(case: Case, got: list[RankData], want: Mapping[str, Any]) -> list[Part]:
@@ -65,8 +70,16 @@ def compare(name: str, case: Case, got: list[RankData], want: Want) -> Part | No
     wrong = [r for r, array in enumerate(seen) if not close(array, want.on(r), tolerance)]
     if not wrong:
         return None
-    finger = fingerprint(case, seen, want, wrong, tolerance)
+    talked = any(_communicated(got[r]) for r in wrong)
+    finger = fingerprint(case, seen, want, wrong, tolerance, talked=talked)
     return Part(gate, False, _value_message(words, case, seen, want, wrong, finger), gate=True)
+
+
+def _communicated(data: RankData) -> bool:
+    """Whether the rank is known to have given data to others, or taken some."""
+    return data.trace is not None and any(
+        call.bytes_ and call.op != "new_group" and len(call.group.ranks) > 1 for call in data.trace.launches()
+    )
 
 
 def close(got: Array, want: Any, tolerance: float) -> bool:
@@ -108,9 +121,12 @@ def _form(words: str, name: str, got: list[RankData], want: Want) -> Part | None
     return None
 
 
-def fingerprint(case: Case, got: Sequence[Array], want: Want, wrong: list[int], tolerance: float) -> str:
-    """Name the mistake if it is a known one; "" if not."""
+def fingerprint(
+    case: Case, got: Sequence[Array], want: Want, wrong: list[int], tolerance: float, *, talked: bool = False
+) -> str:
+    """Name the mistake if it is a known one; "" if not. talked: wrong ranks are known to have communicated."""
     n = case.world_size
+    silence = _NOT_IN_IT if talked else "nothing was communicated."
 
     def all_match(make: Any) -> bool:
         return all(close(got[r], make(r), tolerance) for r in wrong)
@@ -129,12 +145,9 @@ def fingerprint(case: Case, got: Sequence[Array], want: Want, wrong: list[int], 
     if rank_0_only and reached_0:
         return "right on rank 0 only: does every rank get the result?"
     if want.alone is not None and n > 1 and all_match(lambda r: want.alone[r]):
-        return f"rank {wrong[0]} holds its own value: nothing was communicated."
+        return f"rank {wrong[0]} holds its own value: {silence}"
     if want.alone is not None and n > 1 and all_match(lambda r: asarray(want.alone[r]) / n):
-        return (
-            f"rank {wrong[0]} holds its own value over {n} = world_size: nothing of it was communicated "
-            "(no collective on another tensor, the loss say, reaches it)."
-        )
+        return f"rank {wrong[0]} holds its own value over {n} = world_size: {silence}"
     if rank_0_only:
         return "right on rank 0 only: does every rank get the result?"
     if n > 1 and _scaled(got, target, wrong, n, tolerance):
@@ -155,7 +168,13 @@ def fingerprint(case: Case, got: Sequence[Array], want: Want, wrong: list[int], 
     for shift in range(1, n):
         if want.per_rank and all_match(lambda r, s=shift: want.on((r + s) % n)):
             return f"rank {wrong[0]} holds what belongs to rank {(wrong[0] + shift) % n}."
+    if all(got[r].dtype == float64 for r in wrong) and tolerance < _FLOAT32 and _within(got, want, wrong):
+        return "so little is float32's rounding: was it float32 on the way? (torch.tensor(0.5) is float32.)"
     return ""
+
+
+def _within(got: Sequence[Array], want: Want, wrong: list[int]) -> bool:
+    return all(close(got[r], want.on(r), _FLOAT32) for r in wrong)
 
 
 def _scaled(got: Sequence[Array], target: Any, wrong: list[int], factor: float, tolerance: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -16,6 +16,19 @@ def group_of(params: dict[str, Any], probe: Probe) -> tuple[Any, bool]:
     if not params["groups"]:
         return None, True
     return make_group(params["groups"], probe), any(probe.rank in ranks for ranks in params["groups"])
+
+
+def calls(
+    name: str, call: Callable[[Tensor], Any], tensor: Tensor, params: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what the call gives; in a case that calls again, also that for three times the tensor.
+
+    Both are read after the last call: what one leaves behind must not change another's result.
+    """
+    results = {name: call(tensor)}
+    if params.get("again"):
+        results[f"{name} of a second call"] = call(tensor * 3)
+    return results
 
 
 def in_memory(tensor: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ so float32 sent as float64 is twice the elements. A tensor of S elements is cut 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -33,17 +33,21 @@ def world(
     dtype: str = "float64",
     **params: Any,
 ) -> Case:
-    """Return a case whose ranks hold tensors of `shape`; `groups` (none: the world) work side by side."""
+    """Return a case whose ranks hold tensors of `shape`; `groups` (none: the world) work side by side.
+
+    again=True: the answer is called twice. Only values are judged then, so nothing is traced.
+    """
     size = f"{prod(shape):,} elements" if len(shape) == 1 else " x ".join(map(str, shape)) + " elements"
     who = f"{world_size} rank{'s' * (world_size > 1)}"
     among = f", group{'s' * (len(groups) > 1)} {' and '.join(map(str, groups))}" if groups else ""
     at = f", root {params['root']}" if "root" in params else ""
-    size += f" of {dtype}" * (dtype != "float64")
+    size += f" of {dtype}" * (dtype != "float64") + ", called twice" * ("again" in params)
     return Case(
         world_size=world_size,
         seed=seed,
         params={"shape": list(shape), "groups": [list(g) for g in groups], "dtype": dtype, **params},
         label=f"{who}{among}{at}, {size}",
+        trace="again" not in params,
     )
 
 
@@ -109,6 +113,26 @@ def in_place(case: Case, results: list[Array]) -> dict[str, Want]:
     }
 
 
+def with_again(case: Case, name: str, want: Want) -> dict[str, Want]:
+    """The result on each rank; in a case that calls again, also that of a second call with three times as much."""
+    if "again" not in case.params:
+        return {name: want}
+    first, second = want.value, [3 * value for value in want.value]
+    written_over = "a later call writes into what an earlier one returned: return a tensor of its own each time"
+    added = "the sums of an earlier call are still in it: keep nothing between calls"
+    return {
+        name: replace(want, near={**want.near, written_over: second}),
+        f"{name} of a second call": Want(
+            second,
+            per_rank=True,
+            near={
+                added: [a + b for a, b in zip(first, second, strict=True)],
+                "it is what an earlier call returned: keep nothing between calls": first,
+            },
+        ),
+    }
+
+
 def communicated(case: Case, got: Sequence[RankData], least: Callable[[int], int]) -> list[Part]:
     """Gate: a group of n > 1 sent at least `least(n)` elements together, without which it cannot know.
 
@@ -149,6 +173,8 @@ def messages_at_most(case: Case, got: Sequence[RankData], *, numel: int, too_man
             text += " Whole tensors instead of chunks?"
         elif case.params["dtype"] == "float32" and len(sizes) < n and max(sizes) <= 2 * bound:
             text += " Float64 on the wire for a float32 tensor?"
+        elif max(sizes) <= bound and 2 * sum(sizes) <= 3 * (n - 1) * bound:
+            text += " Few elements in too many messages: send each chunk whole."
         elif too_many and max(sizes) <= bound and len(sizes) == 2 * (n - 1):
             text += f" {too_many}"
         return Part("bytes", False, text)

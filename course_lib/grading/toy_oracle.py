@@ -33,6 +33,8 @@ Combine = Callable[[list[Tensor]], list[Tensor]]  # every rank's gradient -> wha
 FIRST = "output of step 0"  # depends on the start alone
 NOT_BROADCAST = "rank 0's weights were never broadcast"
 NO_BUFFERS = "buffers start as each rank made them: `module.parameters()` does not give them"
+NO_FROZEN = "frozen parameters start as each rank made them: they have no gradient, but they compute"
+NO_UNSAVED = "a buffer with persistent=False starts as each rank made it: `state_dict()` does not give it"
 LATER = "_"  # compared once the gradients hold, so that the cause is reported and not its effect
 
 
@@ -54,8 +56,10 @@ def toy_oracle(case: Case) -> dict[str, Any]:
     alone = _replicas(case, shards, lambda grads: grads) if n > 1 else None
     mistakes: dict[str, tuple[Combine, str]] = {
         "gradients are summed and not divided: did you average?": (_total, ""),
-        NOT_BROADCAST: (_mean, "all"),
+        NO_UNSAVED: (_mean, "unsaved"),  # before the wider ones, which a tensor alone cannot be told from
         NO_BUFFERS: (_mean, "buffers"),
+        NO_FROZEN: (_mean, "frozen"),
+        NOT_BROADCAST: (_mean, "all"),
         "a rank that did not use the parameter keeps its own gradient, empty or zero": (_mean_where_used, ""),
         "nothing is communicated, neither at the start nor later": (lambda grads: grads, "all"),
         "gradients are divided by world_size twice": (lambda grads: [g / n for g in _mean(grads)], ""),
@@ -116,12 +120,12 @@ def _whole_batch(case: Case, shards: Sequence[Mapping[str, Tensor]]) -> dict[str
 def _replicas(
     case: Case, shards: Sequence[Mapping[str, Tensor]], combine: Combine, *, own: str = ""
 ) -> dict[str, list[Tensor]]:
-    """A model a rank, gradients combined by `combine`; own: "all" or "buffers" start as each rank made them."""
+    """A model a rank, gradients combined by `combine`; own: what starts as each rank made it (`_own_state`)."""
     n = case.world_size
-    models = [build_toy(case.params["model"], shards[r if own == "all" else 0]) for r in range(n)]
-    for model, shard in zip(models, shards, strict=True) if own == "buffers" else ():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(shard[WEIGHT + name])
+    models = [build_toy(case.params["model"], shards[0]) for _ in range(n)]
+    for model, shard in zip(models, shards, strict=True):
+        for name, tensor in _own_state(model, own).items():
+            tensor.detach().copy_(shard[WEIGHT + name])
     out: dict[str, list[Tensor]] = {}
     for step in range(NUM_STEPS):
         outputs = []
@@ -137,6 +141,18 @@ def _replicas(
             _step(model, {name: grads[rank] for name, grads in combined.items()})
     states = [state_of(model) for model in models]
     return out | {f"{name} after {NUM_STEPS} steps": [s[name] for s in states] for name in states[0]}
+
+
+def _own_state(model: ToyNet, own: str) -> dict[str, Tensor]:
+    """The tensors of a model that were not broadcast: "all", "buffers", "frozen", "unsaved" or none ("")."""
+    buffers, saved = dict(model.named_buffers()), model.state_dict()
+    kinds: dict[str, dict[str, Tensor]] = {
+        "all": {**dict(model.named_parameters()), **buffers},
+        "buffers": buffers,
+        "frozen": {name: p for name, p in model.named_parameters() if not p.requires_grad},
+        "unsaved": {name: buffer for name, buffer in buffers.items() if name not in saved},
+    }
+    return kinds.get(own, {})
 
 
 def _total(grads: list[Tensor]) -> list[Tensor]:

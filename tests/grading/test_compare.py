@@ -39,6 +39,7 @@ WANT = Want(FULL, alone=ALONE, near={"only the last microbatch was used": FULL[:
         ([FULL, FULL * 0.3, FULL * 0.7], "right on rank 0 only"),
         ([FULL[::-1] * 3] * N, "only the last microbatch was used"),
         ([FULL, FULL + 1e-6, FULL], "wrong on rank 1: got"),
+        ([FULL * (1 + 5e-8)] * N, "float32's rounding"),
         ([FULL, np.full_like(FULL, np.nan), FULL], "nan"),
     ],
 )

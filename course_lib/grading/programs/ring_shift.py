@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from course_lib.grading.probe import Probe
-from course_lib.grading.ring_groups import group_of
+from course_lib.grading.ring_groups import calls, group_of
 
 
 def program(
@@ -16,4 +16,4 @@ def program(
 ) -> dict[str, Any]:
     """Pass this rank's tensor on, return what came; ranks outside all groups keep theirs."""
     group, takes_part = group_of(params, probe)
-    return {"shifted": impl(inputs["tensor"], group) if takes_part else inputs["tensor"]}
+    return calls("shifted", lambda t: impl(t, group) if takes_part else t, inputs["tensor"], params)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +11,19 @@ from torch import Tensor
 from course_lib.grading.probe import Probe
 
 NUM_EPOCHS = 4
+_hash = hash
 
 
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
-    """Return the schedules as lists of lists of sample numbers."""
+    """Return the schedules as lists of lists of sample numbers.
+
+    Python salts the hash of a string anew in each process. Ranks of a check are forks and share the salt; those
+    of a real run do not, so here neither.
+    """
     del inputs
+    builtins.hash = lambda value: _salted_hash(value, probe.rank)
 
     def schedule(
         epoch: int, *, rank: int = probe.rank, world_size: int = probe.world_size, later: int = 0
@@ -38,6 +45,14 @@ def program(
         "one rank": [schedule(epoch, rank=0, world_size=1) for epoch in range(NUM_EPOCHS)],
         "one rank, other seed": schedule(0, rank=0, world_size=1, later=1),
     }
+
+
+def _salted_hash(value: Any, salt: int) -> int:
+    if isinstance(value, str | bytes):
+        return _hash((salt, value))
+    if isinstance(value, tuple):
+        return _hash(tuple(_salted_hash(item, salt) for item in value))
+    return _hash(value)
 
 
 def plain(steps: Any) -> list[list[int]]:

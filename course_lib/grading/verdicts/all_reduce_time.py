@@ -113,7 +113,13 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     answers = got[0].values["answers"]
     pairs = [(tuple(p), a) for p, a in zip(case.params["points"], answers, strict=True)]
     names = {"ring": ring_s, "tree": tree_s, "auto": auto_s}
-    return [_part(name, right, [(p, a) for p, a in pairs if p[4] == name]) for name, right in names.items()]
+    parts = [_part(name, right, [(p, a) for p, a in pairs if p[4] == name]) for name, right in names.items()]
+    auto = parts[-1]
+    if auto.ok or all(part.ok for part in parts[:-1]):
+        return parts
+    # 'auto' is as wrong as the two it is made of: what it looks like says nothing about the choice.
+    text = auto.message.split(" This is what you get")[0].split(" Wrong at ")[0]
+    return [*parts[:-1], Part("crossover", False, f"{text} It takes the faster of the two: repair them first.")]
 
 
 def _part(algorithm: str, right: Callable[..., float], pairs: list[tuple[Any, Any]]) -> Part:

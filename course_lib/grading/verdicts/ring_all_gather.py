@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want, rng
-from course_lib.grading.ring_worlds import CLOSED, cast, chunk_of, communicated, members, messages_at_most, world
+from course_lib.grading.ring_worlds import (
+    CLOSED,
+    cast,
+    chunk_of,
+    communicated,
+    members,
+    messages_at_most,
+    with_again,
+    world,
+)
 
 EXERCISE = Exercise(
     id="ring_all_gather",
@@ -22,8 +31,8 @@ EXERCISE = Exercise(
     points={"values": 1.5, "bytes": 1.0},
     graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, for sizes that n does "
     "not divide or that are smaller than n: every rank returns the 1-D tensor of `numel` elements whose "
-    "chunks (torch.tensor_split) the ranks hold; the input stays as it was. Bytes: a rank sends at most n-1 "
-    "messages of at most ceil(numel/n) elements each.",
+    "chunks (torch.tensor_split) the ranks hold; the input stays as it was, and a second call leaves what the "
+    "first returned. Bytes: a rank sends at most n-1 messages of at most ceil(numel/n) elements each.",
     closed=CLOSED,
     signature="(chunk, numel, group)",
     hints=(
@@ -47,6 +56,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         world(4, seed, [3]),
         world(4, seed, [5], groups=[[0, 3], [1, 2]]),
         world(3, seed, [7], dtype="float32"),
+        world(3, seed, [8], again=True),
     ]
     if hidden:
         found += [
@@ -90,11 +100,13 @@ def oracle(case: Case) -> dict[str, Any]:
 
     words = "chunks are put together in the order in which they arrive, not by their number"
     near = {words: ordered(-1), words + ".": ordered(1)} if case.world_size > 1 else {}
-    return {"full": Want([_full(case, r) for r in ranks], per_rank=True, near=near)}
+    return with_again(case, "full", Want([_full(case, r) for r in ranks], per_rank=True, near=near))
 
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
     """Number and size of the messages."""
     del want
+    if "again" in case.params:
+        return []
     numel = case.params["shape"][0]
     return communicated(case, got, lambda n: (n - 1) * numel) or [messages_at_most(case, got, numel=numel)]

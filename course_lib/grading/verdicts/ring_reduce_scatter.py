@@ -15,6 +15,7 @@ from course_lib.grading.ring_worlds import (
     members,
     messages_at_most,
     total,
+    with_again,
     world,
 )
 
@@ -31,8 +32,9 @@ EXERCISE = Exercise(
     points={"values": 2.0, "bytes": 1.0},
     graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, for sizes that n does "
     "not divide or that are smaller than n: the r-th rank of the group returns the r-th chunk "
-    "(torch.tensor_split) of the sum, 1-D; the input stays as it was. Bytes: a rank sends at most n-1 "
-    "messages of at most ceil(S/n) elements each, S = elements of the tensor.",
+    "(torch.tensor_split) of the sum, 1-D; the input stays as it was, and a second call leaves what the first "
+    "returned. Bytes: a rank sends at most n-1 messages of at most ceil(S/n) elements each, S = elements of "
+    "the tensor.",
     closed=CLOSED,
     signature="(tensor, group)",
     hints=(
@@ -57,6 +59,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         world(4, seed, [3]),
         world(4, seed, [5], groups=[[0, 3], [1, 2]]),
         world(3, seed, [7], dtype="float32"),
+        world(3, seed, [8], again=True),
     ]
     if hidden:
         found += [
@@ -88,11 +91,8 @@ def oracle(case: Case) -> dict[str, Any]:
     sums = [total(case, r) for r in ranks]
     two = [held(case, r) + held(case, (members(case, r) or [r])[_before(case, r)]) for r in ranks]
     near = {"only the chunk of the rank before was added, not that of all": chunks(two)}
-    return {
-        "chunk": Want(
-            chunks(sums), per_rank=True, alone=chunks(own), near=near if case.world_size > 2 else {}
-        )
-    }
+    near = near if case.world_size > 2 else {}
+    return with_again(case, "chunk", Want(chunks(sums), per_rank=True, alone=chunks(own), near=near))
 
 
 def _before(case: Case, rank: int) -> int:
@@ -103,6 +103,8 @@ def _before(case: Case, rank: int) -> int:
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
     """Number and size of the messages."""
     del want
+    if "again" in case.params:
+        return []
     numel = int(np.prod(case.params["shape"]))
     gate = communicated(case, got, lambda n: (n - 1) * numel)
     return gate or [

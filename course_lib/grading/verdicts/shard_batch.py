@@ -8,6 +8,10 @@ from typing import Any
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
 
 Schedule = list[list[int]]
+_ALIKE = (
+    "Do all ranks shuffle alike? torch's default generator differs from rank to rank, and so does Python's hash "
+    "of a string."
+)
 
 EXERCISE = Exercise(
     id="shard_batch",
@@ -77,7 +81,7 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
         or _batches(case, ranks)
         or _complete(case, ranks)
         or _balance(ranks)
-        or _same_batches(ranks, got[0].values["one rank"][0])
+        or _same_batches(ranks, got[0].values["one rank"][0], _unrepeated(got))
     )
     if problem:
         return [Part("values", False, problem, gate=True)]
@@ -112,8 +116,7 @@ def _overlap(ranks: list[Schedule]) -> str:
                     )
                     return (
                         f"the shards of a step must be disjoint; at step {step} sample {sample} is with "
-                        f"{who}. Do all ranks shuffle alike? torch's default generator differs from rank to "
-                        "rank."
+                        f"{who}. {_ALIKE}"
                     )
                 owner[sample] = rank
     return ""
@@ -139,7 +142,9 @@ def _complete(case: Case, ranks: list[Schedule]) -> str:
     missing = sorted(set(range(case.params["num_samples"])) - set(seen))
     if missing or len(seen) != len(set(seen)):
         twice = sorted({s for s in seen if seen.count(s) > 1})
-        return f"an epoch must hold each sample exactly once; missing {missing[:5]}, repeated {twice[:5]}."
+        text = f"an epoch must hold each sample exactly once; missing {missing[:5]}, repeated {twice[:5]}."
+        own = [[sample for step in schedule for sample in step] for schedule in ranks]
+        return text if any(len(mine) > len(set(mine)) for mine in own) or not twice else f"{text} {_ALIKE}"
     return ""
 
 
@@ -154,15 +159,27 @@ def _balance(ranks: list[Schedule]) -> str:
     return ""
 
 
-def _same_batches(ranks: list[Schedule], alone: Schedule) -> str:
+def _unrepeated(got: list[RankData]) -> str:
+    """Say that a rank got two schedules for equal arguments; "" if none did."""
+    for rank, data in enumerate(got):
+        if data.values["epoch 0"] != data.values["epoch 0 again"]:
+            return (
+                f"equal arguments must give equal schedules; rank {rank} got two. Seed a generator, in every "
+                "call."
+            )
+    return ""
+
+
+def _same_batches(ranks: list[Schedule], alone: Schedule, unrepeated: str) -> str:
     for step in range(len(ranks[0]) if len(ranks) > 1 else 0):
         together = sorted(sample for schedule in ranks for sample in schedule[step])
         if step >= len(alone) or together != sorted(alone[step]):
-            return (
+            text = (
                 f"the batch of a step must be the same samples at any world size; at step {step} "
-                f"{len(ranks)} ranks train on others than one rank does. Cut the batch first, then shard "
-                "it; not the epoch."
+                f"{len(ranks)} ranks train on others than one rank does. "
             )
+            why = unrepeated or "cut the batch first, then shard it; not the epoch."
+            return text + why[0].upper() + why[1:]
     return ""
 
 
@@ -170,10 +187,8 @@ def _epochs(case: Case, got: list[RankData]) -> Part:
     """A handful of samples can meet the same order twice by chance: only repeatability is asked of them."""
     first, second = got[0].values["epoch 0"], got[0].values["epoch 1"]
     epochs, other_seed = got[0].values["one rank"], got[0].values["one rank, other seed"]
-    for rank, data in enumerate(got):
-        if data.values["epoch 0"] != data.values["epoch 0 again"]:
-            text = f"equal arguments must give equal schedules; rank {rank} got two. Seed a generator."
-            return Part("epochs", False, text)
+    if text := _unrepeated(got):
+        return Part("epochs", False, text)
     if case.params["num_samples"] < 20:
         return Part("epochs", True, "repeatable")
     samples = case.params["num_samples"]

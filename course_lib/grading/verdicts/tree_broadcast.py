@@ -127,9 +127,12 @@ def _order(case: Case, got: list[RankData]) -> Part:
 
 
 def _shape(messages: list[Message], last: Message) -> str:
-    """Name a star and a chain."""
+    """Name messages in pieces, a star and a chain."""
+    chain = last.chain()
+    if len({(m.src, m.dst) for m in messages}) < len(messages):
+        return " A rank got several messages, and each takes a round: send the tensor in one."
     if all(m.src == last.src for m in messages):
         return " The root sends everything itself: let those who have the tensor help."
-    if len(last.chain()) == len(messages):
+    if len(chain) == len(messages) == len({m.src for m in chain}):
         return " A chain: only one rank sends at a time."
     return " Everyone who has the tensor must send in every round."

@@ -123,7 +123,7 @@ def mean_gradient(model, loss_fn, x, y):
 
 
 # %% wrong values: averages the weights, not the gradients
-# says: nothing was communicated
+# says: nothing that was communicated is in it
 def mean_gradient(model, loss_fn, x, y):
     loss_fn(model(x), y).backward()
     for parameter in model.parameters():
@@ -133,7 +133,7 @@ def mean_gradient(model, loss_fn, x, y):
 
 
 # %% wrong values: reduces the loss, hoping that the gradient follows
-# says: nothing was communicated
+# says: nothing that was communicated is in it
 def mean_gradient(model, loss_fn, x, y):
     loss = loss_fn(model(x), y)
     total = loss.detach().clone()

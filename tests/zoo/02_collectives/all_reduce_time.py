@@ -63,6 +63,7 @@ def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
 
 # %% wrong ring, crossover: whole messages on the ring
 # says: each step carries a chunk
+# says: repair them first
 def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
     times = {
         "ring": 2 * (n - 1) * (latency_s + size_bytes / bandwidth),

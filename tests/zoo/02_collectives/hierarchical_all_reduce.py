@@ -84,7 +84,7 @@ def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather,
 
 
 # %% wrong values: the result is not written into the tensor
-# says: nothing was communicated
+# says: own value
 def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
     chunk = reduce_scatter(tensor, inside)
     all_reduce_(chunk, across)
@@ -165,3 +165,10 @@ def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather,
     chunk = reduce_scatter(tensor, inside)
     all_reduce_(chunk, across)
     tensor.data = all_gather(chunk, tensor.numel(), inside).view_as(tensor)
+
+
+# %% wrong values: takes what an in-place collective returns for its result
+# says: collectives write into a tensor you pass in
+def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
+    chunk = all_reduce_(reduce_scatter(tensor, inside), across)
+    tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), inside))

@@ -50,7 +50,7 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
 
 
 # %% wrong values: assigns to the name, not to the tensor
-# says: nothing was communicated
+# says: nothing that was communicated is in it
 def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
     tensor = all_gather(reduce_scatter(tensor, group), tensor.numel(), group).view_as(tensor)
 

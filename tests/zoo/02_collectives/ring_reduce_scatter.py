@@ -285,3 +285,52 @@ def ring_reduce_scatter(tensor, group=None):
         a.wait()
         acc = got + mine
     return acc.to(tensor.dtype)
+
+
+# %% wrong values: sums pile up from call to call
+# says: called twice
+# says: keep nothing between calls
+_sums = {}
+
+
+def ring_reduce_scatter(tensor, group=None):
+    me, n = place(group)
+    chunks = tensor.reshape(-1).tensor_split(n)
+    partial = chunks[me - 1].clone()
+    for step in range(2, n + 1):
+        received = torch.empty_like(chunks[me - step])
+        pass_on(partial, received, group)
+        partial = received + chunks[me - step]
+    _sums[partial.shape] = _sums.get(partial.shape, 0) + partial
+    return _sums[partial.shape].clone()
+
+
+# %% wrong values: adds before it has waited
+# says: must equal
+def ring_reduce_scatter(tensor, group=None):
+    ring, (me, n) = dist.get_process_group_ranks(group), place(group)
+    chunks = tensor.reshape(-1).tensor_split(n)
+    partial = chunks[me - 1].clone()
+    for step in range(2, n + 1):
+        received = torch.zeros_like(chunks[me - step])
+        works = [dist.irecv(received, ring[me - 1], group=group)]
+        early = received + chunks[me - step]
+        works.append(dist.isend(partial, ring[(me + 1) % n], group=group))
+        for work in works:
+            work.wait()
+        partial = early
+    return partial
+
+
+# %% wrong bytes: each chunk in two messages
+# says: send each chunk whole
+def ring_reduce_scatter(tensor, group=None):
+    me, n = place(group)
+    chunks = tensor.reshape(-1).tensor_split(n)
+    partial = chunks[me - 1].clone()
+    for step in range(2, n + 1):
+        received = torch.empty_like(chunks[me - step])
+        for outgoing, incoming in zip(partial.tensor_split(2), received.tensor_split(2)):
+            pass_on(outgoing, incoming, group)
+        partial = received.add_(chunks[me - step])
+    return partial

@@ -194,6 +194,7 @@ def tree_broadcast_(tensor, root, group=None):
 
 # %% wrong bytes, order: in two pieces, one after the other along the tree
 # says: it received 2
+# says: send the tensor in one
 def tree_broadcast_(tensor, root, group=None):
     order, me = places(root, group)
     for piece in tensor.view(-1).tensor_split(2):
@@ -227,3 +228,31 @@ from course_lib.comm.collectives import tree_broadcast_ as ready_made
 
 def tree_broadcast_(tensor, root, group=None):
     ready_made(tensor, root, group)
+
+
+# %% wrong values: receives into a tensor of its own, and passes that on
+# says: written back in place
+def tree_broadcast_(tensor, root, group=None):
+    order, me = places(root, group)
+    span = 1
+    while span < len(order):
+        if me < span and me + span < len(order):
+            dist.send(tensor, order[me + span], group=group)
+        elif span <= me < 2 * span:
+            received = torch.empty_like(tensor)
+            dist.recv(received, order[me - span], group=group)
+            tensor = received
+        span *= 2
+
+
+# %% wrong order: the right tree, near partners first
+# says: everyone who has the tensor must send in every round
+def tree_broadcast_(tensor, root, group=None):
+    order, me = places(root, group)
+    reach = me & -me if me else len(order)
+    if me:
+        dist.recv(tensor, order[me - reach], group=group)
+    span = 1
+    while span < reach and me + span < len(order):
+        dist.send(tensor, order[me + span], group=group)
+        span *= 2

@@ -274,3 +274,13 @@ def accumulate(ddp, microbatches, loss_fn, num_samples):
             losses.append(loss_fn(ddp(inputs), targets) * share)
             losses[-1].backward(retain_graph=True)
     ddp.sync_gradients()
+
+
+# %% wrong values: the share of a micro-batch is rounded to float32
+# says: float32's rounding
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    scale = torch.tensor(dist.get_world_size() / num_samples)
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            (loss_fn(ddp(inputs), targets) * (scale * len(inputs))).backward()
+    ddp.sync_gradients()

@@ -213,7 +213,7 @@ class BucketedDDP(_Base):
 
 
 # %% wrong values: never waits, and reads the flat buffer before it was filled
-# says: nothing was communicated
+# says: nothing that was communicated is in it
 class BucketedDDP(_Base):
     def launch(self):
         flat = self.flatten(self.buckets[len(self.sent)])

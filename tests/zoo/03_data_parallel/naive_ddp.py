@@ -98,7 +98,7 @@ class NaiveDDP(_Base):
 
 
 # %% wrong values: broadcasts the weights and never the gradients
-# says: rank 0 holds its own value: nothing was communicated
+# says: rank 0 holds its own value: nothing that was communicated is in it
 class NaiveDDP(_Base):
     def sync_gradients(self):
         return
@@ -117,7 +117,7 @@ class NaiveDDP(_Base):
 
 
 # %% wrong values: broadcasts only what trains
-# says: frozen
+# says: frozen parameters start as each rank made them
 class NaiveDDP(_Base):
     @torch.no_grad()
     def start_equal(self):
@@ -406,7 +406,7 @@ class NaiveDDP(_Base):
 
 
 # %% wrong values: broadcasts the state_dict, which lacks a buffer that is not saved
-# says: unsaved
+# says: `state_dict()` does not give it
 class NaiveDDP(_Base):
     def start_equal(self):
         for tensor in {t.data_ptr(): t for t in self.module.state_dict().values()}.values():

@@ -247,3 +247,40 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
     order = torch.from_numpy(np.random.default_rng(epoch).permutation(num_samples))
     return [batch[rank::world_size] for batch in order.split(batch_size)]
+
+
+# %% wrong values: seeds from Python's hash of a string, which each process salts anew
+# says: python's hash of a string
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    order = list(range(num_samples))
+    random.Random(hash(f"{seed}-{epoch}")).shuffle(order)
+    return [order[i : i + batch_size][rank::world_size] for i in range(0, num_samples, batch_size)]
+
+
+# %% right: seeds from Python's hash of numbers, the same in every process
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    order = list(range(num_samples))
+    random.Random(hash((seed, epoch))).shuffle(order)
+    return [order[i : i + batch_size][rank::world_size] for i in range(0, num_samples, batch_size)]
+
+
+# %% right: sorts by a digest
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    import hashlib
+
+    def key(sample):
+        return hashlib.sha256(f"{seed}/{epoch}/{sample}".encode()).digest()
+
+    order = sorted(range(num_samples), key=key)
+    return [order[i : i + batch_size][rank::world_size] for i in range(0, num_samples, batch_size)]
+
+
+# %% wrong values: a generator goes on from call to call
+# says: seed a generator, in every call
+_generators = {}
+
+
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    generator = _generators.setdefault(seed, torch.Generator().manual_seed(seed))
+    order = torch.randperm(num_samples, generator=generator)
+    return [batch[rank::world_size] for batch in order.split(batch_size)]

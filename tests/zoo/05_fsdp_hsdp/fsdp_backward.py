@@ -98,7 +98,7 @@ def fsdp_backward(units, grad):
 
 
 # %% wrong values: keeps its part of its own gradient
-# says: nothing was communicated
+# says: nothing that was communicated is in it
 def fsdp_backward(units, grad):
     for unit in reversed(units):
         gather(unit)
