@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from course_lib.grading.exercise import Verdict as Verdict
     from course_lib.grading.present import card as card
     from course_lib.grading.present import hint as hint
-    from course_lib.grading.standing import progress_map as progress_map
     from course_lib.grading.registry import exercises as exercises
     from course_lib.grading.registry import get as get
     from course_lib.grading.source import FromObject as FromObject
     from course_lib.grading.source import FromSource as FromSource
+    from course_lib.grading.standing import progress_map as progress_map
 
 _HOMES = {
     "check": "engine",

@@ -124,7 +124,7 @@ def _form(words: str, name: str, got: list[RankData], want: Want) -> Part | None
 def fingerprint(
     case: Case, got: Sequence[Array], want: Want, wrong: list[int], tolerance: float, *, talked: bool = False
 ) -> str:
-    """Name the mistake if it is a known one; "" if not. talked: wrong ranks are known to have communicated."""
+    """Name the mistake if it is known, else "". talked: wrong ranks are known to have communicated."""
     n = case.world_size
     silence = _NOT_IN_IT if talked else "nothing was communicated."
 

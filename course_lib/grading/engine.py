@@ -70,7 +70,9 @@ def check(
         verdict = merge(declared.EXERCISE, [], [], gate, seed)
     verdict = dataclasses.replace(verdict, seconds=time.perf_counter() - started, hidden=hidden)
     if in_notebook() and isinstance(answer, dict):
-        progress.note(verdict, progress.cell_that_defines(declared.EXERCISE.symbol, list(answer.get("In", []))))
+        progress.note(
+            verdict, progress.cell_that_defines(declared.EXERCISE.symbol, list(answer.get("In", [])))
+        )
     if not quiet:
         if output is not None:
             print_output(*output, limit=20)
@@ -258,9 +260,7 @@ def _at(exercise: Exercise, case: Case, part: Part) -> Part:
     return Part(part.name, part.ok, before + part.message, part.gate)
 
 
-def run_case(
-    declared: Spec, job_of: Callable[[Case], Job], case: Case, launcher: Launcher
-) -> list[RankData]:
+def run_case(declared: Spec, job_of: Callable[[Case], Job], case: Case, launcher: Launcher) -> list[RankData]:
     """Run one case on fresh ranks, each with its own shard.
 
     Raises: CaseFailed when a gate fails that needs no comparison.

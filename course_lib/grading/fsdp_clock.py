@@ -1,4 +1,4 @@
-"""The order and clock parts of prefetching: what is on the wire while a unit computes, and what that is worth.
+"""The order and clock parts of prefetching: what is on the wire while a unit computes, and its worth.
 
 The step is replayed on clusters whose link is chosen for it: inside a server a gather takes half as long as a
 unit's forward, across servers twice as long. Verdict side of lab 05 only.
@@ -30,12 +30,16 @@ def order_part(case: Case, got: list[RankData]) -> Part:
         if problem:
             return Part("order", False, f"{problem[:-1]} on rank {rank}.")
     depth = case.params["depth"]
-    return Part("order", True, f"{depth} gathers ahead of each unit, no reduction awaited before the next backward")
+    return Part(
+        "order", True, f"{depth} gathers ahead of each unit, no reduction awaited before the next backward"
+    )
 
 
 def _polled(events: Sequence[Event]) -> str:
     polls = any(isinstance(e, Mark) and e.name == POLLED for e in events)
-    return "calls must be awaited with wait(), not polled with is_completed(); it was polled." if polls else ""
+    return (
+        "calls must be awaited with wait(), not polled with is_completed(); it was polled." if polls else ""
+    )
 
 
 def _unawaited(events: Sequence[Event]) -> str:
@@ -60,9 +64,11 @@ def _gathers(case: Case, events: Sequence[Event]) -> str:
         launched = sum(moved(call, case.world_size) for call in calls)
         if launched < needed + sum(every[j] for j in ahead):
             names = " and ".join(str(j) for j in (ahead if phase == "forward" else reversed(ahead)))
-            return f"when unit {i} begins its {phase}, the gather of unit {names} must be launched; it was not."
+            return (
+                f"when unit {i} begins its {phase}, the gather of unit {names} must be launched; it was not."
+            )
         if ahead and all(call.id in waited for call in calls):
-            return f"when unit {i} begins its {phase}, the next gather must be in flight; it was awaited already."
+            return f"when unit {i} begins its {phase}, the next gather must be in flight; it was awaited."
     return ""
 
 
@@ -77,7 +83,8 @@ def _reductions(events: Sequence[Event]) -> str:
         )
         if backward is not None and wait < backward:
             return (
-                f"a {call.op} must not be awaited before the next unit's backward has begun, so that it travels "
+                f"a {call.op} must not be awaited before the next unit's backward has begun, so that it "
+                "travels "
                 "meanwhile; it was."
             )
     return ""
@@ -106,9 +113,12 @@ def clock_part(case: Case, got: list[RankData]) -> Part:
         share = max(0.0, hidden_s / possible_s)
         if share < HIDDEN:
             text = (
-                f"on a simulated cluster, {where} (a gather takes {ratio:g} times as long as a unit's forward), at "
-                f"least {HIDDEN:.0%} of the communication that can be hidden must be; got {share:.0%}. Launch the "
-                "next gather before the unit computes, and wait for a reduction only when the next has computed."
+                f"on a simulated cluster, {where} (a gather takes {ratio:g} times as long as a unit's "
+                "forward), at "
+                f"least {HIDDEN:.0%} of the communication that can be hidden must be; got {share:.0%}. "
+                "Launch the "
+                "next gather before the unit computes, and wait for a reduction only when the next has "
+                "computed."
             )
             return Part("clock", False, text)
         texts.append(f"{share:.0%} {where}")

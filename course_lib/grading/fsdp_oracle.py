@@ -157,9 +157,12 @@ def _stepped(before: list[Array], grads: Want, lr: float) -> Want:
         return [flat - lr * grad for flat, grad in zip(before, shards, strict=True)]
 
     near = {words: step(shards) for words, shards in grads.near.items()}
-    near |= {"nothing was updated": before, "the step goes up the gradient": [
-        flat + lr * grad for flat, grad in zip(before, grads.value, strict=True)
-    ]}
+    near |= {
+        "nothing was updated": before,
+        "the step goes up the gradient": [
+            flat + lr * grad for flat, grad in zip(before, grads.value, strict=True)
+        ],
+    }
     return Want(step(grads.value), per_rank=True, near=near)
 
 
@@ -196,7 +199,7 @@ def sizes(case: Case, *, trained_only: bool = False) -> list[int]:
 
 
 def turns(case: Case, phase: str, *, kept_last: bool = False) -> list[tuple[str, int]]:
-    """Marks at which units compute, in order, and the bytes that must come for each; none for a kept last one."""
+    """Marks at which units compute, in order, and the bytes that must come for each (kept last: none)."""
     found = [(f"{phase} {i}", size) for i, size in enumerate(sizes(case))]
     if kept_last:
         found[-1] = (found[-1][0], 0)
@@ -204,7 +207,7 @@ def turns(case: Case, phase: str, *, kept_last: bool = False) -> list[tuple[str,
 
 
 def least_backward(case: Case, *, kept_last: bool = False) -> int:
-    """Bytes without which there is no backward: parameters down to the first unit that trains, and gradients."""
+    """Bytes that a backward needs: parameters down to the first unit that trains, and gradients."""
     every = range(len(case.params["kinds"]))
     first = next((i for i in every if shape_of(case, i)[1]), len(every))
     needed = sizes(case)[first : len(every) - kept_last]
@@ -238,13 +241,15 @@ def bytes_part(
     if seen[rank] > bound:
         text = (
             f"rank {rank} may move at most {bound:,} bytes ({parameters:,} of parameters, {gradients:,} of "
-            f"gradients); it moved {seen[rank]:,} with {', '.join(sorted({c.op for c in found[rank]}))}. {why}"
+            f"gradients); it moved {seen[rank]:,} with {', '.join(sorted({c.op for c in found[rank]}))}. "
+            f"{why}"
         )
         return Part("bytes", False, text)
     least = (n - 1) * (bound if least is None else least)  # each byte is known to one rank, and all need it
     if sum(seen) < least:
         text = (
-            f"the ranks together must move at least {least:,} bytes, for each computes with all parameters and keeps "
+            f"the ranks together must move at least {least:,} bytes, for each computes with all parameters "
+            "and keeps "
             f"a part of them; they moved {sum(seen):,}. Gather each unit when its turn comes, on every rank."
         )
         return Part("memory", False, text)
@@ -318,9 +323,7 @@ def _arrived(case: Case, data: RankData, mark: str) -> int:
     return sum(call.bytes_ if call.op == "recv" else moved(call, case.world_size) for call in calls)
 
 
-def end_part(
-    case: Case, got: list[RankData], *, vectors: int, why: str, beside: int = 0
-) -> Part:
+def end_part(case: Case, got: list[RankData], *, vectors: int, why: str, beside: int = 0) -> Part:
     """Judge what is left at the mark "ends"."""
     bound = allowed(case, vectors) + beside
     for rank, data in enumerate(got):

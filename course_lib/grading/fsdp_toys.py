@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from pathlib import Path
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -95,12 +95,12 @@ class MarkedUnit(Unit):
 
 def toy_units(params: Mapping[str, Any]) -> list[MarkedUnit]:
     """Build the chain with weights of no meaning; its units are named by their number."""
-    return [MarkedUnit(KINDS[kind](params["width"]).double(), str(i)) for i, kind in enumerate(params["kinds"])]
+    return [
+        MarkedUnit(KINDS[kind](params["width"]).double(), str(i)) for i, kind in enumerate(params["kinds"])
+    ]
 
 
-def sharded_units(
-    params: Mapping[str, Any], inputs: Mapping[str, Tensor], probe: Probe
-) -> list[MarkedUnit]:
+def sharded_units(params: Mapping[str, Any], inputs: Mapping[str, Tensor], probe: Probe) -> list[MarkedUnit]:
     """Build the chain with this rank's shards; the trace has seen them and the other inputs."""
     units = toy_units(params)
     for i, unit in enumerate(units):

@@ -30,8 +30,8 @@ _told: set[str] = set()
 def folder(start: Path | None = None) -> Path:
     """Return where progress is kept, seen from a notebook's folder.
 
-    The checkout of the course, seen from it or its notebooks/; else the folder itself, or the one above it where
-    each lab has a folder of its own.
+    The checkout of the course, seen from it or its notebooks/; else the folder itself, or the one above it
+    where each lab has a folder of its own.
     """
     here = (start or Path.cwd()).resolve()
     own = here.parent if _LAB.fullmatch(here.name) else here

@@ -18,9 +18,7 @@ def group_of(params: dict[str, Any], probe: Probe) -> tuple[Any, bool]:
     return make_group(params["groups"], probe), any(probe.rank in ranks for ranks in params["groups"])
 
 
-def calls(
-    name: str, call: Callable[[Tensor], Any], tensor: Tensor, params: dict[str, Any]
-) -> dict[str, Any]:
+def calls(name: str, call: Callable[[Tensor], Any], tensor: Tensor, params: dict[str, Any]) -> dict[str, Any]:
     """Return what the call gives; in a case that calls again, also that for three times the tensor.
 
     Both are read after the last call: what one leaves behind must not change another's result.

@@ -114,11 +114,13 @@ def in_place(case: Case, results: list[Array]) -> dict[str, Want]:
 
 
 def with_again(case: Case, name: str, want: Want) -> dict[str, Want]:
-    """The result on each rank; in a case that calls again, also that of a second call with three times as much."""
+    """Each rank's result; in a case that calls again, also that of a second call with three times as much."""
     if "again" not in case.params:
         return {name: want}
     first, second = want.value, [3 * value for value in want.value]
-    written_over = "a later call writes into what an earlier one returned: return a tensor of its own each time"
+    written_over = (
+        "a later call writes into what an earlier one returned: return a tensor of its own each time"
+    )
     added = "the sums of an earlier call are still in it: keep nothing between calls"
     return {
         name: replace(want, near={**want.near, written_over: second}),
@@ -143,7 +145,8 @@ def communicated(case: Case, got: Sequence[RankData], least: Callable[[int], int
         sent = sum(sent_elements(case, got[rank]) for rank in group)
         if sent < due:
             text = (
-                f"ranks {', '.join(map(str, group))} must send each other at least {due:,} elements; they sent "
+                f"ranks {', '.join(map(str, group))} must send each other at least {due:,} elements; they "
+                "sent "
                 f"{sent:,.0f}. Ranks on other machines share no files and no memory: use send and recv."
             )
             return [Part("values", False, text, gate=True)]

@@ -7,6 +7,7 @@ fork of this process, where multiprocessing would start another Python.
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ def fork_server(_path: Any, _arguments: Any, keep: Sequence[int]) -> int:
         return pid
     try:
         bounds = [2, *sorted(keep), os.sysconf("SC_OPEN_MAX")]
-        for low, high in zip(bounds, bounds[1:], strict=False):
+        for low, high in itertools.pairwise(bounds):
             os.closerange(low + 1, high)
         listener, alive = keep
         serve_ranks: Any = forkserver.main  # typeshed has other parameters

@@ -52,7 +52,9 @@ class ProgressMap:
         entry = self.entries[exercise.id]
         if entry["gate"]:
             return f"{LOST} {entry['gate']}: no points yet"
-        parts = [f"{OK if got >= most else LOST} {name} {got:g}/{most:g}" for name, (got, most) in _parts(entry)]
+        parts = [
+            f"{OK if got >= most else LOST} {name} {got:g}/{most:g}" for name, (got, most) in _parts(entry)
+        ]
         return "  ".join([*parts, "(sizes of the grade)" if entry["full"] else ""]).strip()
 
     def _repr_html_(self) -> str:
@@ -67,7 +69,8 @@ class ProgressMap:
             f'<td style="{_CELL}">{self._colored(self._words(e))}</td></tr>'
             for e in self.labs[lab]
         ]
-        head = f'<caption style="text-align:left;padding:6px 0"><b>{lab}</b>: {got:g} of {most:g} points</caption>'
+        style = "text-align:left;padding:6px 0"
+        head = f'<caption style="{style}"><b>{lab}</b>: {got:g} of {most:g} points</caption>'
         return f"<table>{head}{''.join(rows)}</table>"
 
     @staticmethod

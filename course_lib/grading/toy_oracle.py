@@ -5,8 +5,8 @@ Known mistakes are trained too, as replicas that combine gradients wrongly, so t
 
 from __future__ import annotations
 
-from functools import cache, partial
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -120,7 +120,7 @@ def _whole_batch(case: Case, shards: Sequence[Mapping[str, Tensor]]) -> dict[str
 def _replicas(
     case: Case, shards: Sequence[Mapping[str, Tensor]], combine: Combine, *, own: str = ""
 ) -> dict[str, list[Tensor]]:
-    """A model a rank, gradients combined by `combine`; own: what starts as each rank made it (`_own_state`)."""
+    """A model a rank, gradients by `combine`; own: what starts as each rank made it (`_own_state`)."""
     n = case.world_size
     models = [build_toy(case.params["model"], shards[0]) for _ in range(n)]
     for model, shard in zip(models, shards, strict=True):

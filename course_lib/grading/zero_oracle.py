@@ -135,7 +135,7 @@ def _moved(call: Launch, world_size: int) -> int:
 
 
 def memory_part(case: Case, got: list[RankData], *, with_gradients: bool) -> Part:
-    """Judge the optimizer's state, what lives beyond the model after each step and, with_gradients, in backward.
+    """Judge the optimizer's state and what lives beyond the model after steps; with_gradients: in backward too.
 
     The state is what torch optimizers hold; all else that a student keeps counts in the second bound.
     """
@@ -154,7 +154,8 @@ def memory_part(case: Case, got: list[RankData], *, with_gradients: bool) -> Par
         return part
     bound = ITEM * (states + 2) * shard + small
     why = (
-        f"{name} keeps {states} values a parameter: {states} shards, one for a copy of the parameters, one for "
+        f"{name} keeps {states} values a parameter: {states} shards, one for a copy of the parameters, one "
+        "for "
         "gradients. What has the size of the model may not stay"
     )
     parts = [part, _held(got, "end", bound, "after step and zero_grad", why)]
@@ -188,8 +189,10 @@ def _reduced_in_backward(case: Case, got: list[RankData]) -> Part:
         seen = sum(_moved(call, n) for call in calls)
         if seen < least:
             text = (
-                f"when backward ends, the ranks together must have moved at least {least:,} bytes of gradients "
-                f"(all but two of the largest parameter); they moved {seen:,}. A gradient that was not reduced "
+                f"when backward ends, the ranks together must have moved at least {least:,} bytes of "
+                "gradients "
+                f"(all but two of the largest parameter); they moved {seen:,}. A gradient that was not "
+                "reduced "
                 "is kept whole, wherever it is: reduce each in its hook."
             )
             return Part("memory", False, text)

@@ -84,7 +84,9 @@ def test_every_function_of_every_collective_is_closed_under_its_own_name():
     everything = tuple(f"torch:collectives:{name}" for name in _COLLECTIVES)
     functions = [word for words, *_ in _COLLECTIVES.values() for word in words.split()]
     assert all(hasattr(dist, name) for name in functions if not name.endswith(("_coalesced", "_single")))
-    look = f"[n for n in {functions!r} if hasattr(dist, n) and not hasattr(getattr(dist, n), '__closed_here__')]"
+    look = (
+        f"[n for n in {functions!r} if hasattr(dist, n) and not hasattr(getattr(dist, n), '__closed_here__')]"
+    )
     text = HELLO.replace("    dist.all_reduce(total)", f"    raise RuntimeError({look})")
     assert "raised RuntimeError: []" in run(text, closed=everything).message
     message = run(HELLO, closed=everything).message

@@ -1,4 +1,4 @@
-"""The progress file: whole or not at all, two notebooks at once, damaged, read-only; and the map made of it."""
+"""The progress file: whole or not at all, two notebooks at once, damaged, read-only; and its map."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def test_two_notebooks_at_once_lose_nothing(tmp_path: Path) -> None:
     assert sorted(progress.read(tmp_path)) == sorted(names)
 
 
-@pytest.mark.parametrize("damage", ['{"exercises": {"rank_he', "", "[1, 2]", '{"exercises": {"rank_hello": 3}}'])
+@pytest.mark.parametrize(
+    "damage", ['{"exercises": {"rank_he', "", "[1, 2]", '{"exercises": {"rank_hello": 3}}']
+)
 def test_a_damaged_file_is_kept_aside_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
@@ -78,7 +80,9 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_stops_no_check(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(progress.tempfile, "mkstemp", refuse)  # root may write anywhere: refuse as the system does
+    monkeypatch.setattr(
+        progress.tempfile, "mkstemp", refuse
+    )  # root may write anywhere: refuse as the system does
     for _ in range(2):
         progress.note(verdict("rank_hello"), "", tmp_path)
     said = capsys.readouterr().out
@@ -104,7 +108,12 @@ def test_where_progress_is_kept(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").touch()
     lab = tmp_path / "notebooks" / "03_data_parallel"
     lab.mkdir(parents=True)
-    assert progress.folder(lab) == progress.folder(tmp_path / "notebooks") == progress.folder(tmp_path) == tmp_path
+    assert (
+        progress.folder(lab)
+        == progress.folder(tmp_path / "notebooks")
+        == progress.folder(tmp_path)
+        == tmp_path
+    )
     alone = tmp_path / "elsewhere" / "03_data_parallel"
     alone.mkdir(parents=True)
     assert progress.folder(alone) == alone.parent == progress.folder(alone.parent)
@@ -135,7 +144,9 @@ def test_the_map_shows_every_exercise_and_part(tmp_path: Path) -> None:
 
 
 def test_the_map_of_the_course_has_every_lab(tmp_path: Path) -> None:
-    assert list(progress_map(None, tmp_path).labs) == sorted({exercise.lab for exercise in grading.exercises()})
+    assert list(progress_map(None, tmp_path).labs) == sorted(
+        {exercise.lab for exercise in grading.exercises()}
+    )
     with pytest.raises(ValueError, match="a lab must be one of 00_start_here"):
         progress_map("77", tmp_path)
 

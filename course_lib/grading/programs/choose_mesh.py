@@ -17,6 +17,4 @@ def program(
     """Call the answer once a point, each time with its own model and cluster."""
     del inputs, probe
     points = params["points"]
-    return {
-        "answers": [impl(dict(p["model"]), make_cluster(p["cluster"]), p["world_size"]) for p in points]
-    }
+    return {"answers": [impl(dict(p["model"]), make_cluster(p["cluster"]), p["world_size"]) for p in points]}

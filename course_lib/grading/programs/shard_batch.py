@@ -19,8 +19,8 @@ def program(
 ) -> dict[str, Any]:
     """Return the schedules as lists of lists of sample numbers.
 
-    Python salts the hash of a string anew in each process. Ranks of a check are forks and share the salt; those
-    of a real run do not, so here neither.
+    Python salts the hash of a string anew in each process. Ranks of a check are forks and share the salt;
+    those of a real run do not, so here neither.
     """
     del inputs
     builtins.hash = lambda value: _salted_hash(value, probe.rank)

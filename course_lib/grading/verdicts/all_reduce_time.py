@@ -119,7 +119,10 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
         return parts
     # 'auto' is as wrong as the two it is made of: what it looks like says nothing about the choice.
     text = auto.message.split(" This is what you get")[0].split(" Wrong at ")[0]
-    return [*parts[:-1], Part("crossover", False, f"{text} It takes the faster of the two: repair them first.")]
+    return [
+        *parts[:-1],
+        Part("crossover", False, f"{text} It takes the faster of the two: repair them first."),
+    ]
 
 
 def _part(algorithm: str, right: Callable[..., float], pairs: list[tuple[Any, Any]]) -> Part:

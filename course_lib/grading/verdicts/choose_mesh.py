@@ -25,14 +25,17 @@ EXERCISE = Exercise(
     importance=4,
     lines=15,
     points={"values": 0.5, "memory": 0.5, "clock": 1.5},
-    graded="Values: on clusters you have not seen, two whole numbers whose product is the world size. Memory: the "
-    "mesh fits into the GPUs by the stated formula, at every point. Clock: no other mesh that fits takes less "
+    graded="Values: on clusters you have not seen, two whole numbers whose product is the world size. "
+    "Memory: the "
+    "mesh fits into the GPUs by the stated formula, at every point. Clock: no other mesh that fits takes "
+    "less "
     "time by the stated cost model (ties accept any).",
     closed=("course_lib.parallel", "course_lib.grading.mesh_costs"),
     signature="(model, cluster, world_size)",
     hints=(
         "How many meshes are there at all for 512 ranks? Few enough to try each.",
-        "For dp_shard = k the shard group is range(k), the replicate group range(0, world_size, k): that tells "
+        "For dp_shard = k the shard group is range(k), the replicate group range(0, world_size, k): that "
+        "tells "
         "the cost model which links they use.",
         "For every k that divides world_size: skip it if 16 P / k + 4 P / L + activations exceed "
         "cluster.accelerator.memory_bytes; else sum up L (2 all_gather + reduce_scatter + all_reduce) with "
@@ -52,19 +55,19 @@ def cases(seed: int, hidden: bool) -> list[Case]:
 inputs, oracle = no_inputs, no_oracle
 
 RULES = {
-    "dp_shard is the server's size at every point": lambda p, fits: min(
+    "dp_shard is the server's size at every point": lambda p, _: min(
         p["cluster"]["spans"][0]["devices"], p["world_size"]
     ),
-    "dp_shard is the world size at every point: FSDP": lambda p, fits: p["world_size"],
-    "dp_shard is the smallest that fits at every point": lambda p, fits: fits[0],
+    "dp_shard is the world size at every point: FSDP": lambda p, _: p["world_size"],
+    "dp_shard is the smallest that fits at every point": lambda _, fits: fits[0],
     "dp_shard is the smallest that fits and fills a server at every point": lambda p, fits: min(
         [k for k in fits if k >= p["cluster"]["spans"][0]["devices"]] or fits[-1:]
     ),
     "only powers of two are tried": lambda p, fits: min(
         [k for k in fits if k.bit_count() == 1] or fits[:1], key=partial(_excess, p)
     ),
-    "activations are left out of the memory": lambda p, fits: _fastest(p, activation_bytes=0),
-    "the whole units are left out of the memory": lambda p, fits: _fastest(p, num_units=math.inf),
+    "activations are left out of the memory": lambda p, _: _fastest(p, activation_bytes=0),
+    "the whole units are left out of the memory": lambda p, _: _fastest(p, num_units=math.inf),
 }
 
 
@@ -172,7 +175,8 @@ def _memory(pairs: list[tuple[Point, int]]) -> Part:
         need, room = memory_bytes(point["model"], k), make_cluster(point["cluster"]).accelerator.memory_bytes
         if need > room:
             text = (
-                f"a mesh must fit: dp_shard={k} needs {need / 1e9:.4g} GB on each GPU of {room / 1e9:.4g} GB (16 P / "
+                f"a mesh must fit: dp_shard={k} needs {need / 1e9:.4g} GB on each GPU of {room / 1e9:.4g} "
+                "GB (16 P / "
                 f"dp_shard + 4 P / L + activations).{_finger(pairs)} At\n    {_words(point)}"
             )
             return Part("memory", False, text)
@@ -186,7 +190,8 @@ def _clock(pairs: list[tuple[Point, int]]) -> Part:
     point, k = wrong[0]
     text = (
         f"no mesh that fits may take less time; dp_shard={k} takes {_excess(point, k):.4g} times as long as "
-        f"dp_shard={_fastest(point)}.{_finger(pairs)} Wrong at {len(wrong)} of {len(pairs)} points, such as\n    {_words(point)}"
+        f"dp_shard={_fastest(point)}.{_finger(pairs)} Wrong at {len(wrong)} of {len(pairs)} points, such "
+        f"as\n    {_words(point)}"
     )
     return Part("clock", False, text)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want
+from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
 from course_lib.grading.ring_worlds import (
     CLOSED,
     ceil_div,

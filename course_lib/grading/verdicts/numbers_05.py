@@ -22,12 +22,15 @@ EXERCISE = Exercise(
         "parameter_peak_bytes": 0.5,
         "min_gpus": 0.5,
     },
-    graded="A dict of five numbers: bytes, a ratio, and a count. The count exactly, the others within 1%. Each number "
+    graded="A dict of five numbers: bytes, a ratio, and a count. The count exactly, the others within 1%. "
+    "Each number "
     "is a part of its own.",
     hints=(
-        "A ring all_gather or reduce_scatter of S bytes over n ranks sends (n - 1)/n S a rank, an all_reduce twice "
+        "A ring all_gather or reduce_scatter of S bytes over n ranks sends (n - 1)/n S a rank, an "
+        "all_reduce twice "
         "that. Count the moves of a step first.",
-        "In HSDP only the all_reduce of the shard crosses servers; its ring has as many ranks as there are servers. "
+        "In HSDP only the all_reduce of the shard crosses servers; its ring has as many ranks as there are "
+        "servers. "
         "A rank's shard is S divided by the ranks of one server.",
         "Whole units are bf16, so 2 bytes a parameter; while one computes, the next is on the way. The least "
         "number of GPUs solves 16 P / n + 4 U <= 80e9, rounded up.",
@@ -48,7 +51,9 @@ cases, inputs, oracle, verdict = numeric(
             _FSDP,
             unit="bytes",
             near={
-                "one move is left out: parameters are gathered for forward and again for backward": _FSDP * 2 / 3,
+                "one move is left out: parameters are gathered for forward and again for backward": _FSDP
+                * 2
+                / 3,
                 "the factor is 3 instead of 3(n-1)/n": 3 * 2 * _P8,
                 "parameters have 4 bytes each: bf16 has 2": 2 * _FSDP,
                 "the bytes of one element are forgotten": _FSDP / 2,

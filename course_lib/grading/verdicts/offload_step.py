@@ -27,7 +27,8 @@ EXERCISE = Exercise(
     points={"values": 2.0, "bytes": 1.0, "memory": 1.0, "order": 1.0},
     graded="Values, at 1 and 2 ranks (each by itself): the weights after each of three steps equal Adam's. "
     "Bytes: a step sends each gradient down once and each new parameter up once, P elements each way, and "
-    "nothing else; `update` gets host tensors only. Memory: during a call at most 6 of the largest parameter live at once on device and host "
+    "nothing else; `update` gets host tensors only. Memory: during a call at most 6 of the largest "
+    "parameter live at once on device and host "
     "beyond what lived before it, and after it nothing new. Order: when a gradient is waited for, the next "
     "one is on its way, and no parameter is waited for before the last gradient has arrived.",
     closed=CLOSED,
@@ -104,7 +105,8 @@ def _bytes(got: list[RankData], sizes: list[int]) -> Part:
             if any(kind == "device" for kind, _, _ in log):
                 text = (
                     f"the host must update with what came down; in step {step} on rank {rank} `update` got a "
-                    "tensor of the device. Give it what `store.down(...).wait()` returned, and store.state[i]."
+                    "tensor of the device. Give it what `store.down(...).wait()` returned, and "
+                    "store.state[i]."
                 )
                 return Part("bytes", False, text)
     return Part("bytes", True, f"{sum(sizes):,} bytes down and up a step")

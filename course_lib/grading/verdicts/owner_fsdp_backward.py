@@ -15,8 +15,8 @@ from course_lib.grading.fsdp_oracle import (
     memory_part,
     sizes,
     turns,
-    whole_part,
     updated_wants,
+    whole_part,
 )
 
 EXERCISE = Exercise(
@@ -33,8 +33,10 @@ EXERCISE = Exercise(
     graded="Values: after one call every owner's parameters equal one step of SGD in one process on all "
     "ranks' samples; frozen units stay as they are; 1 to 4 ranks (hidden: up to 6). Bytes: each unit's "
     "parameters move at most once, its gradients at most once (an all_reduce counts double), a frozen unit's "
-    "not at all. Memory: whenever a unit begins its backward, at most three vectors of the size of the largest "
-    "unit (its parameters, and two units' gradients on their way) live beside what the rank owns, none at the end.",
+    "not at all. Memory: whenever a unit begins its backward, at most three vectors of the size of the "
+    "largest "
+    "unit (its parameters, and two units' gradients on their way) live beside what the rank owns, none at "
+    "the end.",
     closed=CLOSED,
     signature="(units, grad, lr) -> None",
     hints=(
@@ -42,7 +44,8 @@ EXERCISE = Exercise(
         "unit.backward, and who needs the sum of it?",
         "grad, full_grad = unit.backward(grad) gives the gradients of the unit's input and of its `full`. "
         "dist.reduce(full_grad, dst=unit.owner) leaves the sum on the owner only.",
-        "For unit in reversed(units): broadcast as in forward; backward; unit.full = None; if full_grad is not "
+        "For unit in reversed(units): broadcast as in forward; backward; unit.full = None; if full_grad is "
+        "not "
         "None: reduce, and on the owner unit.shard -= lr * full_grad / world_size.",
     ),
 )

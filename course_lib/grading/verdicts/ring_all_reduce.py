@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want
+from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
 from course_lib.grading.ring_worlds import (
     CLOSED,
     ceil_div,
@@ -31,7 +31,8 @@ EXERCISE = Exercise(
     lines=3,
     points={"values": 1.0, "bytes": 1.5},
     graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, for sizes that n does "
-    "not divide: every rank's tensor becomes the sum, in place (others may hold views of it), in its own shape. Bytes: a rank sends at "
+    "not divide: every rank's tensor becomes the sum, in place (others may hold views of it), in its own "
+    "shape. Bytes: a rank sends at "
     "most 2(n-1) ceil(S/n) elements. The check supplies reduce_scatter and all_gather.",
     closed=CLOSED,
     signature="(tensor, reduce_scatter, all_gather, group)",

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want
-from course_lib.grading.ring_worlds import CLOSED, communicated, held, members, sent_elements, with_again, world
+from course_lib.grading.ring_worlds import (
+    CLOSED,
+    communicated,
+    held,
+    members,
+    sent_elements,
+    with_again,
+    world,
+)
 
 EXERCISE = Exercise(
     id="ring_shift",
@@ -20,7 +28,8 @@ EXERCISE = Exercise(
     points={"values": 1.5, "bytes": 0.5},
     graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, from 5 elements to "
     "1.2 MB: every rank returns the tensor of the rank before it in the ring, the input stays as it was, a "
-    "second call leaves what the first returned, and nobody waits for ever. Bytes: a rank sends at most the elements of its tensor.",
+    "second call leaves what the first returned, and nobody waits for ever. Bytes: a rank sends at most "
+    "the elements of its tensor.",
     closed=CLOSED,
     signature="(tensor, group)",
     hints=(
@@ -69,9 +78,7 @@ def oracle(case: Case) -> dict[str, Any]:
 
     wrong_way = "it was passed the wrong way round: receive from the rank before, send to the one after"
     near = {wrong_way: neighbours(1)} if len(members(case, case.world_size - 1)) > 2 else {}
-    return with_again(
-        case, "shifted", Want(neighbours(-1), per_rank=True, alone=neighbours(0), near=near)
-    )
+    return with_again(case, "shifted", Want(neighbours(-1), per_rank=True, alone=neighbours(0), near=near))
 
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:

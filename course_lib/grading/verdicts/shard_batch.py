@@ -9,7 +9,8 @@ from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
 
 Schedule = list[list[int]]
 _ALIKE = (
-    "Do all ranks shuffle alike? torch's default generator differs from rank to rank, and so does Python's hash "
+    "Do all ranks shuffle alike? torch's default generator differs from rank to rank, and so does Python's "
+    "hash "
     "of a string."
 )
 
