@@ -135,7 +135,7 @@ def _moved(call: Launch, world_size: int) -> int:
 
 
 def memory_part(case: Case, got: list[RankData], *, with_gradients: bool) -> Part:
-    """Judge the optimizer's state and what lives beyond the model after steps; with_gradients: in backward too.
+    """Judge the optimizer's state and what lives beyond the model; with_gradients: in backward too.
 
     The state is what torch optimizers hold; all else that a student keeps counts in the second bound.
     """
