@@ -31,6 +31,7 @@ class RankState:
     failure: dict[str, Any] | None = None
     never_waited: list[CommCall] = dataclasses.field(default_factory=list)
     exit_code: int | None = None
+    is_aside: bool = False  # another thread of it communicates, unseen
 
     @property
     def can_move(self) -> bool:
@@ -70,6 +71,8 @@ class WaitGraph:
             state.blocked = None
         elif kind == "never_waited":
             state.never_waited.append(state.calls[event["id"]])
+        elif kind == "aside":
+            state.is_aside = True
         elif kind == "beat":
             state.beat = event
         elif kind == "failed":

@@ -10,6 +10,7 @@ Not seen: collectives launched by C++ code (torch's own DDP), by another Python 
 """
 
 import contextlib
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -85,6 +86,9 @@ class Listener:
     def wait_end(self, call: CommCall) -> None:
         """`call` is complete on this rank."""
 
+    def aside(self) -> None:
+        """Another thread than the watched one has waited for communication of its own."""
+
     def polled(self) -> None:
         """The program has asked whether some call is complete: what it does next depends on time."""
 
@@ -104,6 +108,7 @@ class Interceptor(TorchDispatchMode):
         self._next_id = 0
         self.in_op = False  # read by the heartbeat thread
         self.num_ops = 0
+        self.thread, self.is_aside = threading.get_ident(), False
         self._before = [o.before_op for o in listeners if _overrides(o, "before_op")]
         self._after = [o.after_op for o in listeners if _overrides(o, "after_op")]
 
@@ -218,6 +223,13 @@ class Interceptor(TorchDispatchMode):
         self._next_id += 1
         return call
 
+    def tell_aside(self) -> None:
+        """Say once that another thread communicates, which nobody sees."""
+        if not self.is_aside:
+            self.is_aside = True
+            for listener in self.listeners:
+                listener.aside()
+
     def _tell(self, what: str, call: CommCall) -> None:
         for listener in self.listeners:
             getattr(listener, what)(call)
@@ -270,6 +282,8 @@ def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
     def traced_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
         call = mode.waiting(work)
         if call is None:
+            if threading.get_ident() != mode.thread:
+                mode.tell_aside()
             return wait(work, *args, **kwargs)
         mode._tell("wait_begin", call)
         result = wait(work, *args, **kwargs)

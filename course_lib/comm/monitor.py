@@ -63,6 +63,9 @@ class Monitor(Listener):
         self.waiting = False
         self.log.write("done", id=call.id)
 
+    def aside(self) -> None:
+        self.log.write("aside")
+
 
 class Pulse(threading.Thread):
     """Tell the parent twice a second where the main thread is, and end the rank when it must end.

@@ -241,6 +241,22 @@ def test_new_group_skipped_by_a_rank_outside_it_is_a_warning() -> None:
     assert run_ranks(work, 3, True, True, quiet=True).warnings == []
 
 
+def test_communication_of_another_thread_is_named_as_what_is_not_seen() -> None:
+    def shift() -> int:
+        rank, n = dist.get_rank(), dist.get_world_size()
+        sender = threading.Thread(target=dist.send, args=(torch.tensor(rank), (rank + 1) % n))
+        sender.start()
+        found = torch.tensor(-1)
+        dist.recv(found, (rank - 1) % n)
+        sender.join()
+        return int(found)
+
+    ran = run_ranks(shift, 3, quiet=True)
+    assert ran.values == [2, 0, 1]
+    assert all("ranks 0, 1 and 2 communicated in another thread too" in text for text in ran.warnings)
+    assert len(ran.warnings) == 3
+
+
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGINT"])
 def test_a_killed_or_interrupted_kernel_leaves_nothing(signal_name: str, tmp_path) -> None:
     program = textwrap.dedent("""
