@@ -38,8 +38,8 @@ class HostStore:
     """The host's optimizer state and the account of the link.
 
     state: one dict a parameter, of "weight" (the master weights), "exp_avg" and "exp_avg_sq".
-    log: [kind, number of the transfer, bytes] of each "down", "up" and "wait", in order; "device" for an
-        update that was given a tensor of the device.
+    log: [kind, number of the transfer, bytes] of each "down", "up" and "wait", in order; "update" with the
+        bytes of its gradient, and "device" if it was given a tensor of the device.
     """
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
@@ -64,8 +64,9 @@ class HostStore:
         """Begin to copy a host tensor into a device tensor."""
         return self._start("up", source.detach(), target.detach())
 
-    def note_update(self, tensors: Iterable[Tensor], device: Iterable[Tensor]) -> None:
-        """Log an update whose tensors are not all the host's."""
+    def note_update(self, grad: Tensor, tensors: Iterable[Tensor], device: Iterable[Tensor]) -> None:
+        """Log the bytes of the gradient that an update uses up, and whether a tensor is not the host's."""
+        self.log.append(["update", -1, grad.nbytes])
         homes = {tensor.untyped_storage().data_ptr() for tensor in device}
         if any(tensor.untyped_storage().data_ptr() in homes for tensor in tensors):
             self.log.append(["device", -1, 0])

@@ -122,7 +122,8 @@ def _memory(got: list[RankData], largest: int) -> Part:
             for s in range(STEPS)
         ]
         left += [trace.live_bytes_at(f"end {s}") - trace.live_bytes_at("built") for s in range(STEPS)]
-    peak = max(peaks)
+    # What has arrived and is not used up lives somewhere, if not in tensors.
+    peak = max([*peaks, *(_most_arrived(log) for data in got for log in data.values["logs"])])
     if peak > 6 * largest + 512:
         text = (
             f"a call may hold at most {6 * largest + 512:,} bytes more than before it; got {peak:,}. {why}."
@@ -130,6 +131,21 @@ def _memory(got: list[RankData], largest: int) -> Part:
         return Part("memory", False, text)
     what = "bytes left by a step"
     return between("memory", [max(0, max(left))], 0, 512, what=what, why=why)
+
+
+def _most_arrived(log: list[list[Any]]) -> int:
+    """The most bytes of gradients that have arrived and whose update has not come yet.
+
+    0 if more than gradients comes down, which costs the bytes.
+    """
+    coming = {number: size for kind, number, size in log if kind == "down"}
+    if len(coming) != sum(kind == "update" for kind, _, _ in log):
+        return 0
+    arrived = most = 0
+    for kind, number, size in log:
+        arrived += coming.pop(number, 0) if kind == "wait" else -size if kind == "update" else 0
+        most = max(most, arrived)
+    return most
 
 
 def _order(got: list[RankData]) -> Part:
