@@ -6,15 +6,10 @@ has more of the weights than its shards: what it does not gather, it does not kn
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
@@ -113,36 +108,9 @@ def sharded_units(params: Mapping[str, Any], inputs: Mapping[str, Tensor], probe
 
 
 def end(probe: Probe) -> None:
-    """Put the mark "ends"; then give communication threads time to let go of tensors that nobody else holds.
-
-    On a busy machine one may stand for long between completing its work and dropping its tensors.
-    """
+    """Put the mark "ends", at which every tensor counts that somebody still needs."""
     probe.mark("ends")
-    dist.barrier()
-    before = None
-    for _ in range(40):
-        now = _other_threads()
-        if now is not None and now == before:
-            return
-        before = now
-        time.sleep(0.05)
-
-
-def _other_threads() -> dict[str, str] | None:
-    """How often each thread of gloo has gone to sleep; None if a thread is runnable.
-
-    A thread that sleeps may be waiting for the interpreter, which this one holds: it has nothing left to do
-    if it slept through a sleep of this one. ({} where the system does not tell.)
-    """
-    found, own = {}, threading.get_native_id()
-    for task in Path("/proc/self/task").glob("*"):
-        with contextlib.suppress(OSError):  # it has ended since
-            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-            if state == "R" and int(task.name) != own:
-                return None
-            if (task / "comm").read_text().strip() == "pt_gloo_runloop":
-                found[task.name] = (task / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2]
-    return found
+    probe.settle()
 
 
 def loss_gradient(inputs: Mapping[str, Tensor], out: Tensor) -> Tensor:

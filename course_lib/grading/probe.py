@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
 
 from course_lib.comm import trace
 
@@ -22,3 +28,34 @@ class Probe:
     def mark(self, name: str) -> None:
         """Collect garbage and put a named mark into the trace, where `.live_bytes_at(name)` reads."""
         trace.mark(name)
+
+    def settle(self) -> None:
+        """Give communication threads time to let go of tensors that nobody else holds; all ranks call it.
+
+        On a busy machine one may stand for long between completing its work and dropping its tensors.
+        """
+        dist.barrier()
+        before = None
+        for _ in range(40):
+            now = _other_threads()
+            if now is not None and now == before:
+                return
+            before = now
+            time.sleep(0.05)
+
+
+def _other_threads() -> dict[str, str] | None:
+    """How often each thread of gloo has gone to sleep; None if a thread is runnable.
+
+    A thread that sleeps may be waiting for the interpreter, which this one holds: it has nothing left to do
+    if it slept through a sleep of this one. ({} where the system does not tell.)
+    """
+    found, own = {}, threading.get_native_id()
+    for task in Path("/proc/self/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has ended since
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            if state == "R" and int(task.name) != own:
+                return None
+            if (task / "comm").read_text().strip() == "pt_gloo_runloop":
+                found[task.name] = (task / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2]
+    return found

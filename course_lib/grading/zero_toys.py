@@ -58,6 +58,7 @@ def train_sharded(
         optimizer.zero_grad()
         probe.mark(f"end {step}")
         seen |= weights_of(model, step)
+    probe.settle()
     return {name: torch.from_numpy(array) for name, array in seen.items()}
 
 
