@@ -30,9 +30,10 @@ class Probe:
         trace.mark(name)
 
     def settle(self) -> None:
-        """Give communication threads time to let go of tensors that nobody else holds; all ranks call it.
+        """Give other threads time to let go of tensors that nobody else holds; all ranks call it.
 
-        On a busy machine one may stand for long between completing its work and dropping its tensors.
+        On a busy machine one that communicates may stand for long between completing its work and dropping
+        its tensors; and the heartbeat looks at frames, which hold what their functions held.
         """
         dist.barrier()
         before = None
@@ -45,17 +46,17 @@ class Probe:
 
 
 def _other_threads() -> dict[str, str] | None:
-    """How often each thread of gloo has gone to sleep; None if a thread is runnable.
+    """How often each other thread has gone to sleep; None if one is runnable or waits for a disk.
 
-    A thread that sleeps may be waiting for the interpreter, which this one holds: it has nothing left to do
-    if it slept through a sleep of this one. ({} where the system does not tell.)
+    One that sleeps may be waiting for the interpreter, which this one holds: it has nothing left to do if it
+    slept through a sleep of this one. ({} where the system does not tell.)
     """
     found, own = {}, threading.get_native_id()
     for task in Path("/proc/self/task").glob("*"):
         with contextlib.suppress(OSError):  # it has ended since
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-            if state == "R" and int(task.name) != own:
-                return None
-            if (task / "comm").read_text().strip() == "pt_gloo_runloop":
+            if int(task.name) != own:
+                if state in "RD":
+                    return None
                 found[task.name] = (task / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2]
     return found
