@@ -10,7 +10,7 @@ activations  made in the forward pass (or recomputed) and still alive when backw
 other        everything else: inputs, buffers, temporaries, communication buckets that are no `.grad`
 
 When a communication thread happens to be the last to let go of a storage, the program let go earlier, at a
-moment nobody saw: the end is booked at the last wait for its communication.
+moment nobody saw: the end is booked where it was last waited for or used.
 """
 
 import threading
@@ -28,14 +28,14 @@ PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, OTHER = range(5)
 class TrackedStorage(weakref.ref[torch.UntypedStorage]):
     """A weak reference to a storage with what the trace knows about it."""
 
-    __slots__ = ("bytes_", "category", "id", "is_shared_with_comm", "key", "may_be_activation", "waited_at")
+    __slots__ = ("bytes_", "category", "id", "is_shared_with_comm", "key", "may_be_activation", "used_at")
     id: int
     key: int  # address of the storage object, unique while it lives
     bytes_: int
     category: int
     may_be_activation: bool
     is_shared_with_comm: bool
-    waited_at: int  # position in the trace after the last wait for its communication; -1: not waited for
+    used_at: int  # position in the trace after the last wait for it, or use since; -1: not waited for
 
 
 class MemoryTracker:
@@ -55,6 +55,7 @@ class MemoryTracker:
         self._parameters: dict[int, weakref.ref[Parameter]] = {}
         self._recomputed: list[TrackedStorage] = []
         self._unbooked: list[TrackedStorage] = []  # freed by another thread
+        self.position = 0  # in the trace, of the operation that is seen
         self._thread = threading.get_ident()
         self._on_alloc, self._on_free = on_alloc, on_free
 
@@ -86,6 +87,8 @@ class MemoryTracker:
                 record = self._live.get(storage._cdata)
                 if record is None:
                     record = self._register(storage, is_new)
+                elif record.used_at >= 0:
+                    record.used_at = self.position
                 if type(value) is Parameter and (
                     record.category != PARAMETERS or id(value) not in self._parameters
                 ):
@@ -99,7 +102,7 @@ class MemoryTracker:
         record.id, record.key = len(self.storages), storage._cdata
         record.bytes_, record.category = storage.nbytes(), OTHER
         record.may_be_activation = is_new
-        record.is_shared_with_comm, record.waited_at = False, -1
+        record.is_shared_with_comm, record.used_at = False, -1
         self.storages.append(record)
         self._live[record.key] = record
         if self.is_backward:
@@ -149,7 +152,7 @@ class MemoryTracker:
         """Note that a communication thread will hold these tensors; return their records."""
         records = [self.see(tensor, is_new=False) for tensor in tensors_in(values)]
         for record in records:
-            record.is_shared_with_comm, record.waited_at = True, -1
+            record.is_shared_with_comm, record.used_at = True, -1
         return records
 
     def tag(self, tensor: torch.Tensor, category: int) -> None:

@@ -147,6 +147,7 @@ class Recorder(Listener):
         first = out if isinstance(out, torch.Tensor) else next(iter(tensors_in(out)), None)
         if first is not None and (first.is_meta or type(first).__name__ == "FakeTensor"):
             return  # shapes only
+        self.memory.position = len(self._rows)
         read = self.memory.see_all(args, is_new=False)
         if kwargs:
             read += self.memory.see_all(kwargs.values(), is_new=False)
@@ -205,7 +206,7 @@ class Recorder(Listener):
         time.sleep(_RELEASE_S)
         self._rows.append(("wait", self._wait_s, now_s - self._wait_s, call.id, self._phase))
         for record in self._in_flight.pop(call.id, ()):
-            record.waited_at = len(self._rows)
+            record.used_at = len(self._rows)
         self.memory.book_late_frees()
 
     def polled(self) -> None:
@@ -217,14 +218,14 @@ class Recorder(Listener):
         self._rows.append(("alloc", _now_s(), record.id, record.bytes_, existed))
 
     def _free(self, record: TrackedStorage, is_late: bool) -> None:
-        if not is_late or record.waited_at < 0:
+        if not is_late or record.used_at < 0:
             if self._end_s:
                 return  # after the trace
             self._rows.append(("free", _now_s(), record.id, record.bytes_))
             return
-        _, wait_s, duration_s, *_ = self._rows[record.waited_at - 1]
-        row = ("free", wait_s + duration_s, record.id, record.bytes_)
-        self._late_frees.append((record.waited_at, row))
+        kind, t_s, duration_s, *_ = self._rows[record.used_at - 1]
+        ended_s = t_s + duration_s if kind in ("wait", "compute") else t_s
+        self._late_frees.append((record.used_at, ("free", ended_s, record.id, record.bytes_)))
 
     # ---- phases and marks
 
@@ -277,7 +278,7 @@ class Recorder(Listener):
         return trace.RankTrace(self.rank, self._start_s, self._end_s, events).to_plain()
 
     def _rows_in_order(self) -> list[tuple[Any, ...]]:
-        """All rows, with late frees put right after the wait they belong to."""
+        """All rows, with late frees put where their storages were last waited for or used."""
         late: dict[int, list[tuple[Any, ...]]] = {}
         for position, row in self._late_frees:
             late.setdefault(position, []).append(row)

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +264,22 @@ def test_launch_is_a_comm_call_with_time(trace: Trace) -> None:
     assert isinstance(launch, Launch)
     assert launch.site[0].endswith("test_trace.py")
     assert isinstance(trace.ranks[0].wait_of(launch), Wait)
+
+
+def test_what_another_thread_frees_last_lived_until_its_last_use() -> None:
+    """As if gloo's thread stood between completing its work and letting go of what it sent."""
+
+    def work() -> None:
+        box, let_go = [torch.ones(1000)], threading.Event()
+        dist.all_reduce(box[0])
+        holder = threading.Thread(target=lambda held: (let_go.wait(), held.clear()), args=([box[0]],))
+        holder.start()
+        mark("reduced")
+        box[0].sum()
+        box.clear()
+        mark("dropped")
+        let_go.set()
+        holder.join()
+
+    for rank in run_ranks(work, 2, trace=True).trace.ranks:
+        assert rank.live_bytes_at("reduced") - rank.live_bytes_at("dropped") == 4000
