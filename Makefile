@@ -28,8 +28,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## autograde four submissions of lab 03 and print their scores
 	$(BIN)/course demo
 
-test: $(READY)  ## run the tests, three files at a time: half of their time is waiting
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+test: $(READY)  ## run the tests, three files at a time, the long ones first
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 browser: $(READY)  ## a student's day in JupyterLab and an instructor's in formgrader, in a headless Chromium (LAB="03 04", LAB=all)
 	$(BIN)/python -m pytest tests/browser/journeys.py tests/browser/formgrader.py -s --lab "$(or $(LAB),00)"
