@@ -28,7 +28,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## autograde four submissions of lab 03 and print their scores
 	$(BIN)/course demo
 
-test: $(READY)  ## run the tests, three files at a time, the long ones first
+test: $(READY)  ## run the tests, three files at a time
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 browser: $(READY)  ## a student's day in JupyterLab and an instructor's in formgrader, in a headless Chromium (LAB="03 04", LAB=all)

@@ -84,8 +84,7 @@ def _reductions(events: Sequence[Event]) -> str:
         if backward is not None and wait < backward:
             return (
                 f"a {call.op} must not be awaited before the next unit's backward has begun, so that it "
-                "travels "
-                "meanwhile; it was."
+                "travels meanwhile; it was."
             )
     return ""
 
@@ -114,11 +113,9 @@ def clock_part(case: Case, got: list[RankData]) -> Part:
         if share < HIDDEN:
             text = (
                 f"on a simulated cluster, {where} (a gather takes {ratio:g} times as long as a unit's "
-                "forward), at "
-                f"least {HIDDEN:.0%} of the communication that can be hidden must be; got {share:.0%}. "
-                "Launch the "
-                "next gather before the unit computes, and wait for a reduction only when the next has "
-                "computed."
+                f"forward), at least {HIDDEN:.0%} of the communication that can be hidden must be; got "
+                f"{share:.0%}. Launch the next gather before the unit computes, and wait for a reduction "
+                "only when the next has computed."
             )
             return Part("clock", False, text)
         texts.append(f"{share:.0%} {where}")

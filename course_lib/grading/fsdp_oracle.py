@@ -249,8 +249,8 @@ def bytes_part(
     if sum(seen) < least:
         text = (
             f"the ranks together must move at least {least:,} bytes, for each computes with all parameters "
-            "and keeps "
-            f"a part of them; they moved {sum(seen):,}. Gather each unit when its turn comes, on every rank."
+            f"and keeps a part of them; they moved {sum(seen):,}. Gather each unit when its turn comes, on "
+            "every rank."
         )
         return Part("memory", False, text)
     return Part("bytes", True, f"at most {seen[rank]:,} bytes moved by a rank")

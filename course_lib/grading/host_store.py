@@ -64,11 +64,11 @@ class HostStore:
         """Begin to copy a host tensor into a device tensor."""
         return self._start("up", source.detach(), target.detach())
 
-    def note_update(self, grad: Tensor, tensors: Iterable[Tensor], device: Iterable[Tensor]) -> None:
+    def note_update(self, grad: Tensor, state: State, device: Iterable[Tensor]) -> None:
         """Log the bytes of the gradient that an update uses up, and whether a tensor is not the host's."""
         self.log.append(["update", -1, grad.nbytes])
         homes = {tensor.untyped_storage().data_ptr() for tensor in device}
-        if any(tensor.untyped_storage().data_ptr() in homes for tensor in tensors):
+        if any(tensor.untyped_storage().data_ptr() in homes for tensor in (grad, *state.values())):
             self.log.append(["device", -1, 0])
 
     def _start(self, kind: str, source: Tensor, target: Tensor) -> Transfer:

@@ -33,7 +33,7 @@ class Probe:
         """Give other threads time to let go of tensors that nobody else holds; all ranks call it.
 
         On a busy machine one that communicates may stand for long between completing its work and dropping
-        its tensors; and the heartbeat looks at frames, which hold what their functions held.
+        its tensors, and until it does the trace cannot know that the program has.
         """
         dist.barrier()
         before = None

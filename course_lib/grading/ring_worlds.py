@@ -146,8 +146,7 @@ def communicated(case: Case, got: Sequence[RankData], least: Callable[[int], int
         if sent < due:
             text = (
                 f"ranks {', '.join(map(str, group))} must send each other at least {due:,} elements; they "
-                "sent "
-                f"{sent:,.0f}. Ranks on other machines share no files and no memory: use send and recv."
+                f"sent {sent:,.0f}. Ranks on other machines share no files and no memory: use send and recv."
             )
             return [Part("values", False, text, gate=True)]
     return []
@@ -169,8 +168,8 @@ def messages_at_most(case: Case, got: Sequence[RankData], *, numel: int, too_man
         text = (
             f"rank {rank} may send {n - 1} message{'s' * (n != 2)} of at most ceil({numel:,}/{n}) = "
             f"{bound:,} elements; it sent {len(sizes)} of "
-            f"{max(sizes):,.0f}{' and fewer' * (len(set(sizes)) > 1)}, "
-            f"together {sum(sizes):,.0f} elements{_ratio(sum(sizes), (n - 1) * bound)}."
+            f"{max(sizes):,.0f}{' and fewer' * (len(set(sizes)) > 1)}, together {sum(sizes):,.0f} "
+            f"elements{_ratio(sum(sizes), (n - 1) * bound)}."
         )
         if max(sizes) >= numel > bound:
             text += " Whole tensors instead of chunks?"

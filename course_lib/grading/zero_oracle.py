@@ -155,8 +155,7 @@ def memory_part(case: Case, got: list[RankData], *, with_gradients: bool) -> Par
     bound = ITEM * (states + 2) * shard + small
     why = (
         f"{name} keeps {states} values a parameter: {states} shards, one for a copy of the parameters, one "
-        "for "
-        "gradients. What has the size of the model may not stay"
+        "for gradients. What has the size of the model may not stay"
     )
     parts = [part, _held(got, "end", bound, "after step and zero_grad", why)]
     if with_gradients:
@@ -190,10 +189,8 @@ def _reduced_in_backward(case: Case, got: list[RankData]) -> Part:
         if seen < least:
             text = (
                 f"when backward ends, the ranks together must have moved at least {least:,} bytes of "
-                "gradients "
-                f"(all but two of the largest parameter); they moved {seen:,}. A gradient that was not "
-                "reduced "
-                "is kept whole, wherever it is: reduce each in its hook."
+                f"gradients (all but two of the largest parameter); they moved {seen:,}. A gradient that "
+                "was not reduced is kept whole, wherever it is: reduce each in its hook."
             )
             return Part("memory", False, text)
     return Part("memory", True, "gradients are reduced before backward ends")

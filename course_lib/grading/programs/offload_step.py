@@ -28,7 +28,7 @@ def program(
 
     def update(state: State, grad: Tensor, step: int) -> None:
         on_device = [t for p in trainable(model) for t in (p, p.grad) if t is not None]
-        store.note_update(grad, [grad, *state.values()], on_device)
+        store.note_update(grad, state, on_device)
         host_adam(state, grad, step)
 
     seen: dict[str, Array] = {}

@@ -26,17 +26,14 @@ EXERCISE = Exercise(
     lines=15,
     points={"values": 0.5, "memory": 0.5, "clock": 1.5},
     graded="Values: on clusters you have not seen, two whole numbers whose product is the world size. "
-    "Memory: the "
-    "mesh fits into the GPUs by the stated formula, at every point. Clock: no other mesh that fits takes "
-    "less "
-    "time by the stated cost model (ties accept any).",
+    "Memory: the mesh fits into the GPUs by the stated formula, at every point. Clock: no other mesh that "
+    "fits takes less time by the stated cost model (ties accept any).",
     closed=("course_lib.parallel", "course_lib.grading.mesh_costs"),
     signature="(model, cluster, world_size)",
     hints=(
         "How many meshes are there at all for 512 ranks? Few enough to try each.",
         "For dp_shard = k the shard group is range(k), the replicate group range(0, world_size, k): that "
-        "tells "
-        "the cost model which links they use.",
+        "tells the cost model which links they use.",
         "For every k that divides world_size: skip it if 16 P / k + 4 P / L + activations exceed "
         "cluster.accelerator.memory_bytes; else sum up L (2 all_gather + reduce_scatter + all_reduce) with "
         "collective_time_s. Return (world_size // k, k) of the least.",
@@ -176,8 +173,7 @@ def _memory(pairs: list[tuple[Point, int]]) -> Part:
         if need > room:
             text = (
                 f"a mesh must fit: dp_shard={k} needs {need / 1e9:.4g} GB on each GPU of {room / 1e9:.4g} "
-                "GB (16 P / "
-                f"dp_shard + 4 P / L + activations).{_finger(pairs)} At\n    {_words(point)}"
+                f"GB (16 P / dp_shard + 4 P / L + activations).{_finger(pairs)} At\n    {_words(point)}"
             )
             return Part("memory", False, text)
     return Part("memory", True, f"fits at {len(pairs)} points")

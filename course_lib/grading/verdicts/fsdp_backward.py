@@ -36,29 +36,22 @@ EXERCISE = Exercise(
     lines=15,
     points={"values": 2.0, "bytes": 1.0, "memory": 1.0},
     graded="Values: every `unit.grad` is this rank's shard of the mean gradient, zero in the padding, None "
-    "for "
-    "frozen units; sizes that n does not divide, weights tied inside a unit, frozen units and parts of "
-    "units, "
-    "on 1 to 4 ranks (hidden: up to 6). Bytes: a rank's collectives move each padded unit but the last at "
-    "most "
-    "once (an all_gather counts its output), and the gradients of the units that train at most once (an "
-    "all_reduce counts double). Memory: whenever a unit begins its backward, at most four vectors of the "
-    "size "
-    "of the largest unit live beside shards and their gradients (its parameters, the others for gradients on "
-    "their way); none at the end.",
+    "for frozen units; sizes that n does not divide, weights tied inside a unit, frozen units and parts of "
+    "units, on 1 to 4 ranks (hidden: up to 6). Bytes: a rank's collectives move each padded unit but the "
+    "last at most once (an all_gather counts its output), and the gradients of the units that train at most "
+    "once (an all_reduce counts double). Memory: whenever a unit begins its backward, at most four vectors "
+    "of the size of the largest unit live beside shards and their gradients (its parameters, the others for "
+    "gradients on their way); none at the end.",
     closed=CLOSED,
     signature="(units, grad) -> None",
     hints=(
-        "Forward left one unit whole. Which one, and why does that save a message? What is the mirror "
-        "image of "
-        "an all_gather?",
+        "Forward left one unit whole. Which one, and why does that save a message? What is the mirror image "
+        "of an all_gather?",
         "dist.reduce_scatter_tensor(mine, full_grad) sums full_grad [n * len(mine)] over the ranks and "
-        "leaves "
-        "rank r the r-th part. full_grad is as long as unit.full, with zeros in the padding.",
+        "leaves rank r the r-th part. full_grad is as long as unit.full, with zeros in the padding.",
         "For unit in reversed(units): gather if unit.full is None; grad, full_grad = unit.backward(grad); "
         "unit.full = None; if full_grad is not None: unit.grad = empty_like(unit.shard), reduce_scatter, "
-        "divide "
-        "by the world size.",
+        "divide by the world size.",
     ),
 )
 

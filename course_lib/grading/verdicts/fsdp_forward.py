@@ -31,11 +31,10 @@ EXERCISE = Exercise(
     lines=9,
     points={"values": 1.0, "bytes": 0.5, "memory": 1.5},
     graded="Values: every rank's output equals the one-process result and the shards are unchanged, for "
-    "sizes "
-    "that n does not divide, tied and frozen units, on 1 to 4 ranks (hidden: up to 6). Bytes: a rank's "
-    "collectives move each padded unit at most once (an all_gather counts its output, an all_reduce counts "
-    "double). Memory: whenever a unit computes, at most one unit (the size of the largest) is whole; at the "
-    "end only the last unit is, for its backward comes next.",
+    "sizes that n does not divide, tied and frozen units, on 1 to 4 ranks (hidden: up to 6). Bytes: a "
+    "rank's collectives move each padded unit at most once (an all_gather counts its output, an all_reduce "
+    "counts double). Memory: whenever a unit computes, at most one unit (the size of the largest) is whole; "
+    "at the end only the last unit is, for its backward comes next.",
     closed=CLOSED,
     signature="(units, x)",
     hints=(

@@ -22,21 +22,16 @@ EXERCISE = Exercise(
     lines=8,
     points={"values": 1.0, "inside": 0.5, "across": 1.0},
     graded="Values: every rank returns its shard (by its place along dp_shard, zero-padded at the end) of "
-    "the mean "
-    "over all ranks, on meshes 2 x 2, 1 x 4, 4 x 1 and smaller (hidden: 2 x 3, 3 x 2), for lengths that "
-    "dp_shard "
-    "does not divide. Bytes inside servers (ranks that differ along dp_shard only): at most one "
-    "reduce_scatter of "
-    "the padded gradient. Bytes across: at most one all_reduce of a shard (which may be padded to a "
-    "multiple of "
-    "dp_replicate); an all_reduce counts double.",
+    "the mean over all ranks, on meshes 2 x 2, 1 x 4, 4 x 1 and smaller (hidden: 2 x 3, 3 x 2), for lengths "
+    "that dp_shard does not divide. Bytes inside servers (ranks that differ along dp_shard only): at most "
+    "one reduce_scatter of the padded gradient. Bytes across: at most one all_reduce of a shard (which may "
+    "be padded to a multiple of dp_replicate); an all_reduce counts double.",
     closed=CLOSED,
     signature="(grad, mesh)",
     hints=(
         "Which ranks keep the same shard? They must agree in the end; the others need not know of them.",
         "mesh.group('dp_shard') holds the ranks of this rank's server, mesh.group('dp_replicate') those at "
-        "the same "
-        "place in other servers. Reduce inside first: what is left to send across is smaller.",
+        "the same place in other servers. Reduce inside first: what is left to send across is smaller.",
         "Pad grad with zeros to a multiple of mesh.size('dp_shard'); reduce_scatter_tensor into a shard over "
         "dp_shard; all_reduce the shard over dp_replicate; divide by the product of both sizes.",
     ),
@@ -117,8 +112,7 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
             ratio = f" ({counts[rank] / bound:.3g}x)" if bound else ""
             text = (
                 f"rank {rank} may move at most {bound:,} bytes {where} servers; it moved "
-                f"{counts[rank]:,}{ratio}. "
-                f"{advice[where]}."
+                f"{counts[rank]:,}{ratio}. {advice[where]}."
             )
             parts.append(Part(where, False, text))
         else:

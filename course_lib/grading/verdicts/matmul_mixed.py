@@ -187,8 +187,7 @@ def _finger(p: Point, c: Array, a: Array, b: Array, error: float) -> str:
     if not np.isfinite(c).all():
         return (
             f"It holds infinity or NaN: factors of this product reach {np.abs(a).max():.1g}, the largest "
-            "float16 "
-            "is 65,504. Convert factors to float32, never to accumulate_dtype."
+            "float16 is 65,504. Convert factors to float32, never to accumulate_dtype."
         )
     whole = p["k"] - p["k"] % p["tile"]
     if np.allclose(c, a[:, :whole] @ b[:whole], rtol=0.1, atol=0.2) and error > 0.02:

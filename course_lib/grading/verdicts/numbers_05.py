@@ -23,15 +23,12 @@ EXERCISE = Exercise(
         "min_gpus": 0.5,
     },
     graded="A dict of five numbers: bytes, a ratio, and a count. The count exactly, the others within 1%. "
-    "Each number "
-    "is a part of its own.",
+    "Each number is a part of its own.",
     hints=(
         "A ring all_gather or reduce_scatter of S bytes over n ranks sends (n - 1)/n S a rank, an "
-        "all_reduce twice "
-        "that. Count the moves of a step first.",
+        "all_reduce twice that. Count the moves of a step first.",
         "In HSDP only the all_reduce of the shard crosses servers; its ring has as many ranks as there are "
-        "servers. "
-        "A rank's shard is S divided by the ranks of one server.",
+        "servers. A rank's shard is S divided by the ranks of one server.",
         "Whole units are bf16, so 2 bytes a parameter; while one computes, the next is on the way. The least "
         "number of GPUs solves 16 P / n + 4 U <= 80e9, rounded up.",
     ),

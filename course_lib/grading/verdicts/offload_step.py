@@ -28,9 +28,9 @@ EXERCISE = Exercise(
     graded="Values, at 1 and 2 ranks (each by itself): the weights after each of three steps equal Adam's. "
     "Bytes: a step sends each gradient down once and each new parameter up once, P elements each way, and "
     "nothing else; `update` gets host tensors only. Memory: during a call at most 6 of the largest "
-    "parameter live at once on device and host "
-    "beyond what lived before it, and after it nothing new. Order: when a gradient is waited for, the next "
-    "one is on its way, and no parameter is waited for before the last gradient has arrived.",
+    "parameter live at once on device and host beyond what lived before it, and after it nothing new. "
+    "Order: when a gradient is waited for, the next one is on its way, and no parameter is waited for "
+    "before the last gradient has arrived.",
     closed=CLOSED,
     signature="(params, store, update) -> None",
     hints=(

@@ -32,11 +32,10 @@ EXERCISE = Exercise(
     points={"values": 1.5, "bytes": 0.5, "memory": 1.0},
     graded="Values: after one call every owner's parameters equal one step of SGD in one process on all "
     "ranks' samples; frozen units stay as they are; 1 to 4 ranks (hidden: up to 6). Bytes: each unit's "
-    "parameters move at most once, its gradients at most once (an all_reduce counts double), a frozen unit's "
-    "not at all. Memory: whenever a unit begins its backward, at most three vectors of the size of the "
-    "largest "
-    "unit (its parameters, and two units' gradients on their way) live beside what the rank owns, none at "
-    "the end.",
+    "parameters move at most once, its gradients at most once (an all_reduce counts double), a frozen "
+    "unit's not at all. Memory: whenever a unit begins its backward, at most three vectors of the size of "
+    "the largest unit (its parameters, and two units' gradients on their way) live beside what the rank "
+    "owns, none at the end.",
     closed=CLOSED,
     signature="(units, grad, lr) -> None",
     hints=(
@@ -45,8 +44,7 @@ EXERCISE = Exercise(
         "grad, full_grad = unit.backward(grad) gives the gradients of the unit's input and of its `full`. "
         "dist.reduce(full_grad, dst=unit.owner) leaves the sum on the owner only.",
         "For unit in reversed(units): broadcast as in forward; backward; unit.full = None; if full_grad is "
-        "not "
-        "None: reduce, and on the owner unit.shard -= lr * full_grad / world_size.",
+        "not None: reduce, and on the owner unit.shard -= lr * full_grad / world_size.",
     ),
 )
 

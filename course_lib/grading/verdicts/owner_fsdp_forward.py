@@ -31,18 +31,16 @@ EXERCISE = Exercise(
     lines=10,
     points={"values": 1.0, "bytes": 0.5, "memory": 1.0},
     graded="Values: every rank's output equals the one-process result, and what each rank keeps is "
-    "unchanged, "
-    "with tied and frozen units, on 1 to 4 ranks (hidden: up to 6). Bytes: a rank moves each unit at most "
-    "once (an all_reduce counts double). Memory: whenever a unit computes, at most one unit (the size of the "
-    "largest) is whole beside what the rank owns, and none at the end.",
+    "unchanged, with tied and frozen units, on 1 to 4 ranks (hidden: up to 6). Bytes: a rank moves each "
+    "unit at most once (an all_reduce counts double). Memory: whenever a unit computes, at most one unit "
+    "(the size of the largest) is whole beside what the rank owns, and none at the end.",
     closed=CLOSED,
     signature="(units, x)",
     hints=(
         "For one unit: who has the parameters, who needs room for them, and when does nobody need them any "
         "more?",
         "`unit.full` on the owner may simply be `unit.shard`. The others make an empty vector of "
-        "`unit.numel` "
-        "elements with the dtype of `unit.shard`. All ranks then call the same broadcast, with "
+        "`unit.numel` elements with the dtype of `unit.shard`. All ranks then call the same broadcast, with "
         "src=unit.owner.",
         "Loop over the units: set unit.full, dist.broadcast(unit.full, src=unit.owner), x = unit.forward(x), "
         "unit.full = None.",

@@ -37,32 +37,23 @@ EXERCISE = Exercise(
     lines=28,
     points={"values": 1.5, "bytes": 0.5, "memory": 1.0, "order": 1.5, "clock": 1.0},
     graded="Values: output and gradients as before, at depth 0, 1 and 2, on 1 to 4 ranks. Bytes: as in the "
-    "two "
-    "exercises before, together. Memory: whenever a unit computes, at most 1 + depth units are whole or on "
-    "the "
-    "way, in backward with at most three vectors for gradients beside them; nothing whole is left. Order, "
-    "for "
-    "depth 1 and more: when unit i begins to compute, the gathers of the next `depth` units have been "
-    "launched and "
-    "one is still in flight; no reduction is awaited before the next unit's backward has begun; all are "
-    "awaited at "
-    "the end. Clock, depth 1: on simulated clusters where a gather takes half as long as a unit's forward "
-    "(inside "
-    "a server) and twice as long (across), at least 80% of what can be hidden is.",
+    "two exercises before, together. Memory: whenever a unit computes, at most 1 + depth units are whole or "
+    "on the way, in backward with at most three vectors for gradients beside them; nothing whole is left. "
+    "Order, for depth 1 and more: when unit i begins to compute, the gathers of the next `depth` units have "
+    "been launched and one is still in flight; no reduction is awaited before the next unit's backward has "
+    "begun; all are awaited at the end. Clock, depth 1: on simulated clusters where a gather takes half as "
+    "long as a unit's forward (inside a server) and twice as long (across), at least 80% of what can be "
+    "hidden is.",
     closed=(*CLOSED, "course_lib.grading.fsdp_clock"),
     signature="(units, x, loss_grad, depth)",
     hints=(
         "Separate launching a gather from waiting for it. At which line of your forward loop do you know "
-        "which "
-        "unit comes next, while nobody needs it yet?",
+        "which unit comes next, while nobody needs it yet?",
         "Write launch(unit), which sets unit.full and remembers the Work of the all_gather (async_op=True) "
-        "unless "
-        "the unit is whole already. At the top of the loop: launch units[i : i + 1 + depth], wait for unit "
-        "i's, "
-        "compute, free. The same loop serves units[::-1].",
+        "unless the unit is whole already. At the top of the loop: launch units[i : i + 1 + depth], wait "
+        "for unit i's, compute, free. The same loop serves units[::-1].",
         "Keep (work, full_grad) of the last reduce_scatter in a variable. After the next unit's backward, "
-        "wait for "
-        "it, then launch the new one. Divide by the world size when all have been awaited.",
+        "wait for it, then launch the new one. Divide by the world size when all have been awaited.",
     ),
 )
 

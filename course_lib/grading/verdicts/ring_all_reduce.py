@@ -32,8 +32,8 @@ EXERCISE = Exercise(
     points={"values": 1.0, "bytes": 1.5},
     graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, for sizes that n does "
     "not divide: every rank's tensor becomes the sum, in place (others may hold views of it), in its own "
-    "shape. Bytes: a rank sends at "
-    "most 2(n-1) ceil(S/n) elements. The check supplies reduce_scatter and all_gather.",
+    "shape. Bytes: a rank sends at most 2(n-1) ceil(S/n) elements. The check supplies reduce_scatter and "
+    "all_gather.",
     closed=CLOSED,
     signature="(tensor, reduce_scatter, all_gather, group)",
     hints=(

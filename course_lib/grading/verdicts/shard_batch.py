@@ -10,8 +10,7 @@ from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
 Schedule = list[list[int]]
 _ALIKE = (
     "Do all ranks shuffle alike? torch's default generator differs from rank to rank, and so does Python's "
-    "hash "
-    "of a string."
+    "hash of a string."
 )
 
 EXERCISE = Exercise(

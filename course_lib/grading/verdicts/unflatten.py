@@ -22,8 +22,7 @@ EXERCISE = Exercise(
     points={"values": 1.0, "views": 0.5},
     graded="Values: a list with one tensor for each shape, in order, equal to what was flattened, scalars "
     "and empty tensors too; padding at the end is left out; the flat vector, which may be a slice of a "
-    "longer "
-    "one, stays as it is. Views: every tensor shares its storage, so that nothing is copied.",
+    "longer one, stays as it is. Views: every tensor shares its storage, so that nothing is copied.",
     closed=CLOSED,
     signature="(flat, shapes)",
     hints=(
