@@ -49,13 +49,14 @@ def _other_threads() -> dict[str, str] | None:
     """How often each other thread has gone to sleep; None if one is runnable or waits for a disk.
 
     One that sleeps may be waiting for the interpreter, which this one holds: it has nothing left to do if it
-    slept through a sleep of this one. ({} where the system does not tell.)
+    slept through a sleep of this one. Gloo's socket thread does not count: it polls every 10 ms for ever, and
+    holds no tensors. ({} where the system does not tell.)
     """
     found, own = {}, threading.get_native_id()
     for task in Path("/proc/self/task").glob("*"):
         with contextlib.suppress(OSError):  # it has ended since
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-            if int(task.name) != own:
+            if int(task.name) != own and (task / "comm").read_text().strip() != "gloo_tcp_loop":
                 if state in "RD":
                     return None
                 found[task.name] = (task / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2]

@@ -1,0 +1,29 @@
+"""What a probe sees from inside a rank."""
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from course_lib.comm.launch import run_ranks
+from course_lib.grading.probe import _other_threads
+
+
+def test_settling_does_not_wait_for_a_thread_that_never_rests() -> None:
+    def look() -> tuple[set[str], set[str]]:
+        dist.all_reduce(torch.ones(3))
+        tasks = Path("/proc/self/task")
+        found = None
+        while found is None:  # a thread is runnable at this moment
+            found = _other_threads()
+        return {(tasks / task / "comm").read_text().strip() for task in found}, {
+            (task / "comm").read_text().strip() for task in tasks.glob("*")
+        }
+
+    if not Path("/proc/self/task").exists():
+        assert run_ranks(lambda: _other_threads(), 2)[0] == {}
+        return
+    watched, every = run_ranks(look, 2)[0]
+    assert "gloo_tcp_loop" in every, "gloo has renamed its polling thread: settle() waits its longest each time"
+    assert "gloo_tcp_loop" not in watched
+    assert "pt_gloo_runloop" in watched
