@@ -5,6 +5,8 @@ Only what every rank needs and nobody edits: torch, what the first dispatch mode
 forked from this process.
 """
 
+import gc
+
 import torch
 
 import course_lib.comm.rank
@@ -16,3 +18,5 @@ with Interceptor(()):  # the first use of a dispatch mode imports a good part of
     torch.ones(1, requires_grad=True).sum().backward()
 assert course_lib.comm.rank
 assert course_lib.comm.recorder
+gc.collect()
+gc.freeze()  # a full collection in a rank would copy every page of what is loaded: 0.2 s
