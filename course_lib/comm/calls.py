@@ -54,21 +54,23 @@ class CommCall:
 def call_site(frame: Any = None) -> Site:
     """The innermost frame outside torch and this package, from `frame` outwards: the student's line.
 
-    Where the student has none on the stack, that of the package outside `comm`, such as a check's program.
+    It names what that line called of this package outside `comm`, if anything. Where the student has none
+    on the stack, it is that function itself, such as a check's program.
     """
     frame = frame or sys._getframe(1)
-    supplied: Site | None = None
+    supplied: list[Site] = []
     while frame is not None:
         file = frame.f_code.co_filename
         if file == _RANK_FILE:  # what started the rank lies outside
             break
         if is_student_code(file):
-            site = (file, frame.f_lineno, frame.f_code.co_qualname)
+            name = frame.f_code.co_qualname
             if not file.startswith(_COURSE_DIR):
-                return site
-            supplied = supplied or site
+                through = f", through {supplied[-1][2].rpartition('.')[2]}" if supplied else ""
+                return file, frame.f_lineno, name + through
+            supplied.append((file, frame.f_lineno, name))
         frame = frame.f_back
-    return supplied or ("", 0, "")
+    return supplied[0] if supplied else ("", 0, "")
 
 
 def is_student_code(file: str) -> bool:

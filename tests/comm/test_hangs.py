@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.comm.launch import RanksError, run_ranks
+from course_lib.parallel.ddp import NaiveDDP
 
 
 def rank() -> int:
@@ -34,6 +35,13 @@ def reordered_calls() -> None:
     sizes = (4, 8) if rank() == 0 else (8, 4)
     for size in sizes:
         dist.all_reduce(torch.ones(size))
+
+
+def skipped_sync() -> None:
+    model = NaiveDDP(torch.nn.Linear(2, 1))
+    model(torch.ones(1, 2)).sum().backward()
+    if rank() != 0:
+        model.sync_gradients()
 
 
 def other_op() -> None:
@@ -174,6 +182,7 @@ def holds_the_gil() -> None:
 
 PROVABLE = [
     (skipped_call, "hang", 0, "ranks 1 and 2 wait for rank 0, which already ended"),
+    (skipped_sync, "hang", 0, "in skipped_sync, through sync_gradients"),
     (extra_call, "hang", 1, "rank 0 waits for ranks 1 and 2"),
     (reordered_calls, "mismatch", 0, "its shape differs"),
     (other_op, "mismatch", 0, "its op differs"),
