@@ -234,6 +234,7 @@ class World:
         stuck = self.graph.stuck()
         if stuck:
             stuck = self._settle()
+        if stuck:
             text, first = report.hang_report(self.graph, stuck)
             self._raise("hang", text, first)
         frozen = [r for r in self.graph.needed() if self._is_frozen(r)]
@@ -244,12 +245,16 @@ class World:
             self._raise("hang", report.stall_report(self.graph, stalled), stalled[0])
 
     def _settle(self) -> dict[int, set[int]]:
-        """The verdict is certain; let the other ranks reach where they will stay, for a clear report."""
+        """Let the other ranks reach where they will stay, for a clear report; {} if something moved again.
+
+        What is stuck stays so, unless what it waits for comes from another thread, whose calls are not seen.
+        """
         for _ in range(10):
             time.sleep(0.03)
             self._read_logs(0.0)
-            stuck = self.graph.stuck()
-            if all(r in stuck or not _is_open(s.status) for r, s in enumerate(self.graph.ranks)):
+            stuck, ranks = self.graph.stuck(), self.graph.ranks
+            may_move = any(s.is_aside or (r not in stuck and _is_open(s.status)) for r, s in enumerate(ranks))
+            if not stuck or not may_move:
                 break
         return stuck
 
