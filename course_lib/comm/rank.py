@@ -72,8 +72,8 @@ def rank_main(parent: Connection, options: RankOptions) -> None:
     except BaseException as error:
         outcome = {"kind": "failed", **describe_error(error)}
     _leave_if_forked(pid)
+    _flush()  # before it has ended: the parent may release it at once
     log.write(**outcome)
-    _flush()
     parent.send_bytes(b"ended")
     pulse.join()  # until the parent releases all ranks together
 

@@ -36,10 +36,11 @@ class Probe:
         its tensors, and until it does the trace cannot know that the program has.
         """
         dist.barrier()
-        before = None
+        before, at_rest = None, 0
         for _ in range(40):
             now = _other_threads()
-            if now is not None and now == before:
+            at_rest = at_rest + 1 if now is not None and now == before else 0
+            if at_rest == 3:
                 return
             before = now
             time.sleep(0.05)
