@@ -12,15 +12,16 @@ import tempfile
 from typing import Any
 
 # nbformat imports jsonschema, which would build a grammar of web addresses that nobody asks it about: two
-# seconds a submission.
+# seconds a submission. It must be shut out before that import, so imports follow code here.
+# ruff: noqa: E402
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
-import nbformat  # noqa: E402
-from nbclient import NotebookClient  # noqa: E402
-from nbclient.exceptions import CellTimeoutError, DeadKernelError  # noqa: E402
-from traitlets.config import Config  # noqa: E402
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from traitlets.config import Config
 
-from course_lib.grading import wire  # noqa: E402
+from course_lib.grading import wire
 
 # The student's check cells say where their verdict is; nothing depends on this being so.
 SETUP = """

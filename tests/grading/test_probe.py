@@ -21,7 +21,7 @@ def test_settling_does_not_wait_for_a_thread_that_never_rests() -> None:
         }
 
     if not Path("/proc/self/task").exists():
-        assert run_ranks(lambda: _other_threads(), 2)[0] == {}
+        assert run_ranks(_other_threads, 2)[0] == {}
         return
     watched, every = run_ranks(look, 2)[0]
     assert "gloo_tcp_loop" in every, "gloo has renamed its polling thread: settle() waits its longest"

@@ -284,7 +284,7 @@ def prefetched_step(units, x, loss_grad, depth):
 
 
 # %% wrong order, clock: launches ahead, and waits at once
-# says: it was awaited
+# says: must be in flight; it was awaited
 class Answer(Right):
     wait_gather_at_once = True
 
