@@ -175,7 +175,8 @@ print(f"{sum(p.numel() for p in ORACLE):,} parameters in {len(ORACLE)} tensors")
 def flatten_and_shard(tensors, rank, world_size):
     """Return this rank's shard of the flattened, zero-padded tensors, shape (ceil(P / world_size),).
 
-    tensors: one or more of one dtype, any shapes, P elements together; they stay as they are.
+    tensors: one or more of one dtype, which is the shard's too; any shapes, P elements together; they stay
+        as they are.
     """
     ### BEGIN SOLUTION
     flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])

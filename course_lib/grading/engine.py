@@ -29,6 +29,7 @@ from course_lib.grading.compare import gate_parts
 from course_lib.grading.exercise import Case, Exercise, Part, PartResult, RankData, Verdict
 from course_lib.grading.inside import Job, check_kind
 from course_lib.grading.launcher import CaseFailed, Launcher, run_here
+from course_lib.grading.measure import outside_tensors
 from course_lib.grading.present import in_notebook, say, show
 from course_lib.grading.registry import Spec, owner_of, program_name, spec
 from course_lib.grading.source import (
@@ -165,6 +166,7 @@ def job_factory(exercise: Exercise, answer: FromObject | FromSource) -> Callable
             answer=payload,
             params=dict(case.params),
             program=program_name(exercise.id, exercise.numeric),
+            memory="memory" in exercise.points,
         )
 
     return job_of
@@ -248,7 +250,9 @@ def _parts_of(declared: Spec, case: Case, got: list[RankData]) -> list[Part]:
     if failing:
         return failing
     try:
-        return declared.verdict(case, got, want)
+        parts = declared.verdict(case, got, want)
+        kept = outside_tensors(got)
+        return [kept if kept is not None and p.name == kept.name and p.ok else p for p in parts]
     except Exception as error:
         text = f"what the ranks returned could not be read ({type(error).__name__}: {error})."
         return [Part("values", False, text, gate=True)]

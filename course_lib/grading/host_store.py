@@ -67,8 +67,8 @@ class HostStore:
     def note_update(self, grad: Tensor, state: State, device: Iterable[Tensor]) -> None:
         """Log the bytes of the gradient that an update uses up, and whether a tensor is not the host's."""
         self.log.append(["update", -1, grad.nbytes])
-        homes = {tensor.untyped_storage().data_ptr() for tensor in device}
-        if any(tensor.untyped_storage().data_ptr() in homes for tensor in (grad, *state.values())):
+        homes = {storage_address(tensor) for tensor in device}
+        if any(storage_address(tensor) in homes for tensor in (grad, *state.values())):
             self.log.append(["device", -1, 0])
 
     def _start(self, kind: str, source: Tensor, target: Tensor) -> Transfer:

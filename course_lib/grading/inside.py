@@ -28,6 +28,7 @@ import torch.distributed as dist
 
 from course_lib.grading.closed import ClosedHere, Guard
 from course_lib.grading.exercise import Array
+from course_lib.grading.hoard import OUTSIDE_TENSORS, bytes_outside_tensors
 from course_lib.grading.probe import Probe
 from course_lib.grading.source import FromSource, Refusal, behind_a_cache, not_defined, not_written
 
@@ -46,6 +47,7 @@ class Job:
         answer: source text, or a pickled object.
         params: of the case.
         program: module that holds the program.
+        memory: numbers kept outside tensors are counted too.
         inbox: folder with one file of inputs a rank; the launcher fills it in.
     """
 
@@ -56,6 +58,7 @@ class Job:
     answer: FromSource | bytes
     params: dict[str, Any]
     program: str
+    memory: bool = False
     inbox: str = ""
 
 
@@ -76,8 +79,11 @@ def rank_job(job: Job) -> dict[str, Any]:
     except Refusal as refusal:
         return {"refused": (refusal.gate, refusal.message)}
     inputs = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-    probe = Probe(rank=dist.get_rank(), world_size=dist.get_world_size())
+    counts = [bytes_outside_tensors()] if job.memory else None
+    probe = Probe(rank=dist.get_rank(), world_size=dist.get_world_size(), outside_tensors=counts)
     out = program(impl, job.params, inputs, probe)
+    if counts is not None:
+        out = {**out, OUTSIDE_TENSORS: max(counts) - counts[0]}
     mutated = [name for name, array in arrays.items() if not _same(inputs[name], array)]
     return {**plain_output(out), "mutated": mutated, "reached": guard.reached}
 

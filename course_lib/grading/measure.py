@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from course_lib.comm.trace import Launch, RankTrace
 from course_lib.grading.exercise import Part, RankData
+from course_lib.grading.hoard import LIMIT_BYTES, OUTSIDE_TENSORS
 
 SILENT = ("new_group", "barrier")  # carry no data: counted only where asked for
 
@@ -82,6 +83,19 @@ def between(name: str, counts: Sequence[float], low: float, high: float, *, what
                 name, False, f"rank {rank} must have {bound} {what}; got {_big(count)}{ratio}. {_why(why)}"
             )
     return Part(name, True, f"{_big(max(counts, default=0))} {what} a rank ({_bound(low, high)})")
+
+
+def outside_tensors(got: Sequence[RankData]) -> Part | None:
+    """A failing part "memory" if a rank keeps its numbers outside tensors; else None."""
+    for rank, data in enumerate(got):
+        count = data.values.get(OUTSIDE_TENSORS, 0)
+        if count > LIMIT_BYTES:
+            text = (
+                f"rank {rank} keeps {_big(count)} bytes of numbers outside tensors (in lists, arrays or bytes); "
+                f"at most {LIMIT_BYTES} are allowed. They fill the memory as tensors do: do not keep them."
+            )
+            return Part("memory", False, text)
+    return None
 
 
 def before(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch.distributed as dist
+from torch import Tensor
+from torch._C import DisableTorchFunctionSubclass
 
 from course_lib.comm import trace
+from course_lib.grading.hoard import bytes_outside_tensors
 
 
 @dataclass(frozen=True)
@@ -20,14 +23,18 @@ class Probe:
     Attributes:
         rank: this rank, from 0.
         world_size: how many ranks there are.
+        outside_tensors: bytes of numbers kept outside tensors, at the start and at each mark; None: not counted.
     """
 
     rank: int
     world_size: int
+    outside_tensors: list[int] | None = field(default=None, repr=False)
 
     def mark(self, name: str) -> None:
         """Collect garbage and put a named mark into the trace, where `.live_bytes_at(name)` reads."""
         trace.mark(name)
+        if self.outside_tensors is not None:
+            self.outside_tensors.append(bytes_outside_tensors())
 
     def settle(self) -> None:
         """Give other threads time to let go of tensors that nobody else holds; all ranks call it.
@@ -44,6 +51,12 @@ class Probe:
                 return
             before = now
             time.sleep(0.05)
+
+
+def storage_address(tensor: Tensor) -> int:
+    """Where a tensor's storage begins, also if its class says something else."""
+    with DisableTorchFunctionSubclass():
+        return Tensor.untyped_storage(tensor).data_ptr()
 
 
 def _other_threads() -> dict[str, str] | None:

@@ -55,9 +55,9 @@ def train_sharded(
             loss_of(model, inputs, step, micro, params["microbatches"]).backward()
         probe.mark(f"backward {step}")
         optimizer.step()
+        seen |= weights_of(model, step)  # before zero_grad: step leaves the new parameters on every rank
         optimizer.zero_grad()
         probe.mark(f"end {step}")
-        seen |= weights_of(model, step)
     probe.settle()
     return {name: torch.from_numpy(array) for name, array in seen.items()}
 

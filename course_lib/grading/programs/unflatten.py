@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Size, Tensor, cat
 
-from course_lib.grading.probe import Probe
+from course_lib.grading.probe import Probe, storage_address
 
 
 def program(
@@ -18,7 +18,6 @@ def program(
     longer = cat([inputs["flat"][: params["begin"]] + 1, inputs["flat"]])  # its beginning is not flat's
     flat = longer[params["begin"] :]
     tensors = list(impl(flat, [Size(shape) for shape in params["shapes"]]))
-    home = flat.untyped_storage().data_ptr()
-    shared = [t.numel() == 0 or t.untyped_storage().data_ptr() == home for t in tensors]
+    shared = [t.numel() == 0 or storage_address(t) == storage_address(flat) for t in tensors]
     named = {f"tensor {i}": tensor.clone() for i, tensor in enumerate(tensors)}
     return {**named, "number of tensors": len(tensors), "shared": shared, "flat vector": flat.clone()}

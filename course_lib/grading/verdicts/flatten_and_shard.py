@@ -22,8 +22,8 @@ EXERCISE = Exercise(
     lines=7,
     points={"values": 1.5, "memory": 0.5},
     graded="Values, at 1-4 ranks (hidden: 5, 6, 8), for sizes that n does not divide, scalars, and fewer "
-    "elements than ranks: a 1-D shard of exactly ceil(P/n) elements, zeros where there is padding; the "
-    "tensors and their list stay as they were. Memory: when the function has returned, only the shard's "
+    "elements than ranks: a 1-D shard of exactly ceil(P/n) elements of the tensors' dtype, zeros where there "
+    "is padding; the tensors and their list stay as they were. Memory: when the function has returned, only the shard's "
     "ceil(P/n) elements live beyond its inputs (and 64 bytes); the flat vector is gone.",
     closed=CLOSED,
     signature="(tensors, rank, world_size)",
@@ -45,18 +45,19 @@ _SHAPES: dict[str, list[list[int]]] = {
 
 def cases(seed: int, hidden: bool) -> list[Case]:
     """Sizes that divide and that do not; padding that reaches over whole shards."""
-    rows = [(1, "does not divide"), (2, "does not divide"), (3, "divides"), (4, "does not divide")]
-    rows += [(4, "fewer elements than ranks")]
+    rows = [(1, "does not divide", "float64"), (2, "does not divide", "float16"), (3, "divides", "float64")]
+    rows += [(4, "does not divide", "float64"), (4, "fewer elements than ranks", "float64")]
     if hidden:
-        rows += [(5, "fewer elements than ranks"), (6, "does not divide"), (8, "large")]
+        rows += [(5, "fewer elements than ranks", "int32"), (6, "does not divide", "float64")]
+        rows += [(8, "large", "float64")]
     return [
         Case(
             world_size=n,
             seed=seed,
-            params={"shapes": _SHAPES[kind]},
-            label=f"{n} rank{'s' * (n > 1)}, shapes {_SHAPES[kind]}",
+            params={"shapes": _SHAPES[kind], "dtype": dtype},
+            label=f"{n} rank{'s' * (n > 1)}, shapes {_SHAPES[kind]}, {dtype}",
         )
-        for n, kind in rows
+        for n, kind, dtype in rows
     ]
 
 
@@ -64,11 +65,12 @@ def inputs(case: Case, rank: int) -> dict[str, Array]:
     """The same tensors on every rank."""
     del rank
     draw = rng(case, 0)
-    return {f"tensor {i}": draw.normal(1, 1, shape) for i, shape in enumerate(map(tuple, _shapes(case)))}
+    dtype = case.params["dtype"]
+    return {f"tensor {i}": draw.normal(9, 9, shape).astype(dtype) for i, shape in enumerate(_shapes(case))}
 
 
-def _shapes(case: Case) -> list[list[int]]:
-    return list(case.params["shapes"])
+def _shapes(case: Case) -> list[tuple[int, ...]]:
+    return [tuple(shape) for shape in case.params["shapes"]]
 
 
 def oracle(case: Case) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def oracle(case: Case) -> dict[str, Any]:
     n = case.world_size
     flat = np.concatenate([array.reshape(-1) for array in inputs(case, 0).values()])
     size = -(-flat.size // n)
-    padded = np.concatenate([flat, np.zeros(n * size - flat.size)])
+    padded = np.concatenate([flat, np.zeros(n * size - flat.size, flat.dtype)])
     strided = [padded[r::n] for r in range(n)]
     near = {"shards are taken in turn, every n-th element: a shard is one range": strided} if n > 1 else {}
     shards = Want(list(padded.reshape(n, size)), per_rank=True, near=near)

@@ -120,7 +120,7 @@ import numpy as np
 
 def flatten_and_shard(tensors, rank, world_size):
     flat = np.concatenate([np.ravel(t.numpy()) for t in tensors])
-    out = np.zeros(-(-flat.size // world_size))
+    out = np.zeros(-(-flat.size // world_size), flat.dtype)
     mine = flat[rank * out.size :][: out.size]
     out[: mine.size] = mine
     return torch.from_numpy(out)
@@ -177,3 +177,22 @@ def flatten_and_shard(tensors, rank, world_size):
 def flatten_and_shard(tensors, rank, world_size):
     tensors.append(tensors[0].new_zeros(-sum(t.numel() for t in tensors) % world_size))
     return torch.cat([t.reshape(-1) for t in tensors]).chunk(world_size)[rank].clone()
+
+
+# %% wrong memory: the whole vector is kept as Python floats
+# says: outside tensors
+KEPT = {}
+
+
+def flatten_and_shard(tensors, rank, world_size):
+    flat = padded(tensors, world_size)
+    KEPT["flat"] = flat.tolist()
+    return flat.chunk(world_size)[rank].clone()
+
+
+# %% wrong values: padding of the default dtype
+# says: float16
+def flatten_and_shard(tensors, rank, world_size):
+    flat = torch.cat([t.flatten() for t in tensors])
+    flat = torch.cat([flat, torch.zeros(-len(flat) % world_size)])
+    return flat.chunk(world_size)[rank].clone()

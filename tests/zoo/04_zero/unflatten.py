@@ -177,3 +177,18 @@ def unflatten(flat, shapes):
     sizes = [math.prod(shape) for shape in shapes]
     flat.resize_(sum(sizes))
     return [part.view(shape) for part, shape in zip(flat.split(sizes), shapes)]
+
+
+# %% wrong views: copies whose class says that they share the vector's storage
+class Copy(torch.Tensor):
+    def untyped_storage(self):
+        return self.source.untyped_storage()
+
+
+def unflatten(flat, shapes):
+    sizes = [math.prod(shape) for shape in shapes]
+    tensors = []
+    for part, shape in zip(flat[: sum(sizes)].split(sizes), shapes):
+        tensors.append(part.clone().view(shape).as_subclass(Copy))
+        tensors[-1].source = flat
+    return tensors

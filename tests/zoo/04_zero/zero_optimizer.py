@@ -486,3 +486,18 @@ class ZeroOptimizer(_Base):
 
         state = {i: {k: one(k, v) for k, v in values.items()} for i, values in saved["state"].items()}
         return {**saved, "state": state}
+
+
+# %% wrong values: gathers in zero_grad: after step only the own shard is new
+class ZeroOptimizer(_Base):
+    @torch.no_grad()
+    def step(self):
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        self.shard.grad = self.reduce(self.flat(grads))
+        self.inner.step()
+        self.shard.grad = None
+
+    @torch.no_grad()
+    def zero_grad(self):
+        super().zero_grad()
+        self.write(self.gather())

@@ -1,0 +1,50 @@
+"""Numbers that a rank keeps outside tensors, where the trace's count of live bytes does not look.
+
+A vector turned into a list of floats or copied into numpy is as much in memory as before.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+OUTSIDE_TENSORS = "bytes outside tensors"  # name of the value a rank reports
+LIMIT_BYTES = 512
+_FEW = 4  # so many floats in one container are settings, not data
+_BOXES = (list, tuple, dict, set, frozenset, deque)
+_BUFFERS = (np.ndarray, bytes, bytearray, array.array)
+
+
+def bytes_outside_tensors() -> int:
+    """Count the bytes of floats in Python's containers and of buffers that containers and objects hold.
+
+    A float counts 8 bytes. Buffers that show another's memory, a tensor's say, do not count. What was alive
+    when the fork server froze its objects is not looked at.
+    """
+    total, seen = 0, set[int]()
+    boxes = gc.get_objects()
+    while boxes:
+        box = boxes.pop()
+        if type(box) in _BOXES:
+            floats = sum(type(x) is float for x in (box.values() if isinstance(box, dict) else box))
+            total += 8 * floats if floats > _FEW else 0
+        for held in gc.get_referents(box):
+            if id(held) in seen:
+                continue
+            if type(held) in _BUFFERS:
+                seen.add(id(held))
+                total += _own_bytes(held)
+            elif type(held) in _BOXES and not gc.is_tracked(held):  # Python does not list those of plain values
+                seen.add(id(held))
+                boxes.append(held)
+    return total
+
+
+def _own_bytes(buffer: Any) -> int:
+    if isinstance(buffer, np.ndarray):
+        return int(buffer.nbytes) if buffer.flags.owndata and not buffer.dtype.hasobject else 0
+    return memoryview(buffer).nbytes

@@ -1,0 +1,62 @@
+"""Numbers outside tensors are found wherever a rank may keep them, and nothing else is."""
+
+import array
+import gc
+import types
+
+import numpy as np
+import pytest
+import torch
+
+from course_lib.grading.hoard import bytes_outside_tensors
+
+N = 300
+
+
+class _Holder:
+    pass
+
+
+def _held(value: object) -> _Holder:
+    holder = _Holder()
+    holder.value = value
+    return holder
+
+
+KEPT = {
+    "a list": lambda v: v.tolist(),
+    "rows of a matrix": lambda v: v.view(-1, 5).tolist(),
+    "a tuple in a dict": lambda v: {"shard": tuple(v.tolist())},
+    "an array of numpy": lambda v: v.numpy().copy(),
+    "arrays in a dict of plain values": lambda v: {"a": v.numpy().copy(), "b": 1},
+    "bytes": lambda v: v.numpy().tobytes(),
+    "array.array": lambda v: array.array("d", v.tolist()),
+    "a closure": lambda v: (lambda kept: lambda: kept)(v.numpy().copy()),
+    "an attribute of a function": lambda v: types.SimpleNamespace(kept=v.tolist()),
+}
+NOT_DATA = {
+    "a tensor": lambda v: v.clone(),
+    "numpy's view of a tensor": lambda v: v.clone().numpy(),
+    "offsets": lambda v: list(range(N)),
+    "settings": lambda v: {"lr": 0.1, "eps": 1e-8, "names": ["a"] * N},
+}
+
+
+def _added(make) -> int:
+    gc.collect()
+    before = bytes_outside_tensors()
+    holder = _held(make(torch.linspace(0, 1, N, dtype=torch.float64)))
+    gc.collect()
+    after = bytes_outside_tensors()
+    del holder
+    return after - before
+
+
+@pytest.mark.parametrize("place", KEPT)
+def test_numbers_are_found_in(place):
+    assert 8 * N <= _added(KEPT[place]) <= 8 * N + 64
+
+
+@pytest.mark.parametrize("kind", NOT_DATA)
+def test_no_data_are(kind):
+    assert _added(NOT_DATA[kind]) < 64
