@@ -117,8 +117,18 @@ class Guard(importlib.abc.MetaPathFinder):
 
     def refuse(self, name: str) -> NoReturn:
         """Note it and raise the one wording."""
-        self.reached.append(name)
-        raise ClosedHere(closed_message(self.exercise_id, name))
+        self._raise(closed_message(self.exercise_id, name))
+
+    def refuse_side_door(self, what: str) -> NoReturn:
+        """Note it and raise: ranks may not reach one another this way."""
+        self._raise(
+            f"exercise {self.exercise_id}: ranks may exchange data through torch.distributed only; {what} is "
+            "closed here. Send it with a collective, or send and recv; for a message to yourself, print it."
+        )
+
+    def _raise(self, message: str) -> NoReturn:
+        self.reached.append(message)
+        raise ClosedHere(message)
 
     def is_closed(self, module: str) -> bool:
         """True for a closed module and all modules below it."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from course_lib.comm.trace import Alloc, Free, Launch, Mark, RankTrace
 from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
-from course_lib.grading.fsdp_toys import SHARD, WHOLE, loss_gradient, toy_units
+from course_lib.grading.fsdp_toys import SHARD, WHOLE, loss_gradient, owner_at, toy_units
 from course_lib.grading.toy_oracle import collectives, events_between
 
 ITEM = 8  # bytes of a float64
@@ -74,7 +74,7 @@ def shard_of(case: Case, index: int, flat: Array, rank: int) -> Array:
     """What a rank keeps of a unit's vector."""
     n = case.world_size
     if case.params["placement"] == "owners":
-        return flat if index % n == rank else flat[:0]
+        return flat if owner_at(index, n) == rank else flat[:0]
     size = -(-len(flat) // n)
     return np.pad(flat, (0, n * size - len(flat)))[rank * size : (rank + 1) * size]
 

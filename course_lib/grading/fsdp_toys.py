@@ -88,6 +88,11 @@ class MarkedUnit(Unit):
         return super().backward(grad)
 
 
+def owner_at(index: int, world_size: int) -> int:
+    """Who owns unit `index`: in turn, but each round begins one rank later, so that `index % n` is wrong."""
+    return (index + index // world_size) % world_size
+
+
 def toy_units(params: Mapping[str, Any]) -> list[MarkedUnit]:
     """Build the chain with weights of no meaning; its units are named by their number."""
     return [
@@ -101,7 +106,7 @@ def sharded_units(params: Mapping[str, Any], inputs: Mapping[str, Tensor], probe
     for i, unit in enumerate(units):
         unit.shard, unit.full, unit.probe = inputs[f"{SHARD}{i}"].clone(), None, probe
         if params["placement"] == "owners":
-            unit.owner = i % probe.world_size
+            unit.owner = owner_at(i, probe.world_size)
     for tensor in (*(unit.shard for unit in units), *inputs.values()):
         tensor.sum()
     return units

@@ -6,7 +6,9 @@ A vector turned into a list of floats or copied into numpy is as much in memory 
 from __future__ import annotations
 
 import array
+import ctypes
 import gc
+import mmap
 from collections import deque
 from typing import Any
 
@@ -16,7 +18,7 @@ OUTSIDE_TENSORS = "bytes outside tensors"  # name of the value a rank reports
 LIMIT_BYTES = 512
 _FEW = 4  # so many floats in one container are settings, not data
 _BOXES = (list, tuple, dict, set, frozenset, deque)
-_BUFFERS = (np.ndarray, bytes, bytearray, array.array)
+_BUFFERS = (np.ndarray, bytes, bytearray, array.array, mmap.mmap, ctypes.Array)
 
 
 def bytes_outside_tensors() -> int:
@@ -35,7 +37,7 @@ def bytes_outside_tensors() -> int:
         for held in gc.get_referents(box):
             if id(held) in seen:
                 continue
-            if type(held) in _BUFFERS:
+            if issubclass(type(held), _BUFFERS):  # a class may lie about itself when asked by isinstance
                 seen.add(id(held))
                 total += _own_bytes(held)
             elif type(held) in _BOXES and not gc.is_tracked(held):  # Python does not list those of plain values

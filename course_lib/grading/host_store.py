@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from course_lib.grading.probe import storage_address
+
 State = dict[str, Tensor]
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from course_lib.comm.launch import RanksError, run_ranks
-from course_lib.grading.closed import closed_message
 from course_lib.grading.exercise import Array, Case, Part, RankData
 from course_lib.grading.inside import Job, rank_job
 from course_lib.grading.source import not_written
@@ -63,18 +62,18 @@ def run_here(
     if broken is not None:
         raise CaseFailed("terminates", f"every rank must make the same calls; {broken}.")
     for rank, result in enumerate(results):
-        _refuse(job.exercise_id, rank, result)
+        _refuse(rank, result)
     return [
         RankData(r["tensors"], r["values"], results.trace[rank] if case.trace else None, r["dtypes"])
         for rank, r in enumerate(results)
     ]
 
 
-def _refuse(exercise_id: str, rank: int, result: dict[str, Any]) -> None:
+def _refuse(rank: int, result: dict[str, Any]) -> None:
     if "refused" in result:
         raise CaseFailed(*result["refused"])
     if result["reached"]:
-        raise CaseFailed("closed", closed_message(exercise_id, result["reached"][0]))
+        raise CaseFailed("closed", result["reached"][0])
     if result["mutated"]:
         name = result["mutated"][0]
         text = f"input `{name}` must stay as it was; rank {rank} changed it in place. Use a copy: x.clone()."

@@ -131,21 +131,26 @@ def nbytes(tensors: Iterable[Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
+def uses_optional(params: Mapping[str, Any], rank: int, step: int) -> bool:
+    """Whether a rank's forward uses the optional layer: all do, from the step named on, save those named."""
+    return rank not in params.get("without_optional", ()) and step >= params.get("optional_from", 0)
+
+
 def train_wrapped(
     ddp: Any, model: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
     """Train `model` through its data-parallel wrapper on this rank's shards; marks name the steps.
 
-    params["stay_none"] names submodules whose parameters no rank uses and that must stay without gradient.
+    params["stay_none"] names submodules whose parameters no rank uses and that must stay without gradient,
+    `uses_optional` tells who uses the optional layer when.
     """
     probe.mark("constructed")
     optimizer = torch.optim.SGD(trainable(model), lr=LEARNING_RATE)
-    with_optional = probe.rank not in params.get("without_optional", ())
     out: dict[str, Any] = {STRAY: []}
     for step in range(NUM_STEPS):
         probe.mark(f"step {step} begins")
         optimizer.zero_grad()
-        output = ddp(inputs[f"x{step}"], with_optional=with_optional)
+        output = ddp(inputs[f"x{step}"], with_optional=uses_optional(params, probe.rank, step))
         mse_loss(output, inputs[f"y{step}"]).backward()
         ddp.sync_gradients()
         probe.mark(f"step {step} synchronised")

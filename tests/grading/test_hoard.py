@@ -1,7 +1,9 @@
 """Numbers outside tensors are found wherever a rank may keep them, and nothing else is."""
 
 import array
+import ctypes
 import gc
+import mmap
 import types
 
 import numpy as np
@@ -23,6 +25,12 @@ def _held(value: object) -> _Holder:
     return holder
 
 
+def _mapped(data: bytes) -> mmap.mmap:
+    kept = mmap.mmap(-1, len(data))
+    kept.write(data)
+    return kept
+
+
 KEPT = {
     "a list": lambda v: v.tolist(),
     "rows of a matrix": lambda v: v.view(-1, 5).tolist(),
@@ -31,6 +39,8 @@ KEPT = {
     "arrays in a dict of plain values": lambda v: {"a": v.numpy().copy(), "b": 1},
     "bytes": lambda v: v.numpy().tobytes(),
     "array.array": lambda v: array.array("d", v.tolist()),
+    "a memory map": lambda v: _mapped(v.numpy().tobytes()),
+    "an array of C": lambda v: (ctypes.c_double * N)(*v.tolist()),
     "a closure": lambda v: (lambda kept: lambda: kept)(v.numpy().copy()),
     "an attribute of a function": lambda v: types.SimpleNamespace(kept=v.tolist()),
 }

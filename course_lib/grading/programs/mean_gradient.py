@@ -18,13 +18,14 @@ class Block(nn.Module):
     def __init__(self, widths: list[int]) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(widths[0], dtype=torch.float64))
+        self.gain = nn.Parameter(torch.ones(widths[-1], dtype=torch.float64))  # first here, last in forward
         self.shift: Tensor
         self.register_buffer("shift", torch.zeros(widths[0], dtype=torch.float64))
         self.body = _layers(widths)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale and shift x [rows, features], then map it to the outputs."""
-        out: Tensor = self.body(x * self.scale + self.shift)
+        """Scale and shift x [rows, features], map it to the outputs, and scale those."""
+        out: Tensor = self.body(x * self.scale + self.shift) * self.gain
         return out
 
 

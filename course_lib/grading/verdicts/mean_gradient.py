@@ -101,7 +101,8 @@ def inputs(case: Case, rank: int) -> dict[str, Array]:
 def _weights(case: Case) -> dict[str, Array]:
     """Parameters in the order of the model's, then its buffer."""
     weights_rng, widths, nested = rng(case), case.params["widths"], case.params["nested"]
-    out: dict[str, Array] = {"scale": weights_rng.normal(1, 0.2, size=widths[0])} if nested else {}
+    ends = {"scale": widths[0], "gain": widths[-1]} if nested else {}
+    out: dict[str, Array] = {name: weights_rng.normal(1, 0.2, size=width) for name, width in ends.items()}
     for layer, (width_in, width_out) in enumerate(pairwise(widths)):
         name = f"{'body.' * nested}{2 * layer}"
         out[f"{name}.weight"] = weights_rng.normal(size=(width_out, width_in)) / np.sqrt(width_in)
@@ -151,7 +152,7 @@ def _forward(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     for depth, layer in enumerate(layers):
         hidden = torch.tanh(hidden) if depth else hidden
         hidden = hidden @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]
-    return hidden
+    return hidden * weights["gain"] if "gain" in weights else hidden
 
 
 def _loss(name: str, out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
+
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
 from course_lib.grading.toy_oracle import (
     collectives,
@@ -13,7 +15,7 @@ from course_lib.grading.toy_oracle import (
     toy_inputs,
     toy_oracle,
 )
-from course_lib.grading.toys import NUM_STEPS, ToyNet, nbytes, toy_tensors
+from course_lib.grading.toys import NUM_STEPS, ToyNet, nbytes, toy_tensors, uses_optional
 
 EXERCISE = Exercise(
     id="naive_ddp",
@@ -27,10 +29,9 @@ EXERCISE = Exercise(
     lines=16,
     points={"values": 3.0, "bytes": 1.0},
     graded="Values, at 1-4 ranks (hidden: 5, 6), over two steps: outputs, gradients and the weights after "
-    "SGD equal one process on the whole batch, with tied weights, a frozen layer and parameters no rank "
-    "uses (`.grad` stays None); ranks that start different end equal, buffers and frozen parameters too. "
-    "Bytes: the constructor "
-    "puts at most the model once into collectives; a step launches exactly one all_reduce for each "
+    "SGD equal one process on the whole batch, with tied weights, a frozen layer, parameters no rank uses "
+    "(`.grad` stays None) or all use from the second step on; ranks that start different end equal, buffers "
+    "and frozen parameters too. Bytes: the constructor puts at most the model once into collectives; a step launches exactly one all_reduce for each "
     "parameter that has a gradient (a tied one once), of its bytes, and nothing else. One rank alone may "
     "skip them.",
     closed=(
@@ -52,14 +53,16 @@ EXERCISE = Exercise(
 )
 
 AWKWARD = {"tied": True, "frozen": True, "unused": True, "optional": True, "odd_buffers": True}
-NEVER_USED = ["unused", "optional"]
+LATE = "tied weights, a layer used from the second step on"
+_NEVER = {"optional_from": NUM_STEPS, "stay_none": ["unused", "optional"]}
+_LATER = {"optional_from": 1, "stay_none": ["unused"]}
 
 
 def cases(seed: int, hidden: bool) -> list[Case]:
     """Each awkward kind of parameter; hidden: 5 and 6 ranks, and a model of over 1 MB."""
     models: list[tuple[int, str, dict[str, Any]]] = [
         (1, "plain", {}),
-        (2, "tied weights", {"tied": True}),
+        (2, LATE, {"tied": True, "optional": True}),
         (3, "a frozen layer, unused parameters", {"frozen": True, "unused": True, "odd_buffers": True}),
         (4, "tied, frozen and unused parameters", AWKWARD),
     ]
@@ -70,7 +73,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         Case(
             world_size=n,
             seed=seed,
-            params={"model": model, "without_optional": list(range(n)), "stay_none": NEVER_USED},
+            params={"model": model, **(_LATER if words == LATE else _NEVER)},
             label=f"{n} rank{'s' * (n > 1)}, {words}",
         )
         for n, words, model in models
@@ -93,21 +96,26 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     if late:
         return late
     model = ToyNet(**case.params["model"])
-    used = [
-        p
-        for name, p in model.named_parameters()
-        if p.requires_grad and name.partition(".")[0] not in NEVER_USED
-    ]
+    used = [_used(case, model, step) for step in range(NUM_STEPS)]
     for rank, data in enumerate(got):
         problem = construction_problem(data.traced, nbytes(toy_tensors(model).values()))
         for step in range(NUM_STEPS):
-            problem = problem or _step_problem(data, step, len(used), nbytes(used), alone=len(got) == 1)
+            problem = problem or _step_problem(data, step, used[step], alone=len(got) == 1)
         if problem:
             return [Part("bytes", False, f"on rank {rank} {problem}")]
-    return [Part("bytes", True, f"{len(used)} all_reduces, {nbytes(used):,} bytes a step on each rank")]
+    text = f"{len(used[-1])} all_reduces, {nbytes(used[-1]):,} bytes a step on each rank"
+    return [Part("bytes", True, text)]
 
 
-def _step_problem(data: RankData, step: int, num: int, total: int, *, alone: bool) -> str:
+def _used(case: Case, model: ToyNet, step: int) -> list[nn.Parameter]:
+    """Parameters that get a gradient in a step."""
+    idle = {"unused"} if uses_optional(case.params, 0, step) else {"unused", "optional"}
+    named = model.named_parameters()
+    return [p for name, p in named if p.requires_grad and name.partition(".")[0] not in idle]
+
+
+def _step_problem(data: RankData, step: int, used: list[nn.Parameter], *, alone: bool) -> str:
+    num, total = len(used), nbytes(used)
     calls = collectives(events_between(data.traced, f"step {step} begins", f"step {step} synchronised"))
     seen = sum(call.bytes_ for call in calls)
     others = sorted({call.op for call in calls} - {"all_reduce"})

@@ -366,3 +366,33 @@ def owner_fsdp_forward(units, x):
         finally:
             unit.full = None
     return out
+
+
+# %% wrong values: the owner by number instead of unit.owner
+def owner_fsdp_forward(units, x):
+    for i, unit in enumerate(units):
+        owner = i % dist.get_world_size()
+        unit.full = unit.shard if dist.get_rank() == unit.owner else unit.shard.new_zeros(unit.numel)
+        dist.broadcast(unit.full, src=owner)
+        x = unit.forward(x)
+        unit.full = None
+    return x
+
+
+# %% wrong memory: units stay behind in memory maps
+# says: outside tensors
+import mmap
+
+MAPS = []
+
+
+def owner_fsdp_forward(units, x):
+    for unit in units:
+        unit.full = unit.shard.clone() if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+        x = unit.forward(x)
+        data = unit.full.numpy().tobytes()
+        MAPS.append(mmap.mmap(-1, len(data)))
+        MAPS[-1].write(data)
+        unit.full = None
+    return x
