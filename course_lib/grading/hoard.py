@@ -37,10 +37,10 @@ def bytes_outside_tensors() -> int:
         for held in gc.get_referents(box):
             if id(held) in seen:
                 continue
-            if issubclass(type(held), _BUFFERS):  # a class may lie about itself when asked by isinstance
+            if issubclass(type(held), _BUFFERS):  # isinstance asks the object itself
                 seen.add(id(held))
                 total += _own_bytes(held)
-            elif type(held) in _BOXES and not gc.is_tracked(held):  # Python does not list those of plain values
+            elif type(held) in _BOXES and not gc.is_tracked(held):  # Python lists none of plain values
                 seen.add(id(held))
                 boxes.append(held)
     return total

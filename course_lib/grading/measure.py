@@ -91,8 +91,8 @@ def outside_tensors(got: Sequence[RankData]) -> Part | None:
         count = data.values.get(OUTSIDE_TENSORS, 0)
         if count > LIMIT_BYTES:
             text = (
-                f"rank {rank} keeps {_big(count)} bytes of numbers outside tensors (in lists, arrays or bytes); "
-                f"at most {LIMIT_BYTES} are allowed. They fill the memory as tensors do: do not keep them."
+                f"rank {rank} keeps {_big(count)} bytes of numbers outside tensors (in lists, arrays or "
+                f"bytes); at most {LIMIT_BYTES} are allowed. They fill the memory as tensors do."
             )
             return Part("memory", False, text)
     return None

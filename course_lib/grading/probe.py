@@ -23,7 +23,8 @@ class Probe:
     Attributes:
         rank: this rank, from 0.
         world_size: how many ranks there are.
-        outside_tensors: bytes of numbers kept outside tensors, at the start and at each mark; None: not counted.
+        outside_tensors: bytes of numbers kept outside tensors, at the start and at each mark; None: not
+            counted.
     """
 
     rank: int

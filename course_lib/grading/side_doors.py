@@ -42,7 +42,12 @@ def shut(refuse: Callable[[str], None]) -> None:
     def audit(event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
             path, _, flags = args
-            if isinstance(flags, int) and flags & _WRITES and not str(path).startswith("/dev/") and _by_answer():
+            if (
+                isinstance(flags, int)
+                and flags & _WRITES
+                and not str(path).startswith("/dev/")
+                and _by_answer()
+            ):
                 refuse(f"writing to the file {str(path)!r}")
         elif event in _EVENTS and _by_answer():
             refuse(_EVENTS[event])

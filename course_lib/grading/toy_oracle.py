@@ -104,7 +104,8 @@ def _whole_batch(case: Case, shards: Sequence[Mapping[str, Tensor]]) -> dict[str
     for step in range(NUM_STEPS):
         model.zero_grad()
         outputs = [
-            model(shard[f"x{step}"], with_optional=uses_optional(case.params, r, step)) for r, shard in enumerate(shards)
+            model(shard[f"x{step}"], with_optional=uses_optional(case.params, r, step))
+            for r, shard in enumerate(shards)
         ]
         mse_loss(torch.cat(outputs), torch.cat([shard[f"y{step}"] for shard in shards])).backward()
         grads = gradients_of(model)

@@ -6,7 +6,6 @@ import gc
 import mmap
 import types
 
-import numpy as np
 import pytest
 import torch
 
@@ -47,8 +46,8 @@ KEPT = {
 NOT_DATA = {
     "a tensor": lambda v: v.clone(),
     "numpy's view of a tensor": lambda v: v.clone().numpy(),
-    "offsets": lambda v: list(range(N)),
-    "settings": lambda v: {"lr": 0.1, "eps": 1e-8, "names": ["a"] * N},
+    "offsets": lambda v: list(range(len(v))),
+    "settings": lambda v: {"lr": 0.1, "eps": 1e-8, "names": ["a"] * len(v)},
 }
 
 

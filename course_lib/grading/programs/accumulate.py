@@ -86,7 +86,9 @@ def program(
     microbatches = list(zip(inputs["x"].split(sizes), inputs["y"].split(sizes), strict=True))
     _measure_one(params, inputs, microbatches[sizes.index(max(sizes))], probe)
     total = sum(map(sum, params["sizes"]))
-    impl(SuppliedDDP(build_toy(params["model"], inputs)), microbatches[::-1], mse_loss, total)  # leaves no trace
+    impl(
+        SuppliedDDP(build_toy(params["model"], inputs)), microbatches[::-1], mse_loss, total
+    )  # leaves no trace
     model = build_toy(params["model"], inputs)
     ddp = SuppliedDDP(model)
     optimizer = torch.optim.SGD(trainable(model), lr=LEARNING_RATE)

@@ -34,9 +34,9 @@ EXERCISE = Exercise(
     lines=10,
     points={"values": 2.0, "bytes": 1.0, "memory": 1.0},
     graded="Values, at 1-4 ranks (hidden: 5, 6): gradients and the weights after SGD equal one process on "
-    "all samples of all micro-batches of all ranks, with micro-batches of different sizes and numbers, in every call. "
-    "Bytes: at most one gradient's worth, plus 64 bytes, goes into collectives. Memory: activations peak at "
-    "1.5 times those of the largest micro-batch alone, or less.",
+    "all samples of all micro-batches of all ranks, with micro-batches of different sizes and numbers, in "
+    "every call. Bytes: at most one gradient's worth, plus 64 bytes, goes into collectives. Memory: "
+    "activations peak at 1.5 times those of the largest micro-batch alone, or less.",
     closed=("course_lib.parallel", "torch:ddp", "torch:fsdp", "torch:comm_hooks"),
     signature="(ddp, microbatches, loss_fn, num_samples) -> None",
     hints=(

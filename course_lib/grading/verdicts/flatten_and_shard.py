@@ -22,9 +22,10 @@ EXERCISE = Exercise(
     lines=7,
     points={"values": 1.5, "memory": 0.5},
     graded="Values, at 1-4 ranks (hidden: 5, 6, 8), for sizes that n does not divide, scalars, and fewer "
-    "elements than ranks: a 1-D shard of exactly ceil(P/n) elements of the tensors' dtype, zeros where there "
-    "is padding; the tensors and their list stay as they were. Memory: when the function has returned, only the shard's "
-    "ceil(P/n) elements live beyond its inputs (and 64 bytes); the flat vector is gone.",
+    "elements than ranks: a 1-D shard of exactly ceil(P/n) elements of the tensors' dtype, zeros where "
+    "there is padding; the tensors and their list stay as they were. Memory: when the function has "
+    "returned, only the shard's ceil(P/n) elements live beyond its inputs (and 64 bytes); the flat vector "
+    "is gone.",
     closed=CLOSED,
     signature="(tensors, rank, world_size)",
     hints=(

@@ -30,10 +30,10 @@ EXERCISE = Exercise(
     points={"values": 3.0, "bytes": 1.0},
     graded="Values, at 1-4 ranks (hidden: 5, 6), over two steps: outputs, gradients and the weights after "
     "SGD equal one process on the whole batch, with tied weights, a frozen layer, parameters no rank uses "
-    "(`.grad` stays None) or all use from the second step on; ranks that start different end equal, buffers "
-    "and frozen parameters too. Bytes: the constructor puts at most the model once into collectives; a step launches exactly one all_reduce for each "
-    "parameter that has a gradient (a tied one once), of its bytes, and nothing else. One rank alone may "
-    "skip them.",
+    "(`.grad` stays None) or all use from the second step on; ranks that start different end equal, "
+    "buffers and frozen parameters too. Bytes: the constructor puts at most the model once into "
+    "collectives; a step launches exactly one all_reduce for each parameter that has a gradient (a tied "
+    "one once), of its bytes, and nothing else. One rank alone may skip them.",
     closed=(
         "course_lib.parallel",
         "course_lib.grading.programs.accumulate",

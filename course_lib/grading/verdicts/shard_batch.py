@@ -195,12 +195,15 @@ def _epochs(case: Case, got: list[RankData]) -> Part:
     names = got[0].values["epochs"]
     for i, batches in enumerate(epochs):
         if all(_neighbours(batch, samples) for batch in batches):
-            text = f"an epoch must be shuffled; in epoch {names[i]} every batch is a run of successive numbers."
+            text = (
+                f"an epoch must be shuffled; in epoch {names[i]} every batch is a run of successive numbers."
+            )
             return Part("epochs", False, text)
         equal = next((e for e in range(i) if _together(epochs[e]) == _together(batches)), None)
         if equal is not None:
             how = "equals" if batches == epochs[equal] else "puts the same samples together as"
-            text = f"epoch {names[i]} must be another shuffle; it {how} epoch {names[equal]}. Does `epoch` enter?"
+            text = f"epoch {names[i]} must be another shuffle; it {how} epoch {names[equal]}."
+            text += " Does `epoch` enter?"
             return Part("epochs", False, text)
     if _together(other_seed) == _together(epochs[0]):
         text = "another `seed` must be another shuffle; epoch 0 is the same with both. Does `seed` enter?"
