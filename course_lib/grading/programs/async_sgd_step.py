@@ -21,6 +21,7 @@ def program(
         residual = rows[worker] @ weights - targets[worker]
         return rows[worker].T @ residual / len(residual)
 
+    impl(inputs["weights"] + 1, gradient, list(params["arrivals"]), params["lr"])  # must not show in the next
     out = impl(inputs["weights"], gradient, list(params["arrivals"]), params["lr"])
     if not (isinstance(out, tuple | list) and len(out) == 2):
         return {"path": f"{out!r:.80}", "staleness": None}

@@ -55,6 +55,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         world(3, seed, [10]),
         world(4, seed, [9], groups=[[0, 2, 3]]),
         world(3, seed, [5], dtype="float32"),
+        world(2, seed, []),
     ]
     if hidden:
         found += [

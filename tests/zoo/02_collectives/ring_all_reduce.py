@@ -189,3 +189,9 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
 # says: other memory
 def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
     tensor.set_(all_gather(reduce_scatter(tensor, group), tensor.numel(), group).view_as(tensor))
+
+
+# %% wrong values: a slice of all cannot be written where there are no dimensions
+def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
+    total = all_gather(reduce_scatter(tensor, group), tensor.numel(), group)
+    tensor[:] = total.reshape(tensor.shape)

@@ -175,3 +175,14 @@ def async_sgd_step(weights, gradient, arrivals, lr):
         staleness.append(now - version)
         read[worker] = now + 1
     return torch.stack(path), staleness
+
+
+# %% wrong values: workers keep their weights from call to call
+def async_sgd_step(weights, gradient, arrivals, lr, copies={}):
+    path, staleness, read_at = [weights], [], {}
+    for updates, worker in enumerate(arrivals):
+        mine = copies.get(worker, weights)
+        staleness.append(updates - read_at.get(worker, 0))
+        path.append(path[-1] - lr * gradient(worker, mine))
+        copies[worker], read_at[worker] = path[-1], updates + 1
+    return torch.stack(path), staleness
