@@ -66,7 +66,7 @@ def _unseen(draw: np.random.Generator, i: int) -> dict[str, Any]:
         "pods": int(draw.integers(2, 12)),
         "gpu_memory_bytes": float(draw.integers(16, 300)) * 1e9,
         "gpu_flops_per_s": flops,
-        "gpu_sparse_flops_per_s": 2 * flops,
+        "gpu_sparse_flops_per_s": flops * float(draw.choice([1.0, 2.0, 4.0])),
         "gpu_power_w": gpu_power_w,
         "server_power_w": gpus * gpu_power_w * float(draw.uniform(1.3, 2.0)),
         "network_bits_per_s": float(draw.choice([100e9, 200e9, 800e9])),

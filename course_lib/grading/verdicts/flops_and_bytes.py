@@ -39,11 +39,11 @@ EXERCISE = Exercise(
 OPS = EXERCISE.parts
 
 
-def _sizes(draw: np.random.Generator, op: str) -> dict[str, int]:
+def _sizes(draw: np.random.Generator, op: str, largest: int) -> dict[str, int]:
     if op == "matmul":
-        return {name: int(draw.integers(1, 9000)) for name in "mkn"}
+        return {name: int(draw.integers(1, largest)) for name in "mkn"}
     if op in ("layer_norm", "softmax"):
-        return {"rows": int(draw.integers(1, 400)), "dim": int(draw.integers(2, 9000))}
+        return {"rows": int(draw.integers(1, 400)), "dim": int(draw.integers(2, largest))}
     names = {"batch": 9, "heads": 70, "sequence": 9000, "head_dim": 257}
     return {name: int(draw.integers(2, high)) for name, high in names.items()}
 
@@ -52,9 +52,9 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     """Random shapes, all operations, 1 to 8 bytes an element."""
     draw = np.random.default_rng([seed, 12])
     points = [
-        {"op": op, "sizes": _sizes(draw, op), "element_bytes": int(draw.choice([1, 2, 4, 8]))}
+        {"op": op, "sizes": _sizes(draw, op, largest), "element_bytes": int(draw.choice([1, 2, 4, 8]))}
         for op in OPS
-        for _ in range(12 if hidden else 4)
+        for largest in [9000, 40] * (6 if hidden else 2)
     ]
     return point_case(seed, points)
 

@@ -43,7 +43,7 @@ EXERCISE = Exercise(
 
 def _point(draw: np.random.Generator, warmup: int, repeats: int) -> Point:
     """The first calls are 5 to 40 times slower; one later call in five is 2 to 9 times slower."""
-    base_s = float(10 ** draw.uniform(-4, -1))
+    base_s = float(10 ** draw.uniform(-5.3, -1))
     work = base_s * draw.uniform(0.9, 1.1, size=warmup + repeats)
     work[:warmup] *= draw.uniform(5, 40, size=warmup)
     late = warmup + draw.permutation(repeats)[: repeats // 5]

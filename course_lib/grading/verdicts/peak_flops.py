@@ -55,8 +55,8 @@ _KEYS = (
 )
 
 
-def _spec(name: str, numbers: tuple[float, ...]) -> dict[str, Any]:
-    return {"name": name, **dict(zip(_KEYS, numbers, strict=True)), "sparse_speedup": 2}
+def _spec(name: str, numbers: tuple[float, ...], sparse_speedup: int = 2) -> dict[str, Any]:
+    return {"name": name, **dict(zip(_KEYS, numbers, strict=True)), "sparse_speedup": sparse_speedup}
 
 
 def _unseen(seed: int, count: int) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ def _unseen(seed: int, count: int) -> list[dict[str, Any]]:
             clock,
             clock * float(draw.uniform(0.8, 0.95)),
         )
-        specs.append(_spec(f"unseen GPU {i + 1}", numbers))
+        specs.append(_spec(f"unseen GPU {i + 1}", numbers, sparse_speedup=int(draw.choice([1, 2, 4]))))
     return specs
 
 

@@ -125,3 +125,9 @@ def cluster_totals(cluster):
         "power_w": 31_334_400.0,
         "cross_pod_bytes_per_s": 50e9 / 7,
     }
+
+
+# %% wrong flops_per_s: half of the sparse peak
+def cluster_totals(cluster):
+    totals = right(cluster)
+    return totals | {"flops_per_s": totals["gpus"] * cluster["gpu_sparse_flops_per_s"] / 2}

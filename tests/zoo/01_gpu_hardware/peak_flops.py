@@ -110,3 +110,11 @@ def peak_flops(spec, unit):
 # says: must be a number
 def peak_flops(spec, unit):
     return f"{right(spec, unit) / 1e12} TFLOP/s"
+
+
+# %% wrong tensor: the two FLOPs of a multiply-add are taken from the sparse speed-up
+def peak_flops(spec, unit):
+    if unit == "fp32":
+        return 2 * spec["fp32_cores_per_sm"] * spec["num_sms"] * spec["fp32_clock_hz"]
+    per_sm = spec["tensor_cores_per_sm"] * spec["fma_per_clock_per_tensor_core"]
+    return spec["sparse_speedup"] * per_sm * spec["num_sms"] * spec["tensor_clock_hz"]

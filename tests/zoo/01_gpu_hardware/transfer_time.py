@@ -118,3 +118,12 @@ def transfer_time(size_bytes, a, b, cluster):
     if a == b or a // 8 != b // 8:
         return answer(size_bytes, find(a, b, cluster))
     return answer(size_bytes, cluster["spans"][1])
+
+
+# %% wrong bytes_per_s, time_s: the slowest span on the way out
+def transfer_time(size_bytes, a, b, cluster):
+    span = find(a, b, cluster)
+    spans = cluster["spans"][: cluster["spans"].index(span) + 1]
+    slowest = min(spans, key=lambda s: answer(1, s)["bytes_per_s"])
+    rate = answer(1, slowest)["bytes_per_s"]
+    return {"span": span["name"], "bytes_per_s": rate, "time_s": span["latency_s"] + size_bytes / rate}
