@@ -54,7 +54,7 @@ def shut(refuse: Callable[[str], None]) -> None:
 
     sys.addaudithook(audit)
     for method in _STORE_METHODS:
-        _wrap(dist.Store, method, "the rendezvous store", refuse)
+        _wrap(dist.distributed_c10d.Store, method, "the rendezvous store", refuse)
     _wrap(torch, "save", "torch.save", refuse)
 
 

@@ -414,7 +414,7 @@ class Zero2Optimizer(_Base):
 
 
 # %% wrong memory: whole gradients wait for the step, as Python's numbers
-# says: is kept whole, wherever it is
+# says: outside tensors
 class Zero2Optimizer(_Base):
     def __init__(self, params, make_optimizer):
         super().__init__(params, make_optimizer)

@@ -453,7 +453,7 @@ class ZeroOptimizer(_Base):
 
 
 # %% wrong memory: the whole optimizer, whose state waits as Python's numbers
-# says: of optimizer state at any time
+# says: outside tensors
 from functools import partial
 
 

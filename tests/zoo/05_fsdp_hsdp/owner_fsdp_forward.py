@@ -255,7 +255,7 @@ def owner_fsdp_forward(units, x):
 
 
 # %% wrong memory: gathers every unit up front and hides it in numpy
-# says: when forward 0 begins
+# says: outside tensors
 def owner_fsdp_forward(units, x):
     stash = []
     for unit in units:
@@ -379,8 +379,8 @@ def owner_fsdp_forward(units, x):
     return x
 
 
-# %% wrong memory: units stay behind in memory maps
-# says: outside tensors
+# %% wrong values: units stay behind in memory maps
+# says: a memory map
 import mmap
 
 MAPS = []
