@@ -254,7 +254,7 @@ def fsdp_forward(units, x):
 
 
 # %% wrong memory: gathers all up front, hides it in numpy and slices
-# says: when forward 0 begins
+# says: outside tensors
 def fsdp_forward(units, x):
     stash = [whole(unit).numpy().copy() for unit in units]
     for unit, values in zip(units, stash, strict=True):
