@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Callable
 from typing import Any
 
 from course_lib.grading import engine
@@ -23,14 +24,19 @@ def rank_hello(secret):
 """
 
 
-def run(answer: Any, *, world_sizes: tuple[int, ...] = (2,), **changes: Any) -> Verdict:
-    """Judge `answer`; `changes` replace fields of the exercise."""
+def run(
+    answer: Any,
+    *,
+    world_sizes: tuple[int, ...] = (2,),
+    verdict_of: Callable[..., list[Part]] | None = None,
+    **changes: Any,
+) -> Verdict:
+    """Judge `answer`; `verdict_of`: instead of its own; `changes` replace fields of the exercise."""
     base = spec("rank_hello")
     exercise = dataclasses.replace(base.EXERCISE, **changes)
-    declared = types.SimpleNamespace(
-        **{name: getattr(base, name) for name in ("inputs", "oracle", "verdict")}
-    )
+    declared = types.SimpleNamespace(**{name: getattr(base, name) for name in ("inputs", "oracle")})
     declared.EXERCISE = exercise
+    declared.verdict = verdict_of or base.verdict
     declared.cases = lambda seed, hidden: [c for c in base.cases(seed, hidden) if c.world_size in world_sizes]
     if isinstance(answer, str):
         answer = FromSource(answer, exercise.symbol)

@@ -9,6 +9,7 @@ import pytest
 from helpers import HELLO, run
 
 from course_lib import grading
+from course_lib.grading.exercise import Part
 from course_lib.grading.source import FromSource
 
 
@@ -224,3 +225,16 @@ def test_behind_a_cache_is_refused_from_kernel_and_file_alike():
         verdict = grading.check("rank_hello", answer, quiet=True)
         assert verdict.gate == "implemented"
         assert "Remove the decorator" in verdict.message
+
+
+@pytest.mark.parametrize(("looks", "lost"), [([True], []), ([False, True], []), ([False, False], ["memory"])])
+def test_memory_is_lost_only_if_it_is_lost_again(looks, lost):
+    held = iter(looks)
+
+    def verdict_of(*_):
+        return [Part("memory", next(held), "bytes"), Part("bytes", True, "few")]
+
+    points = {"values": 1.0, "memory": 1.0, "bytes": 1.0}
+    verdict = run(HELLO, points=points, verdict_of=verdict_of)
+    assert list(verdict.lost) == lost
+    assert next(held, None) is None
