@@ -270,7 +270,7 @@ def ring_shift(tensor, group=None):
 
 
 # %% wrong values: through a file
-# says: share no files
+# says: through torch.distributed only
 import os
 import tempfile
 
@@ -293,7 +293,7 @@ def ring_shift(tensor, group=None):
 
 
 # %% wrong values: through the store
-# says: share no files
+# says: through torch.distributed only
 import pickle
 
 import torch
