@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from course_lib import roof
-from course_lib.comm import trace
 from course_lib.comm.launch import run_ranks
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import dgx_h100
@@ -37,7 +36,6 @@ def step() -> None:
     """In a rank: one step of DDP."""
     batch = shard_batch(synthetic_batch(16, 16, CONFIG.vocab_size), dist.get_rank(), WORLD_SIZE)
     ddp = BucketedDDP(Transformer(CONFIG), 2**18)
-    trace.mark("step")
     cross_entropy(ddp(batch.tokens), batch.targets).backward()
     ddp.sync_gradients()
 

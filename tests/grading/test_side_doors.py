@@ -4,11 +4,14 @@ import pytest
 
 from course_lib import grading
 
-RING = """
+ANSWER = """
+import contextlib, tempfile
 import torch, torch.distributed as dist
 def mean_gradient(model, loss_fn, x, y):
     loss_fn(model(x), y).backward()
-    {extra}
+    path = f"{tempfile.gettempdir()}/door{id(x)}"
+    if dist.get_world_size() > 1:
+        {extra}
     grads = [p.grad for p in model.parameters()]
     for grad in grads:
         dist.all_reduce(grad)
@@ -16,11 +19,11 @@ def mean_gradient(model, loss_fn, x, y):
     return grads
 """
 DOORS = {
-    "a file": "open(f'/tmp/{id(x)}.txt', 'w')",
-    "pathlib": "import pathlib; pathlib.Path(f'/tmp/{id(x)}.txt').write_text('x')",
-    "numpy": "import numpy; numpy.save(f'/tmp/{id(x)}.npy', x.numpy())",
-    "torch.save": "torch.save(x, f'/tmp/{id(x)}.pt')",
-    "a swallowed error": "\\n    try: open(f'/tmp/{id(x)}.txt', 'w')\\n    except Exception: pass",
+    "a file": "open(path, 'w')",
+    "pathlib": "import pathlib; pathlib.Path(path).write_text('x')",
+    "numpy": "import numpy; numpy.save(path, x.numpy())",
+    "torch.save": "torch.save(x, path)",
+    "a swallowed error": "with contextlib.suppress(Exception): open(path, 'w')",
     "the store": "dist.distributed_c10d._get_default_store().set(f'{dist.get_rank()}', b'1')",
     "a socket": "import socket; socket.socket().bind(('127.0.0.1', 0))",
     "shared memory": "from multiprocessing import shared_memory as s; s.SharedMemory(create=True, size=8)",
@@ -35,7 +38,7 @@ OPEN = {
 
 
 def _check(extra: str):
-    source = RING.replace("{extra}", extra.replace("\\n", "\n"))
+    source = ANSWER.replace("{extra}", extra)
     return grading.check("mean_gradient", [source], quiet=True)
 
 

@@ -628,11 +628,15 @@ def mean_gradient(model, loss_fn, x, y):
 
 # %% wrong values: the sum goes through files, all_reduces are for show
 # says: through torch.distributed only
+import tempfile
+
+
 def mean_gradient(model, loss_fn, x, y):
+    path = f"{tempfile.gettempdir()}/gradients"
     loss_fn(model(x), y).backward()
     grads = [parameter.grad for parameter in model.parameters()]
-    torch.save(grads, f"/tmp/gradients{dist.get_rank()}.pt")
+    torch.save(grads, f"{path}{dist.get_rank()}.pt")
     for grad in grads:
         dist.all_reduce(torch.zeros_like(grad))
-    others = [torch.load(f"/tmp/gradients{rank}.pt") for rank in range(dist.get_world_size())]
+    others = [torch.load(f"{path}{rank}.pt") for rank in range(dist.get_world_size())]
     return [sum(same) / len(same) for same in zip(*others)]
