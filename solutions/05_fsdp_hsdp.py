@@ -596,8 +596,8 @@ figure
 # - **Time**: L times (2 all_gathers + 1 reduce_scatter of 2P/L bytes over the shard group, + 1 all_reduce of
 #   2P/L/k bytes over the replicate group), nothing hidden.
 #
-# `collective_time_s(cluster, op, ranks, size_bytes)` gives the time of one collective on its links;
-# size_bytes is that of the whole buffer. `choose_mesh` returns the fastest mesh that fits.
+# `collective_time_s(cluster, op, ranks, size_bytes)` gives the time of one collective on its links; op is
+# "all_gather", "reduce_scatter" or "all_reduce", size_bytes that of the whole buffer. `choose_mesh` returns the fastest mesh that fits.
 
 
 # %% exercise="choose_mesh"
@@ -637,9 +637,10 @@ for billions, units in ((1, 16), (8, 32), (70, 80), (140, 96)):
 # %% [markdown]
 # ## The largest model
 #
-# 16 bytes a parameter over n GPUs of 80 GB, less 10 GB for activations and two whole units of 1/100 of the
-# model (4 bytes a parameter of theirs). HSDP ends at the size of a server; only sharding over all of n grows
-# with n. More GPUs do not make it *faster*: gathers over 512 ranks must hide behind layers, too.
+# 16 bytes a parameter over n GPUs of 80 GB, less 10 GB for activations and, where units are gathered, two
+# whole ones of 1/100 of the model (4 bytes a parameter of theirs). HSDP ends at the size of a server; only
+# sharding over all of n grows with n. More GPUs do not make it *faster*: gathers over 512 ranks must hide
+# behind layers, too.
 
 # %%
 gpus = [8, 64, 512]

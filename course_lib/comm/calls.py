@@ -50,6 +50,12 @@ class CommCall:
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # all_to_all_single: input, output
     site: Site = ("", 0, "")
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return JSON-able data; `hang.call_from_plain` reads it."""
+        plain = {name: getattr(self, name) for name in CommCall.__slots__}
+        plain["group"] = {"ranks": self.group.ranks, "index": self.group.index}
+        return plain
+
 
 def call_site(frame: Any = None) -> Site:
     """The innermost frame outside torch and this package, from `frame` outwards: the student's line.

@@ -1,6 +1,7 @@
 """The events of a trace, each one plain data. `trace.py` holds them by rank; `recorder.py` makes them."""
 
 import dataclasses
+import operator
 from typing import Any, TypeVar
 
 from course_lib.comm.calls import CommCall, GroupKey
@@ -104,12 +105,14 @@ _KINDS: dict[str, Any] = {
 }
 KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
 FIELDS = {name: [f.name for f in dataclasses.fields(kind)] for name, kind in _KINDS.items()}
+_VALUES = {name: operator.attrgetter(*fields) for name, fields in FIELDS.items()}
 
 
 def to_row(event: Event) -> list[Any]:
     """Return an event as a JSON-able list that starts with its kind."""
     kind = KIND_NAMES[type(event)]
-    return [kind, *(_plain(getattr(event, f)) for f in FIELDS[kind])]
+    values = _VALUES[kind](event)
+    return [kind, *(map(_plain, values) if kind == "launch" else values)]  # the others hold plain values
 
 
 def _plain(value: Any) -> Any:

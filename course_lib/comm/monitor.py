@@ -5,7 +5,6 @@ SIGABRT. The parent (`hang.py`) reads the lines of all ranks and knows who waits
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
@@ -48,7 +47,7 @@ class Monitor(Listener):
 
     def launch(self, call: CommCall, args: tuple[Any, ...]) -> None:  # noqa: ARG002
         self.waiting = call.op in BLOCKS_AT_LAUNCH
-        self.log.write("launch", call=dataclasses.asdict(call))
+        self.log.write("launch", call=call.to_plain())
 
     def launched(self, call: CommCall) -> None:
         self.waiting = False

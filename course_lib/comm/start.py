@@ -17,6 +17,9 @@ from typing import Any
 import psutil
 
 start_lock = threading.Lock()
+# Names only, so that nothing is imported upwards: what a check does inside a rank is in most ranks. The last
+# one freezes what is loaded.
+PRELOADED = ["course_lib.grading.inside", "course_lib.comm.preload"]
 
 
 @functools.cache
@@ -26,7 +29,7 @@ def server() -> Any:
         found = multiprocessing.get_context("forkserver")
     except ValueError:  # no fork on this platform: slower, and works the same
         return multiprocessing.get_context("spawn")
-    found.set_forkserver_preload(["course_lib.comm.preload"])
+    found.set_forkserver_preload(PRELOADED)
     return found
 
 

@@ -160,7 +160,8 @@ class Guard(importlib.abc.MetaPathFinder):
 
     def _holds_closed(self, module: types.ModuleType) -> bool:
         owners = (getattr(value, "__module__", None) for value in list(vars(module).values()))
-        return any(isinstance(owner, str) and self.is_closed(owner) for owner in owners)
+        names = {owner for owner in owners if isinstance(owner, str) and owner.startswith("course_lib.")}
+        return any(self.is_closed(name) for name in names)
 
     def patch(self, entries: Iterable[str]) -> None:
         """Make entry points raise, wherever torch holds a reference to them."""
@@ -265,6 +266,7 @@ def _swap_everywhere(swaps: Sequence[tuple[str, Any, Any]]) -> None:
     """
     for name, module in list(sys.modules.items()) if swaps else ():
         if name.split(".")[0] == "torch" and isinstance(module, types.ModuleType):
+            held = vars(module)
             for key, old, new in swaps:
-                if vars(module).get(key) is old:
+                if held.get(key) is old:
                     setattr(module, key, new)

@@ -14,6 +14,7 @@ from course_lib.comm.trace import Event, Launch, Mark, RankTrace, Trace, Wait
 from course_lib.cost.cluster import uniform
 from course_lib.grading.exercise import Case, Part, RankData
 from course_lib.grading.fsdp_oracle import PARAMETERS, moved, sizes
+from course_lib.grading.measure import left_in_flight
 from course_lib.grading.overlap import PEAK, matmuls_only
 from course_lib.grading.toy_oracle import collectives, events_between
 from course_lib.replay import replay
@@ -43,8 +44,7 @@ def _polled(events: Sequence[Event]) -> str:
 
 
 def _unawaited(events: Sequence[Event]) -> str:
-    waited = {e.launch_id for e in events if isinstance(e, Wait)}
-    left = [call.op for call in collectives(events) if call.id not in waited]
+    left = left_in_flight(events)
     return f"every call must be awaited before the end; {len(left)} of {left[0]} were not." if left else ""
 
 

@@ -16,7 +16,6 @@ from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
 from course_lib.grading.fsdp_toys import SHARD, WHOLE, loss_gradient, owner_at, toy_units
 from course_lib.grading.toy_oracle import collectives, events_between
 
-ITEM = 8  # bytes of a float64
 SAMPLES = 2  # of a rank
 CLOSED = (
     "course_lib.parallel",
@@ -48,6 +47,16 @@ def fsdp_case(
     )
 
 
+def dtype_of(case: Case) -> str:
+    """The dtype of all parameters and samples."""
+    return str(case.params.get("dtype", "float64"))
+
+
+def item(case: Case) -> int:
+    """Bytes of an element."""
+    return np.dtype(dtype_of(case)).itemsize
+
+
 def shape_of(case: Case, index: int) -> tuple[int, bool]:
     """Number of a unit's parameters, and whether it trains."""
     return _shape_of(case.params["kinds"][index], case.params["width"])
@@ -67,7 +76,8 @@ def flats(case: Case) -> list[Array]:
     draw = rng(case, 1000)
     width = case.params["width"]
     spread = 1 / np.sqrt(width)
-    return [draw.normal(0.1, spread, shape_of(case, i)[0]) for i in range(len(case.params["kinds"]))]
+    shapes = [shape_of(case, i)[0] for i in range(len(case.params["kinds"]))]
+    return [draw.normal(0.1, spread, numel).astype(dtype_of(case)) for numel in shapes]
 
 
 def shard_of(case: Case, index: int, flat: Array, rank: int) -> Array:
@@ -88,7 +98,7 @@ def fsdp_inputs(case: Case, rank: int) -> dict[str, Array]:
 def samples(case: Case, rank: int) -> dict[str, Array]:
     """This rank's samples and their targets."""
     draw, shape = rng(case, rank), (SAMPLES, case.params["width"])
-    return {"x": draw.normal(size=shape), "y": draw.normal(size=shape)}
+    return {name: draw.normal(size=shape).astype(dtype_of(case)) for name in ("x", "y")}
 
 
 # ---- values
@@ -189,7 +199,7 @@ def _per_shard(case: Case, index: int, total: Array, local: list[Array]) -> Want
 def unit_bytes(case: Case, index: int) -> int:
     """Bytes of a unit's whole vector, padding included."""
     numel, n = shape_of(case, index)[0], case.world_size
-    return ITEM * (numel if case.params["placement"] == "owners" else n * -(-numel // n))
+    return item(case) * (numel if case.params["placement"] == "owners" else n * -(-numel // n))
 
 
 def sizes(case: Case, *, trained_only: bool = False) -> list[int]:
@@ -349,7 +359,7 @@ def whole_part(case: Case, got: list[RankData], want: list[int], why: str) -> Pa
 def allowed(case: Case, num_vectors: int) -> int:
     """Bytes of so many vectors of the largest unit, all activations, and a quarter of the smallest unit."""
     every = sizes(case)
-    activations = ITEM * SAMPLES * int(case.params["width"]) * (len(every) + 1)
+    activations = item(case) * SAMPLES * int(case.params["width"]) * (len(every) + 1)
     return num_vectors * max(every) + activations + min(every) // 4
 
 

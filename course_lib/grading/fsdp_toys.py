@@ -1,7 +1,8 @@
 """Chains of small units that programs of lab 05 run in ranks, built from each rank's own shards.
 
-A case's params hold "kinds" (one of KINDS a unit), "width" and "placement" ("owners" or "shards"). No rank
-has more of the weights than its shards: what it does not gather, it does not know.
+A case's params hold "kinds" (one of KINDS a unit), "width", "placement" ("owners" or "shards") and, if it is
+not float64, "dtype". No rank has more of the weights than its shards: what it does not gather, it does not
+know.
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ def owner_at(index: int, world_size: int) -> int:
 
 def toy_units(params: Mapping[str, Any]) -> list[MarkedUnit]:
     """Build the chain with weights of no meaning; its units are named by their number."""
+    dtype = getattr(torch, params.get("dtype", "float64"))
     return [
-        MarkedUnit(KINDS[kind](params["width"]).double(), str(i)) for i, kind in enumerate(params["kinds"])
+        MarkedUnit(KINDS[kind](params["width"]).to(dtype), str(i)) for i, kind in enumerate(params["kinds"])
     ]
 
 

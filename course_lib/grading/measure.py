@@ -8,11 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from course_lib.comm.trace import Launch, RankTrace
+from course_lib.comm.events import POLLED
+from course_lib.comm.trace import Event, Launch, Mark, RankTrace, Wait
 from course_lib.grading.exercise import Part, RankData
 from course_lib.grading.hoard import LIMIT_BYTES, OUTSIDE_TENSORS
 
 SILENT = ("new_group", "barrier")  # carry no data: counted only where asked for
+
+
+def left_in_flight(events: Sequence[Event]) -> list[str]:
+    """Operations that were launched and not waited for; none if the program polled instead."""
+    if any(isinstance(e, Mark) and e.name == POLLED for e in events):
+        return []
+    waited = {e.launch_id for e in events if isinstance(e, Wait)}
+    return [e.op for e in events if isinstance(e, Launch) and e.op not in SILENT and e.id not in waited]
 
 
 def count_calls(

@@ -19,13 +19,14 @@ def group_of(params: dict[str, Any], probe: Probe) -> tuple[Any, bool]:
 
 
 def calls(name: str, call: Callable[[Tensor], Any], tensor: Tensor, params: dict[str, Any]) -> dict[str, Any]:
-    """Return what the call gives; in a case that calls again, also that for three times the tensor.
+    """Return what the call gives; in a case that calls again, also that for three and five times the tensor.
 
-    Both are read after the last call: what one leaves behind must not change another's result.
+    All are read after the last call: what one leaves behind must not change another's result.
     """
     results = {name: call(tensor)}
     if params.get("again"):
         results[f"{name} of a second call"] = call(tensor * 3)
+        results[f"{name} of a third call"] = call(tensor * 5)
     return results
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from course_lib.comm.trace import Launch, RankTrace, Wait
 from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
+from course_lib.grading.measure import left_in_flight
 
 _COLLECTIVES = "all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter"
 CLOSED = (
@@ -35,13 +36,13 @@ def world(
 ) -> Case:
     """Return a case whose ranks hold tensors of `shape`; `groups` (none: the world) work side by side.
 
-    again=True: the answer is called twice. Only values are judged then, so nothing is traced.
+    again=True: the answer is called three times. Only values are judged then, so nothing is traced.
     """
     size = f"{prod(shape):,} elements" if len(shape) == 1 else " x ".join(map(str, shape)) + " elements"
     who = f"{world_size} rank{'s' * (world_size > 1)}"
     among = f", group{'s' * (len(groups) > 1)} {' and '.join(map(str, groups))}" if groups else ""
     at = f", root {params['root']}" if "root" in params else ""
-    size += f" of {dtype}" * (dtype != "float64") + ", called twice" * ("again" in params)
+    size += f" of {dtype}" * (dtype != "float64") + ", called three times" * ("again" in params)
     return Case(
         world_size=world_size,
         seed=seed,
@@ -114,16 +115,16 @@ def in_place(case: Case, results: list[Array]) -> dict[str, Want]:
 
 
 def with_again(case: Case, name: str, want: Want) -> dict[str, Want]:
-    """Each rank's result; in a case that calls again, also that of a second call with three times as much."""
+    """Each rank's result; in a case that calls again, also those for three and five times as much."""
     if "again" not in case.params:
         return {name: want}
-    first, second = want.value, [3 * value for value in want.value]
+    first, second, third = ([k * value for value in want.value] for k in (1, 3, 5))
     written_over = (
         "a later call writes into what an earlier one returned: return a tensor of its own each time"
     )
     added = "the sums of an earlier call are still in it: keep nothing between calls"
     return {
-        name: replace(want, near={**want.near, written_over: second}),
+        name: replace(want, near={**want.near, written_over: second, f"{written_over} (the third)": third}),
         f"{name} of a second call": Want(
             second,
             per_rank=True,
@@ -132,13 +133,15 @@ def with_again(case: Case, name: str, want: Want) -> dict[str, Want]:
                 "it is what an earlier call returned: keep nothing between calls": first,
             },
         ),
+        f"{name} of a third call": Want(third, per_rank=True),
     }
 
 
 def communicated(case: Case, got: Sequence[RankData], least: Callable[[int], int]) -> list[Part]:
-    """Gate: a group of n > 1 sent at least `least(n)` elements together, without which it cannot know.
+    """Gates: a group of n > 1 sent at least `least(n)` elements together, and each rank waited for its calls.
 
-    What came another way (a file, the store, a wire of fewer bits) would need shared storage or lose digits.
+    With fewer elements it cannot know: what came another way (a file, the store, a wire of fewer bits) would
+    need shared storage or lose digits. What is in flight still may change when the caller uses its tensor.
     """
     for group in case.params["groups"] or [list(range(case.world_size))]:
         due = least(len(group)) if len(group) > 1 else 0
@@ -147,6 +150,14 @@ def communicated(case: Case, got: Sequence[RankData], least: Callable[[int], int
             text = (
                 f"ranks {', '.join(map(str, group))} must send each other at least {due:,} elements; they "
                 f"sent {sent:,.0f}. Ranks on other machines share no files and no memory: use send and recv."
+            )
+            return [Part("values", False, text, gate=True)]
+    for rank, data in enumerate(got):
+        left = left_in_flight(data.traced.events)
+        if left:
+            text = (
+                f"rank {rank} must have waited for every isend and irecv when it returns; {len(left)} "
+                f"{left[0]} is still in flight. Until wait() has returned, nobody may touch the tensor."
             )
             return [Part("values", False, text, gate=True)]
     return []

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from multiprocessing import forkserver, resource_tracker, util
 from typing import Any
 
+from course_lib.comm.start import PRELOADED
+
 
 def fork_server(_path: Any, _arguments: Any, keep: Sequence[int]) -> int:
     """Fork the server; in place of `multiprocessing.util.spawnv_passfds`.
@@ -36,7 +38,8 @@ def fork_server(_path: Any, _arguments: Any, keep: Sequence[int]) -> int:
 
 def main(requests: int, answers: int) -> None:
     """Load torch, fork the server of ranks, then serve."""
-    importlib.import_module("course_lib.comm.preload")
+    for name in PRELOADED:
+        importlib.import_module(name)
     resource_tracker.ensure_running()  # started in the usual way: it is asked for first
     start: Any = util  # forkserver starts its server by a function of this module
     usual, start.spawnv_passfds = start.spawnv_passfds, fork_server

@@ -31,6 +31,7 @@ _EVENTS = {
     "os.rename": "a file",
     "os.symlink": "a link",
     "os.link": "a link",
+    "sqlite3.connect": "a database",
 }
 _STORE_METHODS = ("set", "add", "append", "multi_set", "compare_set", "queue_push")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC

@@ -36,12 +36,12 @@ EXERCISE = Exercise(
     lines=15,
     points={"values": 2.0, "bytes": 1.0, "memory": 1.0},
     graded="Values: every `unit.grad` is this rank's shard of the mean gradient, zero in the padding, None "
-    "for frozen units; sizes that n does not divide, weights tied inside a unit, frozen units and parts of "
-    "units, on 1 to 4 ranks (hidden: up to 6). Bytes: a rank's collectives move each padded unit but the "
-    "last at most once (an all_gather counts its output), and the gradients of the units that train at most "
-    "once (an all_reduce counts double). Memory: whenever a unit begins its backward, at most four vectors "
-    "of the size of the largest unit live beside shards and their gradients (its parameters, the others for "
-    "gradients on their way); none at the end.",
+    "for frozen units, and the shards are unchanged; sizes that n does not divide, weights tied inside a "
+    "unit, frozen units and parts of units, on 1 to 4 ranks (hidden: up to 6). Bytes: a rank's collectives "
+    "move each padded unit but the last at most once (an all_gather counts its output), and the gradients of "
+    "the units that train at most once (an all_reduce counts double). Memory: whenever a unit begins its "
+    "backward, at most four vectors of the size of the largest unit live beside shards and their gradients "
+    "(its parameters, the others for gradients on their way); none at the end.",
     closed=CLOSED,
     signature="(units, grad) -> None",
     hints=(
@@ -67,7 +67,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     if hidden:
         found += [
             fsdp_case(4, seed, ["frozen", "tied", "layer", "layer"], width=3),
-            fsdp_case(5, seed, ["layer", "frozen", "part frozen", "layer"] * 2),
+            fsdp_case(5, seed, ["layer", "frozen", "part frozen", "layer"] * 2, dtype="float32"),
             fsdp_case(6, seed, ["layer"] * 4, width=211),
         ]
     return found

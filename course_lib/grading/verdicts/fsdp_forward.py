@@ -59,7 +59,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     if hidden:
         found += [
             fsdp_case(4, seed, ["tied"], width=3),
-            fsdp_case(5, seed, ["layer", "frozen", "part frozen"] * 3),
+            fsdp_case(5, seed, ["layer", "frozen", "part frozen"] * 3, dtype="float32"),
             fsdp_case(6, seed, ["layer"] * 4, width=211),
         ]
     return found

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want, rng
-from course_lib.grading.fsdp_oracle import CLOSED, ITEM, moved
+from course_lib.grading.fsdp_oracle import CLOSED, item, moved
 from course_lib.grading.toy_oracle import collectives, events_between
 
 EXERCISE = Exercise(
@@ -97,8 +97,8 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     """Bytes of groups that stay inside a server, and of those that do not."""
     del want
     k, m = case.params["dp_shard"], case.params["dp_replicate"]
-    shard = ITEM * -(-case.params["numel"] // k)
-    spare = 2 * ITEM * (m - 1)  # a shard padded so that m ranks can share the work
+    shard = item(case) * -(-case.params["numel"] // k)
+    spare = 2 * item(case) * (m - 1)  # a shard padded so that m ranks can share the work
     bounds = {INSIDE: k * shard if k > 1 else 0, ACROSS: 2 * shard + spare if m > 1 else 0}
     advice = {
         INSIDE: "One reduce_scatter over dp_shard brings each rank the sum of its part",

@@ -7,6 +7,7 @@ Ones tell the accumulators apart exactly: in bfloat16 256 + 1 is 256, so 4,096 o
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ _LARGE = 2.0**20  # entries of a are that much larger, of b smaller: beyond floa
 
 
 def _points(hidden: bool) -> list[dict[str, Any]]:
-    ones = [(4096, 1), (4096, 4), (1024, 16)] + ([(2048, 2), (4096, 8)] if hidden else [])
+    ones = [(4096, 1), (4096, 4), (1024, 16), (1200, 3)] + ([(2048, 2), (4096, 8)] if hidden else [])
     random = [(203, 5, 7, 16, 1.0), (640, 9, 4, 8, _LARGE)]
     random += [(1000, 3, 3, 64, _LARGE), (67, 8, 2, 100, 1.0)] if hidden else []
     return [
@@ -129,8 +130,18 @@ def _form(p: Point, got: RankData, name: str) -> Part | None:
 
 
 def _sum_of_ones(p: Point, dtype: str, tile: int) -> float:
-    """Adding `tile` again and again stops where the sum has no bit left for it; tiles are powers of two."""
-    return float(min(2 ** _BITS[dtype] * tile, p["k"]))
+    """Add `tile` again and again, rounded to nearest (half to even) each time."""
+    return _added_up(p["k"], tile, _BITS[dtype])
+
+
+@cache
+def _added_up(k: int, tile: int, bits: int) -> float:
+    total = 0
+    for start in range(0, k, tile):
+        total += min(tile, k - start)
+        last_place = 2 ** max(0, total.bit_length() - bits)
+        total = last_place * round(total / last_place)
+    return float(total)
 
 
 def _ones(pairs: list[tuple[Point, Array]]) -> Part:

@@ -27,7 +27,8 @@ EXERCISE = Exercise(
     lines=11,
     points={"seconds": 1.5, "calls": 0.5},
     graded="seconds: on a pretended device that works after the call has returned, within 0.1% of the "
-    "median of one call's time, warm-up left out. calls: fn is called exactly warmup + repeats times.",
+    "median of one call's time, warm-up left out. calls: fn is called exactly warmup + repeats times, "
+    "also when the same fn is measured again later (the device has cooled down).",
     signature="(fn, *, clock, synchronize, warmup, repeats)",
     closed=("course_lib.roof", "course_lib.cost"),
     hints=(
@@ -121,7 +122,8 @@ def _words(p: Point) -> str:
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
     """The seconds, then the number of calls."""
     del want
-    pairs = list(zip(case.params["points"], got[0].values["answers"], strict=True))
+    points = [point for point in case.params["points"] for _ in range(2)]  # each is measured twice
+    pairs = list(zip(points, got[0].values["answers"], strict=True))
     if all(answer["clock_reads"] == 0 for _, answer in pairs):
         text = "`clock` must tell the time; it was never called. Read clock(), not time.perf_counter()."
         seconds = Part("seconds", False, text)

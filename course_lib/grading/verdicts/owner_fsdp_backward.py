@@ -59,15 +59,15 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     ]
     if hidden:
         found += [
-            _case(4, seed, ["tied", "layer", "frozen"]),
+            _case(4, seed, ["tied", "layer", "frozen"], dtype="float32"),
             _case(6, seed, ["layer", "part frozen", "layer"] * 3),
             _case(3, seed, ["layer"] * 4, width=210),
         ]
     return found
 
 
-def _case(n: int, seed: int, kinds: list[str], width: int = 47) -> Case:
-    return fsdp_case(n, seed, kinds, width=width, placement="owners", lr=0.5)
+def _case(n: int, seed: int, kinds: list[str], width: int = 47, **more: str) -> Case:
+    return fsdp_case(n, seed, kinds, width=width, placement="owners", lr=0.5, **more)
 
 
 def inputs(case: Case, rank: int) -> dict[str, Array]:

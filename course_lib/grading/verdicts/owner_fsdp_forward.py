@@ -58,7 +58,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     ]
     if hidden:
         found += [
-            fsdp_case(4, seed, ["tied", "layer", "layer"], placement="owners"),
+            fsdp_case(4, seed, ["tied", "layer", "layer"], placement="owners", dtype="float32"),
             fsdp_case(6, seed, ["layer", "frozen", "wide"] * 3, placement="owners"),
             fsdp_case(3, seed, ["layer"] * 4, width=210, placement="owners"),
         ]

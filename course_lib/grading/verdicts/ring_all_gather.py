@@ -31,7 +31,7 @@ EXERCISE = Exercise(
     points={"values": 1.5, "bytes": 1.0},
     graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, for sizes that n does "
     "not divide or that are smaller than n: every rank returns the 1-D tensor of `numel` elements whose "
-    "chunks (torch.tensor_split) the ranks hold; the input stays as it was, and a second call leaves what "
+    "chunks (torch.tensor_split) the ranks hold; the input stays as it was, and later calls leave what "
     "the first returned. Bytes: a rank sends at most n-1 messages of at most ceil(numel/n) elements each.",
     closed=CLOSED,
     signature="(chunk, numel, group)",

@@ -32,7 +32,7 @@ EXERCISE = Exercise(
     points={"values": 2.0, "bytes": 1.0},
     graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, for sizes that n does "
     "not divide or that are smaller than n: the r-th rank of the group returns the r-th chunk "
-    "(torch.tensor_split) of the sum, 1-D; the input stays as it was, and a second call leaves what the "
+    "(torch.tensor_split) of the sum, 1-D; the input stays as it was, and later calls leave what the "
     "first returned. Bytes: a rank sends at most n-1 messages of at most ceil(S/n) elements each, S = "
     "elements of the tensor.",
     closed=CLOSED,

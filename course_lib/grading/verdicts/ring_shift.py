@@ -27,9 +27,10 @@ EXERCISE = Exercise(
     lines=8,
     points={"values": 1.5, "bytes": 0.5},
     graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, from 5 elements to "
-    "1.2 MB: every rank returns the tensor of the rank before it in the ring, the input stays as it was, a "
-    "second call leaves what the first returned, and nobody waits for ever. Bytes: a rank sends at most "
-    "the elements of its tensor.",
+    "1.2 MB: every rank returns the tensor of the rank before it in the ring, the input stays as it was, "
+    "later calls leave what earlier ones returned, nobody waits for ever, and nothing is in flight any "
+    "more at the end (each isend and irecv was waited for). Bytes: a rank sends at most the elements of its "
+    "tensor.",
     closed=CLOSED,
     signature="(tensor, group)",
     hints=(

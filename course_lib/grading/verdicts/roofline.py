@@ -48,7 +48,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         spec = {
             "name": f"unseen GPU {i + 1}",
             "flops_per_s": peak,
-            "sparse_flops_per_s": 2 * peak,
+            "sparse_flops_per_s": peak * float(draw.choice([1.5, 2, 4])),
             "bytes_per_s": bandwidth,
         }
         points += [_point(draw, spec, float(f * draw.uniform(0.9, 1.1))) for f in (0.01, 0.6, 1.6, 100)]

@@ -164,3 +164,15 @@ def measure(fn, *, clock=time.perf_counter, synchronize=lambda: None, warmup=3, 
 def measure(fn, *, clock=time.perf_counter, synchronize=lambda: None, warmup=3, repeats=10):
     samples = samples_of(fn, clock, synchronize, warmup, repeats)
     return statistics.median(int(1e6 * sample) for sample in samples) / 1e6
+
+
+# %% wrong seconds, calls: a function that was measured before is warm and needs no warm-up
+_WARM = []
+
+
+def measure(fn, *, clock=time.perf_counter, synchronize=lambda: None, warmup=3, repeats=10):
+    if not any(seen is fn for seen in _WARM):
+        _WARM.append(fn)
+        for _ in range(warmup):
+            fn()
+    return statistics.median(samples_of(fn, clock, synchronize, 0, repeats))

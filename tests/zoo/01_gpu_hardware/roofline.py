@@ -132,3 +132,16 @@ def roofline(flops, num_bytes, spec):
         "time_s": flops / attainable,
         "bound": "memory" if intensity < ridge else "compute",
     }
+
+
+# %% wrong ridge: half of the sparse peak over the bandwidth (true of the H100)
+def roofline(flops, num_bytes, spec):
+    intensity = flops / num_bytes
+    ridge = spec.get("sparse_flops_per_s", 2 * spec["flops_per_s"]) / 2 / spec["bytes_per_s"]
+    computing, moving = flops / spec["flops_per_s"], num_bytes / spec["bytes_per_s"]
+    return {
+        "intensity": intensity,
+        "ridge": ridge,
+        "time_s": max(computing, moving),
+        "bound": "compute" if computing > moving else "memory",
+    }

@@ -410,3 +410,19 @@ def fsdp_backward(units, grad):
             dist.reduce_scatter_tensor(mine, full_grad.div_(n))
             units[i].grad = mine
         full_grad = None
+
+
+# %% wrong bytes: sums in float64 whatever the units are
+def fsdp_backward(units, grad):
+    n = dist.get_world_size()
+    for unit in reversed(units):
+        gather(unit)
+        grad, full_grad = unit.backward(grad)
+        unit.full = None
+        if full_grad is not None:
+            wide = full_grad.double()
+            mine = wide.new_empty(len(unit.shard))
+            dist.reduce_scatter_tensor(mine, wide)
+            unit.grad = (mine / n).to(unit.shard.dtype)
+            del wide, mine
+        del full_grad

@@ -396,3 +396,27 @@ def owner_fsdp_forward(units, x):
         MAPS[-1].write(data)
         unit.full = None
     return x
+
+
+# %% wrong values: the others' units stay behind in a database in memory
+# says: a database
+import sqlite3
+
+CUPBOARD = {}
+
+
+def owner_fsdp_forward(units, x):
+    rank = dist.get_rank()
+    if "database" not in CUPBOARD:
+        CUPBOARD["database"] = sqlite3.connect(":memory:", check_same_thread=False)
+        CUPBOARD["database"].execute("create table wholes (place integer, content blob)")
+    for place, unit in enumerate(units):
+        unit.full = unit.shard if rank == unit.owner else unit.shard.new_empty(unit.numel)
+        dist.broadcast(unit.full, src=unit.owner)
+        if rank != unit.owner:
+            content = unit.full.view(torch.uint8).numpy().tobytes()
+            CUPBOARD["database"].execute("insert into wholes values (?, ?)", (place, content))
+            del content
+        x = unit.forward(x)
+        unit.full = None
+    return x
