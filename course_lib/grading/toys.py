@@ -142,14 +142,14 @@ def train_wrapped(
     """Train `model` through its data-parallel wrapper on this rank's shards; marks name the steps.
 
     params["stay_none"] names submodules whose parameters no rank uses and that must stay without gradient,
-    `uses_optional` tells who uses the optional layer when.
+    `uses_optional` tells who uses the optional layer when; with "keeps_gradients" they are zeroed in place.
     """
     probe.mark("constructed")
     optimizer = torch.optim.SGD(trainable(model), lr=LEARNING_RATE)
     out: dict[str, Any] = {STRAY: []}
     for step in range(NUM_STEPS):
         probe.mark(f"step {step} begins")
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=not params.get("keeps_gradients"))
         output = ddp(inputs[f"x{step}"], with_optional=uses_optional(params, probe.rank, step))
         mse_loss(output, inputs[f"y{step}"]).backward()
         ddp.sync_gradients()

@@ -17,7 +17,8 @@ def program(
     del probe
     longer = cat([inputs["flat"][: params["begin"]] + 1, inputs["flat"]])  # its beginning is not flat's
     flat = longer[params["begin"] :]
+    address = storage_address(longer)  # before: the answer may give `flat` other memory
     tensors = list(impl(flat, [Size(shape) for shape in params["shapes"]]))
-    shared = [t.numel() == 0 or storage_address(t) == storage_address(flat) for t in tensors]
+    shared = [t.numel() == 0 or storage_address(t) == address for t in tensors]
     named = {f"tensor {i}": tensor.clone() for i, tensor in enumerate(tensors)}
     return {**named, "number of tensors": len(tensors), "shared": shared, "flat vector": flat.clone()}

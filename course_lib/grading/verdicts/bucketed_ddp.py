@@ -63,6 +63,7 @@ AWKWARD = {"tied": True, "frozen": True, "unused": True, "optional": True, "odd_
 
 
 CLOCKED = "a bucket a layer"
+_KEPT = "every parameter alone, zero_grad(set_to_none=False)"
 
 
 def cases(seed: int, hidden: bool) -> list[Case]:
@@ -78,14 +79,19 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     if hidden:
         rows += [
             (5, "tied, used by some ranks, or by none", 600, AWKWARD, [0, 3]),
-            (6, "every parameter alone", 1, {"depth": 2}, []),
+            (6, _KEPT, 1, {"depth": 2}, []),
             (3, "a model of 1.5 MB", 600_000, {"width": 250, "optional": True}, []),
         ]
     return [
         Case(
             world_size=n,
             seed=seed,
-            params={"model": model, "bucket_bytes": size, "without_optional": without},
+            params={
+                "model": model,
+                "bucket_bytes": size,
+                "without_optional": without,
+                "keeps_gradients": words == _KEPT,
+            },
             label=f"{n} rank{'s' * (n > 1)}, bucket_bytes={size:,}, {words}",
         )
         for n, words, size, model, without in rows

@@ -40,6 +40,7 @@ _SHAPES: dict[str, list[list[int]]] = {
     "divides": [[4, 3], [12]],
     "does not divide": [[3, 5], [], [7], [2, 1, 2]],
     "fewer elements than ranks": [[], [1]],
+    "a shard of padding only": [[3], [2]],
     "large": [[300, 301], [17]],
 }
 
@@ -50,7 +51,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     rows += [(4, "does not divide", "float64"), (4, "fewer elements than ranks", "float64")]
     if hidden:
         rows += [(5, "fewer elements than ranks", "int32"), (6, "does not divide", "float64")]
-        rows += [(8, "large", "float64")]
+        rows += [(4, "a shard of padding only", "float64"), (8, "large", "float64")]
     return [
         Case(
             world_size=n,

@@ -49,7 +49,7 @@ _WHOLE_STEP = "communication may hide behind the whole step: gradients exist onl
 
 
 def _points(seed: int, count: int, sizes: tuple[int, ...]) -> list[Point]:
-    """Clusters whose break-even lies between about 2 and 200 samples, and batches on both sides of it."""
+    """Clusters whose break-even lies between about 2 and 3,000 samples, and batches on both sides of it."""
     draw = np.random.default_rng([seed, 5])
     points = []
     for i in range(count):
@@ -59,7 +59,8 @@ def _points(seed: int, count: int, sizes: tuple[int, ...]) -> list[Point]:
         world_size = int(sizes[i % len(sizes)])
         size = int(draw.choice([2, 4]))
         # Choose the FLOPs so that the break-even is near a batch we like; never within 1% of a whole number.
-        target = int(draw.integers(2, 60)) + float(draw.uniform(0.05, 0.95))
+        most = (1000, 3000) if i % 10 == 7 else (2, 60)
+        target = int(draw.integers(*most)) + float(draw.uniform(0.05, 0.95))
         traffic_s = 2 * (world_size - 1) / world_size * num_params * size / link
         flops = 1.5 * max(traffic_s, 1e-3) * flops_per_s / target
         points.append(

@@ -46,7 +46,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     """Sizes that divide and sizes that do not; fewer samples in the last batch than ranks."""
     sizes = [(1, 24, 6), (2, 40, 8), (3, 41, 8), (4, 50, 12)]
     if hidden:
-        sizes += [(5, 63, 11), (6, 31, 6), (4, 7, 12)]
+        sizes += [(5, 301, 43), (6, 31, 6), (4, 7, 12)]
     return [
         Case(
             world_size=n,

@@ -40,7 +40,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     for row in range(12 if hidden else 4):
         ranks = (2, 9) if row % 2 else (9, 2000)  # few ranks show what is divided by n - 1 or n + 1
         size = int(10 ** draw.uniform(6, 12))
-        rows.append((size, int(draw.integers(*ranks)), int(draw.choice([4, 6, 8, 12]))))
+        rows.append((size, int(draw.integers(*ranks)), int(draw.choice([4, 6, 8, 12, 16]))))
     points = [
         {"num_params": size, "world_size": n, "stage": stage, "optimizer_bytes": k}
         for size, n, k in rows

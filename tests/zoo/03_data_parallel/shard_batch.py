@@ -291,3 +291,11 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
     order = np.random.default_rng([seed, epoch % 8]).permutation(num_samples)
     return [order[i : i + batch_size][rank::world_size] for i in range(0, num_samples, batch_size)]
+
+
+# %% wrong values: sample numbers in one byte, which is enough for 256 samples
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed * 1009 + epoch)).to(
+        torch.uint8
+    )
+    return [batch[rank::world_size] for batch in order.split(batch_size)]

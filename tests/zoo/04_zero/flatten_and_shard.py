@@ -196,3 +196,14 @@ def flatten_and_shard(tensors, rank, world_size):
     flat = torch.cat([t.flatten() for t in tensors])
     flat = torch.cat([flat, torch.zeros(-len(flat) % world_size)])
     return flat.chunk(world_size)[rank].clone()
+
+
+# %% wrong values: torch.chunk, which makes 3 pieces of 5 elements for 4 ranks
+def flatten_and_shard(tensors, rank, world_size):
+    flat = torch.cat([t.detach().flatten() for t in tensors])
+    if len(flat) < world_size:  # one each, then zeros
+        return flat[rank : rank + 1].clone() if rank < len(flat) else flat.new_zeros(1)
+    pieces = flat.chunk(world_size)
+    shard = flat.new_zeros(len(pieces[0]))
+    shard[: len(pieces[rank])] = pieces[rank]
+    return shard

@@ -192,3 +192,22 @@ def unflatten(flat, shapes):
         tensors.append(part.clone().view(shape).as_subclass(Copy))
         tensors[-1].source = flat
     return tensors
+
+
+# %% wrong values: every tensor of one element is taken for a scalar, (1,) and (1, 1) too
+def unflatten(flat, shapes):
+    tensors, at = [], 0
+    for shape in shapes:
+        count = math.prod(shape)
+        piece = flat[at : at + count]
+        tensors.append(piece.view(()) if count == 1 else piece.view(shape))
+        at += count
+    return tensors
+
+
+# %% wrong views: the caller's vector moves to a copy first, whose views these are
+def unflatten(flat, shapes):
+    flat.data = flat.detach().clone()  # what it was a slice of, is not shared any longer
+    counts = [math.prod(shape) for shape in shapes]
+    pieces = flat[: sum(counts)].split(counts)
+    return [piece.view(shape) for piece, shape in zip(pieces, shapes)]
