@@ -229,3 +229,10 @@ def repair_ddp_script():
 # says: left out
 def repair_ddp_script():
     return RIGHT.replace("DistributedSampler(dataset)", "DistributedSampler(dataset, drop_last=True)")
+
+
+# %% right: draws the start in float64, which gives other weights
+def repair_ddp_script():
+    return RIGHT.replace(
+        "    torch.manual_seed", "    torch.set_default_dtype(torch.float64)\n    torch.manual_seed"
+    )
