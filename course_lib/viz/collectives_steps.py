@@ -207,13 +207,12 @@ def draw_times(
             ax.loglog(sizes_bytes, seconds, "o", color=_COLORS[i % len(_COLORS)], label=name, markersize=6)
         if crossover_bytes:
             ax.axvline(crossover_bytes, color=style.MUTED, linestyle=":", linewidth=1.2)
-            ax.text(
-                crossover_bytes,
-                1.01,
-                f"{_size(crossover_bytes)}",
-                transform=ax.get_xaxis_transform(),
-                ha="center",
-                va="bottom",
+            ax.annotate(  # low, where neither the title nor the legend is
+                _size(crossover_bytes),
+                (crossover_bytes, 0.04),
+                (6, 0),
+                xycoords=ax.get_xaxis_transform(),
+                textcoords="offset points",
                 fontsize=9,
                 color=style.MUTED,
             )
