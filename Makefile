@@ -1,4 +1,4 @@
-# The commands of the README. Everything here is also a subcommand of `course` (see `course --help`).
+# The commands of the README. Nearly everything here is also a subcommand of `course` (see `course --help`).
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
 	>/dev/null 2>&1 && { echo $$p; break; }; done)

@@ -195,7 +195,8 @@ for rank, value in enumerate(run_ranks(sum_everywhere, 4)):
 # %% [markdown]
 # ## How exercises work
 #
-# - The **card** above an exercise states time, points, and exactly what is graded.
+# - The **card** above an exercise states time, points, and what is graded (*hidden*: sizes that only the
+#   grade tries).
 # - Replace the stub's `raise` by your lines, then run the **check** cell below it, as often as you like. It
 #   runs your code on several world sizes with random data, and compares every rank with a computation in one
 #   process.
@@ -207,7 +208,7 @@ for rank, value in enumerate(run_ranks(sum_everywhere, 4)):
 # - **Hints** come in three steps: `grading.hint("rank_hello")`, then `grading.hint("rank_hello", 2)`.
 # - Ranks exchange data through torch.distributed only: a check ends where an answer writes a file, opens a
 #   socket or uses another way around it. Printing is fine.
-# - The last, locked cell is the **grade**: the same check with fresh data and more sizes.
+# - The locked cell after it is the **grade**: the same check with fresh data and more sizes. You may run it.
 #
 # Checks run your code *in the ranks*. They can take the functions and imports of this notebook along, but not
 # what another cell computed.
@@ -217,7 +218,7 @@ for rank, value in enumerate(run_ranks(sum_everywhere, 4)):
 def rank_hello(secret):
     """Return (rank, world_size, sum of the secrets of all ranks), three ints, on every rank.
 
-    secret: this rank's number, an int of any size and sign, perhaps 0.
+    secret: this rank's number, an int from -10^12 to 10^12, perhaps 0.
     Communication: one all_reduce.
     """
     ### BEGIN SOLUTION

@@ -55,7 +55,7 @@ draw_axes()
 # All four cuts need collectives: **batch → DP** all_reduces gradients, **dim → TP** all_reduces activations,
 # **sequence → CP** passes keys round a ring, **layer → PP** sends and receives.
 #
-# ## Seven collectives
+# ## Six collectives, and send
 #
 # | before | call | after | used by |
 # |---|---|---|---|
@@ -67,7 +67,8 @@ draw_axes()
 # | rank r has a chunk for each | `all_to_all` | rank r has everyone's chunk for r | experts, Ulysses |
 # | | `send`, `recv` | one rank has another's x | PP, CP |
 #
-# Rank r starts with `[10r, 10r + 1, 10r + 2, 10r + 3]`. **Predict** every line for rank 1 before you run.
+# Rank r starts with `[10r, 10r + 1, 10r + 2, 10r + 3]`. **Predict** every line for rank 1, `reduce`
+# aside, before you run.
 
 
 # %%
@@ -98,8 +99,9 @@ for name, value in run_ranks(seven, 4)[1].items():
 # ## What a message costs
 #
 # A message of $S$ bytes takes $\alpha + S/\beta$: a **latency** $\alpha$, however small it is, and its bytes
-# over the **bandwidth** $\beta$. Below $\alpha\beta$ bytes a message is all latency. A cluster's network has
-# about 10 µs and 50 GB/s, so $\alpha\beta$ = 500 kB. Let us measure this machine: two ranks, there and back.
+# over the **bandwidth** $\beta$. Below $\alpha\beta$ bytes latency is the larger part. A cluster's network
+# has about 10 µs and 50 GB/s, so $\alpha\beta$ = 500 kB. Let us measure this machine: two ranks, there and
+# back.
 
 
 # %%
@@ -132,7 +134,7 @@ draw_times(sizes, formula, points={"measured": seen}, title=title)
 # The ranks form a ring: each sends its tensor to the next and receives that of the one before. The trap: if
 # *every* rank calls `send` first, who receives? `dist.send` may return only when its receiver is there.
 #
-# All exercises take a `group`: some of the world's ranks, or None for all. `dist.get_rank(group)` is the
+# Exercises 1 to 5 take a `group`: some of the world's ranks, or None for all. `dist.get_rank(group)` is the
 # place in the group; **peers of `send` and `recv` are global ranks**, which
 # `dist.get_process_group_ranks(group)` lists in ring order.
 
@@ -423,9 +425,9 @@ for name, way in WAYS.items():
 # With S = 4.0 MB the formulas say: master 7S = 28, tree 3S = 12 (the root), ring 2 · 7/8 S = 7.0, and
 # hierarchical across 2 · 1/2 · S/4 = 1.0 MB.
 #
-# How long would this take on a real cluster? The laptop cannot tell; its ranks share two cores. But the trace
-# knows what waits for what, and `replay` puts it on described hardware: here, two servers of H100, ranks 0-3
-# in the first and 4-7 in the second. The result is **simulated time**, the same on every machine.
+# How long would this take on a real cluster? The laptop cannot tell; its ranks share a few cores. But the
+# trace knows what waits for what, and `replay` puts it on described hardware: here, two servers of H100,
+# ranks 0-3 in the first and 4-7 in the second. The result is **simulated time**, the same on every machine.
 
 # %%
 cluster, placement = dgx_h100(2), [0, 1, 2, 3, 8, 9, 10, 11]

@@ -10,7 +10,7 @@
 #
 # ZeRO-2 shards gradients and optimizer state, but every rank still holds all parameters. **Fully sharded data
 # parallelism** (FSDP, ZeRO-3) shards those too: a rank holds 1/n of everything, and the whole of a layer only
-# while it computes. Llama 3 405B was trained this way, with other axes around it.
+# while it computes. Llama 3 405B was trained with FSDP, and other axes around it.
 #
 # ## Objectives
 #
@@ -98,10 +98,10 @@ print("the chain equals the model:", torch.allclose(x, LOGITS))
 # %% [markdown]
 # ## Naive, for real: every unit has an owner
 #
-# The first idea that comes to mind: deal the units out like cards. Rank 0 keeps units 0, 4, 8, ..., rank 1
-# units 1, 5, 9, ... When a unit's turn comes, its owner **broadcasts** it; all compute on their own samples;
-# all but the owner **delete** it. In backward the same again, and the gradients are **reduced** to the owner,
-# who updates.
+# The first idea that comes to mind: deal the units out like cards. Of three ranks, rank 0 keeps units 0, 3,
+# 6, ..., rank 1 units 1, 4, 7, ... When a unit's turn comes, its owner **broadcasts** it; all compute on
+# their own samples; all but the owner **delete** it. In backward the same again, and the gradients are
+# **reduced** to the owner, who updates.
 #
 # ```text
 #            unit 0                       unit 1                       unit 2
@@ -221,7 +221,7 @@ def fsdp_forward(units, x):
 
 
 # %% [markdown]
-# Backward: two all_gathers and one reduce_scatter a unit in a step, one all_gather less for the last unit.
+# A whole step has two all_gathers and one reduce_scatter a unit, one all_gather less for the last unit.
 # Frozen units still have to be gathered (the gradient flows through them), but have nothing to reduce.
 # Padding needs no care: its gradient is zero.
 
@@ -341,7 +341,8 @@ _ = grading.check("fsdp_forward", forgets_to_reshard)
 
 
 # %% [markdown]
-# And a hang: rank 1 has all it needs of the embedding in its cache, it thinks, and does not gather.
+# And a mismatch, on a cluster a hang or wrong data: rank 1 has all it needs of the embedding in its cache, it
+# thinks, and does not gather.
 
 
 # %%
@@ -360,7 +361,7 @@ except RanksError as error:
     print(error)
 
 # %% [markdown]
-# Note what the report shows: ranks do not pair units, they pair *calls*. Without it, gloo would mix the
+# Note what the report shows: ranks do not pair units, they pair *calls*. Unwatched, gloo would mix the
 # embedding with a block.
 #
 # ## Prefetch: the steady state
@@ -370,8 +371,8 @@ except RanksError as error:
 #
 # ```text
 # compute   | backward of L+1       | backward of L         | backward of L-1       |
-# the wire  | weights of L          | gradients of L+1      | gradients of L        |
-#           | gradients of L+2      | weights of L-1        | weights of L-2        |
+# the wire  | weights of L          | weights of L-1        | weights of L-2        |
+#           | gradients of L+2      | gradients of L+1      | gradients of L        |
 # ```
 #
 # - **Launch** the gather of the next `depth` units before the current one computes; **wait** for a gather
@@ -489,8 +490,8 @@ turn(draw_prefetch, gather_share=[0.8, 1.0, 1.5, 2.0, 3.0])
 
 # %% [markdown]
 # Look at the middle of `depth 1`: while B4 computes (its forward again in blue, then backward), the gradients
-# of 5 and the weights of 3 travel. That is the steady state. Turn the link down: from where on is a step as
-# long as its communication, however early you ask?
+# of 5 and the weights of 3 travel. That is the steady state. Turn the link down: from which share on does
+# asking earlier no longer help, because a step is as long as its communication?
 #
 # ## HSDP: shard inside a server, replicate across
 #
@@ -505,12 +506,12 @@ turn(draw_prefetch, gather_share=[0.8, 1.0, 1.5, 2.0, 3.0])
 # ```text
 #                     dp_shard
 #              | GPU 0 | GPU 1 | ... GPU 7 |   server 0     all_gather, reduce_scatter: along a row
-# dp_replicate | GPU 8 | GPU 9 | ... GPU 15|   server 1     all_reduce of S/8: along a column
+# dp_replicate | GPU 8 | GPU 9 | ... GPU 15|   server 1     all_reduce of P/8: along a column
 # ```
 #
-# Across servers that is two moves of S/8 a GPU, against three: the factor 1.5 again, now in favour of HSDP,
-# and the gathers, on which compute waits, no longer cross at all. The price is memory: a server must hold all
-# states.
+# Across servers that is two moves of P/8 a GPU, against three of flat FSDP (P a server and move): the factor
+# 1.5 again, now in favour of HSDP, and the gathers, on which compute waits, no longer cross at all. The price
+# is memory: a server must hold all states.
 
 
 # %% exercise="hsdp_reduce"
@@ -597,7 +598,8 @@ figure
 #   2P/L/k bytes over the replicate group), nothing hidden.
 #
 # `collective_time_s(cluster, op, ranks, size_bytes)` gives the time of one collective on its links; op is
-# "all_gather", "reduce_scatter" or "all_reduce", size_bytes that of the whole buffer. `choose_mesh` returns the fastest mesh that fits.
+# "all_gather", "reduce_scatter" or "all_reduce", size_bytes that of the whole buffer. `choose_mesh` returns
+# the fastest mesh that fits.
 
 
 # %% exercise="choose_mesh"

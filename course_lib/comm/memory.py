@@ -182,7 +182,7 @@ class MemoryTracker:
 
     def keep_activations(self) -> None:
         """Backward begins: what forward made and is alive now is an activation."""
-        self._keep_activations(self._live.values())
+        self._keep_activations(list(self._live.values()))  # communication threads free storages meanwhile
 
     def _keep_activations(self, records: Iterable[TrackedStorage]) -> None:
         for record in records:

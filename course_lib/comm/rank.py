@@ -123,7 +123,7 @@ def _observed(options: RankOptions, log: Log, pulse: Pulse) -> Iterator[Any]:
         if options.monitor:
             pulse.mode, pulse.monitor = mode, listeners[0]  # type: ignore[assignment]
         yield recorder
-        for _, call in mode.pending.values():
+        for _, call in list(mode.pending.values()):
             log.write("never_waited", id=call.id)
         pulse.monitor = None
 

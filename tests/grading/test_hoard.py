@@ -4,6 +4,8 @@ import array
 import ctypes
 import gc
 import mmap
+import sys
+import threading
 import types
 
 import pytest
@@ -80,3 +82,26 @@ def test_numbers_are_found_in(place, added):
 @pytest.mark.parametrize("kind", NOT_DATA)
 def test_no_data_are(kind, added):
     assert added[kind] < 64
+
+
+def test_what_other_threads_change_meanwhile_does_no_harm():
+    def count() -> int:
+        changing, going_on = {i: [1.0] for i in range(5000)}, True
+
+        def change() -> None:
+            i = 5000
+            while going_on:
+                changing[i] = [1.0]
+                del changing[i - 5000]
+                i += 1
+
+        sys.setswitchinterval(1e-6)
+        thread = threading.Thread(target=change)
+        thread.start()
+        try:
+            return max(bytes_outside_tensors() for _ in range(20))
+        finally:
+            going_on = False
+            thread.join()
+
+    assert run_ranks(count, 1)[0] >= 0

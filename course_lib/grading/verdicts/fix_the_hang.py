@@ -20,10 +20,11 @@ EXERCISE = Exercise(
     importance=5,
     lines=9,
     points={"values": 2.0, "bytes": 1.0},
-    graded="`end_of_step` ends, and returns on every rank, at 1-4 ranks: the mean of all losses (ranks "
-    "hold different numbers of them, one of them none), the sum of all tokens, and the learning rate of "
-    "rank 0. Bytes: each rank hands at most 64 bytes to collectives and sends together (four float64 "
-    "numbers are 32; barriers are free), so no losses travel one by one.",
+    graded="`end_of_step` ends, and returns on every rank, at 1-4 ranks (hidden: 5, 6): the mean of "
+    "all losses (ranks hold different numbers of them, one of them none), the sum of all "
+    "tokens, and the learning rate of rank 0. Bytes: each rank hands at most 64 bytes to "
+    "collectives and sends together (four float64 numbers are 32; barriers are free), so no "
+    "losses travel one by one.",
     signature="(losses, tokens, learning_rate)",
     hints=(
         "Read both reports again: which rank is missing, and what does it do instead? Which two calls met?",

@@ -27,12 +27,13 @@ EXERCISE = Exercise(
     importance=5,
     lines=8,
     points={"values": 2.0, "bytes": 1.0},
-    graded="Every rank returns the gradients of the mean loss over the rows of all ranks, a list in the "
-    "order of `model.parameters()`, equal to those of one process with the whole batch, at 1-4 ranks. "
-    "Ranks hold equally many rows and equal weights; the weights stay as they are, to the bit, and "
-    "trainable. Models (nested, with buffers) and `loss_fn` differ; on some ranks a gradient is zero. "
-    "Bytes: each rank hands every gradient to an all_reduce once, and nothing else to any collective (one "
-    "call a parameter, or one for all: as you like; barriers are free).",
+    graded="Every rank returns the gradients of the mean loss over the rows of all ranks, a list in "
+    "the order of `model.parameters()`, equal to those of one process with the whole batch, at "
+    "1-4 ranks (hidden: 5, 6). Ranks hold equally many rows and equal weights; the weights stay "
+    "as they are, to the bit, and trainable. Models (nested, with buffers) and `loss_fn` "
+    "differ; on some ranks a gradient is zero. Bytes: each rank hands every gradient to an "
+    "all_reduce once, and nothing else to any collective (one call a parameter, or one for all: "
+    "as you like; barriers are free).",
     signature="(model, loss_fn, x, y)",
     closed=("course_lib.parallel.ddp", "torch:ddp", "torch:fsdp"),
     hints=(

@@ -21,9 +21,9 @@ EXERCISE = Exercise(
     lines=4,
     points={"values": 1.0, "bytes": 1.0},
     graded="Every rank returns (rank, world_size, sum of the secrets of all ranks) as three ints, at 1-4 "
-    "ranks; secrets are ints from -10^12 to 10^12, and 0 on one rank. It is called twice, with other "
-    "secrets. Bytes: each call launches exactly one collective on each rank, an all_reduce (barriers are "
-    "free).",
+    "ranks (hidden: 6); secrets are ints from -10^12 to 10^12, and 0 on one rank. It is called twice, with "
+    "different secrets. Bytes: each call launches exactly one collective on each rank, an all_reduce "
+    "(barriers are free).",
     signature="(secret)",
     hints=(
         "Two functions of torch.distributed say who it is and how many there are: nobody communicates.",
