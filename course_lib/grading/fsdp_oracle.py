@@ -13,7 +13,7 @@ from torch import Tensor
 
 from course_lib.comm.trace import Alloc, Free, Launch, Mark, RankTrace
 from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
-from course_lib.grading.fsdp_toys import SHARD, WHOLE, loss_gradient, owner_at, toy_units
+from course_lib.grading.fsdp_toys import SHARD, WHOLE, dtype_of, loss_gradient, owner_at, toy_units
 from course_lib.grading.toy_oracle import collectives, events_between
 
 SAMPLES = 2  # of a rank
@@ -47,14 +47,9 @@ def fsdp_case(
     )
 
 
-def dtype_of(case: Case) -> str:
-    """The dtype of all parameters and samples."""
-    return str(case.params.get("dtype", "float64"))
-
-
 def item(case: Case) -> int:
     """Bytes of an element."""
-    return np.dtype(dtype_of(case)).itemsize
+    return np.dtype(dtype_of(case.params)).itemsize
 
 
 def shape_of(case: Case, index: int) -> tuple[int, bool]:
@@ -77,7 +72,7 @@ def flats(case: Case) -> list[Array]:
     width = case.params["width"]
     spread = 1 / np.sqrt(width)
     shapes = [shape_of(case, i)[0] for i in range(len(case.params["kinds"]))]
-    return [draw.normal(0.1, spread, numel).astype(dtype_of(case)) for numel in shapes]
+    return [draw.normal(0.1, spread, numel).astype(dtype_of(case.params)) for numel in shapes]
 
 
 def shard_of(case: Case, index: int, flat: Array, rank: int) -> Array:
@@ -98,7 +93,7 @@ def fsdp_inputs(case: Case, rank: int) -> dict[str, Array]:
 def samples(case: Case, rank: int) -> dict[str, Array]:
     """This rank's samples and their targets."""
     draw, shape = rng(case, rank), (SAMPLES, case.params["width"])
-    return {name: draw.normal(size=shape).astype(dtype_of(case)) for name in ("x", "y")}
+    return {name: draw.normal(size=shape).astype(dtype_of(case.params)) for name in ("x", "y")}
 
 
 # ---- values

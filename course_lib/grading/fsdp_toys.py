@@ -94,9 +94,14 @@ def owner_at(index: int, world_size: int) -> int:
     return (index + index // world_size) % world_size
 
 
+def dtype_of(params: Mapping[str, Any]) -> str:
+    """Return the dtype of all parameters and samples."""
+    return str(params.get("dtype", "float64"))
+
+
 def toy_units(params: Mapping[str, Any]) -> list[MarkedUnit]:
     """Build the chain with weights of no meaning; its units are named by their number."""
-    dtype = getattr(torch, params.get("dtype", "float64"))
+    dtype = getattr(torch, dtype_of(params))
     return [
         MarkedUnit(KINDS[kind](params["width"]).to(dtype), str(i)) for i, kind in enumerate(params["kinds"])
     ]

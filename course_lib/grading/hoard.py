@@ -32,9 +32,8 @@ def bytes_outside_tensors() -> int:
     while boxes:
         box = boxes.pop()
         if type(box) in _BOXES:
-            held_now = list(
-                box.values() if isinstance(box, dict) else box
-            )  # other threads may change the box
+            # A list first, made in one go: other threads may change the box.
+            held_now = list(box.values() if isinstance(box, dict) else box)
             floats = sum(type(x) is float for x in held_now)
             total += 8 * floats if floats > _FEW else 0
         for held in gc.get_referents(box):

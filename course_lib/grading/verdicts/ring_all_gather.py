@@ -29,10 +29,11 @@ EXERCISE = Exercise(
     importance=5,
     lines=10,
     points={"values": 1.5, "bytes": 1.0},
-    graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, for sizes that n does "
-    "not divide or that are smaller than n: every rank returns the 1-D tensor of `numel` elements whose "
-    "chunks (torch.tensor_split) the ranks hold; the input stays as it was, and later calls leave what "
-    "the first returned. Bytes: a rank sends at most n-1 messages of at most ceil(numel/n) elements each.",
+    graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, for sizes that n "
+    "does not divide or that are smaller than n: every rank returns the 1-D tensor of `numel` elements "
+    "whose chunks (torch.tensor_split) the ranks hold; the input stays as it was, and later calls leave "
+    "what the first returned; nothing is left in flight. Bytes: a rank sends at most n-1 messages of at "
+    "most ceil(numel/n) elements each.",
     closed=CLOSED,
     signature="(chunk, numel, group)",
     hints=(

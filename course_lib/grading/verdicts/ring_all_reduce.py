@@ -30,10 +30,10 @@ EXERCISE = Exercise(
     importance=5,
     lines=3,
     points={"values": 1.0, "bytes": 1.5},
-    graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, for sizes that n does "
-    "not divide: every rank's tensor becomes the sum, in place (others may hold views of it), in its own "
-    "shape. Bytes: a rank sends at most 2(n-1) ceil(S/n) elements. The check supplies reduce_scatter and "
-    "all_gather.",
+    graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, for sizes that n "
+    "does not divide: every rank's tensor becomes the sum, in place (others may hold views of it), in its "
+    "own shape; nothing is left in flight. Bytes: a rank sends at most 2(n-1) ceil(S/n) elements. The check "
+    "supplies reduce_scatter and all_gather.",
     closed=CLOSED,
     signature="(tensor, reduce_scatter, all_gather, group)",
     hints=(

@@ -30,11 +30,11 @@ EXERCISE = Exercise(
     importance=5,
     lines=12,
     points={"values": 2.0, "bytes": 1.0},
-    graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, for sizes that n does "
-    "not divide or that are smaller than n: the r-th rank of the group returns the r-th chunk "
-    "(torch.tensor_split) of the sum, 1-D; the input stays as it was, and later calls leave what the "
-    "first returned. Bytes: a rank sends at most n-1 messages of at most ceil(S/n) elements each, S = "
-    "elements of the tensor.",
+    graded="Values, at 1-4 ranks (hidden: 5, 6, 8), in groups that are not the world, for sizes that n "
+    "does not divide or that are smaller than n: the r-th rank of the group returns the r-th chunk "
+    "(torch.tensor_split) of the sum, 1-D; the input stays as it was, and later calls leave what the first "
+    "returned; nothing is left in flight. Bytes: a rank sends at most n-1 messages of at most ceil(S/n) "
+    "elements each, S = elements of the tensor.",
     closed=CLOSED,
     signature="(tensor, group)",
     hints=(

@@ -29,10 +29,10 @@ EXERCISE = Exercise(
     importance=4,
     lines=13,
     points={"values": 2.0, "bytes": 1.0, "order": 1.0},
-    graded="Values, at 1-4 ranks (hidden: 5, 6, 8), from any root, in groups that are not the world: every "
-    "member's tensor becomes the root's, in place. Bytes: every member but the root receives exactly one "
-    "message, the tensor; the root receives none. Order: at most ceil(log2 n) rounds, where a rank sends at "
-    "most one message a round and only what it received in an earlier one.",
+    graded="Values, at 1-4 ranks (hidden: 5, 6, 8), from any root, in groups that are not the world: "
+    "every member's tensor becomes the root's, in place; nothing is left in flight. Bytes: every member but "
+    "the root receives exactly one message, the tensor; the root receives none. Order: at most ceil(log2 n) "
+    "rounds, where a rank sends at most one message a round and only what it received in an earlier one.",
     closed=CLOSED,
     signature="(tensor, root, group)",
     hints=(
