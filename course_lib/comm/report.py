@@ -28,13 +28,17 @@ def waiters(ranks: Iterable[int]) -> str:
 
 
 def where(site: Sequence[Any] | None) -> str:
-    """'cell [5], line 3, in step: dist.all_reduce(t)' or 'file.py:3, in step: ...'."""
+    """'cell [5], line 3, in step: dist.all_reduce(t)', 'cell of f, line 3: ...' or 'file.py:3: ...'."""
     if not site or not site[0]:
         return "an unknown line"
     file, line, function = site[0], site[1], str(site[2]).rsplit("<locals>.", 1)[-1]
     text = (site[3] if len(site) > 3 and site[3] else linecache.getline(file, line)).strip()
     cell = _cell_number(file)
-    place = f"cell [{cell}], line {line}" if cell is not None else f"{_short(file)}:{line}"
+    if cell is None and file.startswith("<cell"):  # of a notebook's file, as checks read it
+        cell_name: str | None = file[1:-1]
+    else:
+        cell_name = None if cell is None else f"cell [{cell}]"
+    place = f"{cell_name}, line {line}" if cell_name else f"{_short(file)}:{line}"
     inside = "" if function == "<module>" else f", in {function}"
     return f"{place}{inside}" + (f": {text}" if text else "")
 

@@ -59,6 +59,11 @@ class Statement:
     node: ast.stmt
     text: str
 
+    @property
+    def line(self) -> int:
+        """Its first line in the cell, decorators included."""
+        return _first_line(self.node)
+
     @cached_property
     def _table(self) -> symtable.SymbolTable:
         return symtable.symtable(self.text, "<cell>", "exec")
@@ -165,7 +170,12 @@ def _is_sync(node: ast.stmt) -> bool:
 
 
 def _text_of(node: ast.stmt, lines: list[str], body: list[ast.stmt]) -> str:
-    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+    first = _first_line(node)
     last = node.end_lineno or first
     shared = any(n is not node and n.lineno <= last and (n.end_lineno or 0) >= first for n in body)
     return ast.unparse(node) if shared else "\n".join(lines[first - 1 : last])
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])

@@ -122,7 +122,7 @@ def as_answer(exercise: Exercise, answer: Any) -> FromObject | FromSource:
     if isinstance(answer, FromSource):
         return answer
     if isinstance(answer, list):
-        return FromSource(definitions(answer, exercise.symbol, exercise.id), exercise.symbol)
+        return definitions(answer, exercise.symbol, exercise.id)
     obj = answer.obj if isinstance(answer, FromObject) else answer
     if isinstance(obj, types.ModuleType):
         obj = vars(obj)

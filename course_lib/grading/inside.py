@@ -7,6 +7,7 @@ a rank never sees another's data. Neither oracle nor seed is here.
 from __future__ import annotations
 
 import ast
+import codeop
 import functools
 import importlib
 import inspect
@@ -114,7 +115,7 @@ def load(job: Job) -> Any:
     try:
         if isinstance(job.answer, bytes):
             return pickle.loads(job.answer)
-        return _execute(job.answer, job.exercise_id)
+        return execute(job.answer, job.exercise_id)
     except (ClosedHere, Refusal):
         raise
     except NotImplementedError as error:
@@ -129,14 +130,16 @@ def load(job: Job) -> Any:
         ) from error
 
 
-def _execute(source: FromSource, exercise_id: str) -> Any:
+def execute(source: FromSource, exercise_id: str) -> Any:
     """Execute source text in a fresh module that tracebacks and `inspect` can read."""
-    filename = f"<answer {source.symbol}>"
-    linecache.cache[filename] = (len(source.text), None, source.text.splitlines(True), filename)
+    filename = f"<cell of {source.symbol}>"
     module = types.ModuleType(_MODULE)
     module.__file__ = filename
     sys.modules[_MODULE] = module
-    exec(compile(source.text, filename, "exec", dont_inherit=True), module.__dict__)
+    compiled = codeop.Compile()  # a `from __future__` above holds below
+    for text, name in ((source.before, "<cells above>"), (source.text, filename)):
+        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+        exec(compiled(text, name, "exec"), module.__dict__)
     if not hasattr(module, source.symbol):
         raise not_defined(source.symbol, exercise_id)
     return getattr(module, source.symbol)

@@ -11,11 +11,6 @@ import sys
 import tempfile
 from typing import Any
 
-# nbformat imports jsonschema, which would build a grammar of web addresses that nobody asks it about: two
-# seconds a submission. It must be shut out before that import, so imports follow code here.
-# ruff: noqa: E402
-sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
-
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError

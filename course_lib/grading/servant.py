@@ -46,7 +46,8 @@ def serve(requests: int, answers: int) -> None:
 def _answer(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
     try:
         if "cells" in plain:
-            return wire.pack({"text": definitions(plain["cells"], plain["symbol"], plain["exercise_id"])})
+            answer = definitions(plain["cells"], plain["symbol"], plain["exercise_id"])
+            return wire.pack({"text": answer.text, "before": answer.before})
         return _run(plain, arrays)
     except Refusal as refusal:
         return wire.pack({"failed": [refusal.gate, refusal.message[:MAX_TEXT]]})
@@ -59,7 +60,7 @@ def _answer(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
 
 def _run(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
     fields = plain["job"]
-    answer = FromSource(fields.pop("text"), fields["symbol"])
+    answer = FromSource(fields.pop("text"), fields["symbol"], fields.pop("before"))
     job = Job(answer=answer, closed=tuple(fields.pop("closed")), **fields)
     case = Case(seed=0, **plain["case"])
     shards: list[dict[str, Array]] = [{} for _ in range(case.world_size)]

@@ -39,10 +39,17 @@ class FromObject:
 
 @dataclass(frozen=True)
 class FromSource:
-    """An answer as text, executed in each rank in a fresh module."""
+    """An answer as text, executed in each rank in a fresh module.
+
+    Attributes:
+        text: the answer's cell, in which what is not needed is blank: its lines keep their numbers.
+        symbol: what it defines.
+        before: what the answer needs of the cells above, executed first.
+    """
 
     text: str
     symbol: str
+    before: str = ""
 
 
 def uses_variable(symbol: str, name: str) -> Refusal:
@@ -92,8 +99,8 @@ def parse(cells: Iterable[str]) -> list[list[Statement]]:
     return out
 
 
-def definitions(cells: list[str], symbol: str, exercise_id: str = "") -> str:
-    """Take the definition of `symbol` and all it needs from the cells of a notebook, as one source text.
+def definitions(cells: list[str], symbol: str, exercise_id: str = "") -> FromSource:
+    """Take the definition of `symbol` and all it needs from the cells of a notebook.
 
     Raises: Refusal if it is missing, unfilled, or uses what another cell computes.
     """
@@ -104,11 +111,22 @@ def definitions(cells: list[str], symbol: str, exercise_id: str = "") -> str:
     if _only_stubs(parsed[answer], symbol):
         raise not_written(exercise_id or symbol)
     taken = _closure(parsed, symbol, answer)
-    body = [
-        s for cell, row in enumerate(parsed) for i, s in enumerate(row) if (cell, i) in taken or s.is_future
+    needed = [
+        [s for i, s in enumerate(row) if (cell, i) in taken or s.is_future] for cell, row in enumerate(parsed)
     ]
-    body.sort(key=lambda s: not s.is_future)
-    return "\n\n".join(s.text for s in body) + "\n"
+    above = [s for row in needed[:answer] for s in row]
+    above.sort(key=lambda s: not s.is_future)
+    below = [s for row in needed[answer + 1 :] for s in row if not s.is_future]
+    return FromSource(_in_place([*needed[answer], *below]), symbol, before=_in_place(above))
+
+
+def _in_place(body: list[Statement]) -> str:
+    """Write statements one below the other, each at its line in its cell or where there is room."""
+    lines: list[str] = []
+    for statement in body:
+        lines += [""] * (statement.line - 1 - len(lines))
+        lines += statement.text.splitlines()
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _only_stubs(row: list[Statement], symbol: str) -> bool:

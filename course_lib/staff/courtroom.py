@@ -8,6 +8,7 @@ network namespace: a trace that was forged does not fit them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -70,14 +71,14 @@ class Courtroom:
         request = {"cells": cells, "symbol": exercise.symbol, "exercise_id": exercise.id}
         try:
             plain, _ = self._ask(wire.pack(request), GRACE_S)
-            text = plain.get("text")
-            if not isinstance(text, str):
+            text, before = plain.get("text"), plain.get("before")
+            if not isinstance(text, str) or not isinstance(before, str):
                 raise wire.Broken("no text")
         except CaseFailed as failed:
             raise Refusal(failed.part.name, failed.part.message) from failed
         except wire.Broken as error:
             raise Refusal("implemented", f"the notebook's cells could not be read: {error}.") from error
-        return FromSource(text, exercise.symbol)
+        return FromSource(text, exercise.symbol, before)
 
     def run(self, job: Job, case: Case, shards: Shards) -> list[RankData]:
         """Run one case in the sandbox: the engine's `Launcher`.
@@ -159,16 +160,10 @@ class Courtroom:
 
 def _request(job: Job, case: Case) -> dict[str, Any]:
     assert isinstance(job.answer, FromSource)
+    names = {field.name for field in dataclasses.fields(job)} - {"answer", "inbox"}
+    told = {name: getattr(job, name) for name in names}
     return {
-        "job": {
-            "exercise_id": job.exercise_id,
-            "symbol": job.symbol,
-            "signature": job.signature,
-            "closed": list(job.closed),
-            "text": job.answer.text,
-            "params": job.params,
-            "program": job.program,
-        },
+        "job": {**told, "text": job.answer.text, "before": job.answer.before},
         "case": {
             "world_size": case.world_size,
             "label": case.label,

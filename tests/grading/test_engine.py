@@ -138,6 +138,12 @@ def test_a_part_nobody_measured_is_lost():
     assert verdict.lost == ("memory",)
 
 
+def test_an_error_names_the_line_of_its_cell():
+    cells = ["import torch.distributed as dist\n", "# mine\n\ndef rank_hello(secret):\n    return unknown"]
+    verdict = grading.check("rank_hello", cells, quiet=True)
+    assert "cell of rank_hello, line 4, in rank_hello: return unknown" in verdict.render()
+
+
 def test_output_of_ranks_is_shown_when_a_check_fails(capsys):
     text = HELLO.replace("    total =", "    print('looking for it')\n    1 / 0\n    total =")
     grading.check("rank_hello", FromSource(text, "rank_hello"))

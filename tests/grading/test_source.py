@@ -2,9 +2,11 @@
 """The rule for what an answer may use: the same for an object in a kernel and for the cells of a file."""
 
 import linecache
+import math
 
 import pytest
 
+from course_lib.grading.inside import execute
 from course_lib.grading.source import Refusal, check_object, definitions
 
 OK = {
@@ -91,9 +93,7 @@ def kernel(cells: list[str]) -> dict:
 def test_both_accept(name):
     cells = OK[name]
     check_object(kernel(cells)["f"], "f", "x")
-    fresh: dict = {"__name__": "answer"}
-    exec(compile(definitions(cells, "f"), "answer", "exec", dont_inherit=True), fresh)
-    assert fresh["f"](1) == kernel(cells)["f"](1)
+    assert execute(definitions(cells, "f"), "x")(1) == kernel(cells)["f"](1)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -127,32 +127,40 @@ def test_both_know_a_stub(stub):
 
 
 def test_a_class_that_inherits_everything_is_no_stub():
-    assert "Base" in definitions(
-        ["class Base:\n    def step(self):\n        return 1", "class f(Base):\n    pass"], "f"
-    )
+    cells = ["class Base:\n    def step(self):\n        return 1", "class f(Base):\n    pass"]
+    assert "Base" in definitions(cells, "f").before
 
 
 def test_what_is_not_needed_is_left_out():
-    text = definitions(
-        ["import os\nimport math", "print('x')\nK = 2\ndef f(x):\n    return math.pi * K\nf(1)", "y = 1"], "f"
-    )
-    assert "import math" in text
-    assert "os" not in text
-    assert "print" not in text
-    assert "f(1)" not in text
+    cells = ["import os\nimport math", "print('x')\nK = 2\ndef f(x):\n    return math.pi * K\nf(1)", "y = 1"]
+    answer = definitions(cells, "f")
+    assert answer.before.split() == ["import", "math"]
+    assert answer.text == "\nK = 2\ndef f(x):\n    return math.pi * K\n"
 
 
-def test_future_import_comes_first():
-    text = definitions(
-        ["import math", "from __future__ import annotations\ndef f(x: Later):\n    return math.pi"], "f"
-    )
-    assert text.startswith("from __future__")
-    compile(text, "answer", "exec")
+@pytest.mark.parametrize("future", [0, 1, 2])
+def test_a_future_import_holds_below(future):
+    cells = ["import math", "K = 3", "def f(x: Later):\n    return math.pi"]
+    cells[future] = f"from __future__ import annotations\n{cells[future]}"
+    assert execute(definitions(cells, "f"), "x")(1) == math.pi
 
 
-def test_comments_and_strings_survive():
-    cell = "def f(x):\n    # why\n    return '''a\n  b'''\n"
-    assert definitions([cell], "f") == cell
+def test_comments_strings_and_line_numbers_survive():
+    cell = "# first\n\n@decorate\ndef f(x):\n    # why\n    return '''a\n  b'''\n"
+    above = "print(1)\ndef decorate(f):\n    return f"
+    answer = definitions([above, cell], "f")
+    assert answer.text == cell.replace("# first", "")
+    assert answer.before == above.replace("print(1)", "") + "\n"
+
+
+def test_what_stands_below_comes_after_it():
+    answer = definitions(["def f(x):\n    return g(x)", "\n\n\ndef g(x):\n    return 2 * x"], "f")
+    assert execute(answer, "x")(2) == 4
+
+
+def test_statements_that_share_a_line():
+    answer = definitions(["K = 1; L = 2; M = 3\ndef f(x):\n    return K + M"], "f")
+    assert execute(answer, "x")(0) == 4
 
 
 def test_bytecode_is_read_where_there_is_no_source():
@@ -163,9 +171,9 @@ def test_bytecode_is_read_where_there_is_no_source():
 
 
 def test_what_stands_above_wins_over_what_comes_later():
-    text = definitions(["K = 1", "def f(x):\n    return K", "K = [open]"], "f")
-    assert "K = 1" in text
-    assert "open" not in text
+    answer = definitions(["K = 1", "def f(x):\n    return K", "K = [open]"], "f")
+    assert answer.before == "K = 1\n"
+    assert "open" not in answer.text
 
 
 def test_a_helper_behind_a_cache_cannot_travel():
