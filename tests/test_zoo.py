@@ -1,4 +1,4 @@
-"""A sample of the zoo: of each exercise reference, stub and two wrong answers. `make zoo` runs all."""
+"""A sample of the zoo: one or two wrong answers of each exercise. `make zoo` runs all."""
 
 from pathlib import Path
 
@@ -13,7 +13,10 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.parametrize("exercise", exercises(), ids=lambda e: e.id)
 def test_sample_of_the_zoo(exercise):
-    for answer in zoo.answers_of(ROOT, exercise, sample=True):
+    # Reference, stub and a wrong answer are judged in each lab's notebook by staff/test_contract.py.
+    wrong = [answer for answer in zoo.answers_of(ROOT, exercise)[2:] if answer.loses]
+    partial = [answer for answer in wrong[1:] if answer.loses != ("values",)]
+    for answer in wrong[:1] + partial[:1]:
         row = zoo.judge_answer(exercise, answer, seed=OPEN_SEED, hidden=False)
         assert not row.problem, f"{answer.name}: {row.problem}\n{row.report}"
 

@@ -129,16 +129,11 @@ def find_answer(root: Path, lab: str, exercise_id: str, name: str) -> str:
     return "\n\n".join(chosen.cells)
 
 
-def answers_of(root: Path, exercise: Exercise, *, sample: bool = False) -> list[Answer]:
-    """Reference, stub and the zoo file's answers; of these two wrong ones in a sample."""
+def answers_of(root: Path, exercise: Exercise) -> list[Answer]:
+    """Reference, stub and the zoo file's answers."""
     answers = load_answers(zoo_path(root, exercise), exercise)
-    known = [reference(root, exercise), reference(root, exercise, stub=True)]
-    if not sample:
-        _demand(exercise, answers)
-        return [*known, *answers]
-    wrong = [a for a in answers if a.loses]
-    by_part = [a for a in wrong if a.loses != ("values",)]
-    return [*known, *(wrong[:1] + (by_part or wrong[1:])[:1])]
+    _demand(exercise, answers)
+    return [reference(root, exercise), reference(root, exercise, stub=True), *answers]
 
 
 def _demand(exercise: Exercise, answers: list[Answer]) -> None:
@@ -199,32 +194,31 @@ def run_zoo(
     root: Path,
     chosen: Sequence[Exercise],
     *,
-    sample: bool = False,
     repeat: int = 1,
     on_row: Callable[[Row], None] | None = None,
     judge: Judge | None = None,
 ) -> list[Row]:
-    """Judge every answer, `repeat` times with other data; in a sample a part of them, with the open sizes."""
+    """Judge every answer, `repeat` times with other data."""
     rows = []
     for turn in range(repeat):
         for exercise in chosen:
-            for row in _rows_of(root, exercise, OPEN_SEED + turn, sample, judge):
+            for row in _rows_of(root, exercise, OPEN_SEED + turn, judge):
                 rows.append(row)
                 if on_row is not None:
                     on_row(row)
     return rows
 
 
-def _rows_of(root: Path, exercise: Exercise, seed: int, sample: bool, judge: Judge | None) -> Iterator[Row]:
+def _rows_of(root: Path, exercise: Exercise, seed: int, judge: Judge | None) -> Iterator[Row]:
     try:
-        answers = answers_of(root, exercise, sample=sample)
+        answers = answers_of(root, exercise)
     except (OSError, ValueError) as error:
         yield Row(exercise.id, "(zoo)", "answers", "none", str(error))
         return
     for answer in answers:
         if judge is not None:
             answer = dataclasses.replace(answer, says=())
-        yield judge_answer(exercise, answer, seed=seed, hidden=not sample, judge=judge)
+        yield judge_answer(exercise, answer, seed=seed, hidden=True, judge=judge)
 
 
 def table(rows: list[Row], title: str = "Zoo") -> Table:

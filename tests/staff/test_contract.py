@@ -1,13 +1,15 @@
-"""Each lab's notebook against its grader, without a gradebook: full marks, none, and exactly what is wrong.
+"""Each lab's notebook against its grader, without a gradebook: none, exactly what is wrong, and full marks.
 
 The notebooks are cut to imports, answers and locked cells: the text between them, checks with open sizes
-included, is run by `course build`.
+included, is run by `course build`. One kernel sees stubs, then wrong answers, then the reference's, as a
+student's does.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
+import functools
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,14 +49,28 @@ def _sets_up(cell: Any) -> bool:
     )
 
 
-def run(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Run a copy as nbgrader does: on past errors."""
+@functools.cache
+def rounds(name: str) -> list[nbformat.NotebookNode]:
+    """Return the lab's notebook with stubs, wrong answers and the reference's, run as nbgrader does."""
+    lab = build.find_lab(ROOT, name)
+    notebook = essential(lab)
+    stubs = answer_cells(nbformat.reads(build.release_text(notebook, lab.name), as_version=4))
+    wrong = {e.id: "\n\n".join(_one_wrong(e).cells) for e in grading.exercises(name)}
+    made = [
+        with_answers(notebook, {exercise: cell.source for exercise, cell in stubs.items()}),
+        with_answers(notebook, wrong),
+        notebook,
+    ]
     ran = copy.deepcopy(notebook)
+    ran.cells = [copy.deepcopy(cell) for one in made for cell in one.cells]
     with tempfile.TemporaryDirectory() as folder:
         NotebookClient(
             ran, timeout=300, allow_errors=True, resources={"metadata": {"path": folder}}
         ).execute()
-    return ran
+    length = len(notebook.cells)
+    for index, one in enumerate(made):
+        one.cells = ran.cells[index * length : (index + 1) * length]
+    return made
 
 
 def grades(ran: nbformat.NotebookNode) -> dict[str, tuple[float, float]]:
@@ -71,7 +87,7 @@ def with_answers(notebook: nbformat.NotebookNode, answers: Mapping[str, str]) ->
 
 
 def test_the_reference_gets_full_marks(lab: build.Lab) -> None:
-    ran = run(essential(lab))
+    _, _, ran = rounds(lab.name)
     got = grades(ran)
     problems = [cell.message() for cell in graded_cells(ran).values() if cell.lost() or cell.errors]
     assert problems == []
@@ -79,10 +95,7 @@ def test_the_reference_gets_full_marks(lab: build.Lab) -> None:
 
 
 def test_every_stub_gets_nothing_and_is_named(lab: build.Lab) -> None:
-    notebook = essential(lab)
-    stubs = nbformat.reads(build.release_text(notebook, lab.name), as_version=4)
-    texts = {exercise: cell.source for exercise, cell in answer_cells(stubs).items()}
-    ran = run(with_answers(notebook, texts))
+    ran, _, _ = rounds(lab.name)
     assert {score for score, _ in grades(ran).values()} == {0.0}
     for exercise, cell in graded_cells(ran).items():
         assert not cell.errors
@@ -91,14 +104,12 @@ def test_every_stub_gets_nothing_and_is_named(lab: build.Lab) -> None:
 
 
 def test_each_wrong_answer_loses_exactly_its_parts(lab: build.Lab) -> None:
-    wrong = {exercise.id: _one_wrong(exercise) for exercise in grading.exercises(lab.name)}
-    texts = {exercise: "\n\n".join(answer.cells) for exercise, answer in wrong.items()}
-    cells = graded_cells(run(with_answers(essential(lab), texts)))
-    for exercise, answer in wrong.items():
-        lost = {part for _, part in cells[exercise].lost()}
-        everything = set(grading.get(exercise).parts)
-        gated = answer.loses == ("values",) and not grading.get(exercise).numeric
-        assert lost == (everything if gated else set(answer.loses)), f"{exercise}: {answer.name}"
+    cells = graded_cells(rounds(lab.name)[1])
+    for exercise in grading.exercises(lab.name):
+        answer = _one_wrong(exercise)
+        lost = {part for _, part in cells[exercise.id].lost()}
+        gated = answer.loses == ("values",) and not exercise.numeric
+        assert lost == (set(exercise.parts) if gated else set(answer.loses)), f"{exercise.id}: {answer.name}"
 
 
 def _one_wrong(exercise: grading.Exercise) -> zoo.Answer:

@@ -136,11 +136,10 @@ def test_exercises_share_a_sandbox_where_nothing_that_one_needs_is_masked() -> N
 
 
 def test_an_answer_that_uses_the_library_gets_what_is_open_to_it(room: Courtroom) -> None:
-    user = "import course_lib.parallel.ddp as other\n" + RIGHT.replace(
-        "    total =", "    assert other\n    total =", 1
-    )
+    uses = RIGHT.replace("    total =", "    assert other\n    total =", 1)
+    user = ["import course_lib.parallel.ddp as other", uses]
     shared = ("course_lib.parallel",)
-    verdict = judge.judge_exercise(room, get("rank_hello"), [user], seed=7, masked=shared)
+    verdict = judge.judge_exercise(room, get("rank_hello"), user, seed=7, masked=shared)
     assert verdict.passed, verdict.message
     verdict = judge.judge_exercise(room, get("rank_hello"), [RIGHT], seed=7, masked=shared)
     assert verdict.passed, verdict.message

@@ -21,7 +21,7 @@ from course_lib.staff.gradebook import Course
 from course_lib.staff.handed_in import HandedIn
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
 
-KILLS = int(os.environ.get("COURSE_KILLS", "3"))  # make attack: 20
+KILLS = int(os.environ.get("COURSE_KILLS", "1"))  # make attack: 20
 COMMAND = [sys.executable, "-m", "course_lib.cli", "autograde", LAB, "--jobs", "2", "--no-run"]
 
 

@@ -1,11 +1,11 @@
-"""The list of attacks beside a small class; `make attack` runs it beside nineteen honest students."""
+"""`make attack QUICK=1`: the list of attacks beside a small class, but for those that end by a limit."""
 
 from __future__ import annotations
 
 from known import ATTACKS
 from run import main
 
-# Nobody waits for these in a test: each ends by a limit, as others here do.
+# Each of these ends by a limit, as others here do.
 LONG = ("sleep", "deadlock", "fork bomb", "memory bomb", "10 GB file", "reads the gradebook")
 IN_THE_KERNEL = [attack.name for attack in ATTACKS if attack.cell]
 
