@@ -588,6 +588,10 @@ with style.course_style():
 figure
 
 # %% [markdown]
+# FSDP sends 1.33 times DDP's bytes here, not 1.5 times. Its last block, and the root that holds embedding and
+# head, stay whole between forward and backward: they are gathered once, not twice. Of this small model they
+# are a third; of Llama 3 405B less than 2%.
+#
 # ## Which mesh?
 #
 # A choice with a stated cost model. P parameters in L equal units, n ranks, dp_shard = k, dp_replicate = n/k;

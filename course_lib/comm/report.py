@@ -153,9 +153,10 @@ def timeout_report(graph: WaitGraph, timeout_s: float) -> str:
     """The report on a world that has used up its time."""
     return "\n".join(
         [
-            f"Timeout: the ranks must end within timeout_s = {timeout_s:g} s; they did not.",
+            f"Timeout: the ranks must end within {timeout_s:g} s; they did not.",
             *_who(graph, range(len(graph.ranks))),
-            "What to do: if the work is that long, pass a larger timeout_s; else look at those lines.",
+            "What to do: look at those lines: a loop that does not end, more work than asked for? "
+            "If your own run_ranks needs that long, give it a larger timeout_s.",
         ]
     )
 

@@ -21,7 +21,7 @@ def render(verdict: Verdict) -> str:
         where = f" ({_cases(verdict.cases)})" if not exercise.numeric else ""
         return f"PASS  {exercise.id}  {mark}  {checked}{where}"
     if verdict.gate:
-        head = f"FAIL  {exercise.id}  {mark}  {verdict.gate}"
+        head = f"FAIL  {exercise.id}  {mark}  not passed: {verdict.gate}"
         return f"{head}\n{_wrap(verdict.message)}\n{_next(verdict)}"
     rows = [_row(name, part) for name, part in verdict.parts.items()]
     return "\n".join([f"PART  {exercise.id}  {mark}", *rows, _next(verdict)])

@@ -29,4 +29,7 @@ def check_notebook(place: Path, name: str, console: Console, *, full: bool = Fal
     most = sum(verdict.max_score for verdict in verdicts if not verdict.exercise.bonus)
     sizes = ", sizes of the grade" if full else ""
     console.print(f"\n{notebook.lab}: {points:g} of {most:g} points{sizes}", highlight=False)
+    kept = progress.folder(notebook.path.parent)
+    if kept != progress.folder(place):
+        console.print(f"noted in {kept / progress.NAME}: `course progress` there shows it", soft_wrap=True)
     return int(not all(verdict.passed for verdict in verdicts if not verdict.exercise.bonus))

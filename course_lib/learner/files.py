@@ -48,7 +48,9 @@ def lab_name(name: str) -> str:
     known = sorted({exercise.lab for exercise in exercises()})
     found = [lab for lab in known if lab == name or lab.split("_")[0] == name.zfill(2)]
     if len(found) != 1:
-        raise ValueError(f"a lab must be one of {', '.join(known)}; got {name!r}. Name one of them.")
+        home = next((e.lab for e in exercises() if name in (e.id, e.symbol)), None)
+        advice = f"{name} is an exercise of {home}: name that." if home else "Name one of them."
+        raise ValueError(f"a lab must be one of {', '.join(known)}; got {name!r}. {advice}")
     return found[0]
 
 

@@ -134,7 +134,7 @@ def save(place: Path, target: Path) -> str:
             f"{path} must be writable; got {error.strerror}. "
             "Name another file or folder; is the drive mounted?"
         ) from error
-    return f"saved {len(entries)} verdicts and {len(notebooks)} notebooks to {path}"
+    return f"saved to {path}; verdicts: {len(entries)}, notebooks with answers: {len(notebooks)}"
 
 
 def _present(place: Path) -> list[NotebookFile]:

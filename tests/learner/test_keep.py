@@ -152,7 +152,7 @@ def test_work_comes_back_on_a_wiped_machine(checkout: Path, upstream: Path, tmp_
     progress.write(checkout, {"rank_hello": entry("2026-01-01", ANSWER)})
     drive = tmp_path / "drive"
     drive.mkdir()
-    assert "saved 1 verdicts and 1 notebooks" in keep.save(checkout, drive)
+    assert "verdicts: 1, notebooks with answers: 1" in keep.save(checkout, drive)
     git(tmp_path, "clone", "-q", str(upstream), "fresh")
     fresh = tmp_path / "fresh"
     done = keep.restore(fresh, drive)
@@ -202,8 +202,12 @@ def test_check_reads_the_file_and_notes_the_verdict(tmp_path: Path) -> None:
     mine = Path(shutil.copy(ROOT / "notebooks" / LAB / f"{LAB}.ipynb", tmp_path / "my lab.ipynb"))
     edit(mine, "rank_hello", ANSWER)
     console = Console(record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    assert answers.check_notebook(tmp_path, str(mine), console, full=True) == 1  # the others are not written
-    assert "00_start_here: 2 of" in console.export_text()
+    course = tmp_path / "course"
+    course.mkdir()
+    assert answers.check_notebook(course, str(mine), console, full=True) == 1  # the others are not written
+    said = console.export_text()
+    assert "00_start_here: 2 of" in said
+    assert f"noted in {tmp_path / progress.NAME}" in said
     noted = progress.read(tmp_path)
     assert noted["rank_hello"]["full"]
     assert noted["rank_hello"]["answer"].strip() == ANSWER.strip()
@@ -228,3 +232,5 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path: Path, content: str) -> No
 def test_a_lab_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a lab must be one of 00_start_here"):
         files.find(tmp_path, "77")
+    with pytest.raises(ValueError, match="rank_hello is an exercise of 00_start_here: name that"):
+        files.find(tmp_path, "rank_hello")
