@@ -28,6 +28,7 @@ class RankState:
     wait_site: Site | None = None
     last: CommCall | None = None
     beat: dict[str, Any] = dataclasses.field(default_factory=dict)
+    before_needed: dict[str, float] | None = None  # its beat when another rank began to wait for it
     failure: dict[str, Any] | None = None
     never_waited: list[CommCall] = dataclasses.field(default_factory=list)
     exit_code: int | None = None
@@ -129,7 +130,8 @@ class WaitGraph:
         if call.op == "recv":
             sent_any = sum(len(v) for k, v in self._sends.items() if (k[0], k[2], k[3]) ==
                            (call.group, call.dst, call.tag))  # fmt: skip
-            return set() if sent_any > call.ordinal else set(call.group.ranks) - {call.dst or 0}
+            others = set(call.group.ranks) - {call.dst or 0}
+            return set() if sent_any > call.ordinal else others or {call.dst or 0}  # alone: for ever
         members = call.shapes[0] if call.op == "new_group" else call.group.ranks
         return self._absent(call, members)
 
@@ -168,9 +170,32 @@ class WaitGraph:
         return {r for r in found if self.ranks[r].can_move}
 
     def stalled(self) -> list[int]:
-        """Ranks that others need and that have long done nothing that could release them."""
-        beats = {r: self.ranks[r].beat for r in sorted(self.needed())}
-        return [r for r, b in beats.items() if max(b.get("spin_s", 0.0), b.get("idle_s", 0.0)) >= STALL_S]
+        """Ranks that others need and that, since then, have long done nothing that could release them."""
+        needed = self.needed()
+        found = []
+        for rank, state in enumerate(self.ranks):
+            if rank not in needed:
+                state.before_needed = None
+                continue
+            beat = {key: float(state.beat.get(key, 0.0)) for key in ("spin_s", "idle_s")}
+            before = state.before_needed or beat
+            state.before_needed = {key: min(before[key], beat[key]) for key in beat}  # they may start anew
+            if any(beat[key] - state.before_needed[key] >= STALL_S for key in beat):
+                found.append(rank)
+        return found
+
+    def abandoned(self) -> dict[int, set[int]]:
+        """Ranks that sleep after a call, with those that ended and never make it.
+
+        Their wait is not seen: torch's own DDP waits in C++, inside backward.
+        """
+        ended = {r for r, s in enumerate(self.ranks) if s.status == "finished"}
+        asleep = {
+            r: self.missing(s.last) & ended
+            for r, s in enumerate(self.ranks)
+            if s.can_move and s.last is not None and s.beat.get("idle_s", 0.0) >= STALL_S
+        }
+        return {r: need for r, need in asleep.items() if need}
 
     def incomplete(self) -> list[tuple[CommCall, set[int]]]:
         """Launched calls that some member never made, found once all ranks have finished.

@@ -371,4 +371,7 @@ def _reduce_op_name(script: Any) -> str:
 
 
 def _storage_id(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except NotImplementedError:  # a sparse tensor has no single storage
+        return id(tensor)

@@ -150,7 +150,7 @@ class MemoryTracker:
 
     def share_with_comm(self, values: Any) -> list[TrackedStorage]:
         """Note that a communication thread will hold these tensors; return their records."""
-        records = [self.see(tensor, is_new=False) for tensor in tensors_in(values)]
+        records = [self.see(t, is_new=False) for t in tensors_in(values) if t.layout is torch.strided]
         for record in records:
             record.is_shared_with_comm, record.used_at = True, -1
         return records
@@ -201,8 +201,8 @@ def tensors_in(values: Any) -> Iterable[torch.Tensor]:
 
 
 def _plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors with storage behind a parameter: itself, or a DTensor's local shard."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    """The tensors with storage behind a parameter: itself, or a DTensor's local shard; no sparse ones."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or tensor.layout is not torch.strided:
         return []
     if type(tensor) in (torch.Tensor, Parameter):
         return [tensor]

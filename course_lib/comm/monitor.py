@@ -24,16 +24,22 @@ from course_lib.comm.intercept import Interceptor, Listener
 HEARTBEAT_S = 0.25
 
 
-_write, _dumps = os.write, json.dumps  # as they were before any student code ran
+_write, _dumps, _getpid = os.write, json.dumps, os.getpid  # as they were before any student code ran
 
 
 class Log:
-    """An append-only file of JSON lines; one write call an event keeps lines whole between threads."""
+    """An append-only file of JSON lines; one write call an event keeps lines whole between threads.
+
+    What a process that the rank has forked does is not the rank's: it is not written.
+    """
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._pid = _getpid()
 
     def write(self, kind: str, **fields: Any) -> None:
+        if _getpid() != self._pid:
+            return
         fields["time_s"] = time.time()
         _write(self._fd, (_dumps({"kind": kind, **fields}, separators=(",", ":")) + "\n").encode())
 

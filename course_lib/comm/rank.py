@@ -7,6 +7,7 @@ others, and the real cause is lost. The parent releases all ranks together.
 import dataclasses
 import faulthandler
 import io
+import multiprocessing
 import os
 import random
 import signal
@@ -88,6 +89,8 @@ def _run(options: RankOptions, log: Log, pulse: Pulse, pid: int) -> None:
     os.environ.clear()
     os.environ.update(options.environment)
     torch.set_num_threads(1)
+    # The platform's own: a DataLoader's workers are forked in hundredths of a second, not served anew.
+    multiprocessing.set_start_method(None, force=True)
     seed_everything(options.seed, options.rank)
     fn, args = ship.loads(_read(f"{options.folder}/call"))
     with warnings.catch_warnings():

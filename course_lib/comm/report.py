@@ -98,6 +98,8 @@ def hang_report(graph: WaitGraph, stuck: dict[int, set[int]]) -> tuple[str, int]
     else:
         first = min(stuck)
         head = f"{names(stuck)} wait for each other for ever: a deadlock."
+        if len(stuck) == 1:
+            head = f"{waiters(stuck)} for ever: no other rank could release it."
     lines = [f"Hang: {head}", *_who(graph, range(len(graph.ranks))), _advice(graph, stuck, culprits)]
     return "\n".join(lines), first
 
@@ -142,6 +144,23 @@ def stall_report(graph: WaitGraph, ranks: list[int]) -> str:
         "do that work before the ranks start, or on all ranks."
     )
     return "\n".join([*lines, advice])
+
+
+def abandoned_report(graph: WaitGraph, abandoned: dict[int, set[int]]) -> str:
+    """The report on ranks that sleep after a call which others, already ended, never make."""
+    ended = set().union(*abandoned.values())
+    lines = [f"Hang: {waiters(abandoned)} for {names(ended)}, which already ended."]
+    for rank, need in abandoned.items():
+        call = graph.ranks[rank].last
+        assert call is not None
+        made = describe(call, len(graph.ranks))
+        lines.append(f"  rank {rank} has made {made}, and {names(need)} never {_do(need)}")
+    lines += _who(graph, range(len(graph.ranks)))
+    return "\n".join([*lines, f"What to do: {_ORDER[0].lower()}{_ORDER[1:]} Have all equally many batches?"])
+
+
+def _do(ranks: Iterable[int]) -> str:
+    return "do" if len(list(ranks)) > 1 else "does"
 
 
 def graph_waiters(graph: WaitGraph) -> list[int]:

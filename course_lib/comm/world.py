@@ -93,6 +93,7 @@ class World:
         self._logs = [LogReader(f"{self.folder}/log.{r}") for r in range(world_size)]
         self._silent_s = [0.0] * world_size
         self._silent_cpu_s = [0.0] * world_size
+        self._children_cpu_s = [0.0] * world_size
         self._options = RankOptions(
             rank=0,
             world_size=world_size,
@@ -237,12 +238,17 @@ class World:
         if stuck:
             text, first = report.hang_report(self.graph, stuck)
             self._raise("hang", text, first)
-        frozen = [r for r in self.graph.needed() if self._is_frozen(r)]
+        needed = self.graph.needed()
+        self._silent_s = [s if rank in needed else 0.0 for rank, s in enumerate(self._silent_s)]
+        frozen = [rank for rank in sorted(needed) if self._is_frozen(rank)]
         for rank in frozen:
             self._ask_where(rank)
-        stalled = self.graph.stalled() or frozen
+        stalled = [rank for rank in self.graph.stalled() if not self._has_working_children(rank)] or frozen
         if stalled:
             self._raise("hang", report.stall_report(self.graph, stalled), stalled[0])
+        abandoned = self.graph.abandoned()
+        if abandoned:
+            self._raise("hang", report.abandoned_report(self.graph, abandoned), min(abandoned))
 
     def _settle(self) -> dict[int, set[int]]:
         """Let the other ranks reach where they will stay, for a clear report; {} if something moved again.
@@ -273,6 +279,19 @@ class World:
         if self._silent_s[rank] < STALL_S:
             return False
         return status != psutil.STATUS_RUNNING or used_s - self._silent_cpu_s[rank] > STALL_S - 1
+
+    def _has_working_children(self, rank: int) -> bool:
+        """Whether processes of its own, a DataLoader's workers, computed since it last seemed stuck."""
+        try:
+            children = psutil.Process(self.processes[rank].pid).children(recursive=True)
+            used_s = sum(sum(child.cpu_times()[:2]) for child in children)
+        except psutil.Error:
+            return False
+        works = used_s > self._children_cpu_s[rank] + 0.1 * STALL_S
+        if works:
+            self._children_cpu_s[rank] = used_s
+            self.graph.ranks[rank].before_needed = None  # its 5 s begin anew
+        return works
 
     def _ask_where(self, rank: int) -> None:
         """Let faulthandler say where a rank is whose heartbeat has stopped: it needs no GIL."""

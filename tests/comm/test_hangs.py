@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from course_lib.comm.calls import CommCall, GroupKey
+from course_lib.comm.hang import WaitGraph
 from course_lib.comm.launch import RanksError, run_ranks
 from course_lib.parallel.ddp import NaiveDDP
 
@@ -168,6 +171,13 @@ def sleeps() -> None:
     dist.all_reduce(torch.ones(4))
 
 
+def forks_and_waits() -> None:
+    child = os.fork() if rank() == 1 else 0
+    if child:
+        os.waitpid(child, 0)
+    dist.all_reduce(torch.ones(1))  # the child poses as rank 1
+
+
 def is_stopped() -> None:
     if rank() == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -209,6 +219,7 @@ PROVABLE = [
 STALLS = [
     (loops, "while rank() == 1"),
     (sleeps, "time.sleep(60)"),
+    (forks_and_waits, "os.waitpid"),
     (is_stopped, "rank 1"),
     (holds_the_gil, "re.match"),
 ]
@@ -234,6 +245,52 @@ def test_ranks_that_make_no_progress(work: Callable[[], None], says: str) -> Non
         run_ranks(work, 3, quiet=True)
     assert (caught.value.kind, caught.value.first) == ("hang", 1)
     assert says in str(caught.value), str(caught.value)
+
+
+def test_a_wait_inside_torch_for_ranks_that_ended() -> None:
+    """torch's own DDP waits in C++, where no wait is seen."""
+
+    def batches_differ() -> None:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        for _ in range(1 + (rank() == 0)):
+            model(torch.ones(1, 2)).sum().backward()
+
+    with pytest.raises(RanksError, match="rank 0 waits for ranks 1 and 2, which already ended") as caught:
+        run_ranks(batches_differ, 3, quiet=True)
+    assert (caught.value.kind, caught.value.first) == ("hang", 0)
+    assert "rank 0 has made broadcast" in str(caught.value)  # DDP builds its buckets anew
+
+
+def test_alone_and_waiting_for_anyone() -> None:
+    with pytest.raises(RanksError, match="rank 0 waits for ever"):
+        run_ranks(lambda: dist.recv(torch.ones(1)), 1, quiet=True)
+
+
+def test_only_the_time_counts_in_which_others_wait() -> None:
+    """Rank 0 was idle for 7 s before rank 1 needed it."""
+    graph = WaitGraph(2)
+    call = CommCall(id=0, op="barrier", group=GroupKey((0, 1)), ordinal=0, bytes_=0)
+    for at in (0, 1):
+        graph.feed(at, {"kind": "running"})
+    graph.feed(0, {"kind": "beat", "spin_s": 0.0, "idle_s": 7.0})
+    graph.feed(1, {"kind": "launch", "call": call.to_plain()})
+    graph.feed(1, {"kind": "wait", "id": 0, "site": ("a.py", 1, "f")})
+    found = []
+    for idle_s in (7.0, 9.0, 11.9, 12.0, 1.0, 5.9, 6.0):  # it moved after 12 s
+        graph.feed(0, {"kind": "beat", "spin_s": 0.0, "idle_s": idle_s})
+        found.append(graph.stalled())
+    assert found == [[], [], [], [0], [], [], [0]]
+
+
+def test_a_rank_whose_own_processes_compute_is_not_stuck() -> None:
+    burn = "import time\nwhile time.process_time() < 7: pass"
+
+    def work() -> None:
+        if rank() == 1:
+            subprocess.run([sys.executable, "-S", "-c", burn], check=True)
+        dist.barrier()
+
+    run_ranks(work, 2)
 
 
 def test_time_runs_out() -> None:

@@ -1,5 +1,6 @@
 """run_ranks: values, output, arguments, environment, generators, errors and bad input."""
 
+import multiprocessing
 import os
 import random
 import subprocess
@@ -406,6 +407,24 @@ def test_functions_of_torch_func_can_be_traced() -> None:
         return torch.func.grad(lambda w: (w * w).sum())(torch.ones(3))
 
     assert run_ranks(work, 2, trace=True)[1].tolist() == [2, 2, 2]
+
+
+def test_sparse_tensors_can_be_traced() -> None:
+    def work() -> torch.Tensor:
+        embedding = torch.nn.Embedding(4, 2, sparse=True)
+        embedding(torch.tensor([1])).sum().backward()
+        dist.all_reduce(embedding.weight.grad)
+        return embedding.weight.grad.to_dense()
+
+    assert run_ranks(work, 2, trace=True)[0].tolist() == [[0, 0], [2, 2], [0, 0], [0, 0]]
+
+
+def test_workers_of_a_data_loader_are_forked() -> None:
+    def work() -> tuple[str, int]:
+        loader = torch.utils.data.DataLoader(torch.arange(4), batch_size=2, num_workers=1)
+        return multiprocessing.get_start_method(), sum(int(batch.sum()) for batch in loader)
+
+    assert run_ranks(work, 2).values == [(multiprocessing.get_start_method(), 6)] * 2
 
 
 def test_all_reduce_of_a_parameter() -> None:
