@@ -358,7 +358,7 @@ class World:
             texts.append(
                 f"{what} never completed: {report.names(missing)} did not take part{self._aside('. ')}"
             )
-        return texts
+        return texts or [aside.removeprefix("But ") for aside in [self._aside("")] if aside]
 
 
 class LogReader:

@@ -164,6 +164,11 @@ class Part:
     message: str = ""
     gate: bool = False
 
+    def __post_init__(self) -> None:
+        """Make the message text that any file and page can hold: an answer's error may be no such text."""
+        plain = self.message.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
+        object.__setattr__(self, "message", plain)
+
 
 @dataclass(frozen=True)
 class PartResult:

@@ -61,6 +61,9 @@ def run_here(
     broken = next((w for w in results.warnings if "never completed" in w), None)
     if broken is not None:
         raise CaseFailed("terminates", f"every rank must make the same calls; {broken}.")
+    unseen = next((w for w in results.warnings if "in another thread" in w), None)
+    if unseen is not None and case.trace:
+        raise CaseFailed("closed", f"what ranks send must be seen, or it cannot be judged; {unseen}.")
     for rank, result in enumerate(results):
         _refuse(rank, result)
     return [

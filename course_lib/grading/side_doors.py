@@ -1,7 +1,8 @@
 """Refuse, inside a rank, the ways around torch.distributed by which an answer could reach other ranks.
 
-Files, sockets, memory maps and the rendezvous store. What launches messages for show and sends its data
-another way would pass a count of bytes. The trace knows only torch.distributed; so it must be the only way.
+Files, their locks and marks, sockets, memory maps, limits and the rendezvous store. What launches messages
+for show and sends its data another way would pass a count of bytes. The trace knows only torch.distributed;
+so it must be the only way.
 """
 
 from __future__ import annotations
@@ -32,6 +33,14 @@ _EVENTS = {
     "os.symlink": "a link",
     "os.link": "a link",
     "sqlite3.connect": "a database",
+    "fcntl.flock": "a file lock",
+    "fcntl.lockf": "a file lock",
+    "fcntl.fcntl": "a file's flags",
+    "resource.setrlimit": "a resource limit",
+    "resource.prlimit": "a resource limit",
+    "os.chmod": "a file's mode",
+    "os.utime": "a file's times",
+    "os.setxattr": "a file's attributes",
 }
 _STORE_METHODS = ("set", "add", "append", "multi_set", "compare_set", "queue_push")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
@@ -57,6 +66,8 @@ def shut(refuse: Callable[[str], None]) -> None:
     for method in _STORE_METHODS:
         _wrap(dist.distributed_c10d.Store, method, "the rendezvous store", refuse)
     _wrap(torch, "save", "torch.save", refuse)
+    for call in ("memfd_create", "mkfifo", "mknod"):  # no audit event
+        _wrap(os, call, f"os.{call}", refuse)
 
 
 def _wrap(owner: Any, name: str, what: str, refuse: Callable[[str], None]) -> None:

@@ -94,7 +94,7 @@ def parse(cells: Iterable[str]) -> list[list[Statement]]:
     for cell in cells:
         try:
             out.append(statements(cell))
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             out.append([])
     return out
 

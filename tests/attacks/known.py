@@ -107,6 +107,25 @@ def large(notebook: Any) -> None:
     notebook.cells.append(nbformat.v4.new_code_cell("1", outputs=[output]))
 
 
+def unparsable(notebook: Any) -> None:
+    """Add cells on which a parser ends in other errors than SyntaxError."""
+    for text in (
+        "x = " + "~" * 50_000 + "1",
+        "x = " + "+".join(["1"] * 20_000),
+        "x = '\0'",
+        "x" + ".y" * 20_000,
+    ):
+        notebook.cells.insert(0, nbformat.v4.new_code_cell(text))
+
+
+_LIMITS_OF_PARENT = """\
+import os, resource
+for pid in (os.getppid(), 1):
+    for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE):
+        try:
+            resource.prlimit(pid, limit, (0, 0))
+        except OSError:
+            pass"""
 _SOCKETS = """\
 import socket, time
 import torch
@@ -157,6 +176,9 @@ ATTACKS = (
     Attack("500 MB of output", "for _ in range(500):\n    print('x' * 10**6)"),
     Attack("os._exit(0)", "import os\nos._exit(0)"),
     Attack("sys.exit", "import sys\nsys.exit(0)"),
+    Attack("an error no file can hold", "raise ValueError('\\ud800 \\x00 \\x1b]0;x\\x07')"),
+    Attack("limits on the parent", _LIMITS_OF_PARENT),
+    Attack("cells no parser likes", answer=RIGHT, wanted=2.0, edit=unparsable),
     Attack("SIGKILL of the parent", "import os\nos.kill(os.getppid(), 9)"),
     Attack("SIGKILL of all it can reach", "import os\nos.kill(-1, 9)"),
     Attack("SIGKILL of the kernel", cell="import os\nos.kill(os.getpid(), 9)", answer=RIGHT, wanted=2.0),

@@ -26,6 +26,10 @@ DOORS = {
     "a swallowed error": "with contextlib.suppress(Exception): open(path, 'w')",
     "the store": "dist.distributed_c10d._get_default_store().set(f'{dist.get_rank()}', b'1')",
     "a socket": "import socket; socket.socket().bind(('127.0.0.1', 0))",
+    "a resource limit": "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
+    "a file lock": "import fcntl; fcntl.flock(open(tempfile.__file__), fcntl.LOCK_SH)",
+    "an anonymous file": "import os; os.memfd_create('1')",
+    "a pipe with a name": "import os; os.mkfifo(path)",
     "shared memory": "from multiprocessing import shared_memory as s; s.SharedMemory(create=True, size=8)",
 }
 OPEN = {
@@ -47,6 +51,14 @@ def test_closed(door):
     verdict = _check(DOORS[door])
     assert verdict.gate == "closed"
     assert "through torch.distributed only" in verdict.message
+
+
+def test_calls_in_another_thread_are_closed():
+    verdict = _check(
+        "import threading; t = threading.Thread(target=dist.all_reduce, args=(x,)); t.start(); t.join()"
+    )
+    assert verdict.gate == "closed"
+    assert "communicated in another thread" in verdict.message
 
 
 @pytest.mark.parametrize("what", OPEN)

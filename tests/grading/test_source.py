@@ -158,6 +158,14 @@ def test_what_stands_below_comes_after_it():
     assert execute(answer, "x")(2) == 4
 
 
+@pytest.mark.parametrize(
+    "cell",
+    ["x = '\0'", "x = " + "~" * 50_000 + "1", "x = " + "+".join(["1"] * 20_000), "x" + ".y" * 20_000, "?"],
+)
+def test_cells_that_no_parser_likes_count_as_empty(cell):
+    assert execute(definitions([cell, "def f(x):\n    return x"], "f"), "x")(2) == 2
+
+
 def test_statements_that_share_a_line():
     answer = definitions(["K = 1; L = 2; M = 3\ndef f(x):\n    return K + M"], "f")
     assert execute(answer, "x")(0) == 4
