@@ -222,7 +222,7 @@ def end_of_step(losses, tokens, learning_rate):
 
 
 # %% wrong values: a thread waits in its place, for a second
-# says: nothing was communicated
+# says: communicated in another thread
 def end_of_step(losses, tokens, learning_rate):
     import threading
 
