@@ -156,7 +156,7 @@ def clean(cell: str) -> str:
 def statements(cell: str) -> list[Statement]:
     """Split a cell into its top-level statements. Raises SyntaxError as Python does."""
     text = clean(cell)
-    lines = text.splitlines()
+    lines = lines_of(text)
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     tree = compile(text, "<cell>", "exec", flags, dont_inherit=True)
     assert isinstance(tree, ast.Module)
@@ -174,6 +174,11 @@ def _text_of(node: ast.stmt, lines: list[str], body: list[ast.stmt]) -> str:
     last = node.end_lineno or first
     shared = any(n is not node and n.lineno <= last and (n.end_lineno or 0) >= first for n in body)
     return ast.unparse(node) if shared else "\n".join(lines[first - 1 : last])
+
+
+def lines_of(text: str) -> list[str]:
+    """Split text where Python does: a form feed or U+2028, which `splitlines` knows too, ends no line."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _first_line(node: ast.stmt) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.grading.cells import Statement, is_stub, statements
+from course_lib.grading.cells import Statement, is_stub, lines_of, statements
 
 
 class Refusal(Exception):
@@ -125,7 +125,7 @@ def _in_place(body: list[Statement]) -> str:
     lines: list[str] = []
     for statement in body:
         lines += [""] * (statement.line - 1 - len(lines))
-        lines += statement.text.splitlines()
+        lines += lines_of(statement.text)
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -166,6 +166,12 @@ def test_cells_that_no_parser_likes_count_as_empty(cell):
     assert execute(definitions([cell, "def f(x):\n    return x"], "f"), "x")(2) == 2
 
 
+@pytest.mark.parametrize("odd", ["\u2028", "\x0c", "\x85", "\x1e"])
+def test_what_ends_no_line_in_python_ends_none_here(odd):
+    cell = f"# {odd}\nK = 'a{odd}b'\r\ndef f(x):\r\n    return K"
+    assert execute(definitions([cell], "f"), "x")(0) == f"a{odd}b"
+
+
 def test_statements_that_share_a_line():
     answer = definitions(["K = 1; L = 2; M = 3\ndef f(x):\n    return K + M"], "f")
     assert execute(answer, "x")(0) == 4
