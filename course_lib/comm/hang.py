@@ -144,16 +144,14 @@ class WaitGraph:
         waiting = {r: self.missing(s.blocked) for r, s in enumerate(self.ranks) if s.blocked is not None}
         grew = True
         while grew:
-            free = {r for r, need in waiting.items() if r not in moving and self._may_end(r, need, moving)}
+            free = {
+                r
+                for r, need in waiting.items()
+                if r not in moving and _may_end(self.ranks[r].blocked, need, moving)
+            }
             moving |= free
             grew = bool(free)
         return {r: need for r, need in waiting.items() if r not in moving}
-
-    def _may_end(self, rank: int, need: set[int], moving: set[int]) -> bool:
-        call = self.ranks[rank].blocked
-        if call is not None and call.op == "recv" and call.src is None:
-            return not need or bool(need & moving)  # any one sender will do
-        return need <= moving
 
     def needed(self) -> set[int]:
         """Ranks that can move and that a waiting rank needs, through others too."""
@@ -190,12 +188,15 @@ class WaitGraph:
         Their wait is not seen: torch's own DDP waits in C++, inside backward.
         """
         ended = {r for r, s in enumerate(self.ranks) if s.status == "finished"}
+        others = set(range(len(self.ranks))) - ended
         asleep = {
-            r: self.missing(s.last) & ended
+            r: self.missing(s.last)
             for r, s in enumerate(self.ranks)
             if s.can_move and s.last is not None and s.beat.get("idle_s", 0.0) >= STALL_S
         }
-        return {r: need for r, need in asleep.items() if need}
+        return {
+            r: need & ended for r, need in asleep.items() if not _may_end(self.ranks[r].last, need, others)
+        }
 
     def incomplete(self) -> list[tuple[CommCall, set[int]]]:
         """Launched calls that some member never made, found once all ranks have finished.
@@ -209,6 +210,12 @@ class WaitGraph:
         groups = [(c, self._absent(c, c.group.ranks)) for c in calls if c.op == "new_group"]
         others = [(c, self.missing(c)) for c in calls if c.op != "new_group"]
         return [(call, need) for call, need in groups + others if need]
+
+
+def _may_end(call: CommCall | None, need: set[int], moving: set[int]) -> bool:
+    if call is not None and call.op == "recv" and call.src is None:
+        return not need or bool(need & moving)  # any one sender will do
+    return need <= moving
 
 
 def difference(rank_a: int, a: CommCall, rank_b: int, b: CommCall) -> str | None:

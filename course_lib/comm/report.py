@@ -34,11 +34,12 @@ def where(site: Sequence[Any] | None) -> str:
     file, line, function = site[0], site[1], str(site[2]).rsplit("<locals>.", 1)[-1]
     text = (site[3] if len(site) > 3 and site[3] else linecache.getline(file, line)).strip()
     cell = _cell_number(file)
-    if cell is None and file.startswith("<cell"):  # of a notebook's file, as checks read it
-        cell_name: str | None = file[1:-1]
+    if cell is not None:
+        place = f"cell [{cell}], line {line}"
+    elif file.startswith("<cell"):  # of a notebook's file, as checks read it
+        place = f"{file[1:-1]}, line {line}"
     else:
-        cell_name = None if cell is None else f"cell [{cell}]"
-    place = f"{cell_name}, line {line}" if cell_name else f"{_short(file)}:{line}"
+        place = f"{_short(file)}:{line}"
     inside = "" if function == "<module>" else f", in {function}"
     return f"{place}{inside}" + (f": {text}" if text else "")
 
@@ -154,13 +155,9 @@ def abandoned_report(graph: WaitGraph, abandoned: dict[int, set[int]]) -> str:
         call = graph.ranks[rank].last
         assert call is not None
         made = describe(call, len(graph.ranks))
-        lines.append(f"  rank {rank} has made {made}, and {names(need)} never {_do(need)}")
+        lines.append(f"  rank {rank} has made {made}, which {names(need)} did not make")
     lines += _who(graph, range(len(graph.ranks)))
     return "\n".join([*lines, f"What to do: {_ORDER[0].lower()}{_ORDER[1:]} Have all equally many batches?"])
-
-
-def _do(ranks: Iterable[int]) -> str:
-    return "do" if len(list(ranks)) > 1 else "does"
 
 
 def graph_waiters(graph: WaitGraph) -> list[int]:

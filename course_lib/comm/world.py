@@ -308,15 +308,16 @@ class World:
             return ""
 
     def _raise(self, kind: str, text: str, first: int | None = None) -> None:
-        raise RanksError(kind, text + self._aside("\n"), first, self.graph)
+        aside = self._aside()
+        raise RanksError(kind, f"{text}\nBut {aside}" if aside else text, first, self.graph)
 
-    def _aside(self, before: str) -> str:
+    def _aside(self) -> str:
         """What was not seen, and may be why something seems to be missing."""
         ranks = [rank for rank, state in enumerate(self.graph.ranks) if state.is_aside]
         if not ranks:
             return ""
         return (
-            f"{before}But {report.names(ranks)} communicated in another thread too, which is not seen here: "
+            f"{report.names(ranks)} communicated in another thread too, which is not seen here: "
             "call torch.distributed in the main thread"
         )
 
@@ -355,10 +356,9 @@ class World:
         texts = [f"{report.names(ranks)} {text}" for text, ranks in found.items()]
         for call, missing in self.graph.incomplete():
             what = f"{report.describe(call, self.world_size)} at {report.where(call.site)}"
-            texts.append(
-                f"{what} never completed: {report.names(missing)} did not take part{self._aside('. ')}"
-            )
-        return texts or [aside.removeprefix("But ") for aside in [self._aside("")] if aside]
+            texts.append(f"{what} never completed: {report.names(missing)} did not take part")
+        aside = self._aside()
+        return [*texts, aside] if aside else texts
 
 
 class LogReader:

@@ -58,12 +58,12 @@ def run_here(
             raise _failure(job.exercise_id, error) from error
         except Exception as error:
             raise CaseFailed("runs", f"the ranks could not run: {type(error).__name__}: {error}") from error
-    broken = next((w for w in results.warnings if "never completed" in w), None)
-    if broken is not None:
-        raise CaseFailed("terminates", f"every rank must make the same calls; {broken}.")
     unseen = next((w for w in results.warnings if "in another thread" in w), None)
     if unseen is not None and case.trace:
         raise CaseFailed("closed", f"what ranks send must be seen, or it cannot be judged; {unseen}.")
+    broken = next((w for w in results.warnings if "never completed" in w), None)
+    if broken is not None:
+        raise CaseFailed("terminates", f"every rank must make the same calls; {broken}.")
     for rank, result in enumerate(results):
         _refuse(rank, result)
     return [

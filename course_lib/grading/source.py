@@ -42,7 +42,8 @@ class FromSource:
     """An answer as text, executed in each rank in a fresh module.
 
     Attributes:
-        text: the answer's cell, in which what is not needed is blank: its lines keep their numbers.
+        text: the answer's cell, in which what is not needed is blank: its lines keep their numbers. What it
+            needs of the cells below comes after it.
         symbol: what it defines.
         before: what the answer needs of the cells above, executed first.
     """

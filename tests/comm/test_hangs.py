@@ -266,6 +266,20 @@ def test_alone_and_waiting_for_anyone() -> None:
         run_ranks(lambda: dist.recv(torch.ones(1)), 1, quiet=True)
 
 
+def test_asleep_while_another_rank_may_still_send() -> None:
+    """Rank 1 has ended, but rank 2 may yet be the source."""
+    graph = WaitGraph(3)
+    call = CommCall(id=0, op="recv", group=GroupKey((0, 1, 2)), ordinal=0, dst=0, tag=0)
+    for at in (0, 1, 2):
+        graph.feed(at, {"kind": "running"})
+    graph.feed(0, {"kind": "launch", "call": call.to_plain()})
+    graph.feed(0, {"kind": "beat", "spin_s": 0.0, "idle_s": 9.0})
+    graph.feed(1, {"kind": "finished"})
+    assert graph.abandoned() == {}
+    graph.feed(2, {"kind": "finished"})
+    assert graph.abandoned() == {0: {1, 2}}
+
+
 def test_only_the_time_counts_in_which_others_wait() -> None:
     """Rank 0 was idle for 7 s before rank 1 needed it."""
     graph = WaitGraph(2)

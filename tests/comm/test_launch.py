@@ -256,8 +256,8 @@ def test_communication_of_another_thread_is_named_as_what_is_not_seen() -> None:
         worlds = list(pool.map(lambda _: run_ranks(shift, 3, quiet=True), range(12)))
     for ran in worlds:
         assert ran.values == [2, 0, 1]
-        assert all("ranks 0, 1 and 2 communicated in another thread too" in text for text in ran.warnings)
-        assert len(ran.warnings) == 3
+        assert sum("never completed" in text for text in ran.warnings) == len(ran.warnings) - 1 == 3
+        assert ran.warnings[-1].startswith("ranks 0, 1 and 2 communicated in another thread too")
 
 
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGINT"])

@@ -53,10 +53,11 @@ def test_closed(door):
     assert "through torch.distributed only" in verdict.message
 
 
-def test_calls_in_another_thread_are_closed():
-    verdict = _check(
-        "import threading; t = threading.Thread(target=dist.all_reduce, args=(x,)); t.start(); t.join()"
-    )
+@pytest.mark.parametrize("before", ["", "work = dist.all_reduce(x.clone(), async_op=True); "])
+def test_calls_in_another_thread_are_closed(before):
+    """Another warning, of a call that nobody waits for, does not hide this one."""
+    thread = "import threading; t = threading.Thread(target=dist.all_reduce, args=(x,)); t.start(); t.join()"
+    verdict = _check(before + thread)
     assert verdict.gate == "closed"
     assert "communicated in another thread" in verdict.message
 
