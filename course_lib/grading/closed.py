@@ -41,7 +41,7 @@ TORCH: dict[str, tuple[str, ...]] = {
         "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:checkpoint_wrapper",
         "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:apply_activation_checkpointing",
     ),
-    "offload": ("torch.autograd.graph:save_on_cpu",),
+    "saved_tensors": ("torch.autograd.graph:saved_tensors_hooks", "torch.autograd.graph:save_on_cpu"),
     "pipelining": tuple(f"torch.distributed.pipelining:{name}" for name in _PIPE),
     "dtensor": (
         "torch.distributed.tensor:distribute_tensor",

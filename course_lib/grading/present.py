@@ -146,7 +146,7 @@ _OPEN_NAMES = {
     "fsdp": "torch's FSDP",
     "zero": "ZeroRedundancyOptimizer",
     "checkpoint": "torch.utils.checkpoint",
-    "offload": "torch.autograd.graph.save_on_cpu",
+    "saved_tensors": "torch.autograd.graph.saved_tensors_hooks",
     "pipelining": "torch.distributed.pipelining",
     "dtensor": "DTensor and its parallel styles",
     "mesh": "init_device_mesh and DeviceMesh",

@@ -19,7 +19,7 @@ from course_lib.grading.zero_toys import STEPS, loss_of, weights_of
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
-    """Return the weights after each step and the log of the link, step by step."""
+    """Return the weights and the host's state after each step, and the log of the link, step by step."""
     model = build_toy(params["model"], inputs)
     store = HostStore(trainable(model))
     for tensor in inputs.values():
@@ -42,5 +42,13 @@ def program(
         store.log = []
         model.zero_grad()
         probe.mark(f"end {step}")
-        seen |= weights_of(model, step)
+        seen |= weights_of(model, step) | _state_of(store, step)
     return {**{name: torch.from_numpy(array) for name, array in seen.items()}, "logs": logs}
+
+
+def _state_of(store: HostStore, step: int) -> dict[str, Array]:
+    return {
+        f"store.state[{i}]['{name}'] after step {step}": tensor.detach().numpy().copy()
+        for i, state in enumerate(store.state)
+        for name, tensor in state.items()
+    }

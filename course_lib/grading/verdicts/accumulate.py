@@ -36,8 +36,8 @@ EXERCISE = Exercise(
     graded="Values, at 1-4 ranks (hidden: 5, 6): gradients and the weights after SGD equal one process on "
     "all samples of all micro-batches of all ranks, with micro-batches of different sizes and numbers, in "
     "every call. Bytes: at most one gradient's worth, plus 64 bytes, goes into collectives. Memory: "
-    "activations peak at 1.5 times those of the largest micro-batch alone, or less.",
-    closed=("course_lib.parallel", "torch:ddp", "torch:fsdp", "torch:comm_hooks"),
+    "activations, gradients and all else peak at 1.5 times those of the largest micro-batch alone, or less.",
+    closed=("course_lib.parallel", "torch:ddp", "torch:fsdp", "torch:comm_hooks", "torch:saved_tensors"),
     signature="(ddp, microbatches, loss_fn, num_samples) -> None",
     hints=(
         "The loss of the whole batch is a sum over samples divided by `num_samples`. What share of it is "
@@ -161,9 +161,11 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     parts = [between("bytes", sent, low, grad_bytes + 64, what="bytes into collectives", why=why)]
     peaks = [_peak(d, "accumulate") / max(_peak(d, "one"), 1) for d in got]
     why = "call backward on each micro-batch before the next forward, or all their graphs are alive at once"
-    what = "times the activations of the largest micro-batch"
+    what = "times the activations and gradients of the largest micro-batch"
     return [*parts, between("memory", peaks, 0, 1.5, what=what, why=why)]
 
 
 def _peak(data: RankData, name: str) -> int:
-    return data.traced.peak_bytes("activations", start=f"{name} begins", end=f"{name} ends")
+    """The most bytes beyond what lived before: a saved tensor packed into another is no "activation"."""
+    start = f"{name} begins"
+    return data.traced.peak_bytes(start=start, end=f"{name} ends") - data.traced.live_bytes_at(start)

@@ -25,7 +25,8 @@ EXERCISE = Exercise(
     importance=3,
     lines=12,
     points={"values": 2.0, "bytes": 1.0, "memory": 1.0, "order": 1.0},
-    graded="Values, at 1 and 2 ranks (each by itself): the weights after each of three steps equal Adam's. "
+    graded="Values, at 1 and 2 ranks (each by itself): after each of three steps the weights and the host's "
+    "state equal Adam's. "
     "Bytes: a step sends each gradient down once and each new parameter up once, P elements each way, and "
     "nothing else; `update` gets host tensors only. Memory: during a call at most 6 of the largest "
     "parameter live at once on device and host beyond what lived before it, and after it nothing new. "
@@ -62,9 +63,14 @@ def oracle(case: Case) -> dict[str, Any]:
     """torch's Adam, for each rank by itself."""
     ranks = [_train(case, rank) for rank in range(case.world_size)]
     stale = [_train(case, rank, steps=0) for rank in range(case.world_size)]
-    near = "the parameters are as they were: nothing came up, or it was never waited for"
+    host = "the host's state is as it was: the host must update, with `update`"
+    device = "the parameters are as they were: nothing came up, or it was never waited for"
     return {
-        name: Want([r[name] for r in ranks], per_rank=True, near={near: [s[name] for s in stale]})
+        name: Want(
+            [r[name] for r in ranks],
+            per_rank=True,
+            near={host if name.startswith("store.state") else device: [s[name] for s in stale]},
+        )
         for name in ranks[0]
         if not name.startswith("frozen")
     }
@@ -81,6 +87,14 @@ def _train(case: Case, rank: int, steps: int = STEPS) -> dict[str, Array]:
         if step < steps:
             optimizer.step()
         out |= weights_of(model, step)
+        for i, param in enumerate(trainable(model)):
+            zero = torch.zeros_like(param)
+            state = {"weight": param, "exp_avg": zero, "exp_avg_sq": zero} | optimizer.state[param]
+            state.pop("step", None)
+            out |= {
+                f"store.state[{i}]['{name}'] after step {step}": tensor.detach().numpy().copy()
+                for name, tensor in state.items()
+            }
     return out
 
 

@@ -268,8 +268,8 @@ def offload_step(params, store, update):
         transfer.wait()
 
 
-# %% wrong bytes, order, memory: Adam stays on the device
-# says: must send each gradient down
+# %% wrong values: Adam stays on the device
+# says: the host's state is as it was
 def offload_step(params, store, update):
     if not hasattr(params[0], "adam"):
         params[0].adam = torch.optim.Adam(params, lr=0.05, betas=(0.9, 0.99), eps=0.1)
@@ -336,3 +336,20 @@ def offload_step(params, store, update):
         sent.append(store.up(state["weight"], param))
     for transfer in sent:
         transfer.wait()
+
+
+# %% wrong values: moves for show, Adam's numbers are on the device
+# says: store.state[0]['exp_avg'] after step 0
+def offload_step(params, store, update):
+    if not hasattr(offload_step, "adam"):
+        offload_step.adam = torch.optim.Adam(params, lr=0.05, betas=(0.9, 0.99), eps=0.1)
+    coming = store.down(params[0].grad)
+    for i in range(len(params)):
+        now = coming
+        if i + 1 < len(params):
+            coming = store.down(params[i + 1].grad)
+        now.wait()
+    offload_step.adam.step()
+    for state, param in zip(store.state, params):
+        state["weight"].copy_(param.detach())
+        store.up(state["weight"], param).wait()
