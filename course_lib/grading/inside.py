@@ -85,7 +85,10 @@ def rank_job(job: Job) -> dict[str, Any]:
     inputs = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
     counts = [bytes_outside_tensors()] if job.memory else None
     probe = Probe(rank=dist.get_rank(), world_size=dist.get_world_size(), outside_tensors=counts)
-    out = program(impl, job.params, inputs, probe)
+    try:
+        out = program(impl, job.params, inputs, probe)
+    except Refusal as refusal:
+        return {"refused": (refusal.gate, refusal.message)}
     if counts is not None:
         out = {**out, OUTSIDE_TENSORS: max(counts) - counts[0]}
     mutated = [name for name, array in arrays.items() if not _same(inputs[name], array)]
@@ -261,8 +264,10 @@ def to_plain(value: Any) -> Any:
     """
     if isinstance(value, torch.Tensor | np.ndarray | np.number):
         value = _item(value)
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return str.__str__(value)
     if isinstance(value, int):
         return int.__add__(value, 0)
     if isinstance(value, float):

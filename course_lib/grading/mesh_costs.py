@@ -24,14 +24,19 @@ def memory_bytes(model: Plain, dp_shard: int) -> float:
     return float(states + 2 * WIRE_BYTES * unit + model["activation_bytes"])
 
 
-def step_time_s(model: Plain, cluster: Cluster, world_size: int, dp_shard: int) -> float:
-    """Seconds of communication of a step."""
+def step_time_s(
+    model: Plain, cluster: Cluster, world_size: int, dp_shard: int, *, together: bool = False
+) -> float:
+    """Seconds of communication of a step; `together`: gradients of all units in one all_reduce."""
     unit_bytes = WIRE_BYTES * model["num_params"] / model["num_units"]
     shard, replicate = range(dp_shard), range(0, world_size, dp_shard)
     gather_s = collective_time_s(cluster, "all_gather", shard, unit_bytes)
     scatter_s = collective_time_s(cluster, "reduce_scatter", shard, unit_bytes)
-    across_s = collective_time_s(cluster, "all_reduce", replicate, unit_bytes / dp_shard)
-    return float(model["num_units"] * (2 * gather_s + scatter_s + across_s))
+    parts = 1 if together else model["num_units"]
+    across_s = collective_time_s(
+        cluster, "all_reduce", replicate, model["num_units"] * unit_bytes / dp_shard / parts
+    )
+    return float(model["num_units"] * (2 * gather_s + scatter_s) + parts * across_s)
 
 
 def sizes_that_fit(model: Plain, cluster: Cluster, world_size: int) -> list[int]:

@@ -86,13 +86,14 @@ def program(
     microbatches = list(zip(inputs["x"].split(sizes), inputs["y"].split(sizes), strict=True))
     _measure_one(params, inputs, microbatches[sizes.index(max(sizes))], probe)
     total = sum(map(sum, params["sizes"]))
-    impl(
-        SuppliedDDP(build_toy(params["model"], inputs)), microbatches[::-1], mse_loss, total
-    )  # leaves no trace
     model = build_toy(params["model"], inputs)
     model.register_forward_pre_hook(lambda *_: probe.mark("forward"))  # counts what is kept outside tensors
     ddp = SuppliedDDP(model)
+    start = {name: tensor.clone() for name, tensor in state_of(model).items()}
+    impl(ddp, microbatches[::-1], mse_loss, total)  # a step before leaves no trace
+    model.load_state_dict(start)
     optimizer = torch.optim.SGD(trainable(model), lr=LEARNING_RATE)
+    optimizer.zero_grad()
     probe.mark("accumulate begins")
     impl(ddp, microbatches, mse_loss, total)
     probe.mark("accumulate ends")

@@ -16,8 +16,11 @@ def program(
 ) -> dict[str, Any]:
     """Round the inputs to bfloat16 (they are exact there) and call the answer once a point."""
     del probe
+    given = {name: tensor.to(torch.bfloat16) for name, tensor in inputs.items()}
     out = {}
     for i, point in enumerate(params["points"]):
-        a, b = inputs[f"a{i}"].to(torch.bfloat16), inputs[f"b{i}"].to(torch.bfloat16)
+        a, b = given[f"a{i}"], given[f"b{i}"]
         out[f"c{i}"] = impl(a, b, getattr(torch, point["accumulate_dtype"]), point["tile"])
+    for name, tensor in given.items():
+        inputs[name].copy_(tensor)  # differs from what was there if the answer wrote into it
     return out

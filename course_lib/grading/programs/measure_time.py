@@ -48,13 +48,14 @@ class Device:
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
-    """Time one device a point, twice in a row: it has cooled down in between."""
+    """Time one device a point, twice in a row: it has cooled down in between, and is slower then."""
     del inputs, probe
     answers = []
     for point in params["points"]:
         device = Device(point["launch_s"], point["device_s"])
         fn = device.fn  # the same object twice
-        for _ in range(2):
+        for device_s in (point["device_s"], point["again_s"]):
+            device.device_s = device_s
             device.start()
             seconds = impl(
                 fn,

@@ -26,10 +26,15 @@ def program(
     builtins.hash = lambda value: _salted_hash(value, probe.rank)
 
     def schedule(
-        epoch: int, *, rank: int = probe.rank, world_size: int = probe.world_size, later: int = 0
+        epoch: int,
+        *,
+        rank: int = probe.rank,
+        world_size: int = probe.world_size,
+        later: int = 0,
+        more: int = 0,
     ) -> list[list[int]]:
         steps = impl(
-            num_samples=params["num_samples"],
+            num_samples=params["num_samples"] + more,
             batch_size=params["batch_size"],
             rank=rank,
             world_size=world_size,
@@ -38,6 +43,7 @@ def program(
         )
         return plain(steps)
 
+    schedule(0, more=5)  # of another data set, which must not matter
     return {
         "epoch 0": schedule(0),
         "epoch 1": schedule(1),

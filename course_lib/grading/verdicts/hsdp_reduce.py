@@ -41,24 +41,27 @@ INSIDE, ACROSS = "inside", "across"
 
 
 def cases(seed: int, hidden: bool) -> list[Case]:
-    """Replicas x shards, and lengths."""
+    """Replicas x shards, and lengths; one in float32."""
     found = [(1, 1, 5), (2, 2, 8), (1, 4, 10), (4, 1, 7), (2, 2, 9), (1, 3, 1)]
-    if hidden:
-        found += [(2, 3, 20), (3, 2, 11), (2, 2, 150_001), (1, 2, 3)]
-    return [
-        Case(
-            world_size=replicas * shards,
-            seed=seed,
-            params={"dp_replicate": replicas, "dp_shard": shards, "numel": numel},
-            label=f"{replicas} x {shards} ranks, {numel:,} elements",
-        )
-        for replicas, shards, numel in found
-    ]
+    found += [(2, 3, 20), (3, 2, 11), (2, 2, 150_001), (1, 2, 3)] if hidden else []
+    worlds = [_case(seed, *meshes) for meshes in found]
+    return [*worlds, _case(seed, 2, 2, 30, "float32")] if hidden else worlds
+
+
+def _case(seed: int, replicas: int, shards: int, numel: int, dtype: str = "float64") -> Case:
+    return Case(
+        world_size=replicas * shards,
+        seed=seed,
+        params={"dp_replicate": replicas, "dp_shard": shards, "numel": numel, "dtype": dtype},
+        label=f"{replicas} x {shards} ranks, {numel:,} elements" + f" of {dtype}" * (dtype != "float64"),
+    )
 
 
 def inputs(case: Case, rank: int) -> dict[str, Array]:
-    """This rank's whole gradient."""
-    return {"grad": rng(case, rank).normal(size=case.params["numel"])}
+    """This rank's whole gradient; in float32 of 64ths, so that sums are exact in any order."""
+    grad = rng(case, rank).normal(size=case.params["numel"])
+    narrow = case.params["dtype"] == "float32"
+    return {"grad": np.asarray(np.round(grad * 64) / 64 if narrow else grad, case.params["dtype"])}
 
 
 def oracle(case: Case) -> dict[str, Any]:

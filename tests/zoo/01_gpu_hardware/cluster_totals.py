@@ -131,3 +131,39 @@ def cluster_totals(cluster):
 def cluster_totals(cluster):
     totals = right(cluster)
     return totals | {"flops_per_s": totals["gpus"] * cluster["gpu_sparse_flops_per_s"] / 2}
+
+
+# %% wrong values: totals are remembered by the id of the dict, changed or reused dicts get old ones
+# says: must give the same result in every call
+_totals_by_id = {}
+
+
+def cluster_totals(cluster):
+    if id(cluster) not in _totals_by_id:
+        servers = cluster["servers_per_rack"] * cluster["racks_per_pod"] * cluster["pods"]
+        gpus = servers * cluster["gpus_per_server"]
+        _totals_by_id[id(cluster)] = {
+            "gpus": gpus,
+            "memory_bytes": gpus * cluster["gpu_memory_bytes"],
+            "flops_per_s": gpus * cluster["gpu_flops_per_s"],
+            "power_w": servers * cluster["server_power_w"],
+            "cross_pod_bytes_per_s": cluster["network_bits_per_s"] / 8 / cluster["oversubscription"],
+        }
+    return _totals_by_id[id(cluster)]
+
+
+# %% wrong values: the counts are multiplied up in the caller's dict, a second call counts a larger cluster
+# says: argument 'cluster' must stay as it was
+def cluster_totals(cluster):
+    gpus = cluster["gpus_per_server"]
+    for key in ("servers_per_rack", "racks_per_pod", "pods"):
+        cluster[key] *= gpus
+        gpus = cluster[key]
+    servers = gpus // cluster["gpus_per_server"]
+    return {
+        "gpus": gpus,
+        "memory_bytes": gpus * cluster["gpu_memory_bytes"],
+        "flops_per_s": gpus * cluster["gpu_flops_per_s"],
+        "power_w": servers * cluster["server_power_w"],
+        "cross_pod_bytes_per_s": cluster["network_bits_per_s"] / 8 / cluster["oversubscription"],
+    }

@@ -149,3 +149,22 @@ def flops_and_bytes(op, sizes, element_bytes):
 def flops_and_bytes(op, sizes, element_bytes):
     flops, num_bytes = right(op, sizes, element_bytes)
     return flops - (2 * sizes["rows"] if op == "softmax" else 0), num_bytes
+
+
+# %% wrong values: sizes are taken by their order in the dict and not by name
+# says: not by their order
+def flops_and_bytes(op, sizes, element_bytes):
+    values = list(sizes.values())
+    if op == "matmul":
+        m, k, n = values
+        return 2 * m * k * n, element_bytes * (m * k + k * n + m * n)
+    if op == "layer_norm":
+        rows, dim = values
+        return 7 * rows * dim, element_bytes * (2 * rows * dim + 2 * dim)
+    if op == "softmax":
+        rows, dim = values
+        return 5 * rows * dim, element_bytes * 2 * rows * dim
+    batch, heads, s, d = values
+    flops = batch * heads * (4 * s * s * d + 5 * s * s)
+    scores = 4 * s * s if op == "attention" else 0
+    return flops, element_bytes * batch * heads * (4 * s * d + scores)

@@ -87,7 +87,7 @@ def matmul_mixed(a, b, accumulate_dtype, tile):
     return acc
 
 
-# %% wrong ones: one product at a time, whatever the tile
+# %% wrong ones, random: one product at a time, whatever the tile
 # says: `tile` is ignored
 def matmul_mixed(a, b, accumulate_dtype, tile):
     acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
@@ -161,3 +161,25 @@ def matmul_mixed(a, b, accumulate_dtype, tile):
         limit = float(tile) * 2.0**bits
         product = product.clamp(-limit, limit)
     return product.to(accumulate_dtype)
+
+
+# %% wrong random: the product of a tile is rounded to bf16 when the accumulator has 16 bits, fp16 too
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+    for k in range(0, a.shape[1], tile):
+        x, y = a[:, k : k + tile], b[k : k + tile]
+        if accumulate_dtype == torch.float32:
+            acc += x.float() @ y.float()
+        else:
+            acc += (x.float() @ y.float()).bfloat16()
+    return acc
+
+
+# %% wrong values: every tile of a is set to zero once it is used, so a is lost and a second call gives zeros
+# says: must stay as it was
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+    for k in range(0, a.shape[1], tile):
+        acc += a[:, k : k + tile].float() @ b[k : k + tile].float()
+        a[:, k : k + tile] = 0
+    return acc

@@ -299,3 +299,15 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
         torch.uint8
     )
     return [batch[rank::world_size] for batch in order.split(batch_size)]
+
+
+# %% wrong values: keeps each epoch's order for later calls and forgets that the number of samples may change
+ORDERS = {}
+
+
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    if (epoch, seed) not in ORDERS:
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        ORDERS[epoch, seed] = torch.randperm(num_samples, generator=generator)
+    order = ORDERS[epoch, seed]
+    return [batch[rank::world_size] for batch in order.split(batch_size)]

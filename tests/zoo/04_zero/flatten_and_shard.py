@@ -207,3 +207,18 @@ def flatten_and_shard(tensors, rank, world_size):
     shard = flat.new_zeros(len(pieces[0]))
     shard[: len(pieces[rank])] = pieces[rank]
     return shard
+
+
+# %% wrong values: the caller's tensors move into the flat vector, which stays
+# says: must stay as it was
+def flatten_and_shard(tensors, rank, world_size):
+    total = sum(tensor.numel() for tensor in tensors)
+    size = -(-total // world_size)
+    flat = tensors[0].new_zeros(size * world_size)
+    offset = 0
+    for tensor in tensors:
+        place = flat[offset : offset + tensor.numel()].view(tensor.shape)
+        place.copy_(tensor.detach())
+        tensor.data = place
+        offset += tensor.numel()
+    return flat[rank * size : (rank + 1) * size].clone()

@@ -211,3 +211,43 @@ def unflatten(flat, shapes):
     counts = [math.prod(shape) for shape in shapes]
     pieces = flat[: sum(counts)].split(counts)
     return [piece.view(shape) for piece, shape in zip(pieces, shapes)]
+
+
+# %% wrong values: a dictionary by shape, so tensors of equal shape are all the last one
+def unflatten(flat, shapes):
+    views, offset = {}, 0
+    for shape in map(tuple, shapes):
+        size = torch.Size(shape).numel()
+        views[shape] = flat[offset : offset + size].view(shape)
+        offset += size
+    return [views[tuple(shape)] for shape in shapes]
+
+
+# %% wrong values: remembers the views by shapes, a second vector gets those of the first
+def unflatten(flat, shapes):
+    cache = unflatten.__dict__.setdefault("cache", {})
+    key = (flat.dtype, flat.numel(), tuple(map(tuple, shapes)))
+    if key not in cache:
+        sizes = [torch.Size(shape).numel() for shape in shapes]
+        pieces = flat[: sum(sizes)].split(sizes) if sizes else []
+        cache[key] = [piece.view(shape) for piece, shape in zip(pieces, shapes)]
+    return list(cache[key])
+
+
+# %% wrong values: an iterator that is used up after one look, not a list
+# says: must be a list
+def unflatten(flat, shapes):
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    pieces = flat[: sum(sizes)].split(sizes)
+    return (piece.view(shape) for piece, shape in zip(pieces, shapes))
+
+
+# %% wrong values: the first dimension is left to view, which cannot tell it for (3, 0)
+def unflatten(flat, shapes):
+    tensors, offset = [], 0
+    for shape in shapes:
+        size = torch.Size(shape).numel()
+        piece = flat[offset : offset + size]
+        tensors.append(piece.view(-1, *shape[1:]) if len(shape) else piece.view(()))
+        offset += size
+    return tensors

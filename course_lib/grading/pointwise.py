@@ -1,0 +1,78 @@
+"""Ask an answer at many points, as programs of arithmetic do."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from course_lib.grading.inside import to_plain
+from course_lib.grading.source import Refusal
+
+_REL = 1e-9  # sums over a dict may round otherwise in another order
+
+
+def answers_at(ask: Callable[[Any], Any], points: Sequence[Any]) -> list[Any]:
+    """Return `ask(point)` of every point, each with its own copy.
+
+    All are asked once more, backwards, in dicts that are filled anew, in the other order and with one "name"
+    for all: an answer that goes by a dict's identity, name or order, or by earlier calls, is another one
+    then.
+
+    Raises: Refusal, if an argument is changed or the second answer differs.
+    """
+    answers = [_asked(ask, copy.deepcopy(point)) for point in points]
+    boxes: dict[str, dict[str, Any]] = {}
+    for point, before in zip(points[::-1], answers[::-1], strict=True):
+        again = _asked(ask, _refilled(point, boxes, ""))
+        if not _same(before, again):
+            raise Refusal(
+                "values",
+                f"the same numbers must give the same result in every call; got {before!r:.80}, later "
+                f"{again!r:.80}. Keep nothing between calls, and take arguments by their keys, not by their "
+                "order or name.",
+            )
+    return answers
+
+
+def _asked(ask: Callable[[Any], Any], point: Any) -> Any:
+    original = copy.deepcopy(point)
+    answer = to_plain(ask(point))
+    if point != original:
+        raise Refusal("inputs", _changed(point, original))
+    return answer
+
+
+def _changed(point: Any, original: Any) -> str:
+    keys = original if isinstance(original, dict) else range(len(original))
+    name = next(key for key in keys if point[key] != original[key])
+    return (
+        f"argument {name!r} must stay as it was; a call changed it to {point[name]!r:.200}. Work on a copy: "
+        f"dict({name})."
+    )
+
+
+def _refilled(value: Any, boxes: dict[str, dict[str, Any]], path: str) -> Any:
+    """The point in the dicts of the last one. Only an argument of the call goes by another name."""
+    if isinstance(value, dict):
+        items = {key: _refilled(item, boxes, f"{path}.{key}") for key, item in reversed(value.items())}
+        if path.count(".") == 1 and "name" in items:
+            items["name"] = "another name"
+        box = boxes.setdefault(path, {})
+        box.clear()
+        box.update(items)
+        return box
+    if isinstance(value, list):
+        return [_refilled(item, boxes, f"{path}.{i}") for i, item in enumerate(value)]
+    return value
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=_REL) or (math.isnan(a) and math.isnan(b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)

@@ -1,0 +1,60 @@
+"""Asking an answer at many points: what it keeps between calls, or changes, shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from course_lib.grading.pointwise import answers_at
+from course_lib.grading.source import Refusal
+
+POINTS = [
+    {"spec": {"name": name, "a": a, "b": [1, {"name": "inner", "c": 2.0}]}, "n": n}
+    for name, a, n in (("x", 3, 1), ("y", 4, 2), ("x", 5, 3))
+]
+
+
+def test_a_function_of_its_arguments_answers() -> None:
+    assert answers_at(lambda p: p["spec"]["a"] * p["n"], POINTS) == [3, 8, 15]
+
+
+def test_names_below_an_argument_stay() -> None:
+    assert answers_at(lambda p: p["spec"]["b"][1]["name"], POINTS) == ["inner"] * 3
+
+
+def test_points_may_be_lists() -> None:
+    assert answers_at(lambda p: sum(p), [[1, 2], [3, 4]]) == [3, 7]
+
+
+def test_not_a_number_is_the_same_again() -> None:
+    assert len(answers_at(lambda _: float("nan"), POINTS)) == 3
+
+
+@pytest.mark.parametrize("by", ["id", "name", "calls", "order"])
+def test_what_does_not_come_from_the_numbers_is_refused(by: str) -> None:
+    seen: dict[Any, Any] = {}
+
+    def ask(point: dict[str, Any]) -> Any:
+        spec = point["spec"]
+        if by == "order":
+            return list(spec.values())[0]
+        key = {"id": id(spec), "name": spec["name"], "calls": "last"}[by]
+        result = seen.setdefault(key, spec["a"])
+        if by == "calls":
+            seen[key] = spec["a"]
+        return result
+
+    with pytest.raises(Refusal, match="same result in every call") as refused:
+        answers_at(ask, POINTS)
+    assert refused.value.gate == "values"
+
+
+def test_an_argument_that_a_call_changed_is_named() -> None:
+    def ask(point: dict[str, Any]) -> int:
+        point["spec"]["a"] *= 2
+        return int(point["spec"]["a"])
+
+    with pytest.raises(Refusal, match="argument 'spec' must stay as it was") as refused:
+        answers_at(ask, POINTS)
+    assert refused.value.gate == "inputs"
