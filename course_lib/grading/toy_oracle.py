@@ -190,7 +190,7 @@ def collectives(events: Sequence[Event]) -> list[Launch]:
 
 def construction_problem(trace: RankTrace, model_bytes: int) -> str:
     """Say what is wasteful before the first step; "" if nothing."""
-    calls = collectives(events_between(trace, None, "constructed"))
+    calls = collectives(events_between(trace, "built", "constructed"))
     seen = sum(c.bytes_ for c in calls if c.op != "recv")  # what a chain passes on counts once a rank
     if seen <= model_bytes:
         return ""

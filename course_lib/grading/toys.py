@@ -6,7 +6,7 @@ process, does the same with rank 0's. No torch.distributed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,15 @@ def build_toy(spec: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> ToyNet:
     return model
 
 
+@torch.no_grad()
+def another_toy(spec: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> ToyNet:
+    """Build a model like it with other weights: what an answer shares among models comes out."""
+    model = build_toy(spec, inputs)
+    for param in model.parameters():
+        param.add_(1)
+    return model
+
+
 def gradients_of(model: nn.Module) -> dict[str, Tensor]:
     """Return a copy of every trainable parameter's gradient, zeros where there is none."""
     return {
@@ -137,13 +146,22 @@ def uses_optional(params: Mapping[str, Any], rank: int, step: int) -> bool:
 
 
 def train_wrapped(
-    ddp: Any, model: nn.Module, params: Mapping[str, Any], inputs: Mapping[str, Tensor], probe: Probe
+    wrap: Callable[[nn.Module], Any],
+    model: nn.Module,
+    params: Mapping[str, Any],
+    inputs: Mapping[str, Tensor],
+    probe: Probe,
 ) -> dict[str, Any]:
     """Train `model` through its data-parallel wrapper on this rank's shards; marks name the steps.
+
+    Another model is wrapped before it, and never trained.
 
     params["stay_none"] names submodules whose parameters no rank uses and that must stay without gradient,
     `uses_optional` tells who uses the optional layer when; with "keeps_gradients" they are zeroed in place.
     """
+    wrap(another_toy(params["model"], inputs))
+    probe.mark("built")
+    ddp = wrap(model)
     probe.mark("constructed")
     optimizer = torch.optim.SGD(trainable(model), lr=LEARNING_RATE)
     out: dict[str, Any] = {STRAY: []}

@@ -105,7 +105,7 @@ def bytes_part(case: Case, got: list[RankData], *, num_reductions: int) -> Part:
     if n == 1:
         return Part("bytes", True, "one rank is free to skip them")
     for rank, data in enumerate(got):
-        start = sum(_moved(call, n) for call in _calls(data.traced, None, "constructed"))
+        start = sum(_moved(call, n) for call in _calls(data.traced, "built", "constructed"))
         if start > ITEM * elements:
             text = (
                 f"the constructor may move at most {ITEM * elements:,} bytes (each parameter once); rank "

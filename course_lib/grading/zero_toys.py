@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from course_lib.grading.exercise import Array
 from course_lib.grading.probe import Probe
-from course_lib.grading.toys import ToyNet, build_toy, mark_last_gradient, trainable
+from course_lib.grading.toys import ToyNet, another_toy, build_toy, mark_last_gradient, trainable
 
 STEPS = 3
 SAMPLES = 3  # of a rank in a micro-batch
@@ -39,15 +39,19 @@ def train_sharded(
 ) -> dict[str, Tensor]:
     """Train STEPS steps with the student's optimizer; return the weights after each.
 
+    Another model's optimizer is made before, and never used.
+
     Marks: "built" (model, no optimizer), "constructed", "last gradient" in every backward, and of step t
     "backward t" and "end t" (after step and zero_grad).
     """
+    make_optimizer = partial(make_inner, params["optimizer"])
+    impl(trainable(another_toy(params["model"], inputs)), make_optimizer)  # must not matter
     model = build_toy(params["model"], inputs)
     for tensor in inputs.values():
         tensor.sum()  # the trace sees what exists before "built"
     probe.mark("built")
     mark_last_gradient(model, probe)
-    optimizer = impl(trainable(model), partial(make_inner, params["optimizer"]))
+    optimizer = impl(trainable(model), make_optimizer)
     probe.mark("constructed")
     seen: dict[str, Array] = {}
     for step in range(STEPS):

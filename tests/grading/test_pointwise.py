@@ -38,7 +38,7 @@ def test_what_does_not_come_from_the_numbers_is_refused(by: str) -> None:
     def ask(point: dict[str, Any]) -> Any:
         spec = point["spec"]
         if by == "order":
-            return list(spec.values())[0]
+            return next(iter(spec.values()))
         key = {"id": id(spec), "name": spec["name"], "calls": "last"}[by]
         result = seen.setdefault(key, spec["a"])
         if by == "calls":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from course_lib.grading.probe import Probe
 from course_lib.grading.toys import build_toy, mark_last_gradient, train_wrapped
@@ -17,5 +17,8 @@ def program(
     """Return outputs, gradients of both steps, and the final weights and buffers."""
     model = build_toy(params["model"], inputs)
     mark_last_gradient(model, probe)
-    ddp = impl(model, params["bucket_bytes"])
-    return train_wrapped(ddp, model, params, inputs, probe)
+
+    def wrap(module: nn.Module) -> Any:
+        return impl(module, params["bucket_bytes"])
+
+    return train_wrapped(wrap, model, params, inputs, probe)

@@ -16,5 +16,4 @@ def program(
 ) -> dict[str, Any]:
     """Return outputs, gradients of both steps, and the final weights and buffers."""
     model = build_toy(params["model"], inputs)
-    ddp = impl(model)
-    return train_wrapped(ddp, model, params, inputs, probe)
+    return train_wrapped(impl, model, params, inputs, probe)

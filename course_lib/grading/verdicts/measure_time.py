@@ -6,7 +6,7 @@ has its own number: no warm-up, no synchronise, the mean, and so on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Any
 
@@ -141,7 +141,7 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     return [seconds, _calls(pairs)]
 
 
-def _calls(pairs: list[tuple[Point, Any]]) -> Part:
+def _calls(pairs: Sequence[tuple[Point, Any]]) -> Part:
     for p, answer in pairs:
         exact = p["warmup"] + p["repeats"]
         if answer["calls"] != exact:

@@ -129,7 +129,7 @@ def transfer_time(size_bytes, a, b, cluster):
     return {"span": span["name"], "bytes_per_s": rate, "time_s": span["latency_s"] + size_bytes / rate}
 
 
-# %% wrong values: spans are remembered by the name of the cluster, another cluster of that name gets the old ones
+# %% wrong values: spans are remembered by the name of the cluster
 _spans_by_name = {}
 
 
@@ -137,9 +137,12 @@ def link_between(a, b, cluster):
     for span in _spans_by_name.setdefault(cluster.get("name"), cluster["spans"]):
         if a // span["gpus"] == b // span["gpus"]:
             return span
+    return None
 
 
 def transfer_time(size_bytes, a, b, cluster):
     span = link_between(a, b, cluster)
-    rate = span["bandwidth"] / (8 if "bits" in span["unit"] else 1) / (2 if "both ways" in span["unit"] else 1)
+    rate = (
+        span["bandwidth"] / (8 if "bits" in span["unit"] else 1) / (2 if "both ways" in span["unit"] else 1)
+    )
     return {"span": span["name"], "bytes_per_s": rate, "time_s": span["latency_s"] + size_bytes / rate}

@@ -455,3 +455,47 @@ class Zero2Optimizer(_Base):
             param.grad = torch.from_numpy(array)
             super().on_gradient(param, shard)
         self.waiting = ()
+
+
+# %% wrong values: shards in a dictionary of the class, so a second optimizer gets those of the first
+class Zero2Optimizer:
+    shards = {}
+
+    def __init__(self, params, make_optimizer):
+        self.params = list(params)
+        self.n, self.rank = dist.get_world_size(), dist.get_rank()
+        for index, param in enumerate(self.params):
+            size = -(-param.numel() // self.n)
+            flat = param.detach().new_zeros(self.n * size)
+            flat[: param.numel()] = param.detach().reshape(-1)
+            own = flat[self.rank * size : (self.rank + 1) * size].clone()
+            self.shards.setdefault((index, param.shape), own)
+            param.register_post_accumulate_grad_hook(lambda param, index=index: self.reduce(index))
+        self.mine = [self.shards[index, param.shape] for index, param in enumerate(self.params)]
+        self.inner = make_optimizer(self.mine)
+
+    @torch.no_grad()
+    def reduce(self, index):
+        param, shard = self.params[index], self.mine[index]
+        flat = shard.new_zeros(self.n * len(shard))
+        flat[: param.numel()] = param.grad.reshape(-1)
+        param.grad = None
+        own = torch.empty_like(shard)
+        dist.reduce_scatter_tensor(own, flat)
+        own /= self.n
+        shard.grad = own if shard.grad is None else shard.grad + own
+
+    def zero_grad(self):
+        for shard in self.mine:
+            shard.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        for shard in self.mine:
+            if shard.grad is None:
+                shard.grad = torch.zeros_like(shard)
+        self.inner.step()
+        for param, shard in zip(self.params, self.mine):
+            flat = shard.new_empty(self.n * len(shard))
+            dist.all_gather_into_tensor(flat, shard)
+            param.copy_(flat[: param.numel()].view(param.shape))

@@ -125,3 +125,12 @@ def zero_bytes(num_params, world_size, stage, optimizer_bytes):
     k = min(optimizer_bytes, 12)
     lines = [k, 2, 2]  # in the order in which the stages shard them
     return sum(num_params * size / (world_size if stage > i else 1) for i, size in enumerate(lines))
+
+
+# %% wrong stage_0, stage_1, stage_2, stage_3: a K of 0 is taken for Adam's 12
+def zero_bytes(num_params, world_size, stage, optimizer_bytes):
+    kept = optimizer_bytes or 12
+    lines = [2, 2, kept]
+    for index in range(stage):
+        lines[2 - index] /= world_size
+    return num_params * sum(lines)
