@@ -1,4 +1,4 @@
-"""`course`: everything the Makefile does, for a Python without make.
+"""`course`: what students, instructors and authors do, also for a Python without make.
 
 Each command imports what it needs when it runs, so that `course --help` and `course doctor` answer on a
 machine where half of the course is missing.
@@ -371,7 +371,7 @@ def _need(module: str, extra: str) -> None:
     if importlib.util.find_spec(module) is None:
         raise ModuleNotFoundError(
             f"this command needs {module}; it is not installed. "
-            f"run `make setup`, or `pip install -e .[{extra}]`"
+            f"run `make setup`, or `pip install -e '.[{extra}]'`"
         )
 
 

@@ -69,9 +69,7 @@ def _system() -> Finding:
     name = platform.system()
     if name == "Windows":
         return Finding(False, "system", "Windows; ranks need Linux or macOS. install WSL2 and work inside it")
-    note = {"Linux": "", "Darwin": " (macOS; ranks are started by spawn if forkserver fails)"}.get(
-        name, " (untested)"
-    )
+    note = {"Linux": "", "Darwin": " (macOS; `course autograde` needs Linux)"}.get(name, " (untested)")
     return Finding(name in ("Linux", "Darwin"), "system", f"{name} {platform.machine()}{note}")
 
 
@@ -92,7 +90,9 @@ def _packages() -> Iterator[Finding]:
     for extra, names in EXTRAS.items():
         missing = [name for name in names if not _installed(name)]
         advice = (
-            f"without {', '.join(missing)}. run `pip install -e .[{extra}]`" if missing else ", ".join(names)
+            f"without {', '.join(missing)}. run `pip install -e '.[{extra}]'`"
+            if missing
+            else ", ".join(names)
         )
         yield Finding(not missing, f"[{extra}]", advice, necessary=False)
 
@@ -119,7 +119,9 @@ def _memory() -> Finding:
 
     free = psutil.virtual_memory().available
     ok = free > 2e9
-    advice = "" if ok else "; eight ranks need about 2 GB. close something"
+    advice = (
+        "" if ok else "; JupyterLab, a kernel with torch and eight ranks need about 2 GB. close something"
+    )
     return Finding(
         ok, "memory", f"{free / 1e9:.1f} GB free, {psutil.cpu_count()} cores{advice}", necessary=False
     )
@@ -127,8 +129,9 @@ def _memory() -> Finding:
 
 def _programs() -> Iterator[Finding]:
     for name, use in (
-        ("make", "every make command is also a `course` command"),
-        ("git", "needed to contribute"),
+        ("make", "a student's and an instructor's commands are all `course` commands too"),
+        ("git", "needed by `course reset`, `update` and `export-class`"),
+        ("bwrap", "the sandbox of `course autograde`. Debian, Ubuntu: sudo apt-get install bubblewrap"),
     ):
         found = shutil.which(name)
         yield Finding(found is not None, name, "found" if found else f"not on PATH; {use}", necessary=False)

@@ -19,6 +19,7 @@ from course_lib.comm.events import POLLED, Compute, Event, Launch, Mark, Wait
 from course_lib.comm.trace import Trace
 from course_lib.cost.cluster import Cluster
 from course_lib.cost.collectives import collective_time_s, full_size_bytes, send_time_s
+from course_lib.cost.hardware import precision_name
 
 _ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 
@@ -129,17 +130,22 @@ def replay(
         trace: of `run_ranks(..., trace=True)`.
         cluster: what to simulate.
         placement: the cluster's GPU of each rank; by default rank r on GPU r.
-        precision: simulate all floating point work in this dtype ("bfloat16"); bytes shrink accordingly.
+        precision: simulate all floating point work in this dtype ("bfloat16", "bf16"); bytes shrink
+            accordingly.
         efficiency: share of the datasheet that kernels reach.
 
     Raises:
         ValueError: a wait for a call that some member never launches, a program that polls `is_completed`
-            (its order depends on time), a placement that does not fit.
+            (its order depends on time), a recv from any source, a placement that does not fit, a precision
+            that is no dtype.
     """
     if placement is not None:
         cluster = cluster.placed(placement)
     cluster.devices_of(range(trace.world_size))  # raises if the ranks do not fit
-    run = _Run(trace, cluster, precision, efficiency or Efficiency())
+    dtype = None if precision is None else precision_name(precision)
+    if dtype is not None and dtype not in _ITEM_BYTES:
+        raise ValueError(f"precision must be one of {', '.join(_ITEM_BYTES)}; got {precision!r}. Choose one.")
+    run = _Run(trace, cluster, dtype, efficiency or Efficiency())
     run.all_ranks()
     return run.result()
 

@@ -98,10 +98,10 @@ for name, value in run_ranks(seven, 4)[1].items():
 #
 # ## What a message costs
 #
-# A message of $S$ bytes takes $\alpha + S/\beta$: a **latency** $\alpha$, however small it is, and its bytes
-# over the **bandwidth** $\beta$. Below $\alpha\beta$ bytes latency is the larger part. A cluster's network
-# has about 10 µs and 50 GB/s, so $\alpha\beta$ = 500 kB. Let us measure this machine: two ranks, there and
-# back.
+# A message of $S$ bytes takes $\alpha + S/\beta$: a **latency** $\alpha$, however small it is, and its
+# bytes over the **bandwidth** $\beta$. Below $\alpha\beta$ bytes latency is the larger part. A cluster's
+# network has about 10 µs, software included, and 50 GB/s, so $\alpha\beta$ = 500 kB. Let us measure this
+# machine: two ranks, there and back.
 
 
 # %%
@@ -426,8 +426,9 @@ for name, way in WAYS.items():
 # hierarchical across 2 · 1/2 · S/4 = 1.0 MB.
 #
 # How long would this take on a real cluster? The laptop cannot tell; its ranks share a few cores. But the
-# trace knows what waits for what, and `replay` puts it on described hardware: here, two servers of H100,
-# ranks 0-3 in the first and 4-7 in the second. The result is **simulated time**, the same on every machine.
+# trace knows what waits for what, and `replay` puts it on described hardware: here, two servers of H100
+# (1.9 µs inside, 4 µs across), ranks 0-3 in the first and 4-7 in the second. The result is **simulated
+# time**, the same on every machine.
 
 # %%
 cluster, placement = dgx_h100(2), [0, 1, 2, 3, 8, 9, 10, 11]
@@ -550,7 +551,7 @@ except RanksError as error:
 # %% [markdown]
 # ## Collectives in numbers
 #
-# SI units: seconds, bytes, bytes/s.
+# SI units: seconds, bytes, bytes/s. Do not round.
 #
 # 1. **`star_s`**: rank 0 sends 16 GB of weights to 63 others, one after the other, at 50 GB/s (no latency).
 #    How long?
@@ -588,8 +589,9 @@ def numbers_02() -> dict[str, float]:
 # - Start sends and receives together, wait afterwards; same order on all ranks.
 #
 # Real bandwidth falls with span. Hugging Face measured all_reduce on H100 servers with 256 MB: 436 GB/s of
-# bus bandwidth in one server, 362 on 2, 100 on 8, 33 on 64. The formulas are a lower bound; lab 07 uses the
-# measured curve.
+# bus bandwidth in one server, 362 on 2, 100 on 8, 33 on 64. 362 over cards of 50 GB/s is no error: NCCL
+# lays several rings that leave a server by different cards, and yours is one ring. The formulas are a lower
+# bound; lab 07 uses the measured curve.
 #
 # **What production code does**
 #
@@ -620,14 +622,14 @@ def numbers_02() -> dict[str, float]:
 # <details><summary>Is a tree not worse by log n for large messages?</summary>
 #
 # Yours is. Cut the message into pieces and let them follow one another, and a tree moves S per rank, not
-# S log n. A leaf never sends, though; so NCCL runs **two** trees, each rank a leaf in one and inside the
-# other, with half of the data each.
+# S log n. But a leaf only sends on the way up and only receives on the way down, so half of the links idle;
+# NCCL runs **two** trees, each rank a leaf in one and inside the other, with half of the data each.
 #
 # </details>
 # <details><summary>Who uses rings at 16,384 GPUs?</summary>
 #
-# Nobody in one ring. Llama 3's groups have 8 to 128 ranks: TP 8 inside a server, PP 16, DP 64 to 128. Lab 12
-# places them on the network.
+# Nobody in one ring. Llama 3's groups have 8 to 128 ranks: TP 8 inside a server, CP 16 for long contexts,
+# PP 16, DP 8 to 128. Lab 12 places them on the network.
 #
 # </details>
 # <details><summary>And all_to_all?</summary>

@@ -96,15 +96,16 @@ for cut in (4, 2):
 #      1   2  3   4     gradients up         every rank sends and receives the same
 # ```
 #
-# Each of the others moves 2S bytes (S = size of the gradients). The master moves 2(n − 1)S: **its bytes grow
-# with n**, and everyone waits for it. In a ring each rank sends 2(n − 1)/n · S, at most 2S, for any n.
+# Each of the others sends S bytes (S = size of the gradients) and receives S. The master sends (n − 1)S and
+# receives as much: **its bytes grow with n**, and everyone waits for it. In a ring each rank sends
+# 2(n − 1)/n · S and receives as much, at most 2S, for any n.
 
 # %%
 sizes = [2, 4, 8, 16, 32, 64, 128]
 with style.course_style():
     figure = style.new_figure(8, 3)
     axes = figure.subplots()
-    axes.loglog(sizes, [2 * (n - 1) * 16 for n in sizes], "o-", label="through the master")
+    axes.loglog(sizes, [(n - 1) * 16 for n in sizes], "o-", label="sent by the master")
     axes.loglog(sizes, [2 * (n - 1) / n * 16 for n in sizes], "o-", label="sent by each rank of a ring")
     axes.set(xlabel="ranks", ylabel="GB a step", title="8 billion parameters, bf16 gradients", xticks=sizes)
     axes.set_xticks(sizes, labels=sizes, minor=False)
@@ -331,8 +332,9 @@ class BucketedDDP(nn.Module):
 # <details><summary>Answer</summary>
 #
 # Bytes: the same, 8 a parameter in float64. Calls: one a parameter against one a bucket. Inside backward:
-# none against nearly all. The peak is when backward begins, so the flat copies, up to one more gradient, do
-# not show in it. (Real DDP lets `.grad` *be* a view of its bucket and has no copy.)
+# none against all, though the last leaves at its very end. The peak is when backward begins, so the flat
+# copies, up to one more gradient, do not show in it. (With `gradient_as_bucket_view=True` torch's DDP lets
+# `.grad` *be* a view of its bucket and has no copy.)
 #
 # </details>
 
@@ -355,9 +357,9 @@ draw_timeline(traces["bucketed"], start="step begins", end="step ends", title="b
 
 # %% [markdown]
 # Naive: nothing on the wire until backward has ended. Bucketed: orange under green. On a laptop both share
-# the same cores, so the step hardly gets shorter; on GPUs the network card works by itself. Overlap inside
-# a device, between copies and arithmetic, is the hardware's business; *between* devices it is DDP's, that
-# is, yours.
+# the same cores: what the step gains comes mostly from fewer calls. On GPUs the network card works by itself.
+# Overlap inside a device, between copies and arithmetic, is the hardware's business; *between* devices it is
+# DDP's, that is, yours.
 #
 # ## Break it
 #
@@ -405,8 +407,9 @@ except RanksError as error:
 #   language models the sizes are *token counts*.
 #
 # The check supplies `ddp` (your own is not needed). `loss_fn(ddp(inputs), targets)` is the **mean** over a
-# micro-batch; `num_samples` counts all micro-batches of **all ranks**. Leave in `.grad` the gradient of the
-# mean over all of them. Never hold the activations of two micro-batches at once.
+# micro-batch; `num_samples` is the number of samples in all micro-batches of **all ranks** together. Leave
+# in `.grad` the gradient of the mean over all of them. Never hold the activations of two micro-batches at
+# once.
 
 
 # %% exercise="accumulate"
@@ -662,7 +665,7 @@ def async_sgd_step(weights, gradient, arrivals, lr):
 # | | synchronous (all_reduce) | asynchronous (server) |
 # |---|---|---|
 # | a step waits for | the slowest rank | nobody |
-# | gradients belong to | the current weights | weights up to n − 1 updates old |
+# | gradients belong to | the current weights | old weights: n − 1 updates in turn, more for a slow worker |
 # | equals one process | yes, up to rounding | no |
 # | repeatable | yes | depends on arrival order |
 # | who uses it | nearly everyone | sparse models, unreliable workers |
@@ -693,7 +696,7 @@ def async_sgd_step(weights, gradient, arrivals, lr):
 #    to all_reduce the gradients in bf16 over a ring of 8 ranks?
 # 2. **`all_reduce_s`**: how many seconds is that on a link of 400 Gbit/s in each direction (no latency)?
 # 3. **`num_buckets`**: how many buckets does DDP need for these gradients with `bucket_cap_mb=25`, if it
-#    fills them perfectly? (torch counts 25 MB as 25 · 2²⁰ bytes.)
+#    fills all of them perfectly, a small first one set aside? (torch counts 25 MB as 25 · 2²⁰ bytes.)
 # 4. **`efficiency`**: one GPU trains 12 samples/s; eight GPUs with the same batch each train 81 samples/s
 #    together. What is the scaling efficiency?
 # 5. **`repeated_samples`**: a data set of 1,000,003 samples goes to 64 ranks through a `DistributedSampler`
@@ -724,7 +727,7 @@ def numbers_03() -> dict[str, float]:
 # - DDP is two promises: ranks *start* equal, and *average* every gradient exactly once. The rest is speed.
 # - Buckets trade latency against overlap; reverse order lets them leave early; equal launch order keeps ranks
 #   paired.
-# - Bytes a rank are 2(n − 1)/n · S for any n. A master's are 2(n − 1) · S.
+# - Bytes a rank are 2(n − 1)/n · S for any n. A master's are (n − 1) · S.
 # - Accumulation divides communication by the number of micro-batches.
 #
 # **What production code does**

@@ -63,14 +63,14 @@ draw_axes(["batch"])
 # |---|---|---|
 # | parameters, bf16 | 2 | 2P |
 # | gradients, bf16 | 2 | 2P |
-# | master weights, float32 | 4 | KP |
-# | first moment, float32 | 4 | KP |
-# | second moment, float32 | 4 | KP |
-# | **together** | **16** | 2P + 2P + 12P |
+# | master weights, float32 | 4 | of K: 4 |
+# | first moment, float32 | 4 | of K: 4 |
+# | second moment, float32 | 4 | of K: 4 |
+# | **together** | **16** | 2P + 2P + KP, K = 12 |
 #
-# Here P is the number of parameters and K = 12. There is a rule of thumb of **8 bytes** too: bf16
-# parameters, gradients and both moments, without master weights, at some risk to convergence. Add
-# activations to either (lab 06).
+# Here P is the number of parameters and K the bytes of the optimizer for each. There is a rule of thumb of
+# **8 bytes** too: bf16 parameters, gradients and both moments, without master weights, at some risk to
+# convergence. Add activations to either (lab 06).
 #
 # | stage | sharded | bytes a rank | DeepSpeed | torch |
 # |---|---|---|---|---|
@@ -388,8 +388,8 @@ def bar(found):
     return states | {"activations": rank.peak_bytes("activations")}
 
 
-P = 8 * sum(p.numel() for p in ORACLE)
-want = [P * 4, P * (2 + 3 / 4), P * (1 + 4 / 4)]
+model_bytes = 8 * sum(p.numel() for p in ORACLE)
+want = [model_bytes * 4, model_bytes * (2 + 3 / 4), model_bytes * (1 + 4 / 4)]
 draw_memory_bars(
     {name: bar(found) for name, found in results.items()},
     formula=want,
@@ -416,6 +416,9 @@ def draw_states(billions, num_gpus):
 turn(draw_states, billions=[7.5, 70, 405], num_gpus=[64, 512, 4096, 16384])
 
 # %% [markdown]
+# Only stage 3 does: 70B from 64 GPUs on (17.5 GB), 405B from 512 on (12.7 GB; on 64 it is 101 GB). Stage 1
+# ends at 280 GB for 70B, stage 2 at 140 GB, on however many.
+#
 # The wire: what each rank of a ring sends a step, of S = 8P bytes of gradients. An all_reduce sends 2 · 3/4
 # of its bytes on 4 ranks, a reduce_scatter 3/4; an all_gather sends the shard 3 times. And the **simulated
 # time** of three steps, trace by trace, on one server of H100.
@@ -433,7 +436,7 @@ for name, found in results.items():
     total = sum(map(sent_bytes, calls)) / 3
     took = replay(found.trace, cluster, precision="bfloat16").step_s
     print(f"{name:7} {len(calls) // 3:3} calls, {total:,.0f} bytes sent a step, {1e3 * took:.1f} ms")
-print(f"formula 2 (n - 1)/n S = {2 * 3 / 4 * P:,.0f} bytes")
+print(f"formula 2 (n - 1)/n S = {2 * 3 / 4 * model_bytes:,.0f} bytes")
 
 # %% [markdown]
 # The same bytes. The times are those of a toy, whose calls are all latency: one flat vector needs 2 calls,
@@ -636,8 +639,9 @@ def numbers_04() -> dict[str, float]:
 #
 # <details><summary>Rubric</summary>
 #
-# 1. *Good:* states are 208 GB, stage 1 72 GB, stage 2 49 GB a rank, so stage 2. *Better:* with the
-#    activations at your batch, and what stage 3 would cost on your link.
+# 1. *Good:* states are 208 GB, stage 1 72 GB a rank, which leaves 8 GB for activations, stage 2 49 GB: so
+#    stage 2, unless your activations are small. *Better:* with them counted at your batch, and what stage 3
+#    would cost on your link.
 # 2. *Good:* the inner optimizer got whole parameters; a view keeps the flat vector; gradients in a persistent
 #    flat buffer. *Better:* with the category and size of each in the memory bars.
 #

@@ -99,9 +99,9 @@ print("the chain equals the model:", torch.allclose(x, LOGITS))
 # ## Naive, for real: every unit has an owner
 #
 # The first idea that comes to mind: deal the units out like cards. Of three ranks, rank 0 keeps units 0, 3,
-# 6, ..., rank 1 units 1, 4, 7, ... When a unit's turn comes, its owner **broadcasts** it; all compute on
-# their own samples; all but the owner **delete** it. In backward the same again, and the gradients are
-# **reduced** to the owner, who updates.
+# 6, ..., rank 1 units 1, 4, 7, ... (the checks deal otherwise: read `unit.owner`). When a unit's turn
+# comes, its owner **broadcasts** it; all compute on their own samples; all but the owner **delete** it. In
+# backward the same again, and the gradients are **reduced** to the owner, who updates.
 #
 # ```text
 #            unit 0                       unit 1                       unit 2
@@ -509,9 +509,10 @@ turn(draw_prefetch, gather_share=[0.8, 1.0, 1.5, 2.0, 3.0])
 # dp_replicate | GPU 8 | GPU 9 | ... GPU 15|   server 1     all_reduce of P/8: along a column
 # ```
 #
-# Across servers that is two moves of P/8 a GPU, against three of flat FSDP (P a server and move): the factor
-# 1.5 again, now in favour of HSDP, and the gathers, on which compute waits, no longer cross at all. The price
-# is memory: a server must hold all states.
+# Across servers that is two moves of P/8 a GPU, against three of flat FSDP (P a server and move): the
+# factor 1.5 again, now in favour of HSDP, and the gathers, on which compute waits, no longer cross at all.
+# The price is memory: a server must hold all states. (dp_shard may be more than a server, too: then gathers
+# cross again.)
 
 
 # %% exercise="hsdp_reduce"
@@ -597,7 +598,8 @@ figure
 # A choice with a stated cost model. P parameters in L equal units, n ranks, dp_shard = k, dp_replicate = n/k;
 # ranks 0 .. k − 1 shard, ranks 0, k, 2k, ... replicate.
 #
-# - **Memory**, bytes a GPU: 16 P/k of states, two whole units in bf16 (4 P/L), and activations.
+# - **Memory**, bytes a GPU: 16 P/k of states, two whole units in bf16 (4 P/L, for k = 1 too), and
+#   activations.
 # - **Time**: L times (2 all_gathers + 1 reduce_scatter of 2P/L bytes over the shard group, + 1 all_reduce of
 #   2P/L/k bytes over the replicate group), nothing hidden.
 #
@@ -641,12 +643,14 @@ for billions, units in ((1, 16), (8, 32), (70, 80), (140, 96)):
     print(f"{billions:3} B: dp_replicate {dp_replicate:3} x dp_shard {dp_shard:3}")
 
 # %% [markdown]
+# 70 B and 140 B do not fit a server: their shard groups span 4 and 8 servers, fewer than all 16.
+#
 # ## The largest model
 #
 # 16 bytes a parameter over n GPUs of 80 GB, less 10 GB for activations and, where units are gathered, two
-# whole ones of 1/100 of the model (4 bytes a parameter of theirs). HSDP ends at the size of a server; only
-# sharding over all of n grows with n. More GPUs do not make it *faster*: gathers over 512 ranks must hide
-# behind layers, too.
+# whole ones of 1/100 of the model (4 bytes a parameter of theirs). HSDP with dp_shard = 8 ends at 8 GPUs;
+# only sharding over all of n grows with n. More GPUs do not make it *faster*: gathers over 512 ranks must
+# hide behind layers, too.
 
 # %%
 gpus = [8, 64, 512]
@@ -689,8 +693,8 @@ figure
 # 1. **`fsdp_sent_bytes`**: Llama 3 8B (8,030,261,248 parameters) over a ring of 8 ranks: bytes that *one
 #    rank* sends in a step.
 # 2. **`over_ddp`**: that, as a multiple of what DDP sends with the same gradients in bf16.
-# 3. **`hsdp_across_bytes`**: Llama 3 70B (70,553,706,496) on 16 servers of 8 with HSDP: bytes that one GPU
-#    sends to other servers in a step.
+# 3. **`hsdp_across_bytes`**: Llama 3 70B (70,553,706,496) on 16 servers of 8 with dp_shard 8 (141 GB of
+#    states a GPU, so not H100s): bytes that one GPU sends to other servers in a step.
 # 4. **`parameter_peak_bytes`**: Llama 3 405B (405,853,388,800; a block has 3,187,703,808) in bf16 over 1,024
 #    GPUs with prefetch depth 1: the most bytes of *parameters* on a GPU, shard and whole blocks.
 # 5. **`min_gpus`**: the least number of GPUs of 80 GB that hold its states at 16 bytes a parameter, beside
@@ -721,7 +725,7 @@ def numbers_05() -> dict[str, float]:
 # - Three moves against DDP's two: 1.5 times the bytes, for 1/n of the memory.
 # - Prefetch hides all but the first gather and the last reduction, if a unit computes longer than it travels.
 #   It costs one unit of memory for each unit ahead.
-# - HSDP keeps gathers inside servers. It is a choice of mesh.
+# - HSDP with dp_shard up to a server keeps gathers inside it. It is a choice of mesh.
 # - Values do not tell an FSDP that frees nothing from one that works: measure memory.
 #
 # **What production code does**

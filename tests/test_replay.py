@@ -132,6 +132,9 @@ def test_a_real_step_replays_to_the_bit_and_placement_matters() -> None:
     again = run_ranks(_step, 4, trace=True).trace
     inside = replay(trace, cluster("meta_24k"), precision="bfloat16")
     assert inside == replay(again, cluster("meta_24k"), precision="bfloat16")
+    assert inside == replay(trace, cluster("meta_24k"), precision="bf16")
+    with pytest.raises(ValueError, match="precision must be one of"):
+        replay(trace, cluster("meta_24k"), precision="tf32")
     across = replay(trace, cluster("meta_24k"), placement=[0, 8, 16, 24], precision="bfloat16")
     assert across.step_s > inside.step_s
     assert inside.peak_bytes == trace[0].peak_bytes()

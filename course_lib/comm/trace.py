@@ -4,12 +4,13 @@
 introduces it; every bytes, memory and order part of a grade reads it.
 
 Seen: torch operations of the rank's thread with bytes and FLOPs, also in backward; c10d collectives, send and
-recv, also from hooks, DTensor and FSDP2; waits through `Work.wait`; storages from birth to death.
+recv, also from hooks, DTensor and FSDP2; waits through `Work.wait`, and that `is_completed()` was asked;
+storages from birth to death.
 Not seen: torch DDP's own C++ collectives; collectives of another Python thread or under
-`_disable_current_modes`; traffic through the store; `is_completed()` polling; numpy and Python's own work;
-scratch memory inside an operation or gloo; storages before their first operation. The state of a home-made
-optimizer and gathered weights that are no `nn.Parameter` count as `activations` or `other`. Views move no
-bytes and are left out. Bytes are what operations read and write, not what misses a cache.
+`_disable_current_modes`; traffic through the store; numpy and Python's own work; scratch memory inside an
+operation or gloo; storages before their first operation. The state of a home-made optimizer and gathered
+weights that are no `nn.Parameter` count as `activations` or `other`. Views move no bytes and are left out.
+Bytes are what operations read and write, not what misses a cache.
 
 Production code uses torch.profiler (Kineto) and NCCL's flight recorder, which see devices but not meaning.
 """

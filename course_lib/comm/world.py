@@ -50,7 +50,7 @@ class RanksError(RuntimeError):
     """A world did not return. `str()` of it is the report to read.
 
     kind: "exception", "hang", "mismatch", "died", "timeout" or "output".
-    first: the rank to look at first. ranks: all ranks named as cause.
+    first: the rank to look at first.
     errors: the exceptions, by rank. stdout, stderr: each rank's output.
     """
 

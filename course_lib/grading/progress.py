@@ -36,7 +36,7 @@ def folder(start: Path | None = None) -> Path:
     here = (start or Path.cwd()).resolve()
     own = here.parent if _LAB.fullmatch(here.name) else here
     root = own.parent if own.name == "notebooks" else own
-    is_checkout = (root / "solutions").is_dir() and (root / "pyproject.toml").exists()
+    is_checkout = (root / "notebooks").is_dir() and (root / "pyproject.toml").exists()
     return root if is_checkout else own
 
 

@@ -122,8 +122,13 @@ def _carry(
 
 
 def save(place: Path, target: Path) -> str:
-    """Write progress and the notebooks that hold work into one file, or a folder; return what was done."""
+    """Write progress and the notebooks that hold work into one file, or a folder; return what was done.
+
+    Raises: ValueError for a file that is no save, which stays.
+    """
     path = target / SAVED if target.is_dir() else target
+    if path.exists():
+        _saved(path)
     notebooks = {mine.lab: mine.data for mine in _present(place) if any(map(_holds_work, mine.cells))}
     entries = progress.read_or_rescue(place)
     data = {"course": __version__, "exercises": entries, "notebooks": notebooks}
@@ -157,22 +162,7 @@ def restore(place: Path, source: Path) -> list[str]:
     Of two verdicts the later one stays. Where a lab's notebook is not a file here (on Colab), its answers are
     written to LAB-answers.py, to be pasted.
     """
-    path = source / SAVED if source.is_dir() else source
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        saved: dict[str, dict[str, Any]] = dict(data["exercises"])
-        notebooks: dict[str, dict[str, Any]] = dict(data["notebooks"])
-        _ = [(entry["lab"], entry["when"], entry["answer"]) for entry in saved.values()]
-        _ = [notebook["cells"] for notebook in notebooks.values()]
-    except FileNotFoundError:
-        raise ValueError(
-            f"there must be a saved file at {path}; got none. `course save` writes one."
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} must be a file of `course save`; it is damaged or something else ({error}). "
-            "Nothing was changed."
-        ) from error
+    saved, notebooks = _saved(source / SAVED if source.is_dir() else source)
     here = progress.read_or_rescue(place)
     for name, entry in saved.items():
         if name not in here or str(entry["when"]) >= str(here[name]["when"]):
@@ -189,10 +179,30 @@ def restore(place: Path, source: Path) -> list[str]:
     return done
 
 
+def _saved(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Return the verdicts and the notebooks of a saved file."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        saved: dict[str, dict[str, Any]] = dict(data["exercises"])
+        notebooks: dict[str, dict[str, Any]] = dict(data["notebooks"])
+        _ = [(entry["lab"], entry["when"], entry["answer"]) for entry in saved.values()]
+        _ = [notebook["cells"] for notebook in notebooks.values()]
+    except FileNotFoundError:
+        raise ValueError(
+            f"there must be a saved file at {path}; got none. `course save` writes one."
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} must be a file of `course save`; it is damaged or something else ({error}). "
+            "Nothing was changed."
+        ) from error
+    return saved, notebooks
+
+
 def _answers_as_text(place: Path, lab: str, saved: dict[str, Any]) -> str:
     answers = {name: e["answer"] for name, e in saved.items() if e["lab"] == lab and e["answer"]}
     text = "\n\n".join(f"# %% {name}\n{answer}" for name, answer in answers.items())
-    path = progress.write_whole(place / f"{lab}-answers.py", text + "\n")
+    path = progress.write_whole(progress.free_name(place / f"{lab}-answers.py"), text + "\n")
     return f"{lab}: its notebook is not here; {len(answers)} answers are in {path}, to be pasted"
 
 

@@ -155,7 +155,8 @@ class FSDP(nn.Module):
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale all gradients so that their global 2-norm is at most max_norm; return the norm before.
 
-        Communication: one all_reduce of one number over dp_shard. NaN gradients give a NaN norm and stay.
+        Communication: one all_reduce of one number over dp_shard. A NaN anywhere makes the norm and all
+        gradients NaN.
         """
         grads = [flat.shard.grad for flat in self._flats() if flat.shard.grad is not None]
         device = next(self.parameters(), torch.empty(0)).device

@@ -20,7 +20,38 @@ from rich.console import Console
 from course_lib.staff import build, term
 
 _LEFT_OUT = ("solutions/", "tests/", "benchmarks/", "docs/zoo/", ".ci/", ".github/")
-_PAGES_LEFT_OUT = ("docs/instructor.md", "docs/adding-an-exercise.md", "docs/building-notebooks.md")
+_PAGES_LEFT_OUT = (
+    "CONTRIBUTING.md",
+    "docs/index.md",
+    "docs/instructor.md",
+    "docs/adding-an-exercise.md",
+    "docs/building-notebooks.md",
+)
+_README = """\
+# From one GPU to 16,384: training at scale
+
+The labs of your class are in `notebooks/`. Debian, Ubuntu and WSL2 need this first:
+`sudo apt install make git python3-venv`.
+
+```sh
+make lab    # makes the environment .venv, then opens JupyterLab on notebooks/
+```
+
+`source .venv/bin/activate` makes these commands known:
+
+| to | run |
+|---|---|
+| find out what this machine lacks | `course doctor` |
+| check a lab from its file | `course check 03` |
+| see where you stand | `course progress` |
+| begin an exercise anew; your answer is kept | `course reset naive_ddp` |
+| take a correction; your answers are carried over | `course update` |
+| keep your work elsewhere, and bring it back | `course save FILE`, `course restore FILE` |
+
+Do not commit your notebooks: git's last commit is what `reset` and `update` take for the release.
+
+Code: Apache License 2.0 ([LICENSE](LICENSE)). Text and figures: CC BY 4.0 ([LICENSE-TEXT](LICENSE-TEXT)).
+"""
 _VERDICTS = "course_lib/grading/verdicts/"
 _SOLUTIONS = re.compile(r"\n*<details>.*</details>\s*\Z", re.S)
 
@@ -42,6 +73,8 @@ def command(root: Path, folder: Path, console: Console) -> int:
             data = open_sizes(data.decode("utf-8")).encode()
         elif path.endswith(".ipynb"):
             data = without_links(data.decode("utf-8")).encode()
+        elif path == "README.md":
+            data = _README.encode()
         target.write_bytes(data)
         target.chmod((root / path).stat().st_mode & 0o777)
     git(folder, "init", "-q", "-b", "main")

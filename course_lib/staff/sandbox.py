@@ -191,7 +191,7 @@ class Sandbox:
         for process in self.processes():
             with contextlib.suppress(psutil.Error, OSError):
                 memory = process.memory_info()
-                total += memory.rss - memory.shared
+                total += memory.rss - getattr(memory, "shared", 0)  # macOS does not tell
         return total
 
     def loopback_bytes(self) -> int | None:

@@ -189,9 +189,11 @@ class Notebook:
 
     def count(self, index: int) -> int | None:
         """Return a cell's execution count; None if it never ran or still runs."""
-        prompt = self.cell(index).locator(".jp-InputPrompt").first.inner_text()
-        found = re.search(r"\[(\d+)\]", prompt)
+        found = re.search(r"\[(\d+)\]", self._prompt(index))
         return int(found.group(1)) if found else None
+
+    def _prompt(self, index: int) -> str:
+        return self.cell(index).locator(".jp-InputPrompt").first.inner_text().strip()
 
     def output(self, index: int) -> Locator:
         """Return the output area of a cell."""
@@ -228,10 +230,20 @@ class Notebook:
         codes = [i for i in range(self.cells()) if self.is_code(i)]
         started = time.monotonic()
         self.menu("Run", "Run All Cells")
+        if not self._begins(codes):  # on a busy machine the menu may close before the click arrives
+            self.menu("Run", "Run All Cells")
         for index in codes:
             self.finish(index)
         self.wait_idle()
         return time.monotonic() - started
+
+    def _begins(self, codes: list[int]) -> bool:
+        """Whether some cell runs, or has run, within 20 s."""
+        try:
+            wait_for(lambda: any(self._prompt(index) != "[ ]:" for index in codes), 20, "a cell runs")
+        except TimeoutError:
+            return False
+        return True
 
     def is_code(self, index: int) -> bool:
         """Tell code from text."""

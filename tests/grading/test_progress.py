@@ -36,6 +36,13 @@ def test_what_is_noted_is_read_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [progress.NAME]
 
 
+def test_a_class_repository_without_solutions_keeps_it_at_its_root(tmp_path: Path) -> None:
+    (tmp_path / "notebooks" / "00_start_here").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").touch()
+    for place in (tmp_path, tmp_path / "notebooks", tmp_path / "notebooks" / "00_start_here"):
+        assert progress.folder(place) == tmp_path
+
+
 def _note_many(place: Path, names: list[str]) -> None:
     for name in names * 5:
         progress.note(verdict(name), "", place)

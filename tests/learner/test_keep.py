@@ -198,6 +198,16 @@ def test_saving_where_nothing_can_be_written(tmp_path: Path) -> None:
         keep.save(tmp_path, tmp_path / "no such drive" / "save.json")
 
 
+def test_saving_replaces_an_older_save_and_nothing_else(checkout: Path) -> None:
+    mine = notebook(checkout)
+    before = mine.read_bytes()
+    with pytest.raises(ValueError, match="must be a file of `course save`"):
+        keep.save(checkout, mine)
+    assert mine.read_bytes() == before
+    for _ in range(2):
+        assert "saved to" in keep.save(checkout, checkout / "save.json")
+
+
 def test_check_reads_the_file_and_notes_the_verdict(tmp_path: Path) -> None:
     mine = Path(shutil.copy(ROOT / "notebooks" / LAB / f"{LAB}.ipynb", tmp_path / "my lab.ipynb"))
     edit(mine, "rank_hello", ANSWER)

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 from small_class import LAB, ROOT, hand_in, hand_in_class, right_answers, small_course, submission
 
+from course_lib.grading import progress
 from course_lib.grading.registry import exercises
 from course_lib.staff import (
     autograde,
@@ -269,6 +270,10 @@ def test_a_class_gets_its_labs_and_neither_solutions_nor_hidden_sizes(tmp_path: 
 
     found = {p.relative_to(made).as_posix() for p in made.rglob("*") if ".git/" not in str(p)}
     assert not any(name.split("/")[0] in ("solutions", "tests", "private.txt") for name in found)
+    assert not {"CONTRIBUTING.md", "docs/instructor.md", "docs/index.md"} & found
+    for word in ("make demo", "solutions/", "instructor"):
+        assert word not in (made / "README.md").read_text(encoding="utf-8")
+    assert progress.folder(made / "notebooks") == made
     assert not any("zoo" in name.split("/")[:-1] for name in found)
     assert sorted(p.name for p in (made / "notebooks").iterdir()) == ["00_start_here", "03_data_parallel"]
     for path in (made / "notebooks").rglob("*.ipynb"):

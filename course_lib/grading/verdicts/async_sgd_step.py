@@ -22,7 +22,7 @@ EXERCISE = Exercise(
     graded="`path`: float64 tensor of shape (arrivals + 1, D), equal to the exact path, its first row the "
     "initial weights, which stay "
     "as they were. Staleness: one int per arrival, the number of updates between the worker's read and its "
-    "own. 1-6 workers.",
+    "own. 1-6 workers, perhaps no arrival.",
     signature="(weights, gradient, arrivals, lr)",
     hints=(
         "A worker computes on what it read last, not on what the server holds now. What must you remember "

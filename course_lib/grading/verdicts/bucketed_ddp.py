@@ -32,12 +32,14 @@ EXERCISE = Exercise(
     lines=40,
     points={"values": 3.0, "bytes": 2.0, "order": 2.0, "clock": 1.0},
     graded="Values as for NaiveDDP, and parameters that some ranks or no rank uses (they count as zero "
-    "there). Bytes: the constructor puts at most the model once into collectives; a step launches exactly "
-    "one all_reduce a bucket, of its bytes by the packing rule, and nothing else. Order, where all "
-    "parameters are used: when the last gradient (the first layer's) is ready, every bucket packed before "
-    "its own has been launched, and none was waited for. One rank alone may skip all of it. Clock: replayed "
-    "on simulated clusters where communication takes half as long as backward (inside a server) and twice as "
-    "long (across servers), a step hides at least half of what backward can hide.",
+    "there); gradients are set to None or to zero between steps. Bytes: the constructor puts at "
+    "most the model once into collectives; a step launches exactly one all_reduce a bucket, of its "
+    "bytes by the packing rule, and nothing else. Order, where all parameters are used: when the "
+    "last gradient (the first layer's) is ready, every bucket packed before its own has been "
+    "launched, and none was waited for or polled. One rank alone may skip all of it. Clock: "
+    "replayed on simulated clusters where communication takes half as long as backward (inside a "
+    "server) and twice as long (across servers), a step hides at least half of what backward can "
+    "hide.",
     closed=(
         "course_lib.parallel",
         "course_lib.grading.programs.accumulate",

@@ -31,7 +31,7 @@ EXERCISE = Exercise(
     importance=5,
     lines=4,
     points={"values": 1.0, "bytes": 2.0},
-    graded="Values, on m servers of k ranks, m x k from 1 x 1 to 2 x 2 (hidden: up to 2 x 4 and 4 x 2), "
+    graded="Values, on m servers of k ranks, m x k up to 2 x 2 and 3 x 1 (hidden: up to 2 x 4 and 4 x 2), "
     "for sizes that do not divide: every rank's tensor becomes the sum, in place; nothing is left in "
     "flight. Bytes: a rank sends at most 2(m-1)/m x S/k elements to other servers, rounded up as 2(m-1) "
     "ceil(ceil(S/k)/m). The check supplies the groups and the three collectives.",

@@ -25,13 +25,12 @@ EXERCISE = Exercise(
     importance=3,
     lines=12,
     points={"values": 2.0, "bytes": 1.0, "memory": 1.0, "order": 1.0},
-    graded="Values, at 1 and 2 ranks (each by itself): after each of three steps the weights and the host's "
-    "state equal Adam's. "
-    "Bytes: a step sends each gradient down once and each new parameter up once, P elements each way, and "
-    "nothing else; `update` gets host tensors only. Memory: during a call at most 6 of the largest "
-    "parameter live at once on device and host beyond what lived before it, and after it nothing new. "
-    "Order: when a gradient is waited for, the next one is on its way, and no parameter is waited for "
-    "before the last gradient has arrived.",
+    graded="Values, at 1 and 2 ranks (hidden: 3), each by itself: after each of three steps the weights and "
+    "the host's state equal Adam's. Bytes: a step sends each gradient down once and each new parameter "
+    "up once, P elements each way, and nothing else; `update` gets host tensors only. Memory: during a "
+    "call at most 6 of the largest parameter live at once on device and host beyond what lived before "
+    "it, and after it nothing new. Order: when a gradient is waited for, the next one is on its way, "
+    "and no parameter is waited for before the last gradient has arrived.",
     closed=CLOSED,
     signature="(params, store, update) -> None",
     hints=(

@@ -36,14 +36,15 @@ EXERCISE = Exercise(
     importance=5,
     lines=28,
     points={"values": 1.5, "bytes": 0.5, "memory": 1.0, "order": 1.5, "clock": 1.0},
-    graded="Values: output and gradients as before, at depth 0, 1 and 2, on 1 to 4 ranks. Bytes: as in the "
-    "two exercises before, together. Memory: whenever a unit computes, at most 1 + depth units (the size of "
-    "the largest) are whole or on the way, in backward with at most three such vectors for gradients beside "
-    "them; nothing whole is left. Order, for depth 1 and more: when unit i begins to compute, the gathers of "
-    "the next `depth` units, as far as there are any, have been launched and one is still in flight; no "
-    "reduction is awaited before the next unit's backward has begun; all are awaited at the end. Clock, "
-    "depth 1: on simulated clusters where a gather takes half as long as a unit's forward (inside a server) "
-    "and twice as long (across), at least 80% of what can be hidden is.",
+    graded="Values: output and gradients as before, at depth 0, 1 and 2 (hidden: more than there are units), "
+    "on 1 to 4 ranks. Bytes: as in the two exercises before, together. Memory: whenever a unit "
+    "computes, at most 1 + depth units (the size of the largest) are whole or on the way, in backward "
+    "with at most three such vectors for gradients beside them; nothing whole is left. Order, for depth"
+    " 1 and more: when unit i begins to compute, the gathers of the next `depth` units, as far as there"
+    " are any, have been launched and one is still in flight; no reduction is awaited before the next "
+    "unit's backward has begun; all are awaited at the end, none by polling. Clock, depth 1: on "
+    "simulated clusters where a gather takes half as long as a unit's forward (inside a server) and "
+    "twice as long (across), at least 80% of what can be hidden is.",
     closed=(*CLOSED, "course_lib.grading.fsdp_clock"),
     signature="(units, x, loss_grad, depth)",
     hints=(

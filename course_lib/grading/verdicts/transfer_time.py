@@ -25,7 +25,8 @@ EXERCISE = Exercise(
     lines=12,
     points={"span": 1.0, "bytes_per_s": 0.5, "time_s": 0.5},
     graded="On clusters you have not seen, every class of pair, neighbours across a border included: the "
-    "span exactly, one-way bandwidth and time within 0.1%. Each is a part of its own.",
+    "span exactly, one-way bandwidth and time within 0.1%. Each is a part of its own; "
+    "`transfer_time` is what is called.",
     signature="(size_bytes, a, b, cluster)",
     closed=("course_lib.cost",),
     hints=(

@@ -29,9 +29,9 @@ EXERCISE = Exercise(
     "one process on the whole batch, with Adam, SGD and momentum, tied, frozen and unused weights, two "
     "backwards a step. Bytes: a step moves at most 2 (P + n T) elements (P parameters in T tensors), where "
     "an all_reduce counts double and an all_gather counts its output; the constructor at most P + n T. "
-    "Memory, from 2 ranks on, where a shard is P/n + T elements and K counts the values of state a "
-    "parameter: torch optimizers hold at most K (P/n + the largest parameter) elements of state, and after "
-    "step and zero_grad at most K + 2 shards live beyond the model (64 T bytes to spare). One rank alone "
+    "Memory, from 2 ranks on, where a shard is P/n + T elements and V counts the values of state a "
+    "parameter: torch optimizers hold at most V (P/n + the largest parameter) elements of state, and after "
+    "step and zero_grad at most V + 2 shards live beyond the model (64 T bytes to spare). One rank alone "
     "may skip communication.",
     closed=CLOSED,
     signature="(params, make_optimizer)",
