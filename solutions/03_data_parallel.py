@@ -96,9 +96,8 @@ for cut in (4, 2):
 #      1   2  3   4     gradients up         every rank sends and receives the same
 # ```
 #
-# Each of the others sends S bytes (S = size of the gradients) and receives S. The master sends (n − 1)S and
-# receives as much: **its bytes grow with n**, and everyone waits for it. In a ring each rank sends
-# 2(n − 1)/n · S and receives as much, at most 2S, for any n.
+# Each of the others sends and receives S bytes (the gradients' size), the master (n − 1)S: **its bytes grow
+# with n**, and everyone waits for it. In a ring each rank sends and receives 2(n − 1)/n · S, at most 2S.
 
 # %%
 sizes = [2, 4, 8, 16, 32, 64, 128]
@@ -332,7 +331,7 @@ class BucketedDDP(nn.Module):
 # <details><summary>Answer</summary>
 #
 # Bytes: the same, 8 a parameter in float64. Calls: one a parameter against one a bucket. Inside backward:
-# none against all, though the last leaves at its very end. The peak is when backward begins, so the flat
+# none against all. The peak is when backward begins, so the flat
 # copies, up to one more gradient, do not show in it. (With `gradient_as_bucket_view=True` torch's DDP lets
 # `.grad` *be* a view of its bucket and has no copy.)
 #
@@ -407,8 +406,8 @@ except RanksError as error:
 #   language models the sizes are *token counts*.
 #
 # The check supplies `ddp` (your own is not needed). `loss_fn(ddp(inputs), targets)` is the **mean** over a
-# micro-batch; `num_samples` is the number of samples in all micro-batches of **all ranks** together. Leave
-# in `.grad` the gradient of the mean over all of them. Never hold the activations of two micro-batches at
+# micro-batch; `num_samples` counts the samples of all micro-batches of **all ranks**. Leave in
+# `.grad` the gradient of the mean over all of them. Never hold the activations of two micro-batches at
 # once.
 
 
@@ -696,7 +695,7 @@ def async_sgd_step(weights, gradient, arrivals, lr):
 #    to all_reduce the gradients in bf16 over a ring of 8 ranks?
 # 2. **`all_reduce_s`**: how many seconds is that on a link of 400 Gbit/s in each direction (no latency)?
 # 3. **`num_buckets`**: how many buckets does DDP need for these gradients with `bucket_cap_mb=25`, if it
-#    fills all of them perfectly, a small first one set aside? (torch counts 25 MB as 25 · 2²⁰ bytes.)
+#    fills all perfectly, the first too? (torch counts 25 MB as 25 · 2²⁰ bytes.)
 # 4. **`efficiency`**: one GPU trains 12 samples/s; eight GPUs with the same batch each train 81 samples/s
 #    together. What is the scaling efficiency?
 # 5. **`repeated_samples`**: a data set of 1,000,003 samples goes to 64 ranks through a `DistributedSampler`
