@@ -8,15 +8,16 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from multiprocessing import forkserver
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver, util
 from typing import Any
 
 import psutil
 
-start_lock = threading.Lock()
+_start_lock = threading.Lock()
 # Names only, so that nothing is imported upwards: what a check does inside a rank is in most ranks. The last
 # one freezes what is loaded.
 PRELOADED = ["course_lib.grading.inside", "course_lib.comm.preload"]
@@ -37,8 +38,33 @@ def warm_up() -> None:
     """Start the fork server, which loads torch beside what the caller does next: the first run waits less."""
     context = server()
     if context.get_start_method() == "forkserver":
-        with start_lock, without_main_file():
+        with starting():
             forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Around the start of a process: one at a time, without the user's script, the server out of the group.
+
+    A Jupyter kernel that is to end first waits 2.5 s for the processes of its group, for multiprocessing's
+    ignore its signal; and a cell that is interrupted would interrupt the server while it loads.
+    """
+    start: Any = util  # both the server and multiprocessing's tracker are started by a function of it
+    with _start_lock, without_main_file():
+        usual, start.spawnv_passfds = start.spawnv_passfds, _in_own_group
+        try:
+            yield
+        finally:
+            start.spawnv_passfds = usual
+
+
+def _in_own_group(path: Any, arguments: Sequence[Any], keep: Sequence[int]) -> int:
+    """Start a process that leads a process group; in place of `multiprocessing.util.spawnv_passfds`."""
+    process = subprocess.Popen(
+        arguments, executable=path, pass_fds=keep, process_group=0, restore_signals=False
+    )
+    process.returncode = 0  # multiprocessing waits for it
+    return process.pid
 
 
 @contextlib.contextmanager

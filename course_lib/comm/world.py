@@ -22,7 +22,7 @@ from course_lib.comm.calls import is_student_code
 from course_lib.comm.hang import STALL_S, WaitGraph
 from course_lib.comm.monitor import HEARTBEAT_S, end_children
 from course_lib.comm.rank import RankOptions, rank_main
-from course_lib.comm.start import rank_environment, server, start_lock, without_main_file
+from course_lib.comm.start import rank_environment, server, starting
 
 MAX_OUTPUT_BYTES = 10_000_000  # of all ranks together
 _STRAGGLER_S = 2.0  # after a failure, for the others to finish or fail too
@@ -149,7 +149,7 @@ class World:
 
     def _start(self) -> None:
         start = server()
-        with start_lock, without_main_file():
+        with starting():
             for rank in range(self.world_size):
                 ours, theirs = start.Pipe()
                 options = dataclasses.replace(self._options, rank=rank)

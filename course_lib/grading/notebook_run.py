@@ -20,10 +20,14 @@ from course_lib.grading import wire
 
 # The student's check cells say where their verdict is; nothing depends on this being so.
 SETUP = """
+import gc as _gc
+_gc.disable()  # importing torch takes a quarter longer where garbage is collected
+import torch as _torch
+_gc.enable()
 import course_lib.grading as _grading
 _grading.check = lambda *_, **__: print("judged outside this notebook: see the graded cell of the exercise")
 _grading.score = lambda *_, **__: 0.0
-del _grading
+del _gc, _grading, _torch
 """
 
 
@@ -49,6 +53,7 @@ def run(requests: int, answers: int) -> None:
         resources={"metadata": {"path": os.getcwd()}},
         on_cell_executed=ended,
         record_timing=False,
+        shutdown_kernel="immediate",  # the sandbox ends next
         config=Config(
             {"KernelManager": {"transport": "ipc", "connection_file": os.path.join(folder, "kernel.json")}}
         ),

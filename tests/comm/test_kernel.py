@@ -80,3 +80,11 @@ def test_a_day_in_a_notebook(kernel: tuple[KernelManager, Any]) -> None:
     assert after["value"] == str([(4.0, "Model")] * 2)
     names = [p.name() for p in psutil.Process(manager.provisioner.pid).children(recursive=True)]
     assert len(names) <= 2, f"only the fork server and its tracker may be left; got {names}"
+
+
+def test_a_restart_waits_for_nothing_of_ours(kernel: tuple[KernelManager, Any]) -> None:
+    """A kernel waits 2.5 s for the processes of its group before it ends."""
+    _, client = kernel
+    assert run(client, SETUP + "run_ranks(lambda: 0, 2)")["error"] == ""
+    code = "import os, psutil; [os.getpgid(p.pid) == os.getpgrp() for p in psutil.Process().children()]"
+    assert run(client, code)["value"] == "[False, False]"  # the fork server, multiprocessing's tracker
