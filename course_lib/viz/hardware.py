@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patheffects import withStroke
 
 from course_lib.cost.cluster import meta_24k
 from course_lib.cost.hardware import accelerator
@@ -146,9 +147,10 @@ def _draw_points(ax: Axes, points: Sequence[POINT]) -> None:
     ]
     for i, (words, intensity, flops_per_s) in enumerate(sorted(points, key=lambda point: point[1])):
         ax.plot(intensity, flops_per_s, "o", color=style.INK, ms=5)
-        ax.annotate(
+        text = ax.annotate(
             words, (intensity, flops_per_s), textcoords="offset points", fontsize=8.5, **places[i % 3]
         )
+        text.set_path_effects([withStroke(linewidth=3, foreground=style.CARD)])  # a roof may run behind it
 
 
 def _roofline_alt(roofs: Sequence[Roof], points: Sequence[POINT]) -> str:

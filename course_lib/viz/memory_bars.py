@@ -33,7 +33,7 @@ def draw_memory_bars(
     highest = max([*(sum(bar.values()) for bar in bars.values()), *(formula or [])], default=0)
     scale, unit = next(((s, u) for s, u in UNITS if highest >= s), UNITS[-1])
     with style.course_style():
-        words = [f"{label} {sum(bar.values()) / scale:.3g}" for label, bar in bars.items()]
+        words = [f"{label} {_short(sum(bar.values()) / scale)}" for label, bar in bars.items()]
         alt = f"Stacked bars of memory a rank in {unit}: {', '.join(words)}."
         figure = style.new_figure(max(4.0, 1.1 * len(bars) + 2.2), 3.3, alt)
         ax = figure.subplots()
@@ -47,7 +47,7 @@ def draw_memory_bars(
         for place, (total, line_bytes) in enumerate(zip(bottom, lines, strict=True)):
             top = max(total, line_bytes / scale)
             ax.annotate(
-                f"{total:.3g}",
+                _short(total),
                 (place, top),
                 xytext=(0, 3),
                 textcoords="offset points",
@@ -63,3 +63,8 @@ def draw_memory_bars(
         ax.set(ylabel=f"{unit} a rank", title=title)
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
+
+
+def _short(value: float) -> str:
+    """Three digits, and no power of ten."""
+    return f"{float(f'{value:.3g}'):,g}"

@@ -7,18 +7,19 @@ do. Runs stand below one another on the same time axis. Lab 05.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from course_lib.replay import RankReplay, Replay
+from course_lib.replay import RankReplay, Replay, Span
 from course_lib.viz import style
 
 _COMPUTE, _WIRE = (0.0, 0.38), (0.40, 0.38)  # place and height of a run's two lanes
 _ROW = 1.05
 _REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
-_LABEL_SHARE = 0.011  # of the width, for each character of a label
+_LABEL_SHARE = 0.006  # of the width, for each character of a label
 
 
 def draw_simulated(
@@ -75,19 +76,34 @@ def _draw_rank(
             if s.lane == "compute" and s.phase == phase
         ]
         ax.broken_barh(bars, (y + _COMPUTE[0], _COMPUTE[1]), facecolors=color, linewidth=0)
+    # For the speed of a slider: one call for all bars of a colour, and texts inside need no layout.
+    words: Any = {"va": "center", "fontsize": 7, "in_layout": False}
+    marks = list(rank.marks.values())
+    ax.vlines([at_s / scale for at_s in marks], y + _COMPUTE[0], y + sum(_COMPUTE), color="white", lw=1.2)
     for name, at_s in rank.marks.items():
-        ax.plot([at_s / scale] * 2, [y + _COMPUTE[0], y + sum(_COMPUTE)], color="white", lw=1.2)
-        ax.text(at_s / scale, y + 0.19, f" {name}", va="center", fontsize=8, color="white", clip_on=True)
+        if _room_s(spans, at_s) > _LABEL_SHARE * len(name) * end_s:
+            ax.text(at_s / scale, y + 0.19, f"\u200a{name}", color="white", **words)
     left = {op: iter(texts) for op, texts in labels.items()}
+    wire: dict[str, list[tuple[float, float]]] = {style.YELLOW: [], style.COMMUNICATION: []}
     for span in spans:
         if span.lane == "compute" or span.end_s <= span.start_s:
             continue
-        color = style.YELLOW if span.name.startswith(_REDUCTIONS) else style.COMMUNICATION
         bar = (span.start_s / scale, (span.end_s - span.start_s) / scale)
-        ax.broken_barh([bar], (y + _WIRE[0], _WIRE[1]), facecolors=color, edgecolors="white", linewidth=0.6)
+        wire[style.YELLOW if span.name.startswith(_REDUCTIONS) else style.COMMUNICATION].append(bar)
         text = next(left.get(span.name, iter(())), "")
         if span.end_s - span.start_s > _LABEL_SHARE * len(text) * end_s:
-            ax.text(bar[0] + bar[1] / 2, y + 0.59, text, ha="center", va="center", fontsize=8)
+            ax.text(bar[0] + bar[1] / 2, y + 0.59, text, ha="center", **words)
+    for color, bars in wire.items():
+        ax.broken_barh(bars, (y + _WIRE[0], _WIRE[1]), facecolors=color, edgecolors="white", linewidth=0.6)
+
+
+def _room_s(spans: Sequence[Span], at_s: float) -> float:
+    """How long the rank computes from `at_s` on without a break."""
+    end_s = at_s
+    for span in spans:
+        if span.lane == "compute" and span.start_s <= end_s < span.end_s:
+            end_s = span.end_s
+    return end_s - at_s
 
 
 def _handles() -> list[Patch]:

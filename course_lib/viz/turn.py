@@ -8,6 +8,7 @@ that is only read, on paper, without ipywidgets, without a kernel.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -69,6 +70,7 @@ class Turned:
 
         sliders = self.sliders()
         if sliders is not None:
+            gc.freeze()  # a full collection of all that torch has loaded would take longer than the figure
             display(sliders)  # type: ignore[no-untyped-call,unused-ignore]
         self._shown = display(self._bundle(), raw=True, display_id=True)  # type: ignore[no-untyped-call,unused-ignore]
 
