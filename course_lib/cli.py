@@ -104,7 +104,10 @@ def reset(
 
 @app.command()
 def update(
-    labs: Annotated[list[str] | None, typer.Argument(metavar="[LAB]...", help="all by default")] = None,
+    lab: Annotated[
+        str,
+        typer.Argument(metavar="[LAB]", help="which lab FILE is of; git brings the whole course up to date"),
+    ] = "",
     release: Release = None,
 ) -> None:
     """Take the newest release and carry your answers over.
@@ -113,7 +116,7 @@ def update(
     """
     from course_lib.learner import keep
 
-    for line in keep.update(_place(), labs or [], release):
+    for line in keep.update(_place(), lab, release):
         _say(line)
 
 
@@ -179,8 +182,7 @@ def zoo(
 @app.command()
 def demo() -> None:
     """Autograde four submissions of lab 03; print their scores."""
-    _need("nbgrader", "course")
-    _need("jupytext", "staff")
+    _need_staff()
     from course_lib.staff import demo as demonstration
 
     raise typer.Exit(code=demonstration.command(_checkout(), console))
@@ -195,7 +197,7 @@ Database = Annotated[
 @app.command()
 def release(lab: Lab, db: Database = None) -> None:
     """Make the student notebook of LAB; tell the gradebook."""
-    _need("nbgrader", "course")
+    _need_staff()
     from course_lib.staff import classwork
 
     raise typer.Exit(code=classwork.release(_checkout(), lab, console, db))
@@ -207,7 +209,7 @@ def roster(
     db: Database = None,
 ) -> None:
     """Enter a class list into the gradebook, whole or not at all."""
-    _need("nbgrader", "course")
+    _need_staff()
     from course_lib.staff import roster as people
 
     raise typer.Exit(code=people.command(_checkout(), file, console, db))
@@ -216,7 +218,7 @@ def roster(
 @app.command()
 def collect(lab: Lab, db: Database = None) -> None:
     """Sort downloaded notebooks of LAB by student."""
-    _need("nbgrader", "course")
+    _need_staff()
     from course_lib.staff import classwork
 
     raise typer.Exit(code=classwork.collect(_checkout(), lab, console, db))
@@ -243,8 +245,7 @@ def autograde(
 
     After an interruption run it again: it goes on.
     """
-    _need("nbgrader", "course")
-    _need("joblib", "staff")
+    _need_staff()
     from course_lib.staff import autograde as grader
 
     if dask is not None:
@@ -267,7 +268,7 @@ def autograde(
 @app.command()
 def feedback(lab: Lab, db: Database = None) -> None:
     """Write a page for each graded submission of LAB."""
-    _need("nbgrader", "course")
+    _need_staff()
     from course_lib.staff import classwork
 
     raise typer.Exit(code=classwork.feedback(_checkout(), lab, console, db))
@@ -276,7 +277,7 @@ def feedback(lab: Lab, db: Database = None) -> None:
 @app.command()
 def report(lab: Lab, db: Database = None) -> None:
     """Write points for Canvas and Moodle; say what was hard."""
-    _need("nbgrader", "course")
+    _need_staff()
     from course_lib.staff import reports
 
     raise typer.Exit(code=reports.command(_checkout(), lab, console, db))
@@ -285,7 +286,7 @@ def report(lab: Lab, db: Database = None) -> None:
 @app.command()
 def grades(db: Database = None) -> None:
     """Write the term's final grades, as class.toml weighs labs."""
-    _need("nbgrader", "course")
+    _need_staff()
     from course_lib.staff import final
 
     raise typer.Exit(code=final.command(_checkout(), console, db))
@@ -301,7 +302,7 @@ def export_class(
 
     Nor does it hold tests, the zoo, and sizes that only the grade uses.
     """
-    _need("nbformat", "course")
+    _need_staff()
     from course_lib.staff import export
 
     raise typer.Exit(code=export.command(_checkout(), folder, console))
@@ -373,6 +374,13 @@ def _need(module: str, extra: str) -> None:
             f"this command needs {module}; it is not installed. "
             f"run `make setup`, or `pip install -e '.[{extra}]'`"
         )
+
+
+def _need_staff() -> None:
+    """Everything the instructor's commands are made of."""
+    _need("nbgrader", "course")
+    for module in ("jupytext", "nbclient", "nbconvert", "bleach", "joblib", "copydetect"):
+        _need(module, "staff")
 
 
 def _script(path: str, *arguments: str) -> None:

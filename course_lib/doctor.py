@@ -21,8 +21,20 @@ from course_lib.notebook import is_enough
 PYTHONS = ((3, 11), (3, 13))
 EXTRAS = {
     "course": ("jupyterlab", "ipywidgets", "nbgrader", "pytest"),
-    "staff": ("jupytext", "nbclient", "nbconvert"),
-    "dev": ("ruff", "mypy", "import-linter", "hypothesis"),
+    "staff": (
+        "jupytext",
+        "nbclient",
+        "nbconvert",
+        "bleach",
+        "joblib",
+        "psycopg",
+        "distributed",
+        "copydetect",
+    ),
+    "dev": (
+        *("ruff", "mypy", "import-linter", "hypothesis"),
+        *("pytest-xdist", "perfetto", "playwright", "types-psutil"),
+    ),
 }
 
 

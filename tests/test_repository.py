@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib import grading
+from course_lib import doctor, grading
 from course_lib.staff import build
 from course_lib.staff.execute import text_fields
 
@@ -161,6 +161,14 @@ def test_every_dependency_is_pinned() -> None:
     names = {re.split(r"[<>=\[ ;]", item)[0].lower().replace("_", "-") for item in wanted}
     assert names <= pinned
     assert "torch==2.13.0" in constraint_lines()
+
+
+def test_the_doctor_looks_for_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert {
+        extra: tuple(re.split(r"[<>=\[]", item)[0] for item in items) for extra, items in extras.items()
+    } == doctor.EXTRAS
 
 
 def constraint_lines() -> list[str]:

@@ -63,20 +63,19 @@ def _release(place: Path, mine: NotebookFile, given: Path | None) -> dict[str, A
     return released
 
 
-def update(place: Path, names: list[str], release: Path | None) -> list[str]:
+def update(place: Path, name: str = "", release: Path | None = None) -> list[str]:
     """Take the newest release of labs and carry the learner's work into it; return what was done.
 
-    With `release`, of one lab from that file. Otherwise the checkout is brought up to date with git: all
-    notebooks that were worked in are carried over.
+    With `release`, of one lab (`name`) from that file. Otherwise the checkout is brought up to date with git:
+    all notebooks that were worked in are carried over.
     """
     if release is not None:
         data = files.read(release)
-        return [_carry(place, files.find(place, names[0] if names else data.lab), data.data)]
+        return [_carry(place, files.find(place, name or data.lab), data.data)]
     worked_in = [mine for mine in _all(place) if _is_changed(place, mine)]
-    chosen = {files.lab_name(name) for name in names} or {mine.lab for mine in worked_in}
     _bring_up_to_date(place, worked_in)
     done = [_carry(place, mine, files.read(mine.path).data, before=mine) for mine in worked_in]
-    return done or [f"{', '.join(sorted(chosen)) or 'all labs'}: up to date; there was nothing to carry over"]
+    return done or ["all labs are up to date; there was nothing to carry over"]
 
 
 def _all(place: Path) -> list[NotebookFile]:

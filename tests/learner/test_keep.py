@@ -104,7 +104,7 @@ def test_update_fetches_the_release_and_carries_answers_over(upstream: Path, che
     edit(notebook(checkout), "rank_hello", ANSWER)
     edit(notebook(upstream), "card-rank_hello", "a better card")
     git(upstream, "commit", "-qam", "second release")
-    (said,) = keep.update(checkout, [], None)
+    (said,) = keep.update(checkout)
     assert "1 answers and 0 cells of your own carried over" in said
     assert text_of(notebook(checkout), "card-rank_hello") == "a better card"
     assert text_of(notebook(checkout), "rank_hello") == ANSWER
@@ -116,7 +116,7 @@ def test_update_without_a_network_changes_nothing(upstream: Path, checkout: Path
     before = notebook(checkout).read_bytes()
     shutil.rmtree(upstream)
     with pytest.raises(ValueError, match="Is there a network\\? Nothing was changed"):
-        keep.update(checkout, [], None)
+        keep.update(checkout)
     assert notebook(checkout).read_bytes() == before
 
 
@@ -128,7 +128,7 @@ def test_update_that_cannot_go_on_leaves_the_notebooks(upstream: Path, checkout:
     git(upstream, "commit", "-qam", "second release")
     (checkout / "pyproject.toml").write_text("mine")  # stands in the way
     with pytest.raises(ValueError, match="Your notebooks are as they were"):
-        keep.update(checkout, [], None)
+        keep.update(checkout)
     assert notebook(checkout).read_bytes() == before
 
 
@@ -137,7 +137,7 @@ def test_update_from_a_file(tmp_path: Path) -> None:
     release = Path(shutil.copy(mine, tmp_path / "downloaded.ipynb"))
     edit(mine, "rank_hello", ANSWER)
     edit(release, "cell-000", "# New title")
-    keep.update(tmp_path, [], release)
+    keep.update(tmp_path, release=release)
     assert text_of(mine, "cell-000") == "# New title"
     assert text_of(mine, "rank_hello") == ANSWER
 
