@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from course_lib.grading import supplied_ddp
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData, Want, rng
 from course_lib.grading.measure import between
 from course_lib.grading.toy_oracle import LATER, collectives, events_between, later_gates
@@ -65,7 +66,8 @@ def _case(world_size: int, seed: int) -> Case:
     for rank, row in enumerate(sizes):
         row[-1] = 24 + 8 * (rank % 2)  # a short last one, as at the end of an epoch
     words = f"{world_size} rank{'s' * (world_size > 1)}, uneven micro-batches"
-    return Case(world_size=world_size, seed=seed, params={"model": MODEL, "sizes": sizes}, label=words)
+    params = {"model": MODEL, "sizes": sizes, "ddp": supplied_ddp.source()}
+    return Case(world_size=world_size, seed=seed, params=params, label=words)
 
 
 def inputs(case: Case, rank: int) -> dict[str, Array]:
