@@ -252,8 +252,9 @@ def write_pages(root: Path, rows: list[Row]) -> None:
 def _as_submissions_are() -> Iterator[Judge]:
     from course_lib.staff.courtroom import Courtroom
     from course_lib.staff.judge import judge_exercise
+    from course_lib.staff.sandbox import Limits
 
-    with Courtroom() as room:
+    with Courtroom(Limits(wall_s=4 * 3600.0)) as room:  # for hundreds of answers, not a submission's few
         yield lambda exercise, cells, seed: judge_exercise(room, exercise, cells, seed)
 
 
