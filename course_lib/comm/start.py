@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from multiprocessing import forkserver, util
 from typing import Any
@@ -56,6 +57,19 @@ def starting() -> Iterator[None]:
             yield
         finally:
             start.spawnv_passfds = usual
+
+
+def start_process(process: Any) -> None:
+    """Start a process of `server()`; again if that has just died, which multiprocessing learns late."""
+    deadline_s = time.monotonic() + 5.0
+    while True:
+        try:
+            process.start()
+            return
+        except (ConnectionError, EOFError):
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.05)
 
 
 def _in_own_group(path: Any, arguments: Sequence[Any], keep: Sequence[int]) -> int:

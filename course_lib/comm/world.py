@@ -22,7 +22,7 @@ from course_lib.comm.calls import is_student_code
 from course_lib.comm.hang import STALL_S, WaitGraph
 from course_lib.comm.monitor import HEARTBEAT_S, end_children
 from course_lib.comm.rank import RankOptions, rank_main
-from course_lib.comm.start import rank_environment, server, starting
+from course_lib.comm.start import rank_environment, server, start_process, starting
 
 MAX_OUTPUT_BYTES = 10_000_000  # of all ranks together
 _STRAGGLER_S = 2.0  # after a failure, for the others to finish or fail too
@@ -154,7 +154,7 @@ class World:
                 ours, theirs = start.Pipe()
                 options = dataclasses.replace(self._options, rank=rank)
                 process = start.Process(target=rank_main, args=(theirs, options), name=f"rank {rank}")
-                process.start()
+                start_process(process)
                 theirs.close()
                 self.processes.append(process)
                 self.pipes.append(ours)

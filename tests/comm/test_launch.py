@@ -402,6 +402,15 @@ def test_garbage_in_a_log_is_reported() -> None:
         run_ranks(writes_everywhere, 2, quiet=True, timeout_s=20)
 
 
+def test_a_fork_server_that_was_just_killed_is_replaced() -> None:
+    for _ in range(3):
+        assert run_ranks(sum_of_ranks, 2, torch.ones(1)).values
+        servers = [p for p in psutil.Process().children() if "forkserver" in " ".join(p.cmdline())]
+        assert len(servers) == 1
+        servers[0].kill()
+    assert run_ranks(sum_of_ranks, 2, torch.ones(1)).values
+
+
 def test_functions_of_torch_func_can_be_traced() -> None:
     def work() -> torch.Tensor:
         return torch.func.grad(lambda w: (w * w).sum())(torch.ones(3))
