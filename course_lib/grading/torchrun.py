@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import socket
@@ -24,37 +25,11 @@ import psutil
 
 LIMIT_S = 75.0
 IDLE_S = 10.0  # all processes asleep for that long: they wait for each other
+ALONE_S = 3.0  # the agent waits for ever for a word of workers that have all left by os._exit
 _MAX_REPORT_BYTES = 1_000_000
 _CONSEQUENCE = ("Connection closed by peer", "Connection reset", "Broken pipe", "recvValue failed", "SIGTERM")
+_AGENT = "course_lib.grading.torchrun_agent"
 _STALE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-# Dies with its parent on Linux, burns a bounded time everywhere, and is the script. At the end it waits for
-# the others and leaves at once: torch's threads abort now and then while an interpreter winds down.
-# Importing torch takes a quarter longer where garbage is collected; a script this small leaves little.
-_START = """\
-import gc, os, resource, runpy, signal, sys, time
-gc.disable()
-if sys.platform == "linux":
-    import ctypes
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
-rank, world_size = os.environ["RANK"], int(os.environ["WORLD_SIZE"])
-del sys.argv[0]
-script = sys.argv[0]
-try:
-    runpy.run_path(script, run_name="__main__")
-except SystemExit as end:
-    if end.code not in (None, 0):
-        raise
-done = os.path.join(os.path.dirname(script), "done")
-open(os.path.join(done, rank), "w").close()
-while len(os.listdir(done)) < world_size:
-    time.sleep(0.01)
-sys.stdout.flush()
-sys.stderr.flush()
-os._exit(0)
-"""
-_AGENT = "import gc; gc.disable(); from torch.distributed.run import main; main()"
 
 
 def run_script(text: str, num_processes: int, arguments: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -69,9 +44,7 @@ def run_script(text: str, num_processes: int, arguments: Sequence[str], folder: 
         line = getattr(error, "lineno", None)
         return _result("syntax", f"{type(error).__name__}: {getattr(error, 'msg', error)}", line=line)
     (folder / "out").mkdir()
-    (folder / "done").mkdir()
     (folder / "train.py").write_text(text, encoding="utf-8")
-    (folder / "start.py").write_text(_START, encoding="utf-8")
     with _listening(_ports_in(text)) as sockets, _torchrun(folder, num_processes, arguments) as agent:
         status = _watch(agent, sockets)
     reports = [_read_report(folder / "out" / f"rank{r}.json") for r in range(num_processes)]
@@ -99,10 +72,10 @@ def _torchrun(
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", f"--rdzv-id={uuid.uuid4().hex}"]
     where = ["--nnodes=1", f"--nproc-per-node={num_processes}", "--local-addr=127.0.0.1", "--max-restarts=0"]
     logs = [f"--log-dir={folder / 'logs'}", "--redirects=3"]
-    script = [str(folder / "start.py"), str(folder / "train.py"), *arguments]
+    script = [str(folder / "train.py"), *arguments]
     with open(folder / "agent.txt", "wb") as output:
         agent = subprocess.Popen(
-            [sys.executable, "-c", _AGENT, *rendezvous, *where, *logs, *script],
+            [sys.executable, "-m", _AGENT, *rendezvous, *where, *logs, *script],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -112,33 +85,42 @@ def _torchrun(
     try:
         yield agent
     finally:
-        workers = _workers(agent)
+        below = _below(agent)
         agent.kill()
-        for worker in workers:
+        for process in below:
             with contextlib.suppress(psutil.NoSuchProcess):
-                worker.kill()
+                process.kill()
         agent.wait()
 
 
-def _workers(agent: subprocess.Popen[bytes]) -> list[psutil.Process]:
+def _below(agent: subprocess.Popen[bytes], direct: bool = False) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(agent.pid).children(recursive=True)
+        return psutil.Process(agent.pid).children(recursive=not direct)
     return []
+
+
+def _workers(agent: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The agent's children are its fork server and multiprocessing's tracker; below them is the script."""
+    servants = _below(agent, direct=True)
+    return [process for process in _below(agent) if process not in servants]
 
 
 def _watch(agent: subprocess.Popen[bytes], sockets: list[socket.socket]) -> str:
     """Wait for torchrun; "ok" or "failed" by itself, "timeout", "idle" or "port" if it must be ended."""
     started_s = quiet_since_s = time.monotonic()
-    seen_cpu_s = 0.0
+    last_seen_s, seen_cpu_s = math.inf, 0.0
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return "ok" if agent.wait(0.2) == 0 else "failed"
+            return "ok" if agent.wait(0.1) == 0 else "failed"
         now_s, workers = time.monotonic(), _workers(agent)
+        last_seen_s = now_s if workers else last_seen_s
         if any(_own_visitor(sock, workers) for sock in sockets):
             return "port"
         cpu_s, asleep = _activity(workers)
         if not asleep or abs(cpu_s - seen_cpu_s) > 0.3:
             quiet_since_s, seen_cpu_s = now_s, cpu_s
+        if now_s - last_seen_s > ALONE_S:
+            return "failed"
         if now_s - quiet_since_s > IDLE_S:
             return "idle"
         if now_s - started_s > LIMIT_S:

@@ -28,7 +28,7 @@ EXERCISE = Exercise(
     "losses and "
     "parameters of every process equal those of one process that trains on the same samples. Order: each "
     "epoch deals out "
-    "every sample (at most n - 1 repeats), and shuffles anew. A check takes about 6 seconds.",
+    "every sample (at most n - 1 repeats), and shuffles anew. A check takes about 3 seconds.",
     signature="()",
     hints=(
         "Repair what Python complains about first, and check after each repair: the message names the line "
@@ -47,7 +47,7 @@ _DRAWN = ("float32", "float64")
 
 
 def cases(seed: int, hidden: bool) -> list[Case]:
-    """One run of 2 processes; hidden: of 3. It takes seconds: every process imports torch."""
+    """One run of 2 processes; hidden: of 3. It takes seconds: torch is imported again."""
     draw = np.random.default_rng([seed, 6])
     count = 3 if hidden else 2
     params = {
