@@ -12,6 +12,8 @@ import tempfile
 from typing import Any
 
 import nbformat
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from traitlets.config import Config
@@ -20,15 +22,21 @@ from course_lib.grading import wire
 
 # The student's check cells say where their verdict is; nothing depends on this being so.
 SETUP = """
-import gc as _gc
-_gc.disable()  # importing torch takes a quarter longer where garbage is collected
-import torch as _torch
-_gc.enable()
 import course_lib.grading as _grading
 _grading.check = lambda *_, **__: print("judged outside this notebook: see the graded cell of the exercise")
 _grading.score = lambda *_, **__: 0.0
-del _gc, _grading, _torch
+del _grading
 """
+
+
+class PageKernel(AsyncKernelManager):
+    """Starts `page_kernel.py`, whatever kernels are installed."""
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        """IPython's kernel, with another beginning."""
+        argv = [sys.executable, "-m", "course_lib.grading.page_kernel", "-f", "{connection_file}"]
+        return KernelSpec(argv=argv, display_name="page", language="python")
 
 
 def run(requests: int, answers: int) -> None:
@@ -49,13 +57,13 @@ def run(requests: int, answers: int) -> None:
         notebook,
         timeout_func=lambda cell: cell.metadata.timeout_s,
         allow_errors=True,
-        kernel_name="python3",
+        kernel_manager_class=PageKernel,
         resources={"metadata": {"path": os.getcwd()}},
         on_cell_executed=ended,
         record_timing=False,
         shutdown_kernel="immediate",  # the sandbox ends next
         config=Config(
-            {"KernelManager": {"transport": "ipc", "connection_file": os.path.join(folder, "kernel.json")}}
+            KernelManager={"transport": "ipc", "connection_file": os.path.join(folder, "kernel.json")}
         ),
     )
     try:

@@ -1,0 +1,44 @@
+"""Load torch once in a sandbox: the server that ranks are forked from is a fork of the process that wants them.
+
+Loading torch is most of what a sandbox costs, and multiprocessing would start another Python for its server.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+from collections.abc import Sequence
+from multiprocessing import forkserver, resource_tracker, util
+from typing import Any
+
+from course_lib.comm.start import PRELOADED
+
+
+def fork_server() -> None:
+    """Load what ranks need, and fork their server; call it before this process has threads."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    resource_tracker.ensure_running()  # started in the usual way: it is asked for first
+    start: Any = util  # forkserver starts its server by a function of this module
+    usual, start.spawnv_passfds = start.spawnv_passfds, _fork
+    try:
+        forkserver.ensure_running()
+    finally:
+        start.spawnv_passfds = usual
+
+
+def _fork(_path: Any, _arguments: Any, keep: Sequence[int]) -> int:
+    """Fork the server, which keeps its own two descriptors only; for `multiprocessing.util.spawnv_passfds`."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        bounds = [2, *sorted(keep), os.sysconf("SC_OPEN_MAX")]
+        for low, high in itertools.pairwise(bounds):
+            os.closerange(low + 1, high)
+        listener, alive = keep
+        serve_ranks: Any = forkserver.main  # typeshed has other parameters
+        serve_ranks(listener, alive, [])
+    finally:
+        os._exit(0)
