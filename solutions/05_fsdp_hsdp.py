@@ -465,14 +465,14 @@ def record(depth):
     return recorded
 
 
-def simulate(recorded, gather_share):
-    free = replay(recorded, uniform(2, 0.0, 1e30)).ranks[0].marks
-    forward_s = (free["F7"] - free["F0"]) / 7
-    return replay(recorded, uniform(2, 0.0, 256 * 256 * 4 / 2 / (gather_share * forward_s)))
+def seconds_of_a_forward(recorded):
+    marks = replay(recorded, uniform(2, 0.0, 1e30)).ranks[0].marks
+    return (marks["F7"] - marks["F0"]) / 7
 
 
 # %%
 traces = {depth: record(depth) for depth in (0, 1)}
+forward_s = {depth: seconds_of_a_forward(recorded) for depth, recorded in traces.items()}
 texts = [str(i) for i in range(8)]
 labels = {"all_gather_single": texts + texts[-2::-1], "reduce_scatter_single": texts[::-1]}
 
@@ -480,7 +480,8 @@ labels = {"all_gather_single": texts + texts[-2::-1], "reduce_scatter_single": t
 def draw_prefetch(gather_share):
     runs = {}
     for depth, recorded in traces.items():
-        run = simulate(recorded, gather_share)
+        link = uniform(2, 0.0, 256 * 256 * 4 / 2 / (gather_share * forward_s[depth]))
+        run = replay(recorded, link)
         runs[f"depth {depth}\n{run.step_s * 1e6:.0f} us,\n{run.exposed_s * 1e6:.0f} exposed"] = run
     title = f"Eight equal layers on two GPUs; a gather takes {gather_share} of a forward"
     return draw_simulated(runs, labels=labels, title=title)
