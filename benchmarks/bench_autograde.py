@@ -95,6 +95,8 @@ def rows() -> list[Row]:
         ("nbgrader autograde", stock / STUDENTS, "s", f"a submission, of {note}"),
         ("course autograde --jobs 1", one_s / STUDENTS, "s", f"a submission, of {note}"),
         ("nbgrader / course --jobs 1", stock / one_s, "x", "goal: at least 1"),
-        ("course --jobs 1 / --jobs 2", one_s / two_s, "x", "goal: at least 1.5"),
+        ("course autograde --jobs 2", two_s / STUDENTS, "s", f"a submission, of {note}"),
+        ("nbgrader / course --jobs 2", stock / two_s, "x", "goal: at least 1.5"),
+        ("course --jobs 1 / --jobs 2", one_s / two_s, "x", "one submission's ranks use both cores, too"),
         ("one that hangs costs", more_s, "s", "goal: at most 15"),
     ]
