@@ -29,6 +29,7 @@ ALONE_S = 3.0  # the agent waits for ever for a word of workers that have all le
 _MAX_REPORT_BYTES = 1_000_000
 _CONSEQUENCE = ("Connection closed by peer", "Connection reset", "Broken pipe", "recvValue failed", "SIGTERM")
 _AGENT = "course_lib.grading.torchrun_agent"
+_LOGS = "logs/*/attempt_0"  # where torchrun puts a folder a worker
 _STALE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -46,7 +47,7 @@ def run_script(text: str, num_processes: int, arguments: Sequence[str], folder: 
     (folder / "out").mkdir()
     (folder / "train.py").write_text(text, encoding="utf-8")
     with _listening(_ports_in(text)) as sockets, _torchrun(folder, num_processes, arguments) as agent:
-        status = _watch(agent, sockets)
+        status = _watch(agent, sockets, folder)
     reports = [_read_report(folder / "out" / f"rank{r}.json") for r in range(num_processes)]
     found = _first_error(folder, num_processes) if status in ("failed", "port") else None
     if status == "failed" and found is None:
@@ -105,7 +106,7 @@ def _workers(agent: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return [process for process in _below(agent) if process not in servants]
 
 
-def _watch(agent: subprocess.Popen[bytes], sockets: list[socket.socket]) -> str:
+def _watch(agent: subprocess.Popen[bytes], sockets: list[socket.socket], folder: Path) -> str:
     """Wait for torchrun; "ok" or "failed" by itself, "timeout", "idle" or "port" if it must be ended."""
     started_s = quiet_since_s = time.monotonic()
     last_seen_s, seen_cpu_s = math.inf, 0.0
@@ -113,7 +114,8 @@ def _watch(agent: subprocess.Popen[bytes], sockets: list[socket.socket]) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return "ok" if agent.wait(0.1) == 0 else "failed"
         now_s, workers = time.monotonic(), _workers(agent)
-        last_seen_s = now_s if workers else last_seen_s
+        if workers or (last_seen_s == math.inf and any(folder.glob(f"{_LOGS}/*/stderr.log"))):
+            last_seen_s = now_s
         if any(_own_visitor(sock, workers) for sock in sockets):
             return "port"
         cpu_s, asleep = _activity(workers)
@@ -177,7 +179,7 @@ def _first_error(folder: Path, num_processes: int) -> dict[str, Any] | None:
     """The error to read first: not one that only says that another process has gone."""
     found = []
     for rank in range(num_processes):
-        for path in folder.glob(f"logs/*/attempt_0/{rank}/stderr.log"):
+        for path in folder.glob(f"{_LOGS}/{rank}/stderr.log"):
             error = _parse(path.read_text(errors="replace")[-20_000:], str(folder / "train.py"))
             if error is not None:
                 found.append({**error, "rank": rank})
