@@ -1,4 +1,4 @@
-"""Load torch once in a sandbox: the server that ranks are forked from is a fork of the process that wants them.
+"""Load torch once in a sandbox: ranks are forked from a fork of the process that wants them.
 
 Loading torch is most of what a sandbox costs, and multiprocessing would start another Python for its server.
 """
@@ -29,7 +29,7 @@ def fork_server() -> None:
 
 
 def _fork(_path: Any, _arguments: Any, keep: Sequence[int]) -> int:
-    """Fork the server, which keeps its own two descriptors only; for `multiprocessing.util.spawnv_passfds`."""
+    """Fork the server, which keeps its own two descriptors only; for `util.spawnv_passfds`."""
     pid = os.fork()
     if pid:
         return pid

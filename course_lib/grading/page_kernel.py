@@ -1,4 +1,4 @@
-"""The kernel of a feedback page: IPython's, with torch and the server of ranks in it before it has threads."""
+"""The kernel of a feedback page: IPython's, with torch and the server of ranks there before its threads."""
 
 from __future__ import annotations
 

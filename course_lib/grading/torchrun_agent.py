@@ -20,7 +20,7 @@ import traceback
 from multiprocessing import forkserver
 from typing import Any
 
-gc.disable()  # importing torch takes a quarter longer where garbage is collected; a small script leaves little
+gc.disable()  # importing torch takes a quarter longer with garbage collection; a small script leaves little
 
 CPU_S = 120
 _FIRST = (__name__, "numpy", "torch", "torch._dynamo", "torch.utils.data.distributed")  # dynamo: every step

@@ -241,5 +241,7 @@ def repair_ddp_script():
 # %% right: loads with a process of its own, started anew, and leaves by os._exit as soon as it has written
 def repair_ddp_script():
     text = RIGHT.replace("sampler=sampler)", "sampler=sampler, num_workers=1)")
-    text = text.replace("    main(parser", '    torch.multiprocessing.set_start_method("fork")\n    main(parser')
+    text = text.replace(
+        "    main(parser", '    torch.multiprocessing.set_start_method("fork")\n    main(parser'
+    )
     return text + "    os._exit(0)\n"
