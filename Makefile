@@ -56,5 +56,5 @@ attack: $(READY)  ## hand in every known attack on the grader, then kill it 20 t
 	$(BIN)/python $(if $(QUICK),-m pytest -s tests/attacks/quick.py,tests/attacks/run.py)
 	COURSE_KILLS=$(if $(QUICK),3,20) $(BIN)/python -m pytest -q tests/staff/test_resume.py -k killed_at_random
 
-clean:  ## remove what the commands made, the environment included
-	rm -rf $(VENV) grading build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+clean:  ## remove the environment and what tools left; grading/ stays, with what was handed in and graded
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,7 +1,9 @@
 """nbgrader's configuration for this course: for `nbgrader` in a shell and for the commands of `course`."""
 
+from pathlib import Path
+
 from course_lib.staff.feedback import SafePage, feedback_steps
-from course_lib.staff.gradebook import cell_timeout_s, release_steps
+from course_lib.staff.gradebook import cell_timeout_s, gradebook_url, release_steps
 from course_lib.staff.late import LatePolicy
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821
@@ -15,7 +17,7 @@ c.CourseDirectory.autograded_directory = "grading/autograded"
 c.CourseDirectory.feedback_directory = "grading/feedback"
 c.CourseDirectory.solution_directory = "grading/solution"
 c.CourseDirectory.source_with_tests_directory = "grading/source_with_tests"
-c.CourseDirectory.db_url = "sqlite:///grading/gradebook.db"
+c.CourseDirectory.db_url = gradebook_url(Path.cwd())  # grading/gradebook.url names another
 
 # Downloads from a learning platform: grading/downloaded/<lab>/archive/<student>_attempt_<date>_<lab>.ipynb
 c.ZipCollectApp.downloaded_directory = "grading/downloaded"

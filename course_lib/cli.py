@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="From one GPU to 16,384: the course's commands, for students, instructors and authors.",
+    help="Students need doctor to restore; instructors release to export-class; authors the rest.",
 )
 console = Console()
 
@@ -190,7 +190,7 @@ def demo() -> None:
 
 Lab = Annotated[str, typer.Argument(metavar="LAB", help='name or number of a lab, "03"')]
 Database = Annotated[
-    str | None, typer.Option("--db", metavar="URL", help="gradebook; a file in grading/ by default")
+    str | None, typer.Option("--db", metavar="URL", help="gradebook; default: grading/gradebook.url")
 ]
 
 
@@ -205,7 +205,9 @@ def release(lab: Lab, db: Database = None) -> None:
 
 @app.command()
 def roster(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV: id, first_name, last_name, email, ...")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="CSV: id, first_name, last_name, email, lms_user_id")
+    ],
     db: Database = None,
 ) -> None:
     """Enter a class list into the gradebook, whole or not at all."""
@@ -217,7 +219,7 @@ def roster(
 
 @app.command()
 def collect(lab: Lab, db: Database = None) -> None:
-    """Sort downloaded notebooks of LAB by student."""
+    """Sort grading/downloaded/LAB/archive/ by student."""
     _need_staff()
     from course_lib.staff import classwork
 
@@ -227,13 +229,13 @@ def collect(lab: Lab, db: Database = None) -> None:
 @app.command()
 def autograde(
     lab: Lab,
-    jobs: Annotated[int, typer.Option(min=1, help="submissions at a time")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="submissions at a time, without --dask")] = 1,
     trust_students: Annotated[
         bool, typer.Option("--trust-students", help="run their code with your rights, without a sandbox")
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="also what was graded before")] = False,
+    again: Annotated[bool, typer.Option("--again", help="also judge what was graded before")] = False,
     regrade: Annotated[
-        str, typer.Option(metavar="EXERCISE", help="judge this exercise again in what was graded before")
+        str, typer.Option(metavar="EXERCISE", help="judge only this one again, in what was graded before")
     ] = "",
     run: Annotated[bool, typer.Option(help="run notebooks, for the output on feedback pages")] = True,
     dask: Annotated[
@@ -267,7 +269,7 @@ def autograde(
 
 @app.command()
 def feedback(lab: Lab, db: Database = None) -> None:
-    """Write a page for each graded submission of LAB."""
+    """Write a page for each submission to grading/feedback/."""
     _need_staff()
     from course_lib.staff import classwork
 
@@ -276,7 +278,7 @@ def feedback(lab: Lab, db: Database = None) -> None:
 
 @app.command()
 def report(lab: Lab, db: Database = None) -> None:
-    """Write points for Canvas and Moodle; say what was hard."""
+    """Write tables to grading/reports/LAB/; say what was hard."""
     _need_staff()
     from course_lib.staff import reports
 
@@ -285,7 +287,7 @@ def report(lab: Lab, db: Database = None) -> None:
 
 @app.command()
 def grades(db: Database = None) -> None:
-    """Write the term's final grades, as class.toml weighs labs."""
+    """Write grading/reports/grades.csv, as class.toml weighs labs."""
     _need_staff()
     from course_lib.staff import final
 

@@ -80,6 +80,8 @@ def command(
     """
     sandbox.require(trust)
     lab = find_lab(root, name).name
+    if only and again:
+        raise ValueError("choose one: --again judges everything again, --regrade one exercise; got both")
     if only and only not in (known := [e.id for e in exercises(lab)]):
         raise ValueError(f"the exercise to judge again must be one of {', '.join(known)}; got {only!r}")
     students = roster(root, lab, db_url)
@@ -99,6 +101,7 @@ def command(
             words = "cannot be judged again: grade them first" if only else "were graded before"
             console.print(f"{len(submissions) - len(tasks)} {words}", highlight=False)
         problems = _grade_all(run, tasks, console)
+        record.bring_up_to_date(root, lab, run.ledger, db_url)
         return _report(run, problems, console)
 
 
@@ -192,7 +195,7 @@ def _grade_all(run: Run, tasks: list[Task], console: Console) -> dict[str, str]:
         for done, (one, outcome) in enumerate(found, start=1):
             entry, problem = settle(run, one, outcome)
             bar.update(task, advance=1, rate=f"{done / (time.monotonic() - start) * 60:.1f} a minute")
-            text = problem or (entry.detail if entry.state not in ("graded", "late") else "")
+            text = problem or (entry.detail if entry.state != "graded" else "")
             if problem:
                 problems[one.student] = problem
             if text or problem:
@@ -216,7 +219,7 @@ def settle(run: Run, one: HandedIn, outcome: Outcome) -> tuple[Entry, str]:
         if run.options.only:
             record.record_exercise(run.options.root, entry, run.options.only, run.db_url)
         else:
-            entry = _entered(run, one, entry, outcome.notebook or "")
+            _enter(run, one, entry, outcome.notebook or "")
     except Exception as error:
         if _is_full(error):
             raise
@@ -225,16 +228,11 @@ def settle(run: Run, one: HandedIn, outcome: Outcome) -> tuple[Entry, str]:
     return entry, ""
 
 
-def _entered(run: Run, one: HandedIn, entry: Entry, text: str) -> Entry:
+def _enter(run: Run, one: HandedIn, entry: Entry, text: str) -> None:
     stamp = one.folder / "timestamp.txt"
     is_file = stamp.is_file() and not stamp.is_symlink()
     timestamp = stamp.read_text(encoding="utf-8", errors="replace").strip()[:100] if is_file else None
-    notebook = nbformat.reads(text, as_version=4)
-    late_s = record.record(run.options.root, entry, notebook, timestamp, run.db_url)
-    if late_s > 0 and entry.state == "graded":
-        entry = dataclasses.replace(entry, state="late", detail=f"{late_s / 3600:.1f} hours late")
-        run.ledger.write(entry)
-    return entry
+    record.record(run.options.root, entry, nbformat.reads(text, as_version=4), timestamp, run.db_url)
 
 
 def _last_line(error: Exception) -> str:

@@ -60,9 +60,11 @@ def collect(root: Path, name: str, console: Console, db_url: str | None = None) 
 def feedback(root: Path, name: str, console: Console, db_url: str | None = None) -> int:
     """Write the feedback page of every graded submission of a lab; return 1 if one could not be."""
     lab = build.find_lab(root, name).name
-    entries = [entry for entry in Ledger(root / LEDGER).entries(lab) if entry.recorded]
+    ledger = Ledger(root / LEDGER)
+    entries = [entry for entry in ledger.entries(lab) if entry.recorded]
     if not entries:
         raise ValueError(f"submissions of {lab} must be graded first; got none. run `course autograde {lab}`")
+    record.bring_up_to_date(root, lab, ledger, db_url)
     failed = 0
     for entry in entries:
         problem = feedback_page(root, lab, entry.student, db_url)

@@ -20,7 +20,8 @@ from rich.console import Console
 from course_lib.staff import build, term
 
 _LEFT_OUT = ("solutions/", "tests/", "benchmarks/", "docs/zoo/", ".ci/", ".github/")
-_PAGES_LEFT_OUT = (
+_FILES_LEFT_OUT = (
+    "nbgrader_config.py",
     "CONTRIBUTING.md",
     "docs/index.md",
     "docs/instructor.md",
@@ -102,7 +103,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def _belongs(path: str, labs: set[str]) -> bool:
-    if path.startswith(_LEFT_OUT) or path in _PAGES_LEFT_OUT:
+    if path.startswith(_LEFT_OUT) or path in _FILES_LEFT_OUT:
         return False
     return not path.startswith("notebooks/") or path.split("/")[1] in labs
 

@@ -47,19 +47,27 @@ def cell_timeout_s(cell: Any) -> int:
     return 240 if graded else 180
 
 
+ADDRESS = Path("grading") / "gradebook.url"  # of another gradebook than a file; git does not know it
 LOCKED_S = 60  # to wait for a gradebook that formgrader, say, is writing to
 
 
 def course_config(root: Path, db_url: str | None = None) -> Config:
     """Return the nbgrader configuration of a course that lives in `root`: its own, or the repository's.
 
-    `db_url`: of another gradebook than the SQLite file in its grading/.
+    `db_url`: of another gradebook than the course's.
     """
     folder = root if (root / "nbgrader_config.py").exists() else REPOSITORY
     config: Config = PyFileConfigLoader("nbgrader_config.py", path=str(folder)).load_config()
     config.CourseDirectory.root = str(root)
-    config.CourseDirectory.db_url = db_url or f"sqlite:///{root}/grading/gradebook.db?timeout={LOCKED_S}"
+    config.CourseDirectory.db_url = db_url or gradebook_url(root)
     return config
+
+
+def gradebook_url(root: Path) -> str:
+    """Return the URL of the gradebook of the course in `root`: what ADDRESS there says, else a file's."""
+    path = root / ADDRESS
+    said = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    return said or f"sqlite:///{root}/grading/gradebook.db?timeout={LOCKED_S}"
 
 
 class Course:

@@ -102,6 +102,16 @@ class Ledger:
                 "UPDATE submissions SET recorded = 1 WHERE lab = ? AND student = ?", (lab, student)
             )
 
+    def note_late(self, entry: Entry, how: str) -> None:
+        """Make a graded submission a late one, or with "" as `how` the other way round."""
+        state = "late" if how else "graded"
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE submissions SET state = ?, detail = ? WHERE lab = ? AND student = ? AND recorded = 1 "
+                "AND state IN ('graded', 'late')",
+                (state, how, entry.lab, entry.student),
+            )
+
     def entry(self, lab: str, student: str) -> Entry | None:
         """Return what is known about one submission."""
         return next(iter(self._entries("lab = ? AND student = ?", (lab, student))), None)

@@ -1,7 +1,7 @@
 """From the ledger into nbgrader: its converter, preprocessors and gradebook, with the judge's scores.
 
 nbgrader gets a copy of the submission whose graded cells show the verdict and end in the score, as they would
-after a run of its own; locked cells, grades, comments and late penalties are nbgrader's.
+after a run of its own; locked cells, grades, comments and the plugin for late work are nbgrader's.
 Writers take turns, so that no database is ever found locked by ourselves.
 """
 
@@ -40,11 +40,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from course_lib.staff.build import replace_text
 from course_lib.staff.gradebook import course_config, find_alembic
-from course_lib.staff.ledger import Entry
+from course_lib.staff.ledger import Entry, Ledger
 from course_lib.staff.submissions import VERDICT
 
 _SANITIZE = [DeduplicateIds, OverwriteKernelspec, OverwriteCells, CheckCellMetadata]
-_GRADE = [ClearMetadataPreprocessor, LimitOutput, SaveAutoGrades, AssignLatePenalties, CheckCellMetadata]
+_GRADE = [ClearMetadataPreprocessor, LimitOutput, SaveAutoGrades, CheckCellMetadata]
 
 
 class _AutogradeOne(Autograde):  # type: ignore[misc]
@@ -73,8 +73,8 @@ def with_verdicts(notebook: Any, entry: Entry) -> Any:
     return notebook
 
 
-def record(root: Path, entry: Entry, notebook: Any, timestamp: str | None, db_url: str | None) -> float:
-    """Enter a submission into nbgrader's gradebook and folder; return how many seconds late it is.
+def record(root: Path, entry: Entry, notebook: Any, timestamp: str | None, db_url: str | None) -> None:
+    """Enter a submission into nbgrader's gradebook and folder.
 
     Raises: RuntimeError with nbgrader's log.
     """
@@ -98,8 +98,6 @@ def record(root: Path, entry: Entry, notebook: Any, timestamp: str | None, db_ur
         if not result.get("success"):
             # The cause, a full disk say, is in the log alone.
             raise RuntimeError("\n".join(filter(None, (result.get("error"), result.get("log")))))
-        with api.gradebook as gradebook:
-            return float(gradebook.find_submission(entry.lab, entry.student).total_seconds_late)
 
 
 def record_exercise(root: Path, entry: Entry, exercise: str, db_url: str | None) -> None:
@@ -121,18 +119,51 @@ def record_exercise(root: Path, entry: Entry, exercise: str, db_url: str | None)
             if grade.manual_score is not None:
                 grade.needs_manual_grade = True
             gradebook.db.commit()
-        _penalise(api, entry)
         path = root / "grading" / "autograded" / entry.student / entry.lab / f"{entry.lab}.ipynb"
         if path.is_file():
             changed = nbformat.writes(with_verdicts(nbformat.read(path, as_version=4), entry))
             replace_text(path, changed)
 
 
-def _penalise(api: NbGraderAPI, entry: Entry) -> None:
-    """Let nbgrader compute the late penalty of the new total."""
-    names = {"notebook": entry.lab, "assignment": entry.lab, "student": entry.student}
-    resources = {"nbgrader": {**names, "db_url": api.coursedir.db_url}}
-    AssignLatePenalties(parent=api).preprocess(nbformat.v4.new_notebook(), resources)
+def bring_up_to_date(root: Path, lab: str, ledger: Ledger, db_url: str | None) -> None:
+    """Say who was late, and what it costs, by the due date, extensions, policy and points as they are now.
+
+    All of these may change after a submission was graded. Raises: ValueError if the gradebook cannot be
+    written.
+    """
+    try:
+        late_s = _apply_late_policy(root, lab, db_url)
+    except SQLAlchemyError as error:
+        raise ValueError(
+            "the gradebook must take down what handing in late costs; got "
+            f"{str(error).splitlines()[0]}. Nothing is lost: run the command again when it can be written"
+        ) from error
+    for entry in ledger.entries(lab):
+        seconds = late_s.get(entry.student, 0.0)
+        if seconds > 0:
+            ledger.note_late(entry, f"{seconds / 3600:.1f} hours late")
+        elif entry.state == "late":
+            ledger.note_late(entry, "")
+
+
+def _apply_late_policy(root: Path, lab: str, db_url: str | None) -> dict[str, float]:
+    """Let nbgrader's plugin say what each submission loses; return {student: seconds after the due date}."""
+    late_s: dict[str, float] = {}
+    with taking_turns(root):
+        api = gradebook_api(root, db_url)
+        policy = AssignLatePenalties(parent=api)
+        policy.init_plugin()
+        with api.gradebook as gradebook:
+            for submission in gradebook.assignment_submissions(lab):
+                student, seconds = submission.student.id, float(submission.total_seconds_late)
+                late_s[student] = seconds
+                for notebook in submission.notebooks:
+                    points, costs = float(notebook.score), None
+                    if seconds > 0:
+                        costs = policy.plugin_inst.late_submission_penalty(student, points, seconds)
+                    notebook.late_submission_penalty = min(max(costs or 0.0, 0.0), points) or None
+            gradebook.db.commit()
+    return late_s
 
 
 def check_version(root: Path, db_url: str | None) -> None:
@@ -140,8 +171,8 @@ def check_version(root: Path, db_url: str | None) -> None:
 
     Raises: ValueError.
     """
-    url = course_config(root, db_url=db_url).CourseDirectory.db_url
-    if url.startswith("sqlite") and not (root / "grading" / "gradebook.db").exists() and db_url is None:
+    url, file = course_config(root, db_url=db_url).CourseDirectory.db_url, root / "grading" / "gradebook.db"
+    if url.startswith(f"sqlite:///{file}") and not file.exists():
         return
     try:
         engine = create_engine(url)

@@ -56,10 +56,11 @@ class Statistic:
 def command(root: Path, name: str, console: Console, db_url: str | None = None) -> int:
     """Write the tables of a lab and print the exercises' statistics."""
     lab = build.find_lab(root, name).name
-    entries = Ledger(root / LEDGER).entries(lab)
-    if not entries:
+    ledger, plan = Ledger(root / LEDGER), term.read(root).plan(lab)
+    if not ledger.entries(lab):
         raise ValueError(f"submissions of {lab} must be graded first; got none. run `course autograde {lab}`")
-    plan = term.read(root).plan(lab)
+    record.bring_up_to_date(root, lab, ledger, db_url)
+    entries = ledger.entries(lab)
     rows = [
         dataclasses.replace(row, points=plan.scaled(row.points))
         for row in rows_of(root, lab, entries, db_url)
@@ -151,9 +152,13 @@ def canvas(lab: str, rows: Iterable[Row], most: float) -> list[list[str]]:
 
 
 def moodle(lab: str, rows: Iterable[Row]) -> list[list[str]]:
-    """Return what Moodle imports: a column to match students by, the grade, a word of feedback."""
+    """Return what Moodle imports: a column to match students by, the grade, a word of feedback.
+
+    Students read that word: it says nothing of a submission that somebody must look at first.
+    """
     head = ["username", "Email address", lab, f"{lab} (feedback)"]
-    return [head, *([r.student, r.email, f"{r.points:g}", r.state] for r in rows)]
+    said = {"graded": "", "flagged": "", "failed": ""}
+    return [head, *([r.student, r.email, f"{r.points:g}", said.get(r.state, r.state)] for r in rows)]
 
 
 def by_exercise(lab: str, entries: Iterable[Entry]) -> list[list[str]]:

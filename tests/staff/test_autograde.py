@@ -128,7 +128,7 @@ def test_tables_for_canvas_and_moodle(course: Path) -> None:
     assert ["Ann =1+1", "", "ann", "ann", "", "13"] in canvas
     with (folder / "moodle.csv").open(encoding="utf-8", newline="") as file:
         moodle = {row[0]: row[1:] for row in csv.reader(file)}
-    assert moodle["ann"] == ["ann@example.org", "13", "graded"]
+    assert moodle["ann"] == ["ann@example.org", "13", ""]
     assert moodle["eve"] == ["", "0", "missing"]
     assert "rank_hello" in console.export_text()
     assert reports._inert("=1+1") == "'=1+1"

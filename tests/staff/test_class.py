@@ -270,7 +270,7 @@ def test_a_class_gets_its_labs_and_neither_solutions_nor_hidden_sizes(tmp_path: 
 
     found = {p.relative_to(made).as_posix() for p in made.rglob("*") if ".git/" not in str(p)}
     assert not any(name.split("/")[0] in ("solutions", "tests", "private.txt") for name in found)
-    assert not {"CONTRIBUTING.md", "docs/instructor.md", "docs/index.md"} & found
+    assert not {"CONTRIBUTING.md", "docs/instructor.md", "docs/index.md", "nbgrader_config.py"} & found
     for word in ("make demo", "solutions/", "instructor"):
         assert word not in (made / "README.md").read_text(encoding="utf-8")
     assert progress.folder(made / "notebooks") == made

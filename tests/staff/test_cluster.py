@@ -19,7 +19,8 @@ import pytest
 from rich.console import Console
 from small_class import LAB, ROOT, gradebook_scores, hand_in_class, small_course
 
-from course_lib.staff import autograde, workers
+from course_lib.staff import autograde, roster, workers
+from course_lib.staff.gradebook import ADDRESS
 from course_lib.staff.ledger import LEDGER, Ledger
 
 QUIET = Console(quiet=True)
@@ -81,6 +82,20 @@ def test_a_class_is_graded_into_postgresql_by_two_workers(postgres: str, tmp_pat
     with psycopg.connect(postgres.replace("+psycopg", "")) as connection:
         counted = connection.execute("SELECT count(*) FROM submitted_assignment").fetchone()
     assert counted == (3,)
+
+
+def test_one_file_names_the_gradebook_to_course_and_to_nbgrader(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "grading").mkdir()
+    (tmp_path / ADDRESS).write_text(f"{postgres}\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "nbgrader_config.py", tmp_path)
+    (tmp_path / "class.csv").write_text("id\nzoe\n", encoding="utf-8")
+    assert roster.command(tmp_path, tmp_path / "class.csv", QUIET) == 0
+    command = [sys.executable, "-m", "nbgrader", "db", "student", "list"]
+    assert "zoe" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert not (tmp_path / "grading" / "gradebook.db").exists()
 
 
 def test_a_gradebook_that_is_not_there_is_one_message(tmp_path: Path) -> None:

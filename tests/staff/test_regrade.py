@@ -51,6 +51,32 @@ def test_what_late_costs_is_in_the_tables(course: Path) -> None:
     assert canvas(course) == {"ann": 7.0, "bob": pytest.approx(6.3)}  # a day begun after the hour of grace
 
 
+def test_a_due_date_that_moves_afterwards_counts(course: Path) -> None:
+    def states() -> dict[str, str]:
+        return {entry.student: entry.state for entry in Ledger(course / LEDGER).entries(LAB)}
+
+    try:
+        for due, command in (
+            ("2026-01-20 13:00:00 UTC", lambda: autograde.command(course, LAB, QUIET)),
+            ("2026-01-15 13:00:00 UTC", lambda: reports.command(course, LAB, QUIET)),
+        ):
+            with Course(course).api.gradebook as gradebook:
+                gradebook.update_or_create_assignment(LAB, duedate=due)
+            assert command() == 0  # nothing is judged: neither handed in anything else
+            is_late = due.startswith("2026-01-15")
+            assert states() == {"ann": "graded", "bob": "late" if is_late else "graded"}
+            assert canvas(course)["bob"] == pytest.approx(6.3 if is_late else 7.0)
+        assert all(entry.recorded for entry in Ledger(course / LEDGER).entries(LAB))
+    finally:
+        with Course(course).api.gradebook as gradebook:
+            gradebook.update_or_create_assignment(LAB, duedate="2026-01-15 13:00:00 UTC")
+
+
+def test_again_and_regrade_are_two_things(course: Path) -> None:
+    with pytest.raises(ValueError, match="choose one"):
+        autograde.command(course, LAB, QUIET, again=True, only="rank_hello")
+
+
 def test_one_exercise_is_judged_again_and_nothing_else_changes(course: Path) -> None:
     ledger = Ledger(course / LEDGER)
     for student in ("ann", "bob"):  # as a wrong test would have left it
