@@ -241,8 +241,8 @@ print("equal to the oracle:", [all(map(torch.allclose, got, ORACLE)) for got in 
 # `ZeroOptimizer(params, make_optimizer)` gets the trainable parameters, equal on all ranks at the start, and
 # `make_optimizer(tensors)`, which returns a torch optimizer for a list of tensors: give it your shard only.
 # `backward` leaves this rank's own gradients in `.grad`; `step` averages them over the ranks, updates, and
-# leaves the new parameters on every rank. `zero_grad` forgets gradients. A parameter without gradient counts
-# as zero. The functions you wrote above may be used.
+# leaves the new parameters on every rank. `zero_grad` forgets gradients. A parameter gets its gradient on all
+# ranks or on none; none counts as zero. The functions you wrote above may be used.
 #
 # Not part of the exercise, but of real ones: parameter groups with rates of their own (a flat vector a
 # group), and schedulers.
@@ -298,10 +298,9 @@ class ZeroOptimizer:
 # Stage 1 waits for `step` with all gradients in memory. Stage 2 reduces each gradient **when it is ready, in
 # backward**, keeps its own n-th, and frees the rest. So full gradients never exist all at once.
 #
-# Same interface; a parameter gets its gradient on all ranks or on none. Two things to get right: several
-# backwards before a step must add up; and after a gradient has been reduced, `param.grad` must go. (Real
-# implementations fill buckets, as in lab 03, and reduce them asynchronously. One parameter at a time is
-# enough here.)
+# Same interface. Two things to get right: several backwards before a step must add up; and after a gradient
+# has been reduced, `param.grad` must go. (Real implementations fill buckets, as in lab 03, and reduce them
+# asynchronously. One parameter at a time is enough here.)
 
 
 # %% exercise="zero2_optimizer"

@@ -7,6 +7,7 @@ others, and the real cause is lost. The parent releases all ranks together.
 import dataclasses
 import faulthandler
 import io
+import json
 import multiprocessing
 import os
 import random
@@ -102,7 +103,7 @@ def _run(options: RankOptions, log: Log, pulse: Pulse, pid: int) -> None:
             value = fn(*args)
             _leave_if_forked(pid)
     if recorder is not None:
-        _write(f"{options.folder}/trace.{options.rank}", ship.dumps(recorder.to_plain()))
+        _write(f"{options.folder}/trace.{options.rank}", json.dumps(recorder.to_plain()).encode())
     _write(f"{options.folder}/value.{options.rank}", _dump_value(value))
 
 

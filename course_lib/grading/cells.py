@@ -148,9 +148,9 @@ def clean(cell: str) -> str:
         if not first.startswith(_PYTHON_MAGICS):
             return ""
         text = text.replace(first, "", 1)
-    text = re.sub(r"^(\s*)[%!?][^\n]*$", r"\1pass", text, flags=re.M)
-    text = re.sub(r"^(\s*)[\w.]+\?\??\s*$", r"\1pass", text, flags=re.M)
-    return re.sub(r"^(\s*[\w, ]+=\s*)[%!][^\n]*$", r"\1get_ipython()", text, flags=re.M)
+    text = re.sub(r"^([^\S\n]*+)[%!?][^\n]*$", r"\1pass", text, flags=re.M)
+    text = re.sub(r"^([^\S\n]*+)[\w.]++\?\??[^\S\n]*$", r"\1pass", text, flags=re.M)
+    return re.sub(r"^([^\S\n]*+[\w, ]++=[^\S\n]*+)[%!][^\n]*$", r"\1get_ipython()", text, flags=re.M)
 
 
 def statements(cell: str) -> list[Statement]:
@@ -160,7 +160,9 @@ def statements(cell: str) -> list[Statement]:
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     tree = compile(text, "<cell>", "exec", flags, dont_inherit=True)
     assert isinstance(tree, ast.Module)
-    return [Statement(node, _text_of(node, lines, tree.body)) for node in tree.body if _is_sync(node)]
+    body = tree.body
+    beside = zip(body, [None, *body], [*body[1:], None], strict=False)
+    return [Statement(node, _text_of(node, lines, b, a)) for node, b, a in beside if _is_sync(node)]
 
 
 def _is_sync(node: ast.stmt) -> bool:
@@ -169,10 +171,11 @@ def _is_sync(node: ast.stmt) -> bool:
     return defines or not any(isinstance(inner, awaits) for inner in ast.walk(node))
 
 
-def _text_of(node: ast.stmt, lines: list[str], body: list[ast.stmt]) -> str:
+def _text_of(node: ast.stmt, lines: list[str], before: ast.stmt | None, after: ast.stmt | None) -> str:
     first = _first_line(node)
     last = node.end_lineno or first
-    shared = any(n is not node and n.lineno <= last and (n.end_lineno or 0) >= first for n in body)
+    shared = before is not None and (before.end_lineno or 0) >= first
+    shared = shared or (after is not None and _first_line(after) <= last)
     return ast.unparse(node) if shared else "\n".join(lines[first - 1 : last])
 
 

@@ -266,10 +266,10 @@ def _one_thread() -> Iterator[None]:
 @_one_thread()
 def _parts_of(declared: Spec, case: Case, got: list[RankData]) -> list[Part]:
     want = declared.oracle(case)
-    failing = gate_parts(case, got, want)
-    if failing:
-        return failing
     try:
+        failing = gate_parts(case, got, want)
+        if failing:
+            return failing
         parts = declared.verdict(case, got, want)
         kept = outside_tensors(got)
         return [kept if kept is not None and p.name == kept.name and p.ok else p for p in parts]

@@ -33,9 +33,15 @@ class CaseFailed(Exception):
 
 
 def run_here(
-    job: Job, case: Case, shards: Shards, on_rank: Callable[[Job], dict[str, Any]] = rank_job
+    job: Job,
+    case: Case,
+    shards: Shards,
+    on_rank: Callable[[Job], Any] = rank_job,
+    read: Callable[[Any], dict[str, Any]] = dict,
 ) -> list[RankData]:
     """Run one case on fresh ranks of this machine; each takes its own shard from a file.
+
+    `on_rank`: what a rank does; `read` makes of what it returns what `rank_job` returns.
 
     Raises: CaseFailed when a gate fails that needs no comparison.
     """
@@ -54,6 +60,7 @@ def run_here(
                 quiet=True,
                 seed=0,  # of torch's generators; the data's seed stays outside
             )
+            found = [read(result) for result in results]
         except RanksError as error:
             raise _failure(job.exercise_id, error) from error
         except Exception as error:
@@ -64,11 +71,11 @@ def run_here(
     broken = next((w for w in results.warnings if "never completed" in w), None)
     if broken is not None:
         raise CaseFailed("terminates", f"every rank must make the same calls; {broken}.")
-    for rank, result in enumerate(results):
+    for rank, result in enumerate(found):
         _refuse(rank, result)
     return [
         RankData(r["tensors"], r["values"], results.trace[rank] if case.trace else None, r["dtypes"])
-        for rank, r in enumerate(results)
+        for rank, r in enumerate(found)
     ]
 
 

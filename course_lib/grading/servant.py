@@ -1,20 +1,25 @@
 """The judge's servant inside the sandbox: it runs worlds of a student's code and hands back plain data.
 
-It is told a case at a time and holds neither seed nor oracle. What it says may be forged by the code it runs,
-so the judge believes only what it can compare or count. Its memory and its pipes are closed to other
-processes of its user, the ranks among them.
+It is told a case at a time and holds neither seed nor oracle. No student's code runs in it: its memory and
+its pipes are closed to other processes of its user, and what ranks return it reads as plain data. A rank may
+forge that, so the judge believes only what it can compare or count.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import resource
 import signal
 import sys
+from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
+import psutil
+
+from course_lib.comm import ship
 from course_lib.grading import wire
 from course_lib.grading.exercise import Array, Case
 from course_lib.grading.inside import Job, rank_job
@@ -34,6 +39,8 @@ def serve(requests: int, answers: int) -> None:
         os.set_inheritable(fd, False)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: ranks cannot read or trace this process
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what a rank leaves is found here
+    ship.load_plain_data_only()
     wire.send(answers, wire.pack({"ready": True}))  # before it has read anything of a student
     while True:
         try:
@@ -68,7 +75,10 @@ def _run(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
         rank, _, name = key.partition("/")
         shards[int(rank)][name] = array
     on_rank = functools.partial(limited_rank_job, cpu_s=int(case.timeout_s / 5))
-    got = run_here(job, case, shards, on_rank)
+    try:
+        got = run_here(job, case, shards, on_rank, _read)
+    finally:
+        _end_left_behind()
     ranks = [
         {"values": r.values, "dtypes": r.dtypes, "trace": r.trace.to_plain() if r.trace else None}
         for r in got
@@ -77,14 +87,36 @@ def _run(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
     return wire.pack({"ranks": ranks}, tensors)
 
 
-def limited_rank_job(job: Job, cpu_s: int) -> dict[str, Any]:
+def _read(frame: Any) -> dict[str, Any]:
+    """Read what `limited_rank_job` returned on a rank. Raises: wire.Broken if a student's code forged it."""
+    if not isinstance(frame, bytes):
+        raise wire.Broken("not a frame")
+    plain, tensors = wire.unpack(frame[8:])
+    return {**plain, "tensors": tensors}
+
+
+def _end_left_behind() -> None:
+    """End processes of a student's that have outlived their rank: the next case is not theirs to see."""
+    ours = {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}  # type: ignore[attr-defined]
+    for child in psutil.Process().children():
+        if child.pid not in ours:
+            for process in [*child.children(recursive=True), child]:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child.pid, 0)
+
+
+def limited_rank_job(job: Job, cpu_s: int) -> bytes:
     """Run `rank_job` for at most `cpu_s` seconds of processor time, however loaded the machine is."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     limit_s = int(used.ru_utime + used.ru_stime) + max(5, cpu_s)
     signal.signal(signal.SIGXCPU, functools.partial(_too_much, cpu_s))
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)  # stays: a script under torchrun has a limit of its own
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard))
-    return rank_job(job)
+    result = rank_job(job)
+    tensors = result.pop("tensors", {})
+    return wire.pack(result, tensors)
 
 
 def _too_much(cpu_s: int, *_: object) -> None:

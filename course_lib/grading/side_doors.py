@@ -1,15 +1,17 @@
 """Refuse, inside a rank, the ways around torch.distributed by which an answer could reach other ranks.
 
-Files, their locks and marks, sockets, memory maps, limits and the rendezvous store. What launches messages
-for show and sends its data another way would pass a count of bytes. The trace knows only torch.distributed;
-so it must be the only way.
+Files, their locks and marks, what other ranks have printed, sockets, memory maps, limits and the rendezvous
+store. What launches messages for show and sends its data another way would pass a count of bytes. The trace
+knows only torch.distributed; so it must be the only way.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -43,24 +45,17 @@ _EVENTS = {
     "os.setxattr": "a file's attributes",
 }
 _STORE_METHODS = ("set", "add", "append", "multi_set", "compare_set", "queue_push")
+_WATCHED = frozenset((*_EVENTS, "open", "os.listdir", "os.scandir", "compile", "code.__new__"))
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 
 
 def shut(refuse: Callable[[str], None]) -> None:
     """Call `refuse(what)` when the answer opens a side door; torch and this library may."""
+    by_answer, door = _by_answer, _door  # an answer may put others into this module
 
     def audit(event: str, args: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, _, flags = args
-            if (
-                isinstance(flags, int)
-                and flags & _WRITES
-                and not str(path).startswith("/dev/")
-                and _by_answer()
-            ):
-                refuse(f"writing to the file {str(path)!r}")
-        elif event in _EVENTS and _by_answer():
-            refuse(_EVENTS[event])
+        if event in _WATCHED and by_answer() and (what := door(event, args)):
+            refuse(what)
 
     sys.addaudithook(audit)
     for method in _STORE_METHODS:
@@ -68,19 +63,61 @@ def shut(refuse: Callable[[str], None]) -> None:
     _wrap(torch, "save", "torch.save", refuse)
     for call in ("memfd_create", "mkfifo", "mknod"):  # no audit event
         _wrap(os, call, f"os.{call}", refuse)
+    for call in ("stat", "lstat"):  # a file's size says something, too
+        _wrap(os, call, f"os.{call}", refuse, lambda path, *_, **__: _is_shared(path))
 
 
-def _wrap(owner: Any, name: str, what: str, refuse: Callable[[str], None]) -> None:
-    real = getattr(owner, name, None)
+def _wrap(
+    owner: Any,
+    name: str,
+    what: str,
+    refuse: Callable[[str], None],
+    when: Callable[..., bool] = lambda *_, **__: True,
+) -> None:
+    real, by_answer = getattr(owner, name, None), _by_answer
     if real is None:
         return
 
     def watched(*args: Any, **kwargs: Any) -> Any:
-        if _by_answer():
+        if by_answer() and when(*args, **kwargs):
             refuse(what)
         return real(*args, **kwargs)
 
     setattr(owner, name, watched)
+
+
+def _door(event: str, args: tuple[Any, ...]) -> str:
+    """What the event opens, "" if nothing."""
+    if event == "open":
+        path, _, flags = args
+        if isinstance(flags, int) and flags & _WRITES:
+            return f"writing to the file {path!r}" if path != os.devnull else ""
+        return f"reading the file {path!r}" if _is_shared(path) else ""
+    if event in ("os.listdir", "os.scandir"):
+        return f"the folder {args[0]!r}" if _is_shared(args[0]) else ""
+    if event in ("compile", "code.__new__"):  # who does something is told by where its code is from
+        return "code under the name of a library's" if _is_librarys(args[1]) else ""
+    return _EVENTS[event]
+
+
+_realpath = os.path.realpath
+_OURS = tuple(f"{_realpath(path)}{os.sep}" for path in (tempfile.gettempdir(), "/tmp", "/dev/shm"))
+
+
+def _is_shared(path: Any) -> bool:
+    """Whether other ranks can have left something there: a temporary file, output, another's /proc."""
+    if not isinstance(path, str | bytes | os.PathLike):
+        return False
+    real = _realpath(os.fsdecode(path))
+    other = re.match(r"/proc/(\d+)(/|$)", real)
+    return (other is not None and int(other[1]) != os.getpid()) or (
+        f"{real}{os.sep}".startswith(_OURS) and not _is_librarys(real)
+    )
+
+
+def _is_librarys(name: Any) -> bool:
+    text = os.fsdecode(name) if isinstance(name, str | bytes) else ""
+    return text.startswith((*_TRUSTED, *_LIBRARIES))
 
 
 def _by_answer() -> bool:

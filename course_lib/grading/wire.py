@@ -21,6 +21,7 @@ import numpy as np
 from course_lib.grading.exercise import Array
 
 MAX_BYTES = 512_000_000  # of one frame
+MAX_VALUES = 4_000_000  # of its JSON: each takes some hundred bytes here, and two there
 
 
 class Broken(Exception):
@@ -47,7 +48,10 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
         (length,) = struct.unpack(">Q", payload[:8])
         if length > len(payload) - 8:
             raise Broken("its text is longer than itself")
-        plain = json.loads(payload[8 : 8 + length])
+        text = payload[8 : 8 + length]
+        if sum(map(text.count, (b",", b"[", b"{"))) > MAX_VALUES:
+            raise Broken("its text holds too much")
+        plain = json.loads(text)
         blob = payload[8 + length :]
         arrays = _arrays(blob) if blob else {}
     except Exception as error:  # whatever hostile bytes make a parser raise
@@ -78,7 +82,8 @@ def _check_size(data: bytes) -> None:
     count = 1
     for size in shape:
         count *= int(size)
-    if dtype.hasobject or min(shape, default=0) < 0 or count * dtype.itemsize != len(data) - stream.tell():
+    is_odd = dtype.hasobject or not dtype.itemsize or min(shape, default=0) < 0
+    if is_odd or count * dtype.itemsize != len(data) - stream.tell():
         raise Broken("an array's header does not fit its data")
 
 

@@ -77,6 +77,7 @@ class Courtroom:
         except CaseFailed as failed:
             raise Refusal(failed.part.name, failed.part.message) from failed
         except wire.Broken as error:
+            self._broken(error)  # what it still says is no answer to the next question
             raise Refusal("implemented", f"the notebook's cells could not be read: {error}.") from error
         return FromSource(text, exercise.symbol, before)
 
@@ -91,9 +92,9 @@ class Courtroom:
         try:
             plain, tensors = self._ask(frame, case.timeout_s + GRACE_S)
             got = _rank_data(plain, tensors, case)
+            check_traffic([data.trace for data in got], before, self._count())
         except wire.Broken as error:
             raise self._broken(error) from error
-        check_traffic([data.trace for data in got], before, self._count())
         return got
 
     def _count(self) -> int | None:
@@ -128,6 +129,7 @@ class Courtroom:
                 f"the sandbox must start before any student's code is read; it did not: {said}. "
                 "Mend that (`course doctor` helps), then run the command again: nothing was graded"
             ) from error
+        self._processes = len(self._box.processes())  # before any student's code
 
     def _broken(self, error: wire.Broken) -> CaseFailed:
         """Say why the sandbox gave no answer, and end it."""
@@ -153,9 +155,7 @@ class Courtroom:
             return True
         if not self._box.is_running:
             return False
-        found = len(self._box.processes())
-        self._processes = self._processes or found
-        return found <= self._processes
+        return len(self._box.processes()) <= self._processes
 
 
 def _request(job: Job, case: Case) -> dict[str, Any]:
@@ -183,6 +183,17 @@ def _failed(plain: dict[str, Any]) -> CaseFailed:
         raise wire.Broken("a failure without a reason") from error
 
 
+def _check_numbers(traces: Sequence[RankTrace | None], world_size: int) -> None:
+    """A comparison with NaN holds for nothing, so a forged trace could pass it. Raises: wire.Broken."""
+    for trace in traces:
+        for call in trace.launches() if trace is not None else ():
+            counts = (call.bytes_, *call.group.ranks)
+            if not all(type(count) is int and 0 <= count < 1 << 50 for count in counts):
+                raise wire.Broken("a traced call must move a number of bytes among ranks")
+            if len(set(call.group.ranks)) != len(call.group.ranks) or max(call.group.ranks) >= world_size:
+                raise wire.Broken("a traced call must be among ranks of its world")
+
+
 def _rank_data(plain: dict[str, Any], tensors: dict[str, Array], case: Case) -> list[RankData]:
     """Read what the ranks returned. Raises: wire.Broken."""
     try:
@@ -196,6 +207,7 @@ def _rank_data(plain: dict[str, Any], tensors: dict[str, Array], case: Case) -> 
         traces: list[RankTrace | None] = [None] * case.world_size
         if case.trace:
             traces = list(Trace.gather(rank["trace"] for rank in ranks).ranks)
+            _check_numbers(traces, case.world_size)
         return [
             RankData(mine[r], dict(rank["values"]), traces[r], dict(rank["dtypes"]))
             for r, rank in enumerate(ranks)

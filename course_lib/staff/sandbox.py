@@ -26,6 +26,7 @@ from pathlib import Path
 import psutil
 
 import course_lib
+from course_lib.staff import system_calls
 
 PACKAGE = Path(course_lib.__file__).resolve().parent
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
@@ -100,18 +101,20 @@ class Sandbox:
         self._written = 0
         self._folder = tempfile.TemporaryDirectory(prefix="course_sandbox_")
         read_fd, write_fd = os.pipe()
+        self._filter_fd = system_calls.filter_descriptor()
         command = [*argv] if trust else self._command(argv, masked, environment or {}, write_fd)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=[*pass_fds, write_fd],
+            pass_fds=[*pass_fds, write_fd, self._filter_fd],
             start_new_session=True,
             cwd=self._folder.name,
             env={**os.environ, **(environment or {})} if trust else {"PATH": os.environ.get("PATH", "")},
         )
         os.close(write_fd)
+        os.close(self._filter_fd)
         with os.fdopen(read_fd, "rb") as info:
             if not trust:
                 self.pid = _first_process(info.read())
@@ -138,11 +141,13 @@ class Sandbox:
             "HOME": "/home/student",
             "LANG": "C.UTF-8",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONSAFEPATH": "1",  # no module comes from a folder that a student can write to
             "OMP_NUM_THREADS": "1",
             **environment,
         }
         return [
             *(_bwrap(), "--die-with-parent", "--new-session", "--clearenv", "--info-fd", str(info_fd)),
+            *(("--seccomp", str(self._filter_fd)) if system_calls.FORBIDDEN else ()),
             *_namespaces(),
             *_folders(self.limits.disk_bytes),
             *(word for name in (*ALWAYS_MASKED, *masked) for word in _mask(name, empty)),
@@ -187,12 +192,7 @@ class Sandbox:
 
     def private_bytes(self) -> int:
         """Memory that its processes do not share with files: what they cost this machine."""
-        total = 0
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error, OSError):
-                memory = process.memory_info()
-                total += memory.rss - getattr(memory, "shared", 0)  # macOS does not tell
-        return total
+        return sum(_private_bytes(process) for process in self.processes())
 
     def loopback_bytes(self) -> int | None:
         """Bytes over its loopback so far, read from outside; None where it has no namespace of its own."""
@@ -316,6 +316,16 @@ def _mask(name: str, empty: Path) -> Iterator[str]:
     yield from ("--ro-bind", f"{empty}.py", str(file))
     if (file.parent / "__pycache__").is_dir():
         yield from ("--ro-bind", str(empty), str(file.parent / "__pycache__"))
+
+
+def _private_bytes(process: psutil.Process) -> int:
+    """Pages without a file: private ones and shared ones, which count in each process that has them."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+    with contextlib.suppress(psutil.Error):
+        return int(process.memory_info().rss)  # macOS, with --trust-students
+    return 0
 
 
 def _limited(limits: Limits) -> list[str]:

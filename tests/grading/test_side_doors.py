@@ -20,6 +20,19 @@ def mean_gradient(model, loss_fn, x, y):
 """
 DOORS = {
     "a file": "open(path, 'w')",
+    "a file of shared memory": "open('/dev/shm/door', 'w')",
+    "a file below /dev and up again": "open(f'/dev/..{path}', 'w')",
+    "what others print": (
+        "import os; open(os.readlink('/proc/self/fd/1')[:-1] + str(1 - dist.get_rank())).read()"
+    ),
+    "how much others print": (
+        "import os; os.stat(os.readlink('/proc/self/fd/1')[:-1] + str(1 - dist.get_rank()))"
+    ),
+    "another's descriptors": "import os; os.listdir(f'/proc/{os.getppid()}/fd')",
+    "another's name for its code": "exec(compile('open(path, \\'w\\')', '<frozen importlib._x>', 'exec'))",
+    "a watch that is blind": (
+        "import sys; sys.modules['course_lib.grading.side_doors']._by_answer = lambda: False; open(path, 'w')"
+    ),
     "pathlib": "import pathlib; pathlib.Path(path).write_text('x')",
     "numpy": "import numpy; numpy.save(path, x.numpy())",
     "torch.save": "torch.save(x, path)",
@@ -35,6 +48,9 @@ DOORS = {
 OPEN = {
     "printing": "print('here'); import sys; print('there', file=sys.stderr)",
     "reading": "import json; open(json.__file__).read()",
+    "its source": "import inspect; inspect.getsource(torch.nn.Linear)",
+    "its memory": "import psutil; psutil.Process().memory_info()",
+    "compiling": "exec('y = 1'); import collections; collections.namedtuple('A', 'b')",
     "a new group": "dist.barrier(); dist.new_group([0])",
     "an import": "import fractions, tabnanny, colorsys",
     "an optimizer": "torch.optim.SGD(model.parameters(), lr=0.0)",

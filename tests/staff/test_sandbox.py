@@ -70,6 +70,12 @@ def test_cannot_write_to_the_system() -> None:
     ("code", "limit", "limits"),
     [
         ("x = []\nwhile True: x.append(bytearray(b'x' * 10**7))", "memory", {}),
+        (
+            "import mmap, time\nheld = [mmap.mmap(-1, 10**8) for _ in range(12)]\n"
+            "for one in held: one.write(b'x' * 10**8)\ntime.sleep(20)",
+            "memory",
+            {},
+        ),
         ("while True: print('x' * 10000)", "output", {"output_bytes": 3_000_000}),
         ("import time; time.sleep(60)", "time", {"wall_s": 2.0}),
     ],
@@ -77,6 +83,14 @@ def test_cannot_write_to_the_system() -> None:
 def test_what_goes_over_a_limit_ends(code: str, limit: str, limits: dict[str, float]) -> None:
     box = run(code, **limits)
     assert box.killed == limit
+
+
+def test_memory_that_nobody_has_mapped_cannot_be_had() -> None:
+    box = run(
+        "import ctypes, os\ntry: os.memfd_create('x')\nexcept OSError as error: print(error.strerror)\n"
+        "print(ctypes.CDLL(None).shmget(0, 10**6, 0o1600))"
+    )
+    assert box.output().split("\n")[:2] == ["Function not implemented", "-1"]
 
 
 def test_a_fork_bomb_ends_with_its_sandbox() -> None:

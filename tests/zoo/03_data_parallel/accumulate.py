@@ -320,3 +320,13 @@ def accumulate(ddp, microbatches, loss_fn, num_samples):
             share[0] = len(inputs) * dist.get_world_size() / num_samples
             loss_fn(ddp(inputs), targets).backward()
     ddp.sync_gradients()
+
+
+# %% wrong values: scale remembered from the first call
+def accumulate(ddp, microbatches, loss_fn, num_samples):
+    if not hasattr(ddp, "_loss_scale"):
+        ddp._loss_scale = dist.get_world_size() / num_samples
+    with ddp.no_sync():
+        for inputs, targets in microbatches:
+            (loss_fn(ddp(inputs), targets) * (len(targets) * ddp._loss_scale)).backward()
+    ddp.sync_gradients()
