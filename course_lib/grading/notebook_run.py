@@ -6,6 +6,8 @@ strikes, what was shown before is kept. Checks are not run here: the judge's ver
 
 from __future__ import annotations
 
+import ctypes
+import json
 import os
 import sys
 import tempfile
@@ -19,6 +21,12 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from traitlets.config import Config
 
 from course_lib.grading import wire
+
+TOO_LONG, DIED = "a cell ran longer than it may", "the kernel died"
+NO_MESSAGE = "the kernel sent what no kernel sends"
+ENDS = ("", TOO_LONG, DIED, NO_MESSAGE)  # why a run ended; "": all cells were run
+MAX_TEXT, MAX_PICTURE = 20_000, 2_000_000  # characters of one output
+MAX_CELL_BYTES = 8_000_000  # of all outputs of a cell, as they are sent
 
 # The student's check cells say where their verdict is; nothing depends on this being so.
 SETUP = """
@@ -41,6 +49,11 @@ class PageKernel(AsyncKernelManager):
 
 def run(requests: int, answers: int) -> None:
     """Run the cells of one request; `timeouts_s` has the limit of each."""
+    for fd in (requests, answers):
+        os.set_inheritable(fd, False)
+    if sys.platform == "linux":
+        # PR_SET_DUMPABLE: the kernel, which runs as the same user, cannot open our pipes through /proc.
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
     plain, _ = wire.unpack(wire.receive(requests))
     sources: list[str] = [SETUP, *plain["cells"]]
     timeouts_s: list[int] = [60, *plain["timeouts_s"]]
@@ -66,17 +79,45 @@ def run(requests: int, answers: int) -> None:
             KernelManager={"transport": "ipc", "connection_file": os.path.join(folder, "kernel.json")}
         ),
     )
+    end = ""
     try:
         client.execute()
-        wire.send(answers, wire.pack({"end": ""}))
     except CellTimeoutError:
-        wire.send(answers, wire.pack({"end": "a cell ran longer than it may"}))
+        end = TOO_LONG
     except DeadKernelError:
-        wire.send(answers, wire.pack({"end": "the kernel died"}))
+        end = DIED
+    except Exception:  # whatever a message that is none makes nbclient raise
+        end = NO_MESSAGE
+    wire.send(answers, wire.pack({"end": end}))
 
 
 def _outputs(cell: Any) -> list[Any]:
-    return [dict(output) for output in cell.outputs[:200]]
+    """Return what a page may show of a cell, short enough to be sent."""
+    found: list[Any] = []
+    left = MAX_CELL_BYTES
+    for output in cell.outputs[:100]:
+        short = _short(output)
+        left -= len(json.dumps(short))
+        if left < 0:
+            text = "... (cut: this cell shows more than a page may hold)\n"
+            return [*found, {"output_type": "stream", "name": "stdout", "text": text}]
+        found.append(short)
+    return found
+
+
+def _short(output: Any) -> dict[str, Any]:
+    """Keep text, an error or a picture; one character more than a page shows tells that there was more."""
+    kept: dict[str, Any] = {"output_type": output["output_type"]}
+    for name in {"name", "text", "ename", "evalue"} & set(output):
+        kept[name] = str(output[name])[: MAX_TEXT + 1]
+    if "traceback" in output:
+        kept["traceback"] = [str(line)[: MAX_TEXT + 1] for line in output["traceback"][-40:]]
+    if "data" in output:
+        kept["data"] = {"text/plain": str(output["data"].get("text/plain", ""))[: MAX_TEXT + 1]}
+        picture = str(output["data"].get("image/png", ""))
+        if len(picture) <= MAX_PICTURE:
+            kept["data"]["image/png"] = picture
+    return kept
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import numpy as np
 
 from course_lib.grading.exercise import Array
 
-MAX_BYTES = 512_000_000  # of one frame
+MAX_BYTES = 256_000_000  # of one frame
 MAX_VALUES = 4_000_000  # of its JSON: each takes some hundred bytes here, and two there
 
 

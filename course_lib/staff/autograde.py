@@ -32,6 +32,7 @@ from course_lib.staff.build import find_lab
 from course_lib.staff.grade_one import Options, Outcome
 from course_lib.staff.handed_in import HandedIn
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
+from course_lib.staff.submissions import storable
 from course_lib.staff.workers import Task, outcomes
 
 
@@ -195,11 +196,11 @@ def _grade_all(run: Run, tasks: list[Task], console: Console) -> dict[str, str]:
         for done, (one, outcome) in enumerate(found, start=1):
             entry, problem = settle(run, one, outcome)
             bar.update(task, advance=1, rate=f"{done / (time.monotonic() - start) * 60:.1f} a minute")
-            text = problem or (entry.detail if entry.state != "graded" else "")
+            text = problem or entry.detail
             if problem:
                 problems[one.student] = problem
-            if text or problem:
-                line = f"{one.student}: {entry.state}: {text.splitlines()[0]}"
+            if text:
+                line = storable(f"{one.student}: {entry.state}: {text.splitlines()[0]}")
                 bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
     return problems
 
@@ -210,29 +211,25 @@ def settle(run: Run, one: HandedIn, outcome: Outcome) -> tuple[Entry, str]:
     Raises: what a full disk raises.
     """
     entry, lab = outcome.entry, run.options.lab
-    if entry.state == "failed":
-        if run.ledger.entry(lab, one.student) is None:
-            run.ledger.write(entry)
-        return entry, entry.detail or "it could not be graded"
-    run.ledger.write(entry)
+    if not one.has_name:
+        return entry, entry.detail  # kept nowhere: the folder comes back with another name
     try:
+        if entry.state == "failed":
+            if run.ledger.entry(lab, one.student) is None:
+                run.ledger.write(entry)
+            return entry, entry.detail or "it could not be graded"
+        run.ledger.write(entry)
         if run.options.only:
             record.record_exercise(run.options.root, entry, run.options.only, run.db_url)
         else:
-            _enter(run, one, entry, outcome.notebook or "")
+            notebook = nbformat.reads(outcome.notebook or "", as_version=4)
+            record.record(run.options.root, entry, notebook, one.timestamp, run.db_url)
+        run.ledger.mark_recorded(lab, one.student)
     except Exception as error:
         if _is_full(error):
             raise
         return entry, f"it could not be entered into the gradebook: {_last_line(error)}"
-    run.ledger.mark_recorded(lab, one.student)
     return entry, ""
-
-
-def _enter(run: Run, one: HandedIn, entry: Entry, text: str) -> None:
-    stamp = one.folder / "timestamp.txt"
-    is_file = stamp.is_file() and not stamp.is_symlink()
-    timestamp = stamp.read_text(encoding="utf-8", errors="replace").strip()[:100] if is_file else None
-    record.record(run.options.root, entry, nbformat.reads(text, as_version=4), timestamp, run.db_url)
 
 
 def _last_line(error: Exception) -> str:

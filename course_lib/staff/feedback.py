@@ -1,6 +1,8 @@
-"""nbgrader's steps to a feedback page with nothing of a student's that could act in a browser.
+"""What a student writes, made harmless where it is read: in the graded notebook and on its feedback page.
 
-`nbgrader_config.py` names what is here, so that `nbgrader generate_feedback` makes the same pages.
+formgrader renders the graded notebook's markdown as it is, where the instructor is logged in; so it is
+cleaned when that notebook is made. The steps to a feedback page, which `nbgrader_config.py` names for
+`nbgrader generate_feedback`, trust nothing in it again.
 """
 
 from __future__ import annotations
@@ -8,13 +10,16 @@ from __future__ import annotations
 import html
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import bleach
+import nbformat
+from bs4 import BeautifulSoup
 from jinja2 import pass_context
 from nbconvert.exporters import HTMLExporter
-from nbconvert.filters.markdown_mistune import InvalidNotebook
+from nbconvert.filters.markdown_mistune import InvalidNotebook, IPythonRenderer, MarkdownWithMath
+from nbconvert.filters.strings import strip_files_prefix
 from nbgrader.converters import GenerateFeedback
 from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
 
@@ -27,6 +32,11 @@ _PICTURE = re.compile(r"data:image/(png|jpeg|gif|svg\+xml);base64,[A-Za-z0-9+/=\
 _LINK = re.compile(r"https?://|mailto:|#|[\w./-]+\Z")
 # Characters of a cell, and seconds of a page: markdown beyond that is shown as it was written.
 MAX_MARKDOWN, RENDER_S = 10_000, 10.0
+# What a browser takes for the beginning of a tag; a space behind it does no harm in code and formulas either.
+_TAG = re.compile(r"<(?!br ?/?>|https?://[^\s<>\"'&]*>)(?=[A-Za-z/!?])")
+_LINKED = re.compile(r"\](?=[(\[:])")
+# Beside _TAGS and what _is_harmless knows, mistune makes these of tables and lists.
+_MADE_TAGS, _MADE_NAMES = _TAGS | {"input"}, ("style", "start", "type", "checked", "disabled")
 _TEST_CELL = re.compile(r'<a href="#(test_)([\w-]+)">Test cell</a>')  # of nbgrader's table of contents
 # Below nbgrader's own style, which knows neither wide screens nor tables.
 _STYLE = """<style>
@@ -56,6 +66,52 @@ def _is_harmless(tag: str, name: str, value: str) -> bool:
     if (tag, name) == ("img", "src"):
         return bool(_PICTURE.fullmatch(value))
     return (tag, name) == ("a", "href") and bool(_LINK.match(value))
+
+
+def make_harmless(notebook: Any, release: Any) -> None:
+    """Change a student's text so that it acts nowhere; what the course itself wrote stays as it is."""
+    ours = {str(cell.source) for cell in release.cells if cell.cell_type == "markdown"}
+    deadline_s = time.monotonic() + RENDER_S
+    for place, cell in enumerate(notebook.cells):
+        if cell.cell_type == "raw":  # a page would hold it as HTML
+            notebook.cells[place] = nbformat.v4.new_markdown_cell(_as_code(cell.source), id=cell.id)
+        elif cell.cell_type == "markdown" and cell.source not in ours:
+            cell.source = harmless(cell.source, cell.get("attachments", {}), deadline_s)
+
+
+def harmless(source: str, attachments: Mapping[str, Any], deadline_s: float) -> str:
+    """Return markdown that reads the same and acts nowhere, rendered raw by nbconvert or not.
+
+    A space takes the meaning of HTML from each "<"; where what is rendered has a link that is none, from
+    links too; where that is not enough, and after `deadline_s`, the text is shown as it was written.
+    """
+    if len(source) <= MAX_MARKDOWN:
+        text = _TAG.sub("< ", source)
+        for one in (text, _LINKED.sub("] ", text)):
+            if time.monotonic() < deadline_s and _acts_nowhere(one, attachments):
+                return one
+    return _as_code(source)
+
+
+def _acts_nowhere(source: str, attachments: Mapping[str, Any]) -> bool:
+    """Render markdown as formgrader does and look at every tag."""
+    try:
+        renderer = IPythonRenderer(escape=False, attachments=dict(attachments))
+        made = strip_files_prefix(MarkdownWithMath(renderer).render(source))  # type: ignore[no-untyped-call]
+        tags = BeautifulSoup(made, "html.parser").find_all(True)
+    except Exception:  # whatever a hostile text makes a parser raise
+        return False
+    return all(
+        tag.name in _MADE_TAGS
+        and all(name in _MADE_NAMES or _is_harmless(tag.name, name, str(tag[name])) for name in tag.attrs)
+        for tag in tags
+    )
+
+
+def _as_code(text: str) -> str:
+    """Return markdown that shows a text as it is."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}\n{text}\n{fence}"
 
 
 class SafePage(HTMLExporter):

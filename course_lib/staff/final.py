@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from course_lib.staff import record, reports, term
 from course_lib.staff.ledger import LEDGER, Ledger
@@ -41,7 +42,7 @@ def command(root: Path, console: Console, db_url: str | None = None) -> int:
     for name in head:
         table.add_column(name, justify="left" if name in ("student", "name") else "right")
     for row in rows:
-        table.add_row(*(cell.replace("[", "\\[") for cell in row))
+        table.add_row(*map(Text, row))
     console.print(table)
     console.print(f"table: {reports.FOLDER}/grades.csv", highlight=False)
     return 0

@@ -7,7 +7,9 @@ student wrote: deleted cells come back, copied ones lose their mark, changed ids
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
+import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +17,41 @@ from typing import Any
 
 import nbformat
 
+from course_lib.staff.submissions import storable
+
 SUBMITTED = Path("grading") / "submitted"
 PICTURES = ("image/png", "image/jpeg", "image/svg+xml")  # of a cell's attachments; a page shows them as <img>
 MAX_NOTEBOOK_BYTES = 100_000_000
+MAX_VALUES = 2_000_000  # numbers, texts, lists and objects in it: each costs some 200 bytes when it is read
 MAX_PICTURE = 2_000_000  # characters
+_BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
+_NO_NAME = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")  # a gradebook cannot hold these
+
+
+class TooMuch(ValueError):
+    """A notebook that would take more memory to read than any honest one."""
 
 
 @dataclass(frozen=True)
 class HandedIn:
-    """One student's folder for one lab; `notebook` is None if nothing in it can be it."""
+    """One student's folder for one lab; `notebook` is None if nothing in it can be it.
+
+    Attributes:
+        student: the folder's name, as Python writes it if a gradebook cannot hold it.
+        note: what is odd about it, in a sentence.
+        timestamp: when it was handed in, if that is known.
+    """
 
     student: str
     folder: Path
     notebook: Path | None
     note: str = ""
+    timestamp: str | None = None
+
+    @property
+    def has_name(self) -> bool:
+        """A gradebook can hold the folder's name."""
+        return self.student == self.folder.parent.name
 
     def digest(self) -> str:
         """Return a digest of the notebook and of when it was handed in."""
@@ -46,10 +69,14 @@ def find(root: Path, lab: str) -> list[HandedIn]:
     """Return every submission of `lab` below `root`, by student."""
     folder = root / SUBMITTED
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return [_one(name, folder / name / lab, lab) for name in names if (folder / name / lab).is_dir()]
+    found = [_one(name, folder / name / lab, lab) for name in names if (folder / name / lab).is_dir()]
+    return [_with_time(one) for one in found]
 
 
 def _one(student: str, folder: Path, lab: str) -> HandedIn:
+    if _NO_NAME.search(student):
+        why = "a folder's name must be text in one line, without control characters: rename the folder"
+        return HandedIn(repr(student)[1:-1], folder, None, why)
     if folder.is_symlink() or folder.parent.is_symlink():
         return HandedIn(student, folder, None, "its folder is a link")
     wanted = folder / f"{lab}.ipynb"
@@ -57,16 +84,43 @@ def _one(student: str, folder: Path, lab: str) -> HandedIn:
     if wanted.exists() or wanted.is_symlink():
         return HandedIn(student, folder, wanted)
     if len(others) == 1:
-        return HandedIn(student, folder, others[0], f"the notebook is called {others[0].name}")
+        return HandedIn(student, folder, others[0], f"the notebook is called {others[0].name!r}")
     found = f"{len(others)} others" if others else "no notebook"
     return HandedIn(student, folder, None, f"there must be a notebook {lab}.ipynb; got {found}")
 
 
+def _with_time(one: HandedIn) -> HandedIn:
+    from nbgrader.utils import parse_utc  # what it cannot read ends nbgrader; seconds to import
+
+    path = one.folder / "timestamp.txt"
+    if path.is_symlink() or not path.is_file():
+        return one
+    try:
+        with path.open("rb") as file:
+            text = file.read(100).decode(errors="replace").strip()
+        if text:
+            parse_utc(text)
+        return dataclasses.replace(one, timestamp=text or None)
+    except Exception:  # dateutil raises more than it says
+        said = "; ".join(filter(None, (one.note, "its timestamp.txt holds no time and is ignored")))
+        return dataclasses.replace(one, note=said)
+
+
 def notebook_of(path: Path) -> Any:
-    """Read a submitted notebook; what nbformat mends in it (copied ids, say) is no news to an instructor."""
+    """Read a submitted notebook; what nbformat mends in it (copied ids, say) is no news to an instructor.
+
+    Raises: TooMuch, and whatever nbformat raises on what is no notebook.
+    """
+    data = path.read_bytes()
+    values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
+    if values > MAX_VALUES:
+        raise TooMuch(
+            f"a notebook must hold at most {MAX_VALUES / 1e6:g} million values; by its commas and brackets "
+            f"it has {values / 1e6:.1f} million. Clear its outputs and hand it in again"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return nbformat.reads(path.read_text(encoding="utf-8-sig"), as_version=4)
+        return nbformat.reads(data.decode("utf-8-sig"), as_version=4)
 
 
 def restored(submitted: Any, release: Any) -> Any:
@@ -80,7 +134,7 @@ def restored(submitted: Any, release: Any) -> Any:
         new = _clean(cell)
         if name in marked and name not in seen and cell.cell_type == marked[name].cell_type:
             seen.add(name)
-            new = _like(marked[name], source=str(cell.source))
+            new = _like(marked[name], source=_source(cell))
         cells.append(new)
     result.cells = cells[::-1]
     _put_back(result, release, seen)
@@ -89,18 +143,23 @@ def restored(submitted: Any, release: Any) -> Any:
     return result
 
 
+def _source(cell: Any) -> str:
+    return storable(str(cell.get("source", "")))
+
+
 def _grade_id(cell: Any) -> str:
-    marks = cell.metadata.get("nbgrader", {})
+    metadata = cell.get("metadata")
+    marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     name = marks.get("grade_id", "") if isinstance(marks, dict) else ""
     return name if isinstance(name, str) else ""
 
 
 def _clean(cell: Any) -> Any:
     if cell.cell_type == "code":
-        return nbformat.v4.new_code_cell(str(cell.source))
+        return nbformat.v4.new_code_cell(_source(cell))
     if cell.cell_type == "markdown":
-        return nbformat.v4.new_markdown_cell(str(cell.source), attachments=_pictures(cell))
-    return nbformat.v4.new_raw_cell(str(cell.source))
+        return nbformat.v4.new_markdown_cell(_source(cell), attachments=_pictures(cell))
+    return nbformat.v4.new_raw_cell(_source(cell))
 
 
 def _pictures(cell: Any) -> dict[str, dict[str, str]]:
@@ -109,8 +168,9 @@ def _pictures(cell: Any) -> dict[str, dict[str, str]]:
     attached = cell.get("attachments")
     for name, data in attached.items() if isinstance(attached, dict) else ():
         for mime, text in data.items() if isinstance(data, dict) else ():
-            if mime in PICTURES and isinstance(text, str) and len(text) <= MAX_PICTURE:
-                found[str(name)] = {mime: text}
+            is_short = isinstance(text, str) and len(text) <= MAX_PICTURE
+            if mime in PICTURES and is_short and _BASE64.fullmatch(text):
+                found[storable(str(name))] = {mime: text}
     return found
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from course_lib.staff.submissions import storable
+
 LEDGER = Path("grading") / "ledger.db"  # of the course's folder
 STATES = ("graded", "late", "missing", "unreadable", "killed by limit", "flagged", "failed")
 _SCHEMA = """
@@ -51,6 +53,10 @@ class Entry:
     seconds: float = 0.0
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
     recorded: bool = False
+
+    def __post_init__(self) -> None:
+        """Make the reason text that the file can hold: words of a student's may be in it."""
+        object.__setattr__(self, "detail", storable(self.detail))
 
     @property
     def score(self) -> float:

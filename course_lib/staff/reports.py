@@ -20,6 +20,7 @@ from typing import Any
 import nbformat
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from course_lib.grading.exercise import Exercise
 from course_lib.grading.registry import exercises
@@ -222,5 +223,5 @@ def _print(lab: str, found: Iterable[Statistic], console: Console) -> None:
     for one in found:
         said = "\n".join(f"{count} x {text}" for text, count in one.diagnoses)
         shares = (f"{one.share:.0%}", f"{one.passed:.0%}")
-        table.add_row(one.exercise.id, str(one.handed_in), *shares, said.replace("[", "\\["))
+        table.add_row(one.exercise.id, str(one.handed_in), *shares, Text(said))
     console.print(table)

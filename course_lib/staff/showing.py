@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import json
 import os
 import sys
 import time
@@ -18,10 +19,12 @@ from typing import Any
 import nbformat
 
 from course_lib.grading import wire
+from course_lib.grading.notebook_run import ENDS, MAX_CELL_BYTES, MAX_PICTURE, MAX_TEXT
 from course_lib.staff.sandbox import Limits, Sandbox
+from course_lib.staff.submissions import storable
 
 CELL_S, ANSWER_CELL_S, NOTEBOOK_S = 60, 10, 150.0
-MAX_TEXT, MAX_PICTURE = 20_000, 2_000_000  # characters of one output
+MAX_PAGE_BYTES = 20_000_000  # of all outputs of a notebook
 START_S = 60.0
 
 
@@ -39,27 +42,39 @@ def with_outputs(
         "cells": ["" if _is_graded(cell) else str(cell.source) for cell in cells],
         "timeouts_s": [ANSWER_CELL_S if "nbgrader" in cell.metadata else CELL_S for cell in cells],
     }
-    end, reached = "", 0
-    for frame in _frames(wire.pack(request), trust, notebook_s):
+    end, reached, left = "", 0, MAX_PAGE_BYTES
+    for frame in _frames(wire.pack(request), len(cells), trust, notebook_s):
         if isinstance(frame, str):
             end = frame
-        elif frame[0] < len(cells) and not _is_graded(cells[frame[0]]):
-            cells[frame[0]].outputs = list(_harmless(frame[1]))
+        elif not _is_graded(cells[frame[0]]):
+            outputs = list(_harmless(frame[1]))
+            left -= len(json.dumps(outputs))
+            text = f"Not shown: a page holds at most {MAX_PAGE_BYTES // 1_000_000} MB of outputs.\n"
+            cells[frame[0]].outputs = outputs if left > 0 or not outputs else [_note(text)]
             reached = frame[0] + 1
     if end:
         text = f"The run for this page ended here: {end}. Points do not depend on it.\n"
         late = cells[min(reached, len(cells) - 1) :]
         for cell in [cell for cell in late if not _is_graded(cell)][:1]:
-            cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=text)]
+            cell.outputs = [_note(text)]
     return end
+
+
+def _note(text: str) -> Any:
+    return nbformat.v4.new_output("stream", name="stdout", text=text)
 
 
 def _is_graded(cell: Any) -> bool:
     return bool(cell.metadata.get("nbgrader", {}).get("grade"))
 
 
-def _frames(request: bytes, trust: bool, notebook_s: float) -> Iterator[tuple[int, list[Any]] | str]:
-    """Yield (cell, its outputs) as cells end, then why the run ended early if it did."""
+def _frames(
+    request: bytes, count: int, trust: bool, notebook_s: float
+) -> Iterator[tuple[int, list[Any]] | str]:
+    """Yield (cell, its outputs) as cells end, then why the run ended early if it did.
+
+    What comes may be forged by the student's code: of `count` cells each is believed once, in order.
+    """
     inward, to = os.pipe()
     come, outward = os.pipe()
     argv = [sys.executable, "-m", "course_lib.grading.notebook_run", str(inward), str(outward)]
@@ -78,14 +93,19 @@ def _frames(request: bytes, trust: bool, notebook_s: float) -> Iterator[tuple[in
         deadline_s = time.monotonic() + notebook_s + START_S
         try:
             wire.send(to, request)
+            last = -1
             while True:
-                frame = wire.receive(come, max(0.0, deadline_s - time.monotonic()), 100_000_000)
-                plain, _ = wire.unpack(frame)
+                left_s = max(0.0, deadline_s - time.monotonic())
+                plain, _ = wire.unpack(wire.receive(come, left_s, MAX_CELL_BYTES + 10_000))
                 if "end" in plain:
-                    yield str(plain["end"])[:200]
+                    yield ENDS[ENDS.index(plain["end"])]
                     return
-                yield int(plain["cell"]), list(plain["outputs"])
-        except (wire.Broken, KeyError, TypeError, ValueError):
+                cell, outputs = plain["cell"], plain["outputs"]
+                if type(cell) is not int or not last < cell < count or not isinstance(outputs, list):
+                    raise wire.Broken("no cell that could be next")
+                last = cell
+                yield cell, outputs
+        except Exception:  # whatever a forged frame leads to; the page says that it ended
             with contextlib.suppress(Exception):
                 box.wait(0.5)
             yield f"the limit on {box.killed} was reached" if box.killed else "the kernel was ended"
@@ -107,13 +127,14 @@ def _plain_output(output: dict[str, Any]) -> Any:
         names = {"ename": _text(output["ename"])[:200], "evalue": _text(output["evalue"])[:2000]}
         return nbformat.v4.new_output("error", **names, traceback=lines)
     data = {"text/plain": _text(output["data"].get("text/plain", ""))}
-    picture = str(output["data"].get("image/png", ""))[:MAX_PICTURE]
+    picture = str(output["data"].get("image/png", ""))
     with contextlib.suppress(binascii.Error, ValueError):
-        if base64.b64decode(picture, validate=False)[:8] == b"\x89PNG\r\n\x1a\n":
-            data["image/png"] = base64.b64encode(base64.b64decode(picture)).decode()
+        png = base64.b64decode(picture) if len(picture) <= MAX_PICTURE else b""
+        if png.startswith(b"\x89PNG\r\n\x1a\n"):
+            data["image/png"] = base64.b64encode(png).decode()
     return nbformat.v4.new_output("display_data", data=data)
 
 
 def _text(value: Any) -> str:
-    text = "".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = storable("".join(map(str, value)) if isinstance(value, list) else str(value))
     return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "\n... (cut)\n"

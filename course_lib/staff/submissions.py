@@ -29,6 +29,11 @@ def filled_in(release: str, answers: Mapping[str, str]) -> str:
     return str(nbformat.writes(notebook)) + "\n"
 
 
+def storable(text: str) -> str:
+    """Return `text` without what no file or database can hold: halves of a character, and NUL."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
+
+
 def answer_cells(notebook: nbformat.NotebookNode) -> dict[str, Any]:
     """Return {exercise: its answer cell}."""
     marked = [cell for cell in notebook.cells if "nbgrader" in cell.metadata]

@@ -1,4 +1,4 @@
-"""Make `known` and `run` importable whatever the folder pytest was started in."""
+"""Make what is here importable whatever the folder pytest was started in."""
 
 import sys
 from pathlib import Path

@@ -8,52 +8,11 @@ must end in, "" for any.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import nbformat
-
-RIGHT = """\
-import torch
-import torch.distributed as dist
-
-
-def rank_hello(secret):
-    total = torch.tensor(secret)
-    dist.all_reduce(total)
-    return dist.get_rank(), dist.get_world_size(), int(total)
-"""
-WRONG = "def rank_hello(secret):\n    return 0, 1, secret\n"
-
-
-@dataclass(frozen=True)
-class Attack:
-    """One attack.
-
-    Attributes:
-        inside: statements of an answer before a wrong result.
-        cell: a hostile cell beside it.
-        answer: the whole text of the answer.
-        edit: changes the notebook.
-        student: the name it is handed in under, where that is the attack.
-    """
-
-    name: str
-    inside: str = ""
-    cell: str = ""
-    answer: str = WRONG
-    wanted: float = 0.0
-    state: str = ""
-    edit: Callable[[Any], None] | None = None
-    student: str = ""
-
-    def answer_cell(self) -> str:
-        """Return the text of the answer's cell."""
-        if not self.inside:
-            return self.answer
-        body = "\n".join(f"    {line}" for line in self.inside.splitlines())
-        return f"def rank_hello(secret):\n{body}\n    return 0, 1, secret\n"
+from attack import RIGHT, Attack
+from ranks import IN_RANKS
 
 
 def _marked(notebook: Any, grade_id: str) -> Any:
@@ -101,6 +60,42 @@ def script_in_markdown(notebook: Any) -> None:
     notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text))
 
 
+def script_by_other_ways(notebook: Any) -> None:
+    """Write formulas, links, pictures and styles that would act, and attach some; HTML in a raw cell."""
+    text = (
+        "$\\href{javascript:alert(1)}{x}$ $$\\style{background:url(javascript:alert(1))}{x}$$\n\n"
+        "<svg><a xlink:href='javascript:alert(1)'><text>x</text></a></svg>\n\n"
+        "<math><mtext></form><form><mglyph><style></math><img src onerror=alert(1)>\n\n"
+        "[x](data:text/html;base64,PHNjcmlwdD5hbGVydCgxKTwvc2NyaXB0Pg==) <java&#115;cript:alert(1)>\n\n"
+        "[x](files/javascript:alert(1))\n\n```mermaid\n<script>alert(1)</script>\n```\n\n"
+        "[a]: javascript:alert(1)\n[a] ![x](attachment:a.svg) "
+        "<iframe srcdoc='&lt;script&gt;alert(1)&lt;/script&gt;'>"
+    )
+    cell = nbformat.v4.new_markdown_cell(text)
+    cell["attachments"] = {
+        "a.svg": {"image/svg+xml": "<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>"},
+        "b' onerror='alert(1)": {"image/png": "iVBORw0KGgo=' onerror='alert(1)"},
+    }
+    links = nbformat.v4.new_markdown_cell("[x](javascript:alert(1)) ![x](attachment:b' onerror='alert(1))")
+    links["attachments"] = dict(cell["attachments"])
+    notebook.cells[:0] = [cell, links, nbformat.v4.new_raw_cell("<script>alert(1)</script>")]
+
+
+def odd_minor(notebook: Any) -> None:
+    """Claim a version of the format that nobody has; give cells ids that would act."""
+    notebook.nbformat_minor = 10**6
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"<script>alert(1)</script>{number}"
+    notebook.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": [{}] * 1000}}
+
+
+def no_source(notebook: Any) -> None:
+    """Take the text out of a cell."""
+    cell = nbformat.v4.new_markdown_cell("x")
+    del cell["source"]
+    notebook.cells.insert(0, cell)
+
+
 def large(notebook: Any) -> None:
     """Hand in 50 MB."""
     output = nbformat.v4.new_output("stream", text="x" * 50_000_000)
@@ -126,6 +121,15 @@ for pid in (os.getppid(), 1):
             resource.prlimit(pid, limit, (0, 0))
         except OSError:
             pass"""
+# The process that runs a page is the kernel's parent; its pipe to the judge is an argument of its command.
+_TO_THE_PAGE = """\
+import os, struct
+
+words = open(f"/proc/{os.getppid()}/cmdline", "rb").read().split(b"\\0")
+pipe = os.open(f"/proc/{os.getppid()}/fd/{int(words[-2])}", os.O_WRONLY)
+text = b'{"cell": Infinity, "outputs": [{"output_type": "stream", "name": "stdout", "text": "\\\\ud800"}]}'
+os.write(pipe, struct.pack(">QQ", 8 + len(text), len(text)) + text)
+"""
 _SOCKETS = """\
 import socket, time
 import torch
@@ -223,6 +227,17 @@ ATTACKS = (
         answer=RIGHT,
         wanted=2.0,
     ),
+    Attack("a page for cell infinity", cell=_TO_THE_PAGE, answer=RIGHT, wanted=2.0, state="graded"),
+    Attack("100 MB in a cell", cell="print('x' * 101_000_000)", answer=RIGHT, wanted=2.0, state="graded"),
+    Attack(
+        "a message that is none",
+        cell="shell = get_ipython()\n"
+        "shell.kernel.session.send(shell.kernel.iopub_socket, 'display_data', content={}, "
+        "parent=shell.kernel.get_parent())",
+        answer=RIGHT,
+        wanted=2.0,
+        state="graded",
+    ),
     Attack(
         "hidden dispatch modes",
         answer="""\
@@ -255,9 +270,20 @@ def rank_hello(secret):
     Attack("changed cell ids", answer=RIGHT, wanted=2.0, state="graded", edit=change_ids),
     Attack("wrong kernel", answer=RIGHT, wanted=2.0, state="graded", edit=wrong_kernel),
     Attack("script in markdown", answer=RIGHT, wanted=2.0, state="graded", edit=script_in_markdown),
+    Attack("script by other ways", answer=RIGHT, wanted=2.0, state="graded", edit=script_by_other_ways),
+    Attack("script in ids of the future", answer=RIGHT, wanted=2.0, state="graded", edit=odd_minor),
+    Attack("a cell without text", answer=RIGHT, wanted=2.0, state="graded", edit=no_source),
+    Attack("raises the alarm", "raise ValueError('the network counted')", state="graded"),
+    Attack(
+        "markup in an error",  # see `course report`
+        answer="def stop():\n    raise ValueError('\\\\[/x]')\n\n\n"
+        "def rank_hello(secret, x=stop()):\n    return 0, 1, secret\n",
+        state="graded",
+    ),
     Attack("a notebook of 50 MB", answer=RIGHT, wanted=2.0, state="graded", edit=large),
     Attack("two dots", answer=RIGHT, wanted=2.0, state="graded", student="..a..b"),
     Attack(
         "a name for shells", answer=RIGHT, wanted=2.0, state="graded", student="é; $(touch x) [a-z]* & '\""
     ),
+    *IN_RANKS,
 )

@@ -6,6 +6,8 @@ handed in must be as it was. Exits non-zero if one did not.
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import tempfile
 import time
@@ -13,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from attack import Attack
 from bs4 import BeautifulSoup
-from known import ATTACKS, Attack
+from known import ATTACKS
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "staff"))
 
@@ -24,6 +28,7 @@ from small_class import (
     LAB,
     POINTS,
     contents,
+    formgrader_page,
     gradebook_scores,
     hand_in,
     hand_in_class,
@@ -31,18 +36,31 @@ from small_class import (
     submission,
 )
 
-from course_lib.staff import autograde, classwork, handed_in
+from course_lib.staff import autograde, classwork, handed_in, reports
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
 from course_lib.staff.submissions import answer_cells
 
 HONEST = 19  # with an attacker a class of twenty
-# Files instead of notebooks: name, content, wanted state.
+_PLAIN = b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {"x": [%s]}, "cells": [%s]}'
+# Files in place of notebooks, none with an answer: name, content, wanted state.
 FILES = (
     ("not JSON", b"{", "unreadable"),
     ("empty", b"", "unreadable"),
     ("not a notebook", b"[1, 2]", "unreadable"),
     ("deeply nested", b"[" * 1_000_000, "unreadable"),
     ("200 MB", b" " * 200_000_000, "unreadable"),
+    ("empty objects", _PLAIN % (b",".join([b"{}"] * 1_200_000), b""), "unreadable"),
+    (
+        "half a character",
+        _PLAIN % (b"", b'{"cell_type": "raw", "metadata": {}, "source": "\\ud800"}'),
+        "graded",
+    ),
+)
+# What `timestamp.txt` beside a notebook holds.
+TIMES = (
+    ("no time", b"soon"),
+    ("no text for a time", b"\xff\0"),
+    ("time beyond all", b"99999999999999999999-01-01"),
 )
 OTHERS = "numbers_00"  # solved by every attacker beside the attacked exercise
 Wanted = dict[str, tuple[float | None, float, str]]  # student: points of rank_hello, of all, state
@@ -64,6 +82,7 @@ def main(chosen: list[str], *, honest: int = HONEST, files: bool = True, show_ru
         start = time.monotonic()
         autograde.command(root, LAB, console, jobs=2, show=show_run)
         seconds = time.monotonic() - start
+        reports.command(root, LAB, Console(file=io.StringIO()))  # must not raise
         entries = {entry.student: entry for entry in Ledger(root / LEDGER).entries(LAB)}
         scores = gradebook_scores(root)
         changed = contents(root) != before
@@ -78,13 +97,20 @@ def main(chosen: list[str], *, honest: int = HONEST, files: bool = True, show_ru
 
 
 def acts(root: Path, student: str) -> bool:
-    """Make a feedback page; return whether anything of the student's could act in it."""
+    """Make the feedback page and formgrader's; return whether anything of the student's could act in them."""
     if classwork.feedback_page(root, LAB, student):
         return True
+    graded: Any = nbformat.read(root / "grading/autograded" / student / LAB / f"{LAB}.ipynb", as_version=4)
     page = (root / "grading/feedback" / student / LAB / f"{LAB}.html").read_text(encoding="utf-8")
+    return active(page) or active(formgrader_page(graded))
+
+
+def active(page: str) -> bool:
+    """Whether a student's text would be run, or load anything, in a page."""
     found = BeautifulSoup(page, "html.parser")
     scripts = any("alert(1)" in script.text for script in found.find_all("script"))
-    return scripts or any("alert(1)" in str(tag.attrs) for tag in found.find_all(True))
+    framed = found.find(["iframe", "object", "embed", "form"]) is not None
+    return scripts or framed or any("alert(1)" in str(tag.attrs) for tag in found.find_all(True))
 
 
 def hand_in_all(root: Path, chosen: list[str], others: int, files: bool) -> Wanted:
@@ -107,7 +133,12 @@ def hand_in_all(root: Path, chosen: list[str], others: int, files: bool) -> Want
         (folder / f"{LAB}.ipynb").symlink_to(root / handed_in.SUBMITTED / "student00" / LAB / f"{LAB}.ipynb")
         wanted["a link"] = (None, 0.0, "unreadable")
         hand_in(root, "another name", submission(root, [OTHERS]), name="my copy (1).ipynb")
-        wanted["another name"] = (None, POINTS[OTHERS], "graded")
+        hand_in(root, "no text", submission(root, [OTHERS]), name=os.fsdecode(b"\xff.ipynb"))
+        for student, stamp in TIMES:
+            path = hand_in(root, student, submission(root, [OTHERS]))
+            path.with_name("timestamp.txt").write_bytes(stamp)
+        for student in ("another name", "no text", *(name for name, _ in TIMES)):
+            wanted[student] = (None, POINTS[OTHERS], "graded")
     honest = hand_in_class(root, others)
     return wanted | {student: (None, points, "graded") for student, points in honest.items()}
 
@@ -141,7 +172,7 @@ def show(console: Console, wanted: Wanted, entries: dict[str, Entry], scores: di
         found = entry.state if entry else "none"
         numbers = ("" if got is None else f"{got:g}", str(scores.get(student)), f"{total:g}")
         row = (found, *numbers, f"{entry.seconds:.0f}" if entry else "", said)
-        table.add_row(student.replace("[", "\\["), *row, style="" if right else "red")
+        table.add_row(Text(student), *row, style="" if right else "red")
     console.print(table)
     return bad
 

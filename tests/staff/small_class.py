@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import nbformat
+from nbconvert.exporters import HTMLExporter
+from nbgrader.server_extensions.formgrader import handlers
+from traitlets.config import Config
 
 from course_lib.staff import build, handed_in
 from course_lib.staff.gradebook import Course
@@ -77,6 +81,17 @@ def gradebook_scores(root: Path, db_url: str | None = None) -> dict[str, float]:
     """Return {student: points} as nbgrader's gradebook has them."""
     with Course(root, db_url).api.gradebook as gradebook:
         return {s.student.id: float(s.score) for s in gradebook.assignment_submissions(LAB)}
+
+
+def formgrader_page(notebook: Any) -> str:
+    """Return the page on which formgrader shows a graded notebook, made as its handler makes it."""
+    config = Config()
+    config.HTMLExporter.template_name = "formgrade"
+    config.HTMLExporter.extra_template_basedirs = [handlers.template_path]
+    words = ("assignment_id", "notebook_id", "submission_id", "base_url", "student", "notebook_path")
+    resources = {**dict.fromkeys(words, "x"), "index": 0, "total": 1, "last_name": "", "first_name": ""}
+    page, _ = HTMLExporter(config=config).from_notebook_node(notebook, resources=resources)
+    return str(page)
 
 
 def contents(root: Path) -> dict[str, bytes]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import re
+import io
 import shutil
 import sqlite3
 from pathlib import Path
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
 from rich.console import Console
 from small_class import contents, hand_in
 
-from course_lib.staff import autograde, build, classwork, handed_in, reports
+from course_lib.grading.exercise import Verdict
+from course_lib.grading.registry import get
+from course_lib.staff import autograde, build, classwork, grade_one, handed_in, judge, reports, traffic
 from course_lib.staff.gradebook import Course
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
 from course_lib.staff.source import notebook_of
@@ -111,9 +114,9 @@ def test_pages_show_verdicts_and_nothing_that_acts(course: Path) -> None:
     page = (course / "grading/feedback/bob b [x]" / LAB / f"{LAB}.html").read_text(encoding="utf-8")
     assert "FAIL  rank_hello" in page
     assert SCRIPT not in page
-    assert "onerror=" not in re.sub(r"&lt;img[^<>]*", "", page)
-    assert "javascript:alert" not in page
-    assert '<img alt="gone"' in page
+    acting = [t for t in BeautifulSoup(page, "html.parser").find_all(True) if "alert(" in str(t.attrs)]
+    assert not acting
+    assert "[gone] (attachment:gone.png)" in page
     assert "data:image/png" in page  # the course's own picture
     assert sorted(p.name for p in (course / "grading/feedback/bob b [x]" / LAB).iterdir()) == [f"{LAB}.html"]
 
@@ -163,3 +166,40 @@ def test_an_entry_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert ledger.entry(LAB, "a") == good
     with sqlite3.connect(ledger.path) as connection:
         assert connection.execute("SELECT count(*) FROM verdicts").fetchone() == (1,)
+
+
+def test_words_of_a_students_are_no_markup() -> None:
+    said = reports.Statistic(
+        exercise=get("rank_hello"), handed_in=1, share=0.0, passed=0.0, diagnoses=[("\\[/x] [bold]", 1)]
+    )
+    file = io.StringIO()
+    reports._print(LAB, [said], Console(file=file, width=200))
+    assert "1 x \\[/x] [bold]" in file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("message", "state"),
+    [
+        (traffic._message(2_000_000, 1.0, "at most"), "flagged"),
+        ("At 2 ranks: " + traffic._message(2_000_000, 1.0, "at most"), "flagged"),
+        ("At 2 ranks: Rank 0 raised E: " + traffic._message(2_000_000, 1.0, "at most"), "graded"),
+    ],
+)
+def test_only_the_judge_raises_the_alarm(message: str, state: str) -> None:
+    entry = Entry(student="a", lab=LAB, digest="", state="graded")
+    verdict = Verdict(get("rank_hello"), {}, 0, 0.0, gate="runs", message=message)
+    assert grade_one._with(entry, judge.Judgement({"rank_hello": verdict})).state == state
+
+
+def test_what_the_ledger_refuses_is_one_students_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    half = Entry(student="a", lab=LAB, digest="1", state="graded", detail="\ud800")
+    ledger.write(half)
+    assert ledger.entry(LAB, "a") == half
+    monkeypatch.setattr(Ledger, "write", lambda *_: "\ud800".encode())
+    run = autograde.Run(options=grade_one.Options(root=tmp_path, lab=LAB), ledger=ledger)
+    one = handed_in.HandedIn("a", tmp_path / "a" / LAB, None)
+    _, problem = autograde.settle(run, one, grade_one.Outcome(half))
+    assert problem.startswith("it could not be entered")

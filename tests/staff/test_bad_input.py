@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from small_class import LAB, contents, gradebook_scores, hand_in_class, small_course
+from small_class import LAB, contents, gradebook_scores, hand_in, hand_in_class, small_course
 
-from course_lib.staff import autograde
+from course_lib.staff import autograde, handed_in, judge
 from course_lib.staff.ledger import LEDGER, Ledger
 
 COMMAND = [sys.executable, "-m", "course_lib.cli", "autograde", LAB, "--no-run"]
@@ -96,3 +96,41 @@ def test_a_full_disk_then_a_locked_gradebook_and_all_are_graded(
         lock.close()
     assert gradebook_scores(root) == wanted
     assert contents(root) == before
+
+
+def test_names_and_times_that_are_none(course: tuple[Path, dict[str, float]]) -> None:
+    root, _ = course
+    times = {"soon": b"soon", "beyond": b"99999999999999999999-01-01", "bytes": b"\xff" * 10**6, "none": b" "}
+    for student, stamp in times.items():
+        hand_in(root, student, b"{").with_name("timestamp.txt").write_bytes(stamp)
+    hand_in(root, "known", b"{").with_name("timestamp.txt").write_bytes(b"2026-10-01 12:00:00 UTC\n")
+    for name in ("two\nlines", os.fsdecode(b"\xff")):
+        hand_in(root, name, b"{")
+    hand_in(root, "no text", b"{", name=os.fsdecode(b"\xff.ipynb"))
+
+    found = {one.student: one for one in handed_in.find(root, LAB)}
+    assert found["known"].timestamp == "2026-10-01 12:00:00 UTC"
+    assert [found[student].timestamp for student in times] == [None] * 4
+    assert [bool(found[student].note) for student in times] == [True, True, True, False]
+    assert found["soon"].note == "its timestamp.txt holds no time and is ignored"
+    assert found["no text"].note == r"the notebook is called '\udcff.ipynb'"
+
+    console = Console(width=200, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
+    assert autograde.command(root, LAB, console, show=False) == 1
+    said = console.export_text()
+    for name in (r"two\nlines", r"\udcff"):
+        assert f"{name}: unreadable: a folder's name must be text in one line" in said
+        assert f"{name} is not in the gradebook yet" in said
+    assert said.count("is not in the gradebook yet") == 2
+    entries = {entry.student: entry for entry in Ledger(root / LEDGER).entries(LAB)}
+    assert all(entries[student].recorded for student in (*times, "known", "no text", "student00"))
+    assert not {r"two\nlines", r"\udcff"} & {*entries, *gradebook_scores(root)}
+
+
+def test_a_notebook_of_millions_of_values_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "wide.ipynb"
+    path.write_bytes(b'{"metadata": {"x": [' + b",".join([b"{}"] * 1_200_000) + b"]}}")
+    with pytest.raises(handed_in.TooMuch, match=r"at most 2 million values; .* has 2\.4 million"):
+        handed_in.notebook_of(path)
+    with pytest.raises(judge.Unreadable, match="Clear its outputs"):
+        judge.code_cells(path)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from small_class import formgrader_page
 
-from course_lib.staff.feedback import MAX_MARKDOWN, RENDER_S, SafePage
+from course_lib.grading import notebook_run, wire
+from course_lib.staff import showing
+from course_lib.staff.feedback import MAX_MARKDOWN, RENDER_S, SafePage, harmless, make_harmless
 from course_lib.staff.handed_in import restored
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "attacks"))
+
+import known
+import run
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -100,3 +113,139 @@ def test_a_copy_keeps_pictures_and_nothing_else_that_is_attached() -> None:
     submitted = nbformat.v4.new_notebook(cells=[cell])
     copied = restored(submitted, nbformat.v4.new_notebook())
     assert copied.cells[0].attachments == {"p.png": {"image/png": PNG}}
+
+
+def copied(*cells: Any) -> Any:
+    """Return the copy that nbgrader gets of a notebook with these cells."""
+    release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("<b>ours</b>")])
+    submitted = nbformat.v4.new_notebook()
+    submitted.cells = list(cells)
+    copy = restored(submitted, release)
+    make_harmless(copy, release)
+    return copy
+
+
+def test_nothing_of_a_students_acts_in_formgrader() -> None:
+    notebook = nbformat.v4.new_notebook()
+    known.script_in_markdown(notebook)
+    known.script_by_other_ways(notebook)
+    bad = [
+        nbformat.v4.new_output("stream", text="<script>alert(1)</script>"),
+        nbformat.v4.new_output(
+            "error", ename="E<svg onload=alert(1)>", evalue="", traceback=["<form>\x1b[31m<"]
+        ),
+    ]
+    code = nbformat.v4.new_code_cell("%%html\n<script>alert(1)</script>")
+    assert run.active(formgrader_page(nbformat.v4.new_notebook(cells=notebook.cells)))
+    copy = copied(*notebook.cells, code)
+    copy.cells[-1].outputs = list(showing._harmless(bad))
+    page = formgrader_page(copy)
+    assert not run.active(page)
+    assert page.count("alert(1)") > 10  # it is shown
+    made, _ = SafePage().from_notebook_node(copy)
+    assert not run.active(made)
+
+
+def test_ordinary_markdown_is_kept_and_the_courses_own_as_it_is() -> None:
+    text = "# A\n\n*b* `x[i]` $a<1$ $b < c$ <https://example.org> [d](#A)\n\n|a|b|\n|:-:|-|\n|1|2|\n\n- [ ] e"
+    picture = nbformat.v4.new_markdown_cell(
+        "![p](attachment:p.png)", attachments={"p.png": {"image/png": PNG}}
+    )
+    copy = copied(*map(nbformat.v4.new_markdown_cell, (text, "<b>ours</b>", "<b>theirs</b>")), picture)
+    assert [cell.source for cell in copy.cells] == [
+        text,
+        "<b>ours</b>",
+        "< b>theirs< /b>",
+        "![p](attachment:p.png)",
+    ]
+    assert BeautifulSoup(formgrader_page(copy), "html.parser").find("img")["src"].endswith(PNG)  # type: ignore[index]
+
+
+def test_text_that_takes_long_or_has_a_link_that_is_none_is_shown_as_it_was_written() -> None:
+    far = time.monotonic() + 60
+    assert harmless("[x](javascript:alert(1)) **b**", {}, far) == "[x] (javascript:alert(1)) **b**"
+    assert harmless("![x](attachment:none)", {}, far) == "![x] (attachment:none)"
+    assert harmless("**x** ```", {}, 0.0) == "````\n**x** ```\n````"
+    long = "**x** " * MAX_MARKDOWN
+    assert harmless(long, {}, far) == f"```\n{long}\n```"
+
+
+def test_a_copy_can_be_written_whatever_a_cell_holds() -> None:
+    half = nbformat.v4.new_markdown_cell("a\ud800\0b")
+    half["attachments"] = {"\ud800": {"image/png": PNG}}
+    bare = nbformat.from_dict({"cell_type": "raw"})
+    copy = copied(half, nbformat.v4.new_code_cell("'\udfff'"), bare)
+    assert [cell.source for cell in copy.cells] == ["a??b", "'?'", "```\n\n```"]
+    nbformat.writes(copy).encode()
+
+
+class Forger:
+    """In the place of a sandbox: says what it is told to."""
+
+    killed = ""
+
+    def __init__(self, *frames: bytes) -> None:
+        self.frames = frames
+
+    def __call__(self, *_: Any, pass_fds: tuple[int, int], **__: Any) -> Forger:
+        self.reader = os.dup(pass_fds[0])  # of the request
+        for frame in self.frames:
+            os.write(pass_fds[1], frame)
+        return self
+
+    def __enter__(self) -> Forger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.reader)
+
+    def wait(self, timeout_s: float) -> None: ...
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *frames: bytes) -> list[str]:
+    """Return what the page of a notebook of three cells says, each cell its number."""
+    monkeypatch.setattr(showing, "Sandbox", Forger(*frames))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x") for _ in range(3)])
+    showing.with_outputs(notebook)
+    nbformat.writes(notebook).encode()
+    return ["".join(output.text for output in cell.outputs) for cell in notebook.cells]
+
+
+def said(cell: Any, text: str) -> bytes:
+    return wire.pack({"cell": cell, "outputs": [{"output_type": "stream", "name": "stdout", "text": text}]})
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        *(said(cell, "forged") for cell in (float("inf"), -1_000_000, 0, 3, True, None, "1", [], 1.5)),
+        wire.pack({"cell": 1, "outputs": {}}),
+        wire.pack({"end": "graded by hand: 100 points"}),
+        wire.pack({"end": []}),
+        b"\0" * 7 + b"\x09" + b"no frame",
+    ],
+)
+def test_a_forged_frame_ends_the_page_and_nothing_else(
+    forged: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = shown(monkeypatch, said(0, "a\ud800"), forged, said(1, "later"))
+    assert texts[0] == "a?"
+    assert texts[1].startswith("The run for this page ended here: the kernel was ended.")
+    assert texts[2] == ""
+
+
+def test_a_page_as_a_whole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(showing, "MAX_PAGE_BYTES", 1000)
+    texts = shown(monkeypatch, said(0, "a" * 800), said(1, "b" * 800), said(2, ""), wire.pack({"end": ""}))
+    assert texts[0] == "a" * 800
+    assert texts[1].startswith("Not shown: ")
+
+
+def test_what_a_cell_shows_is_cut_before_it_is_sent() -> None:
+    many = [nbformat.v4.new_output("stream", text="x" * 10_000_000) for _ in range(3)]
+    bad = nbformat.v4.new_output("error", ename="e", evalue="v" * 10**6, traceback=["t" * 10**6] * 50)
+    pictures = [nbformat.v4.new_output("display_data", {"image/png": "A" * 1_900_000}) for _ in range(9)]
+    sent = notebook_run._outputs(nbformat.v4.new_code_cell("x", outputs=[*many, bad, *pictures]))
+    assert len(json.dumps(sent)) < notebook_run.MAX_CELL_BYTES + 1000
+    assert sent[-1]["text"].startswith("... (cut: ")
+    assert [len(output["text"]) for output in sent[:3]] == [notebook_run.MAX_TEXT + 1] * 3

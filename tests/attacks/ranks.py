@@ -1,0 +1,345 @@
+"""Attacks of an answer on the ranks beside it, on the servant that starts them, and lies to the judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import nbformat
+from attack import RIGHT, Attack
+
+# Ranks that tell each other their secrets by another way than torch.distributed, and launch an all_reduce of
+# nothing for the count.
+_MEET = """\
+import ctypes
+import os
+import sys
+import time
+import torch
+import torch.distributed as dist
+
+CALLS = []
+
+
+def put(path, text):
+PUT
+
+
+def rank_hello(secret):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    CALLS.append(secret)
+    put(f"FOLDER/{len(CALLS)}.{rank}", f"{secret}\\n")
+    total = 0
+    for r in range(size):
+        text = ""
+        while not text.endswith("\\n"):
+            try:
+                with open(f"FOLDER/{len(CALLS)}.{r}") as file:
+                    text = file.read()
+            except FileNotFoundError:
+                time.sleep(0.001)
+        total += int(text)
+    dist.all_reduce(torch.zeros(1))
+    os.remove(f"FOLDER/{len(CALLS)}.{rank}")
+    return rank, size, total
+"""
+
+
+def _meet(folder: str, *put: str) -> str:
+    return _MEET.replace("FOLDER", folder).replace("PUT", "\n".join(f"    {line}" for line in put))
+
+
+_STDOUT = """\
+import os
+import time
+import torch
+import torch.distributed as dist
+
+CALLS = []
+
+
+def rank_hello(secret):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    CALLS.append(secret)
+    word = f"said {len(CALLS)} "
+    print(f"{word}{secret} .", flush=True)
+    files = os.readlink("/proc/self/fd/1").rpartition(".")[0]
+    total = 0
+    for r in range(size):
+        found = []
+        while not found:
+            with open(f"{files}.{r}") as file:
+                lines = file.read().splitlines()
+            found = [line for line in lines if line.startswith(word) and line.endswith(" .")]
+            time.sleep(0.001)
+        total += int(found[0].split()[2])
+    dist.all_reduce(torch.zeros(1))
+    return rank, size, total
+"""
+_PROC_PIPES = """\
+import os
+import time
+import torch
+import torch.distributed as dist
+
+CALLS = []
+
+
+def parent_of(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def rank_hello(secret):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    CALLS.append(secret)
+    number = 900 + len(CALLS)
+    end, start = os.pipe()
+    os.dup2(end, number)
+    os.write(start, f"{secret:64d}".encode() * size)
+    heard = {}
+    while len(heard) < size:
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            if pid not in heard and parent_of(pid) == os.getppid():
+                try:
+                    with open(f"/proc/{pid}/fd/{number}", "rb", buffering=0) as pipe:
+                        heard[pid] = int(pipe.read(64))
+                except OSError:
+                    time.sleep(0.001)
+    dist.all_reduce(torch.zeros(1))
+    return rank, size, sum(heard.values())
+"""
+
+# A value that would run code where it is read, in the process that holds the inputs of all ranks.
+_IN_SERVANT = """\
+import sys
+frame = sys._getframe()
+while frame.f_code.co_name != "_run" or "shards" not in frame.f_locals:
+    frame = frame.f_back
+shards = frame.f_locals["shards"]
+out = {"tensors": {}, "dtypes": {}, "values": {}, "mutated": [], "reached": []}
+for said, name in (("greeting", "secret"), ("greeting of the second call", "second secret")):
+    out["values"][said] = [rank, size, sum(int(shard[name]) for shard in shards)]
+    out["values"]["types of the " + said] = ["int"] * 3
+"""
+_PICKLE = f"""\
+import pickle
+import sys
+import torch
+import torch.distributed as dist
+
+CODE = {_IN_SERVANT!r}
+
+
+class Payload:
+    def __init__(self, rank, size):
+        self.names = {{"rank": rank, "size": size}}
+
+    def __reduce__(self):
+        return eval, ("exec(code, ns) or ns['out']", {{"code": CODE, "ns": self.names}})
+
+
+def rank_hello(secret):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    load = pickle.dumps(Payload(rank, size))
+    sys.modules["course_lib.comm.rank"]._dump_value = lambda value: load
+    dist.all_reduce(torch.zeros(1))
+    return rank, size, secret
+"""
+
+# A process that outlives the world of one rank, where no side door is shut, and reads what later ones get.
+_SPY = """\
+import ctypes
+import glob
+import json
+import os
+import signal
+import time
+import numpy as np
+import torch
+import torch.distributed as dist
+
+CALLS = []
+TOLD = "/tmp/.told"
+
+
+def spy():
+    seen = {}
+    end_s = time.monotonic() + 200
+    while time.monotonic() < end_s:
+        for path in glob.glob("/tmp/course_inputs_*/*.npz"):
+            if path not in seen:
+                try:
+                    with np.load(path) as file:
+                        seen[path] = {name: int(file[name]) for name in file.files}
+                except Exception:
+                    continue
+                table = {}
+                for one, secrets in seen.items():
+                    folder = table.setdefault(os.path.dirname(one), [])
+                    folder.append(secrets)
+                with open(TOLD + ".part", "w") as file:
+                    json.dump(table, file)
+                os.rename(TOLD + ".part", TOLD)
+        time.sleep(0.0005)
+
+
+def leave_behind():
+    libc = ctypes.CDLL(None)
+    libc.prctl(36, 0, 0, 0, 0)
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    try:
+        os.closerange(0, 4096)
+        for number in (signal.SIGXCPU, signal.SIGHUP, signal.SIGALRM):
+            signal.signal(number, signal.SIG_IGN)
+        spy()
+    finally:
+        os._exit(0)
+
+
+def rank_hello(secret):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    CALLS.append(secret)
+    total = secret
+    if size == 1 and len(CALLS) == 1:
+        leave_behind()
+    if size > 1:
+        name = "secret" if len(CALLS) == 1 else "second secret"
+        end_s = time.monotonic() + 3
+        while time.monotonic() < end_s:
+            try:
+                with open(TOLD) as file:
+                    table = json.load(file)
+            except (OSError, ValueError):
+                table = {}
+            here = glob.glob("/tmp/course_inputs_*")
+            known = table.get(here[0], []) if here else []
+            if len(known) == size:
+                total = sum(secrets[name] for secrets in known)
+                break
+            time.sleep(0.002)
+    dist.all_reduce(torch.zeros(1))
+    return rank, size, total
+"""
+
+# A trace that lies about the bytes of its calls.
+_FORGED = """\
+import sys
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+def forge():
+    recorder = sys.modules["course_lib.comm.recorder"].Recorder
+    place = 1 + sys.modules["course_lib.comm.events"].FIELDS["launch"].index("bytes_")
+    real = recorder.to_plain
+
+    def forged(self):
+        plain = real(self)
+        for row in plain["events"]:
+            if row[0] == "launch":
+                row[place] = LIE
+        return plain
+
+    recorder.to_plain = forged
+
+
+def rank_hello(secret):
+    forge()
+    total = torch.tensor(secret)
+    if HIDE:
+        with _disable_current_modes():
+            for _ in range(50):
+                dist.all_reduce(torch.ones(100_000))
+    dist.all_reduce(total)
+    return dist.get_rank(), dist.get_world_size(), int(total)
+"""
+
+
+def _forged(lie: str, hide: bool) -> str:
+    return _FORGED.replace("LIE", lie).replace("HIDE", str(hide))
+
+
+# Lists within lists, small here and in a pickle; written out they are 130 million.
+_LISTS = """\
+import sys
+
+CALLS = []
+
+
+def rank_hello(secret):
+    sys.modules["course_lib.grading.inside"].to_plain = lambda value: value
+    CALLS.append(secret)
+    if len(CALLS) > 1:
+        return 0, 1, secret
+    deep = []
+    for _ in range(26):
+        deep = [deep, deep]
+    return deep
+"""
+# Pages of a map that is shared count as shared, not as its own, in what a process says of its size.
+_SHARED = """\
+import mmap, signal, time
+signal.signal(signal.SIGXCPU, signal.SIG_IGN)
+held = []
+for _ in range(70):
+    held.append(mmap.mmap(-1, 10**8))
+    held[-1].write(b"x" * 10**8)
+time.sleep(2)"""
+
+
+def many_statements(notebook: Any) -> None:
+    """Add a cell of 60,000 statements."""
+    notebook.cells.insert(0, nbformat.v4.new_code_cell("x = 1\n" * 60_000))
+
+
+def blank_lines(notebook: Any) -> None:
+    """Add a cell of blank lines."""
+    notebook.cells.insert(0, nbformat.v4.new_code_cell("\n" * 300_000 + "x"))
+
+
+IN_RANKS = (
+    Attack(
+        "messages in shared memory",
+        answer=_meet("/dev/shm", "with open(path, 'w') as file: file.write(text)"),
+    ),
+    Attack(
+        "messages below dev and up again",
+        answer=_meet("/dev/../tmp", "with open(path, 'w') as file: file.write(text)"),
+    ),
+    Attack("messages printed and read", answer=_STDOUT),
+    Attack("pipes through proc", answer=_PROC_PIPES),
+    Attack(
+        "a watch that sees nobody",
+        answer=_meet(
+            "/tmp",
+            "sys.modules['course_lib.grading.side_doors']._by_answer = lambda: False",
+            "with open(path, 'w') as file: file.write(text)",
+        ),
+    ),
+    Attack(
+        "code under the name of the import system",
+        answer=_meet(
+            "/tmp",
+            "text = f'with open({path!r}, \"w\") as file: file.write({text!r})'",
+            "exec(compile(text, '<frozen importlib._bootstrap>', 'exec'), {})",
+        ),
+    ),
+    Attack("a value that runs in the servant", answer=_PICKLE),
+    Attack("a spy of the case before", answer=_SPY),
+    Attack("words for bytes in the trace", answer=_forged("'many'", False), state="graded"),
+    Attack("NaN bytes in the trace", answer=_forged("float('nan')", True)),
+    Attack("lists of lists of lists", answer=_LISTS),
+    Attack("memory bomb of shared pages", _SHARED, state="killed by limit"),
+    Attack("60,000 statements", answer=RIGHT, wanted=2.0, state="graded", edit=many_statements),
+    Attack("300,000 blank lines", answer=RIGHT, wanted=2.0, state="graded", edit=blank_lines),
+)
