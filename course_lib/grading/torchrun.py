@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 import socket
@@ -25,11 +24,12 @@ import psutil
 
 LIMIT_S = 75.0
 IDLE_S = 10.0  # all processes asleep for that long: they wait for each other
-ALONE_S = 3.0  # the agent waits for ever for a word of workers that have all left by os._exit
 _MAX_REPORT_BYTES = 1_000_000
 _CONSEQUENCE = ("Connection closed by peer", "Connection reset", "Broken pipe", "recvValue failed", "SIGTERM")
-_AGENT = "course_lib.grading.torchrun_agent"
+_MAX_LOG_BYTES = 20_000
+_AGENT = "from course_lib.grading.torchrun_agent import main; main()"
 _LOGS = "logs/*/attempt_0"  # where torchrun puts a folder a worker
+_BUSY = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP, psutil.STATUS_WAKING)  # not asleep, ended, stopped
 _STALE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -47,9 +47,12 @@ def run_script(text: str, num_processes: int, arguments: Sequence[str], folder: 
     (folder / "out").mkdir()
     (folder / "train.py").write_text(text, encoding="utf-8")
     with _listening(_ports_in(text)) as sockets, _torchrun(folder, num_processes, arguments) as agent:
-        status = _watch(agent, sockets, folder)
+        status = _watch(agent, sockets)
     reports = [_read_report(folder / "out" / f"rank{r}.json") for r in range(num_processes)]
-    found = _first_error(folder, num_processes) if status in ("failed", "port") else None
+    found = _first_error(folder, num_processes) if status != "ok" else None
+    if status in ("idle", "timeout") and found is not None:  # a thread raised, say, and others wait for it
+        after = "all processes waited" if status == "idle" else "time ran out"
+        status, found["error"] = "failed", f"{found['error']} (after that, {after})"
     if status == "failed" and found is None:
         # No process raised. Reports count, not exit codes: one may have aborted after its work was done.
         status = "ok" if None not in reports else "failed"
@@ -76,7 +79,7 @@ def _torchrun(
     script = [str(folder / "train.py"), *arguments]
     with open(folder / "agent.txt", "wb") as output:
         agent = subprocess.Popen(
-            [sys.executable, "-m", _AGENT, *rendezvous, *where, *logs, *script],
+            [sys.executable, "-c", _AGENT, *rendezvous, *where, *logs, *script],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -106,23 +109,19 @@ def _workers(agent: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return [process for process in _below(agent) if process not in servants]
 
 
-def _watch(agent: subprocess.Popen[bytes], sockets: list[socket.socket], folder: Path) -> str:
+def _watch(agent: subprocess.Popen[bytes], sockets: list[socket.socket]) -> str:
     """Wait for torchrun; "ok" or "failed" by itself, "timeout", "idle" or "port" if it must be ended."""
     started_s = quiet_since_s = time.monotonic()
-    last_seen_s, seen_cpu_s = math.inf, 0.0
+    seen_cpu_s = 0.0
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return "ok" if agent.wait(0.1) == 0 else "failed"
         now_s, workers = time.monotonic(), _workers(agent)
-        if workers or (last_seen_s == math.inf and any(folder.glob(f"{_LOGS}/*/stderr.log"))):
-            last_seen_s = now_s
         if any(_own_visitor(sock, workers) for sock in sockets):
             return "port"
         cpu_s, asleep = _activity(workers)
         if not asleep or abs(cpu_s - seen_cpu_s) > 0.3:
             quiet_since_s, seen_cpu_s = now_s, cpu_s
-        if now_s - last_seen_s > ALONE_S:
-            return "failed"
         if now_s - quiet_since_s > IDLE_S:
             return "idle"
         if now_s - started_s > LIMIT_S:
@@ -130,13 +129,13 @@ def _watch(agent: subprocess.Popen[bytes], sockets: list[socket.socket], folder:
 
 
 def _activity(workers: list[psutil.Process]) -> tuple[float, bool]:
-    """CPU seconds of all workers, and whether all of them (at least one) sleep."""
+    """CPU seconds of all workers, and whether there are some and none has anything to do."""
     cpu_s, states = 0.0, []
     for worker in workers:
         with contextlib.suppress(psutil.Error):
             cpu_s += sum(worker.cpu_times()[:2])
             states.append(worker.status())
-    return cpu_s, bool(states) and all(s in (psutil.STATUS_SLEEPING, psutil.STATUS_IDLE) for s in states)
+    return cpu_s, bool(states) and not any(s in _BUSY for s in states)
 
 
 def _ports_in(text: str) -> list[int]:
@@ -180,11 +179,19 @@ def _first_error(folder: Path, num_processes: int) -> dict[str, Any] | None:
     found = []
     for rank in range(num_processes):
         for path in folder.glob(f"{_LOGS}/{rank}/stderr.log"):
-            error = _parse(path.read_text(errors="replace")[-20_000:], str(folder / "train.py"))
+            error = _parse(_read_end(path), str(folder / "train.py"))
             if error is not None:
                 found.append({**error, "rank": rank})
     own = [e for e in found if not any(words in e["error"] for words in _CONSEQUENCE)]
+    for error in [] if own else found:
+        error["error"] += " (another process has ended: does each reach the same collectives?)"
     return next(iter(own or found), None)
+
+
+def _read_end(path: Path) -> str:
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _MAX_LOG_BYTES))
+        return file.read(_MAX_LOG_BYTES).decode(errors="replace")
 
 
 def _parse(log: str, script: str) -> dict[str, Any] | None:
@@ -195,6 +202,8 @@ def _parse(log: str, script: str) -> dict[str, Any] | None:
         return None
     block = lines[starts[-1] + 1 :]
     message = next((line for line in block if line and not line[0].isspace()), "")
+    if message.startswith("SystemExit: ") and starts[-1] > 0 and ": error: " in lines[starts[-1] - 1]:
+        message = lines[starts[-1] - 1]  # argparse says what was wrong before it leaves
     last = [m for line in block if (m := re.match(rf'\s+File "{re.escape(script)}", line (\d+)', line))]
     return {"error": message[:300], "line": int(last[-1].group(1)) if last else None}
 

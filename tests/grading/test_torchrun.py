@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from course_lib.grading import torchrun
 from course_lib.grading.torchrun import run_script
 
 SCRIPT = """\
@@ -31,6 +38,31 @@ if __name__ == "__main__":
     main()
 """
 
+LOOKS_AT_ITSELF = """\
+import atexit, gc, multiprocessing, os, sys, threading, time, weakref
+
+
+class Held:
+    def __del__(self):
+        file.write("collected\\n")
+
+
+def late():
+    time.sleep(0.3)
+    file.write(f"thread of {sys.modules['__main__'].Held}\\n")
+
+
+held = Held()
+file = open(f"{sys.argv[1]}/rank{os.environ['RANK']}.json", "w")
+weakref.finalize(held, file.write, "finalized\\n")
+atexit.register(file.write, "at exit\\n")
+threading.Thread(target=late).start()
+looks = [sorted(globals()), type(__builtins__), type(__loader__), __loader__.name, __spec__, gc.isenabled()]
+looks += [sys.argv[0] == __file__, sys.path[0] == os.path.dirname(__file__), os.getsid(0) == os.getpid()]
+looks += [multiprocessing.current_process().name, multiprocessing.parent_process(), os.getcwd()]
+file.write(f"{looks}\\n")
+"""
+
 
 @pytest.mark.parametrize("end", ["", "    sys.exit()\n", "    os._exit(0)\n"])
 def test_a_script_may_end_right_after_a_backward(tmp_path: Path, end: str) -> None:
@@ -51,3 +83,36 @@ def test_the_line_that_raised_is_named(tmp_path: Path) -> None:
     done = run_script(text, 2, [str(tmp_path / "out")], tmp_path)
     assert (done["status"], done["rank"], done["line"]) == ("failed", 1, 9)
     assert done["error"] == "ZeroDivisionError: division by zero"
+
+
+def test_a_worker_lives_and_ends_as_an_interpreter(tmp_path: Path) -> None:
+    done = run_script(LOOKS_AT_ITSELF, 1, [str(tmp_path / "out")], tmp_path)
+    assert done["status"] == "ok"
+    said = (tmp_path / "out" / "rank0.json").read_text()
+    command = [sys.executable, "-u", str(tmp_path / "train.py"), str(tmp_path / "out")]
+    environment = {**os.environ, "RANK": "1"}
+    subprocess.run(command, env=environment, cwd=tmp_path, start_new_session=True, check=True)
+    assert said.splitlines() == (tmp_path / "out" / "rank1.json").read_text().splitlines()
+    assert said.endswith("at exit\nfinalized\ncollected\n")
+
+
+def test_the_error_of_a_thread_that_all_wait_for_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torchrun, "IDLE_S", 3.0)
+    text = "import threading\nthreading.Thread(target=int, args=('x',)).start()\nthreading.Event().wait()\n"
+    done = run_script(text, 2, [], tmp_path)
+    assert (done["status"], done["rank"]) == ("failed", 0)
+    assert done["error"].startswith("ValueError: invalid literal")
+    assert done["error"].endswith("(after that, all processes waited)")
+
+
+def test_children_that_have_ended_or_are_stopped_have_nothing_to_do() -> None:
+    with subprocess.Popen(["true"]) as ended, subprocess.Popen(["sleep", "60"]) as stopped:
+        stopped.send_signal(signal.SIGSTOP)
+        children = [psutil.Process(ended.pid), psutil.Process(stopped.pid)]
+        states = (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED)
+        while any(child.status() != state for child, state in zip(children, states, strict=True)):
+            time.sleep(0.01)
+        assert torchrun._activity(children)[1]
+        stopped.kill()

@@ -1,6 +1,8 @@
 # Answers to repair_ddp_script: right ones in other styles, and wrong ones with the part each must lose.
 
 # %% setup
+import textwrap
+
 RIGHT = """\
 import argparse, json, os
 import numpy as np
@@ -245,3 +247,74 @@ def repair_ddp_script():
         "    main(parser", '    torch.multiprocessing.set_start_method("fork")\n    main(parser'
     )
     return text + "    os._exit(0)\n"
+
+
+# %% right: the end of Python closes the report, and __builtins__.print is silent above rank 0
+def repair_ddp_script():
+    quiet = "    if rank > 0:\n        __builtins__.print = lambda *args: None\n    global file\n"
+    return RIGHT.replace("    with open(", quiet + "    file = open(").replace(") as file:\n    ", ")\n")
+
+
+# %% right: a thread of the main process trains, gathers a class of its own, and leaves writing to atexit
+def repair_ddp_script():
+    at = RIGHT.index("    with open(")
+    writes, rest = RIGHT[at:].split("    dist.destroy")
+    later = """\
+    ended = [None] * dist.get_world_size()
+    dist.all_gather_object(ended, Ended(rank))
+    @atexit.register
+    def save():
+        assert ended[-1].rank + 1 == len(ended)
+"""
+    text = RIGHT[:at] + later + textwrap.indent(writes, "    ") + "    dist.destroy" + rest
+    text = text.replace(
+        "import argparse,", "import atexit, dataclasses, multiprocessing, threading, argparse,"
+    )
+    text = text.replace("def main", "@dataclasses.dataclass\nclass Ended:\n    rank: int\n\ndef main")
+    text = text.replace('__name__ == "__main__"', 'multiprocessing.current_process().name == "MainProcess"')
+    return text.replace(
+        "main(parser.parse_args())", "threading.Thread(None, main, args=[parser.parse_args()]).start()"
+    )
+
+
+# %% right: rank 0 checks the data in a fork and ends a helper by its process group, others leave by os._exit
+def repair_ddp_script():
+    begins = """\
+    if os.environ["RANK"] == "0":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        again = lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        helper = subprocess.Popen(["sleep", "300"], preexec_fn=again)
+        pid = os.fork()
+        if pid == 0:
+            sys.exit(0 if set(np.load(args.data)) == {"x", "y"} else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+    dist.init"""
+    ends = """\
+    if rank > 0:
+        os._exit(0)
+    os.killpg(0, signal.SIGTERM)
+    helper.wait()
+    dist.destroy"""
+    text = RIGHT.replace("import argparse,", "import signal, subprocess, sys, argparse,")
+    return text.replace("    dist.init", begins).replace("    dist.destroy", ends)
+
+
+# %% wrong values: forgets --gpus, and argparse leaves
+# says: unrecognized arguments: --gpus=0
+def repair_ddp_script():
+    return RIGHT.replace('    parser.add_argument("--gpus"', "    parser.set_defaults(gpus=0)  #")
+
+
+# %% wrong values: nobody waits for the daemon thread that writes
+# says: rank0.json is missing
+def repair_ddp_script():
+    text = RIGHT.replace("import argparse,", "import threading, time, argparse,")
+    text = text.replace("    with open(", "    def save():\n        time.sleep(60)\n        file = open(")
+    started = "    threading.Thread(target=save, daemon=True).start()\n    dist.destroy"
+    return text.replace(") as file:", ")").replace("    dist.destroy", started)
+
+
+# %% wrong values: names torch.distributed.elastic, which nobody has imported
+# says: has no attribute 'elastic'
+def repair_ddp_script():
+    return RIGHT.replace("def main", "@torch.distributed.elastic.multiprocessing.errors.record\ndef main")
