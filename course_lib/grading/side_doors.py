@@ -101,18 +101,17 @@ def _door(event: str, args: tuple[Any, ...]) -> str:
 
 
 _realpath = os.path.realpath
-_OURS = tuple(f"{_realpath(path)}{os.sep}" for path in (tempfile.gettempdir(), "/tmp", "/dev/shm"))
+_TEMPORARY = _realpath(tempfile.gettempdir())
+# Not all of it: an answer's own cell has the name of a temporary file, which a traceback looks for.
+_SHARED = re.compile(rf"{re.escape(_TEMPORARY)}/course_(ranks|inputs)_|/dev/shm/|/proc/(?P<pid>\d+)(/|$)")
 
 
 def _is_shared(path: Any) -> bool:
-    """Whether other ranks can have left something there: a temporary file, output, another's /proc."""
+    """Whether other ranks can have left something there: inputs, output, shared memory, another's /proc."""
     if not isinstance(path, str | bytes | os.PathLike):
         return False
-    real = _realpath(os.fsdecode(path))
-    other = re.match(r"/proc/(\d+)(/|$)", real)
-    return (other is not None and int(other[1]) != os.getpid()) or (
-        f"{real}{os.sep}".startswith(_OURS) and not _is_librarys(real)
-    )
+    found = _SHARED.match(_realpath(os.fsdecode(path)))
+    return found is not None and found["pid"] != str(os.getpid())
 
 
 def _is_librarys(name: Any) -> bool:

@@ -49,6 +49,10 @@ OPEN = {
     "printing": "print('here'); import sys; print('there', file=sys.stderr)",
     "reading": "import json; open(json.__file__).read()",
     "its source": "import inspect; inspect.getsource(torch.nn.Linear)",
+    "a warning and a traceback of its own": (
+        "import traceback, warnings; warnings.warn('look', stacklevel=1); traceback.format_stack()"
+    ),
+    "a temporary file's state": "import os; os.path.exists(path)",
     "its memory": "import psutil; psutil.Process().memory_info()",
     "compiling": "exec('y = 1'); import collections; collections.namedtuple('A', 'b')",
     "a new group": "dist.barrier(); dist.new_group([0])",
