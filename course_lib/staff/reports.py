@@ -112,7 +112,8 @@ def anonymous(root: Path, entries: Iterable[Entry]) -> list[Entry]:
         build.replace_text(path, secrets.token_hex(32))
         path.chmod(0o600)
     key = path.read_text(encoding="ascii").strip().encode()
-    made = [dataclasses.replace(entry, student=_pseudonym(key, entry.student)) for entry in entries]
+    # A reason may name the file.
+    made = [dataclasses.replace(e, student=_pseudonym(key, e.student), detail="") for e in entries]
     return sorted(made, key=lambda entry: entry.student)
 
 
@@ -163,14 +164,15 @@ def moodle(lab: str, rows: Iterable[Row]) -> list[list[str]]:
 
 
 def by_exercise(lab: str, entries: Iterable[Entry]) -> list[list[str]]:
-    """Return one line a student: state, points of each exercise, and why not more."""
+    """Return one line a student: state and its reason, points of each exercise, and why not more."""
     chosen = exercises(lab)
-    head = ["student", "state", *(e.id for e in chosen), *(f"{e.id}: why" for e in chosen)]
+    head = ["student", "state", "reason", *(e.id for e in chosen), *(f"{e.id}: why" for e in chosen)]
     table = [head]
     for entry in entries:
         found = [entry.verdicts.get(e.id) for e in chosen]
         points = [f"{v['score']:g}" if v else "" for v in found]
-        table.append([entry.student, entry.state, *points, *(diagnosis(v) if v else "" for v in found)])
+        why = [diagnosis(v) if v else "" for v in found]
+        table.append([entry.student, entry.state, entry.detail, *points, *why])
     return table
 
 

@@ -49,6 +49,9 @@ def test_what_late_costs_is_in_the_tables(course: Path) -> None:
     assert {name: entry.state for name, entry in entries.items()} == {"ann": "graded", "bob": "late"}
     assert entries["bob"].detail == "25.0 hours late"
     assert canvas(course) == {"ann": 7.0, "bob": pytest.approx(6.3)}  # a day begun after the hour of grace
+    with (course / reports.FOLDER / LAB / "exercises.csv").open(encoding="utf-8", newline="") as file:
+        reasons = {row["student"]: (row["state"], row["reason"]) for row in csv.DictReader(file)}
+    assert reasons == {"ann": ("graded", ""), "bob": ("late", "25.0 hours late")}
 
 
 def test_a_due_date_that_moves_afterwards_counts(course: Path) -> None:
