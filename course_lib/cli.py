@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Students need doctor to restore; instructors release to export-class; authors the rest.",
+    help="Commands doctor to restore are for students, release to export-class for instructors.",
 )
 console = Console()
 
@@ -190,7 +190,7 @@ def demo() -> None:
 
 Lab = Annotated[str, typer.Argument(metavar="LAB", help='name or number of a lab, "03"')]
 Database = Annotated[
-    str | None, typer.Option("--db", metavar="URL", help="gradebook; default: grading/gradebook.url")
+    str | None, typer.Option("--db", metavar="URL", help="gradebook; else as grading/gradebook.url says")
 ]
 
 

@@ -97,7 +97,9 @@ def _read(frame: Any) -> dict[str, Any]:
 
 def _end_left_behind() -> None:
     """End processes of a student's that have outlived their rank: the next case is not theirs to see."""
-    ours = {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}  # type: ignore[attr-defined]
+    server: Any = forkserver  # typeshed does not know these attributes
+    tracker: Any = resource_tracker
+    ours = {server._forkserver._forkserver_pid, tracker._resource_tracker._pid}
     for child in psutil.Process().children():
         if child.pid not in ours:
             for process in [*child.children(recursive=True), child]:

@@ -17,12 +17,12 @@ import nbformat
 
 from course_lib.grading.present import render
 from course_lib.grading.registry import exercises, get
-from course_lib.staff import feedback, handed_in, judge, record, showing
+from course_lib.staff import feedback, handed_in, judge, record, showing, traffic
 from course_lib.staff.handed_in import HandedIn
 from course_lib.staff.ledger import Entry
 
-# How the gate "runs" says so in a verdict (traffic.py); an error of the answer's begins with its rank.
-_FLAG = re.compile(r"(At [^:\n]+: )?what ranks send must go through torch\.distributed and be as traced: ")
+# In a verdict's message behind the case it names; an error of the answer's begins with its rank.
+_FLAG = re.compile(rf"(At [^:\n]+: )?{re.escape(traffic.DISAGREE)}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

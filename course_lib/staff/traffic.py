@@ -13,6 +13,7 @@ from course_lib.comm.trace import RankTrace
 from course_lib.grading.launcher import CaseFailed
 
 LEAST_BYTES = 1_000_000
+DISAGREE = "what ranks send must go through torch.distributed and be as traced: "  # how a flag is told
 SLACK = 0.05
 # Headers, acknowledgements and gloo's own notices of a message: 330 to 365 on 2 to 6 ranks, to 100 kB.
 MESSAGE_BYTES = 370
@@ -73,6 +74,6 @@ def _messages(op: str, size: int) -> int:
 
 def _message(counted: int, bound: float, words: str) -> str:
     return (
-        f"what ranks send must go through torch.distributed and be as traced: {words} {bound / 1e6:.1f} MB; "
+        f"{DISAGREE}{words} {bound / 1e6:.1f} MB; "
         f"the network counted {counted / 1e6:.1f} MB. Send with the collectives of the exercise only."
     )
