@@ -362,9 +362,10 @@ draw_roofline([h100_roof(), mine], points)
 def draw_batch(rows, precision):
     gpu, bits = h100_roof(precision), {"tf32": 32, "bfloat16": 16, "float8": 8}[precision]
     flops, num_bytes = flops_and_bytes("matmul", {"m": rows, "k": 4096, "n": 4096}, bits // 8)
-    spec = {"flops_per_s": gpu.flops_per_s, "bytes_per_s": gpu.bytes_per_s}
+    spec = {"flops_per_s": gpu.flops_per_s, "sparse_flops_per_s": 2 * gpu.flops_per_s}
+    spec["bytes_per_s"] = gpu.bytes_per_s
     reached = flops / roofline(flops, num_bytes, spec)["time_s"]
-    return draw_roofline([gpu], [(f"{rows} rows", flops / num_bytes, reached)])
+    return draw_roofline([gpu], [(f"{rows} row{'s' * (rows > 1)}", flops / num_bytes, reached)])
 
 
 turn(draw_batch, rows=[1, 8, 64, 512, 4096], precision=["bfloat16", "float8", "tf32"])

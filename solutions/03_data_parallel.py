@@ -534,10 +534,11 @@ turn(draw_speedup, link_gb_per_s=[2, 5, 10, 25, 50], batch=[1, 2, 4, 8])
 #
 # A colleague sends you this script and says it is "almost done". It is meant to be started by
 # `torchrun --nproc-per-node N train.py --data ... --gpus G ...`: with `--gpus 0` it trains on the CPU over
-# gloo, with `--gpus G` each process uses its own GPU over NCCL. Data are float64. Every process writes
-# `rank<r>.json` into the folder `--out`: its device, the samples and the loss of each step, and the
-# parameters at the end. It holds a dozen defects and more: some stop it at once, some make it wait for
-# ever, and the worst ones let it train quietly and wrongly.
+# gloo, with `--gpus G` each process uses its own GPU over NCCL. Data are float64. Every process has its own
+# `--data` (the same samples with other noise, as augmentation gives) and its own folder `--out`, where it
+# writes `rank<r>.json`: its device, the samples and the loss of each step, and the parameters at the end.
+# It holds a dozen defects and more: some stop it at once, some make it wait for ever, and the worst ones let
+# it train quietly and wrongly.
 
 # %%
 BROKEN_SCRIPT = """\
@@ -584,10 +585,9 @@ if __name__ == "__main__":
 """
 
 # %% [markdown]
-# Return the repaired text. Write it out in full (copy the script into your cell and edit it there), or list
-# what to replace. The check starts your script under **real torchrun** and then repeats its training in one
-# process, on the samples it says it took; that takes some seconds each time. Line numbers in its messages
-# are those of your text.
+# Return the repaired text: write it out in full, or list what to replace. The check starts your script under
+# **real torchrun** and then repeats its training in one process, on the samples it says it took; that takes
+# some seconds. Line numbers in its messages are those of your text.
 
 
 # %% exercise="repair_ddp_script"

@@ -155,6 +155,9 @@ class Want:
         return self.value[rank] if self.per_rank else self.value
 
 
+MAX_MESSAGE = 20_000  # characters of a part's message: an answer may return the words of it
+
+
 @dataclass(frozen=True)
 class Part:
     """One statement about one case. `gate=True`: if it fails, the check ends with 0 points."""
@@ -165,8 +168,8 @@ class Part:
     gate: bool = False
 
     def __post_init__(self) -> None:
-        """Make the message text that any file and page can hold: an answer's error may be no such text."""
-        plain = self.message.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
+        """Make the message text that any file and page can hold: an answer's words may be in it."""
+        plain = self.message[:MAX_MESSAGE].encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
         object.__setattr__(self, "message", plain)
 
 

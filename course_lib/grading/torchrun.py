@@ -29,26 +29,31 @@ _CONSEQUENCE = ("Connection closed by peer", "Connection reset", "Broken pipe", 
 _MAX_LOG_BYTES = 20_000
 _AGENT = "from course_lib.grading.torchrun_agent import main; main()"
 _LOGS = "logs/*/attempt_0"  # where torchrun puts a folder a worker
+_LAUNCHED = "launched"  # torchrun_agent's count in it; importing that module stops garbage collection
 _BUSY = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP, psutil.STATUS_WAKING)  # not asleep, ended, stopped
 _STALE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def run_script(text: str, num_processes: int, arguments: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Run `text` on `num_processes` processes; each leaves `rank<r>.json` in the folder given by --out.
+    """Run `text` on `num_processes` processes; process r leaves `rank<r>.json` in its own `folder`/r.
+
+    In `arguments` torchrun replaces `${local_rank}` by the number of the process.
 
     Returns plain data: status ("ok", "syntax", "failed", "idle", "timeout", "port"), error, line, rank, and
-    `reports`, one a process, None where it wrote none.
+    for each process what it wrote (`reports`) and how many collectives, sends and receives it launched
+    (`launched`), None where that is not known.
     """
     try:
         compile(text, "train.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         return _result("syntax", f"{type(error).__name__}: {getattr(error, 'msg', error)}", line=line)
-    (folder / "out").mkdir()
+    for rank in range(num_processes):
+        (folder / str(rank)).mkdir(exist_ok=True)
     (folder / "train.py").write_text(text, encoding="utf-8")
     with _listening(_ports_in(text)) as sockets, _torchrun(folder, num_processes, arguments) as agent:
         status = _watch(agent, sockets)
-    reports = [_read_report(folder / "out" / f"rank{r}.json") for r in range(num_processes)]
+    reports = [_read_report(folder / str(r) / f"rank{r}.json") for r in range(num_processes)]
     found = _first_error(folder, num_processes) if status != "ok" else None
     if status in ("idle", "timeout") and found is not None:  # a thread raised, say, and others wait for it
         after = "all processes waited" if status == "idle" else "time ran out"
@@ -57,11 +62,12 @@ def run_script(text: str, num_processes: int, arguments: Sequence[str], folder: 
         # No process raised. Reports count, not exit codes: one may have aborted after its work was done.
         status = "ok" if None not in reports else "failed"
         found = {"error": f"a process ended without a traceback (exit code {agent.returncode})"}
-    return {**_result(status, **(found or {})), "reports": reports}
+    launched = [_read_count(folder, r) for r in range(num_processes)]
+    return {**_result(status, **(found or {})), "reports": reports, "launched": launched}
 
 
 def _result(status: str, error: str = "", line: int | None = None, rank: int | None = None) -> dict[str, Any]:
-    return {"status": status, "error": error, "line": line, "rank": rank, "reports": []}
+    return {"status": status, "error": error, "line": line, "rank": rank, "reports": [], "launched": []}
 
 
 @contextlib.contextmanager
@@ -215,3 +221,11 @@ def _read_report(path: Path) -> Any:
             return json.loads(file.read(_MAX_REPORT_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
+
+
+def _read_count(folder: Path, rank: int) -> int | None:
+    """How often a process has communicated, None if it was killed."""
+    for path in folder.glob(f"{_LOGS}/{rank}/{_LAUNCHED}"):
+        with contextlib.suppress(OSError, ValueError):
+            return int(path.read_text(encoding="ascii"))
+    return None

@@ -38,6 +38,8 @@ if __name__ == "__main__":
     main()
 """
 
+OWN = "{}/${{local_rank}}"  # the folder of a process
+
 LOOKS_AT_ITSELF = """\
 import atexit, gc, multiprocessing, os, sys, threading, time, weakref
 
@@ -67,32 +69,54 @@ file.write(f"{looks}\\n")
 @pytest.mark.parametrize("end", ["", "    sys.exit()\n", "    os._exit(0)\n"])
 def test_a_script_may_end_right_after_a_backward(tmp_path: Path, end: str) -> None:
     """torch 2.13 can hang at that moment, where process groups end with the script's last reference."""
-    done = run_script(SCRIPT + end, 3, [str(tmp_path / "out"), "--more"], tmp_path)
+    done = run_script(SCRIPT + end, 3, [OWN.format(tmp_path), "--more"], tmp_path)
     assert (done["status"], [report["rank"] for report in done["reports"]]) == ("ok", [0, 1, 2])
     assert {report["argv"][0] for report in done["reports"]} == {"--more"}
+    assert all(count >= 3 for count in done["launched"])  # one a step
     assert {report["file"] for report in done["reports"]} == {str(tmp_path / "train.py")}
 
 
+def test_messages_are_counted_and_forks_count_nothing(tmp_path: Path) -> None:
+    text = """\
+import json, os, sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+for _ in range(4):
+    dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.ones(1), 0)
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+with open(f"{sys.argv[1]}/rank{rank}.json", "w") as file:
+    json.dump(rank, file)
+"""
+    done = run_script(text, 2, [OWN.format(tmp_path)], tmp_path)
+    assert (done["status"], done["reports"]) == ("ok", [0, 1])
+    assert min(done["launched"]) >= 4
+
+
 def test_what_is_not_seeded_differs_between_processes(tmp_path: Path) -> None:
-    done = run_script(SCRIPT, 2, [str(tmp_path / "out")], tmp_path)
+    done = run_script(SCRIPT, 2, [OWN.format(tmp_path)], tmp_path)
     assert len({report["drawn"] for report in done["reports"]}) == 2
 
 
 def test_the_line_that_raised_is_named(tmp_path: Path) -> None:
     text = SCRIPT.replace("    rank = dist.get_rank()", "    rank = 1 / (dist.get_rank() - 1)")
-    done = run_script(text, 2, [str(tmp_path / "out")], tmp_path)
+    done = run_script(text, 2, [OWN.format(tmp_path)], tmp_path)
     assert (done["status"], done["rank"], done["line"]) == ("failed", 1, 9)
     assert done["error"] == "ZeroDivisionError: division by zero"
 
 
 def test_a_worker_lives_and_ends_as_an_interpreter(tmp_path: Path) -> None:
-    done = run_script(LOOKS_AT_ITSELF, 1, [str(tmp_path / "out")], tmp_path)
+    done = run_script(LOOKS_AT_ITSELF, 1, [OWN.format(tmp_path)], tmp_path)
     assert done["status"] == "ok"
-    said = (tmp_path / "out" / "rank0.json").read_text()
-    command = [sys.executable, "-u", str(tmp_path / "train.py"), str(tmp_path / "out")]
+    said = (tmp_path / "0" / "rank0.json").read_text()
+    command = [sys.executable, "-u", str(tmp_path / "train.py"), str(tmp_path / "0")]
     environment = {**os.environ, "RANK": "1"}
     subprocess.run(command, env=environment, cwd=tmp_path, start_new_session=True, check=True)
-    assert said.splitlines() == (tmp_path / "out" / "rank1.json").read_text().splitlines()
+    assert said.splitlines() == (tmp_path / "0" / "rank1.json").read_text().splitlines()
     assert said.endswith("at exit\nfinalized\ncollected\n")
 
 

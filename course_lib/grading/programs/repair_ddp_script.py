@@ -1,4 +1,8 @@
-"""Run the repaired script under torchrun, in a process tree below this one rank."""
+"""Run the repaired script under torchrun, in a process tree below this one rank.
+
+Each process finds its own noisy copy of the data in its own folder: parameters that are equal in the end, and
+those of one process, show that gradients have crossed. With one file for all, each could compute everything.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +28,12 @@ def program(
         return {"text": "", "run": {"status": "type", "error": type(text).__name__}}
     with tempfile.TemporaryDirectory(prefix="course_torchrun_") as name:
         folder = Path(name)
-        data: dict[str, Any] = {key: tensor.numpy() for key, tensor in inputs.items()}
-        np.savez(folder / "data.npz", **data)
-        arguments = [f"--data={folder / 'data.npz'}", f"--out={folder / 'out'}", "--gpus=0"]
+        for rank in range(params["num_processes"]):
+            (folder / str(rank)).mkdir()
+            data: dict[str, Any] = {key: tensor[rank].numpy() for key, tensor in inputs.items()}
+            np.savez(folder / str(rank) / "data.npz", **data)
+        own = folder / "${local_rank}"  # torchrun replaces it
+        arguments = [f"--data={own / 'data.npz'}", f"--out={own}", "--gpus=0"]
         arguments += [f"--{key}={params[key]}" for key in ("seed", "epochs", "lr")]
         arguments += [f"--batch-size={params['batch_size']}"]
         return {"text": text, "run": run_script(text, params["num_processes"], arguments, folder)}

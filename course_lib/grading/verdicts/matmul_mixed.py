@@ -1,7 +1,8 @@
 """`matmul_mixed`: a tiled matmul whose accumulator has the dtype it is told.
 
 Ones tell the accumulators apart exactly: in bfloat16 256 + 1 is 256, so 4,096 ones added one by one stay at
-256. Random matrices bound the error against float64.
+256. So do whole numbers, whose products and sums float32 holds exactly: nothing but the accumulator rounds.
+Random matrices bound the error against float64.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ EXERCISE = Exercise(
     graded="ones: sums of ones are exactly what each accumulator gives, at several tiles (4,096 ones, tile "
     "1: 256 in bf16, 2,048 in fp16, 4,096 in fp32). random: relative error against float64 (Frobenius "
     "norm) at most 1e-5 in fp32, in 16 bits at most eps times the root of the number of tiles, eps = "
-    "2^-8 (bf16), 2^-11 (fp16); tiles that do not divide K, factors that are larger than fp16 can hold.",
+    "2^-8 (bf16), 2^-11 (fp16); tiles that do not divide K, factors that are larger than fp16 can hold; "
+    "whole numbers exactly as an accumulator gives them that is rounded after each tile.",
     signature="(a, b, accumulate_dtype, tile)",
     hints=(
         "Start with a matrix of zeros in accumulate_dtype, and walk along K in steps of `tile`.",
@@ -43,6 +45,7 @@ EXERCISE = Exercise(
 _BITS = {"bfloat16": 8, "float16": 11, "float32": 24}
 """Bits of a significand: integers up to 2**bits are exact."""
 _FP32_ERROR = 1e-5
+Row = tuple[Point, Array, Array, Array]  # a product, its result, its factors
 _LARGE = 2.0**20  # entries of a are that much larger, of b smaller: beyond float16, well inside bfloat16
 
 
@@ -50,7 +53,13 @@ def _points(hidden: bool) -> list[dict[str, Any]]:
     ones = [(4096, 1), (4096, 4), (1024, 16), (1200, 3)] + ([(2048, 2), (4096, 8)] if hidden else [])
     random = [(203, 9, 7, 16, 1.0), (640, 9, 8, 8, _LARGE)]
     random += [(1000, 8, 8, 64, _LARGE), (67, 8, 6, 100, 1.0)] if hidden else []
+    whole = [(600, 16)] + ([(203, 7), (500, 3)] if hidden else [])
     return [
+        *(
+            {"kind": "whole", "k": k, "m": 5, "n": 6, "tile": t, "accumulate_dtype": d}
+            for k, t in whole
+            for d in _BITS
+        ),
         *(
             {"kind": "ones", "k": k, "m": 2, "n": 3, "tile": t, "accumulate_dtype": d}
             for k, t in ones
@@ -85,8 +94,14 @@ def inputs(case: Case, rank: int) -> dict[str, Array]:
     for i, p in enumerate(case.params["points"]):
         for j, (name, shape) in enumerate((("a", (p["m"], p["k"])), ("b", (p["k"], p["n"])))):
             scale = p.get("scale", 1.0) ** (1, -1)[j]
-            draw = rng(case, i, j).standard_normal(shape) * scale
-            out[f"{name}{i}"] = _bfloat16(np.ones(shape) if p["kind"] == "ones" else draw)
+            draw = rng(case, i, j)
+            if p["kind"] == "ones":
+                values = np.ones(shape)
+            elif p["kind"] == "whole":
+                values = draw.integers(0, 16, shape)
+            else:
+                values = draw.standard_normal(shape) * scale
+            out[f"{name}{i}"] = _bfloat16(values)
     return out
 
 
@@ -101,18 +116,13 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
         gate = _form(point, got[0], f"c{i}")
         if gate:
             return [gate]
-    results = [got[0].tensors[f"c{i}"].astype(np.float64) for i in range(len(points))]
-    data = inputs(case, 0)
-    return [
-        _ones([(p, c) for p, c in zip(points, results, strict=True) if p["kind"] == "ones"]),
-        _random(
-            [
-                (p, c, data[f"a{i}"].astype(np.float64), data[f"b{i}"].astype(np.float64))
-                for i, (p, c) in enumerate(zip(points, results, strict=True))
-                if p["kind"] == "random"
-            ]
-        ),
-    ]
+    data = {name: array.astype(np.float64) for name, array in inputs(case, 0).items()}
+    rows: dict[str, list[Row]] = {"ones": [], "whole": [], "random": []}
+    for i, p in enumerate(points):
+        c = got[0].tensors[f"c{i}"].astype(np.float64)
+        rows[p["kind"]].append((p, c, data[f"a{i}"], data[f"b{i}"]))
+    random = _random(rows["random"])
+    return [_ones([row[:2] for row in rows["ones"]]), _whole(rows["whole"]) if random.ok else random]
 
 
 def _form(p: Point, got: RankData, name: str) -> Part | None:
@@ -171,8 +181,32 @@ def _ones(pairs: list[tuple[Point, Array]]) -> Part:
     return Part("ones", False, text + (f" This is what you get if {finger}." if finger else ""))
 
 
-def _random(rows: list[tuple[Point, Array, Array, Array]]) -> Part:
-    worst = 0.0
+def _rounded_sums(p: Point, a: Array, b: Array) -> Array:
+    """Add up the tiles of a product of whole numbers, rounded to nearest (half to even) after each."""
+    total = np.zeros((a.shape[0], b.shape[1]))
+    for k in range(0, p["k"], p["tile"]):
+        total = total + a[:, k : k + p["tile"]] @ b[k : k + p["tile"]]
+        leading = np.frexp(total)[1]  # bits of the whole part
+        last_place = 2.0 ** np.maximum(0, leading - _BITS[p["accumulate_dtype"]])
+        total = last_place * np.round(total / last_place)
+    return total
+
+
+def _whole(rows: list[Row]) -> Part:
+    for p, c, a, b in rows:
+        wanted = _rounded_sums(p, a, b)
+        wrong = np.argwhere(c != wanted)
+        if len(wrong):
+            place = tuple(int(i) for i in wrong[0])
+            text = (
+                f"whole numbers must add up to {wanted[place]:,.0f} if the accumulator is rounded after each "
+                f"tile and nothing else is; got {c[place]:,.0f}, with {_words(p)}."
+            )
+            return Part("random", False, text)
+    return Part("random", True, "relative errors within their bounds, and whole numbers rounded as they must")
+
+
+def _random(rows: list[Row]) -> Part:
     for p, c, a, b in sorted(rows, key=lambda row: row[0]["accumulate_dtype"] != "float32"):
         exact = a @ b
         with np.errstate(all="ignore"):  # infinities are wrong, not our warning
@@ -182,9 +216,7 @@ def _random(rows: list[tuple[Point, Array, Array, Array]]) -> Part:
             finger = _finger(p, c, a, b, error)
             text = f"the relative error must be at most {bound:.2g}; got {error:.2g}, with {_words(p)}."
             return Part("random", False, text + (f" {finger}" if finger else ""))
-        if p["accumulate_dtype"] == "float32":
-            worst = max(worst, error)
-    return Part("random", True, f"relative error at most {worst:.1g} in float32, and bounded in 16 bits")
+    return Part("random", True)
 
 
 def _bound(p: Point) -> float:

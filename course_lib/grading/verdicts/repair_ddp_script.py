@@ -25,10 +25,9 @@ EXERCISE = Exercise(
     lines=20,
     points={"values": 2.0, "order": 1.0},
     graded="The text you return runs under torchrun with 2 processes (graded: 3) and `--gpus 0`; "
-    "losses and "
+    "each process computes on its own samples alone, gradients cross in every step, and losses and "
     "parameters of every process equal those of one process that trains on the same samples. Order: each "
-    "epoch deals out "
-    "every sample (at most n - 1 repeats), and shuffles anew. A check takes about 3 seconds.",
+    "epoch deals out every sample (at most n - 1 repeats), and shuffles anew. A check takes about 3 seconds.",
     signature="()",
     hints=(
         "Repair what Python complains about first, and check after each repair: the message names the line "
@@ -62,10 +61,11 @@ def cases(seed: int, hidden: bool) -> list[Case]:
 
 
 def inputs(case: Case, rank: int) -> dict[str, Array]:
-    """A data set of 25 samples: neither 2 nor 3 nor the batch divides it."""
+    """25 samples, which neither 2 nor 3 nor the batch divides, a noisy copy a process: (n, 25, ...)."""
     del rank
-    draw = rng(case)
-    return {"x": draw.normal(size=(25, 8)), "y": draw.normal(size=(25, 1))}
+    draw, count = rng(case), case.params["num_processes"]
+    clean = {"x": draw.normal(size=(25, 8)), "y": draw.normal(size=(25, 1))}
+    return {key: array + 0.3 * draw.normal(size=(count, *array.shape)) for key, array in clean.items()}
 
 
 def oracle(case: Case) -> dict[str, Any]:
@@ -94,7 +94,9 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
         return [failed]
     starts = [want[f"_start {dtype}"] for dtype in _DRAWN]
     wrong, *others = (_wrong_values(case, run["reports"], start, text) for start in starts)
-    if wrong and all(others):
+    if not wrong or not all(others):
+        wrong = _sends_nothing(run["reports"], run["launched"])
+    if wrong:
         return [Part("values", False, wrong, gate=True)]
     return [_order(case, run["reports"], text)]
 
@@ -180,17 +182,22 @@ def _train(case: Case, reports: list[Any], start: list[Array], style: str) -> tu
     Returns losses (ranks, steps) and the parameters of each rank, flattened. `style` names a mistake to make.
     """
     data, n, lr = inputs(case, 0), len(reports), case.params["lr"]
+
+    def compute(rank: int, indices: list[int]) -> tuple[float, list[Array]]:
+        return _forward(ranks[rank], data["x"][rank, indices], data["y"][rank, indices])
+
     ranks = [[w.copy() for w in start] for _ in range(n)]
     kept = [[np.zeros_like(w) for w in start] for _ in range(n)]
     losses = np.zeros((n, len(reports[0]["steps"])))
     for s in range(losses.shape[1]):
+        batches = [report["steps"][s]["indices"] for report in reports]
         gradients = []
         for r in range(n):
-            indices = reports[r]["steps"][s]["indices"]
-            losses[r, s], own = _forward(ranks[r], data["x"][indices], data["y"][indices])
+            losses[r, s], own = compute(r, batches[r])
             gradients.append(own)
-        mean = [np.mean([g[i] for g in gradients], axis=0) for i in range(4)]
         for r in range(n):
+            summed = [compute(r, batch)[1] for batch in batches] if "whole" in style else gradients
+            mean = [np.mean([g[i] for g in summed], axis=0) for i in range(4)]
             factor = n if "sum" in style else 1 / n if "twice" in style else 1
             new = gradients[r] if "alone" in style else [factor * g for g in mean]
             # Without zero_grad DDP averages kept and new together; the kept part is the same on all ranks.
@@ -203,6 +210,7 @@ _STYLES = {
     "alone": "no gradient crosses the ranks: call the wrapped model, not the module inside it",
     "kept": "gradients are never cleared: zero_grad() before each backward",
     "alone kept": "no gradient crosses the ranks, and gradients are never cleared",
+    "whole": "every process computes the batches of all on its own data: no gradient crosses the ranks",
     "sum": "gradients are summed instead of averaged: DDP divides by the number of processes already",
     "twice": "gradients are divided by the number of processes once more: DDP does it already",
 }
@@ -236,6 +244,18 @@ def _wrong_values(case: Case, reports: list[Any], start: list[Array], text: str)
     if differ:
         said += f" Ranks 0 and {differ[0]} end with different parameters."
     return said + (f" This is what you get if {known}." if known else "") + hints(text, "values")
+
+
+def _sends_nothing(reports: list[Any], launched: list[Any]) -> str:
+    """ "" if each process launched something in each step, as far as that is known."""
+    for rank, (report, count) in enumerate(zip(reports, launched, strict=True)):
+        if isinstance(count, int) and count < len(report["steps"]):
+            return (
+                f"rank {rank} took {len(report['steps'])} steps and launched {count} collectives, sends and "
+                "receives: each process must compute on its own samples alone, and gradients must cross in "
+                "every step."
+            )
+    return ""
 
 
 def _order(case: Case, reports: list[Any], text: str) -> Part:

@@ -318,3 +318,116 @@ def repair_ddp_script():
 # says: has no attribute 'elastic'
 def repair_ddp_script():
     return RIGHT.replace("def main", "@torch.distributed.elastic.multiprocessing.errors.record\ndef main")
+
+
+# %% right: a batch sampler of its own that counts epochs, float64 by default, a generator of steps
+def repair_ddp_script():
+    before, main = RIGHT.split("def main(args):\n")
+    deal = """
+class Deal:
+    def __init__(self, samples, batch_size, seed):
+        self.samples, self.batch_size, self.seed, self.epoch = samples, batch_size, seed, 0
+
+    def __len__(self):
+        return -(-(-(-self.samples // dist.get_world_size())) // self.batch_size)
+
+    def __iter__(self):
+        ranks, share = dist.get_world_size(), -(-self.samples // dist.get_world_size())
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + self.epoch)
+        order = torch.randperm(self.samples, generator=generator).tolist()
+        mine = (order + order)[share * dist.get_rank():][:share]
+        self.epoch += 1
+        for first in range(0, share, self.batch_size):
+            yield mine[first:first + self.batch_size]
+
+def main(args):
+    torch.set_default_dtype(torch.float64)
+"""
+    text = before + deal.lstrip() + main
+    text = text.replace("    sampler = DistributedSampler(dataset)\n", "")
+    text = text.replace("        sampler.set_epoch(epoch)\n", "")
+    sampler = "batch_sampler=Deal(len(dataset), args.batch_size, args.seed)"
+    return text.replace("args.batch_size, sampler=sampler", sampler)
+
+
+# %% wrong values: every process computes the whole batch, and nothing is sent
+# says: no gradient crosses the ranks
+def repair_ddp_script():
+    text = RIGHT.replace("sampler = Dist", "n = dist.get_world_size()\n    sampler = Dist")
+    text = text.replace("sampler = Dist", "samplers = [Dist")
+    text = text.replace("Sampler(dataset)\n", "Sampler(dataset, n, r) for r in range(n)]\n")
+    text = text.replace("loader = DataLoader(", "loaders = [DataLoader(")
+    text = text.replace("sampler=sampler)", "sampler=s) for s in samplers]")
+    wrapped = "    model = DistributedDataParallel(model, device_ids=[local_rank] if args.gpus else None)\n"
+    text = text.replace(wrapped, "")
+    text = text.replace("        sampler.set_epoch", "        for s in samplers:\n            s.set_epoch")
+    text = text.replace("for index, x, y in loader:", "for shards in zip(*loaders):")
+    one = "torch.nn.functional.mse_loss(model(x.to(device)), y.to(device))"
+    text = text.replace(f"loss = {one}", f"losses = [{one} for _, x, y in shards]")
+    backward = "(sum(losses) / n).backward()\n            index, loss = shards[rank][0], losses[rank]\n"
+    return text.replace("loss.backward()\n", backward)
+
+
+# %% wrong values: process 0 plays all, and the others leave at once
+# says: rank1.json is missing
+def repair_ddp_script():
+    text = RIGHT.replace('    dist.init_process_group("nccl" if args.gpus else "gloo")\n', "")
+    leaves = """\
+    if os.environ["RANK"] != "0":
+        os._exit(0)
+    n = int(os.environ["WORLD_SIZE"])
+    samplers = [DistributedSampler(dataset, n, r) for r in range(n)]
+    loaders = [DataLoader(dataset, args.batch_size, sampler=s) for s in samplers]
+"""
+    head, tail = (
+        text.split("    sampler = Dist")[0],
+        "    torch.manual_seed" + text.split("torch.manual_seed")[1],
+    )
+    text = head.replace("dist.get_rank()", "0") + leaves + tail
+    at, end = text.index("    model = Distr"), text.index('if __name__ == "__main__"')
+    trains = """\
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+    steps = [[] for _ in range(n)]
+    for epoch in range(args.epochs):
+        for s in samplers:
+            s.set_epoch(epoch)
+        for shards in zip(*loaders):
+            optimizer.zero_grad()
+            for r, (index, x, y) in enumerate(shards):
+                loss = torch.nn.functional.mse_loss(model(x), y)
+                (loss / n).backward()
+                steps[r].append({"epoch": epoch, "indices": index.tolist(), "loss": loss.item()})
+            optimizer.step()
+    parameters = [p.flatten().tolist() for p in model.parameters()]
+    for r in range(n):
+        with open(f"{args.out}/rank{r}.json", "w") as file:
+            json.dump({"device": str(device), "steps": steps[r], "parameters": parameters}, file)
+
+"""
+    return text[:at] + trains + text[end:]
+
+
+# %% wrong values: averages by hand, over two
+# says: at 3 processes
+def repair_ddp_script():
+    wrapped = "    model = DistributedDataParallel(model, device_ids=[local_rank] if args.gpus else None)\n"
+    by_hand = """\
+loss.backward()
+            for p in model.parameters():
+                dist.all_reduce(p.grad)
+                p.grad /= 2
+"""
+    return RIGHT.replace(wrapped, "").replace("loss.backward()\n", by_hand)
+
+
+# %% wrong order: tells the sampler the epoch when it is over
+# says: same order
+def repair_ddp_script():
+    text = RIGHT.replace("        sampler.set_epoch(epoch)\n", "")
+    return text.replace("    parameters =", "        sampler.set_epoch(epoch)\n    parameters =")
+
+
+# %% wrong order: the loader drops the short last batch
+# says: left out
+def repair_ddp_script():
+    return RIGHT.replace("sampler=sampler)", "sampler=sampler, drop_last=True)")
