@@ -31,7 +31,7 @@ def main() -> None:
     """Run one command; a wrong input is one message and a non-zero exit, not a traceback."""
     try:
         app()
-    except (ValueError, FileNotFoundError, ModuleNotFoundError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         Console(stderr=True).print(f"course: {error}", markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(1) from error
 

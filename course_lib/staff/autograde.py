@@ -32,7 +32,7 @@ from course_lib.staff.build import find_lab
 from course_lib.staff.grade_one import Options, Outcome
 from course_lib.staff.handed_in import HandedIn
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
-from course_lib.staff.submissions import storable
+from course_lib.staff.submissions import printable
 from course_lib.staff.workers import Task, outcomes
 
 
@@ -95,8 +95,10 @@ def command(
     with alone(root), whole_or_not():
         options = Options(root=root, lab=lab, trust=trust, show=show, only=only)
         run = Run(options=options, ledger=Ledger(root / LEDGER), db_url=db_url, jobs=jobs, dask=dask)
-        for student in students - {one.student for one in submissions}:
-            run.ledger.write(Entry(student=student, lab=lab, digest="", state="missing", detail=_NOTHING))
+        for line in record.restore_scores(root, lab, run.ledger, db_url):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        for line in _compare_with_list(run, students, submissions):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         tasks = list(_tasks(run, submissions, again))
         if len(tasks) < len(submissions):
             words = "cannot be judged again: grade them first" if only else "were graded before"
@@ -106,7 +108,26 @@ def command(
         return _report(run, problems, console)
 
 
-_NOTHING = "nothing was handed in"
+def _compare_with_list(run: Run, students: set[str], submissions: list[HandedIn]) -> Iterator[str]:
+    """Write down who is missing; say who was there before, and who is not in the list."""
+    lab, there = run.options.lab, {one.student for one in submissions}
+    for student in sorted(students - there):
+        known = run.ledger.entry(lab, student)
+        if known is None or known.state == "missing":
+            nothing = "nothing was handed in"
+            run.ledger.write(Entry(student=student, lab=lab, digest="", state="missing", detail=nothing))
+            continue
+        folder = handed_in.SUBMITTED / student / lab
+        yield (
+            f"{student}: was graded, and {folder} is gone: the points stay. "
+            "If it held another student's work, make it again, empty, and repeat this command"
+        )
+    for one in submissions:
+        if students and one.student not in students and one.has_name:
+            yield (
+                f"{one.student}: is new in the gradebook. If that is a misspelt name, rename the folder, "
+                f"then `nbgrader db student remove {one.student} --force`"
+            )
 
 
 def roster(root: Path, lab: str, db_url: str | None = None) -> set[str]:
@@ -138,13 +159,14 @@ def alone(root: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                "one `course autograde` at a time must work on a course; another is running here. "
+                "wait for it, or end it"
+            ) from error
         yield
-    except BlockingIOError as error:
-        raise ValueError(
-            "one `course autograde` at a time must work on a course; another is running here. "
-            "wait for it, or end it"
-        ) from error
     finally:
         os.close(descriptor)
 
@@ -154,7 +176,7 @@ def whole_or_not() -> Iterator[None]:
     """Turn a full disk into a message. Raises: DiskFull."""
     try:
         yield
-    except (OSError, sqlite3.Error, RuntimeError) as error:
+    except (OSError, sqlite3.Error, RuntimeError, ValueError) as error:
         if not _is_full(error):
             raise
         raise DiskFull(
@@ -173,14 +195,13 @@ def _tasks(run: Run, submissions: list[HandedIn], again: bool) -> Iterator[Task]
     """Yield what is to be done, each with what is known about it."""
     for one in submissions:
         entry = run.ledger.entry(run.options.lab, one.student)
-        done = entry is not None and entry.recorded and entry.state != "failed"
-        current = done and entry is not None and entry.digest == one.digest()
+        judged = entry is not None and entry.state != "failed" and entry.digest == one.digest()
         if run.options.only:
-            if current and entry is not None and entry.verdicts:
+            if judged and entry is not None and entry.verdicts:
                 yield one, entry
         elif again:
             yield one, None
-        elif not current:
+        elif not judged or entry is None or not entry.recorded:
             yield one, entry
 
 
@@ -200,7 +221,7 @@ def _grade_all(run: Run, tasks: list[Task], console: Console) -> dict[str, str]:
             if problem:
                 problems[one.student] = problem
             if text:
-                line = storable(f"{one.student}: {entry.state}: {text.splitlines()[0]}")
+                line = printable(f"{one.student}: {entry.state}: {text.splitlines()[0]}")
                 bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
     return problems
 
@@ -219,10 +240,10 @@ def settle(run: Run, one: HandedIn, outcome: Outcome) -> tuple[Entry, str]:
                 run.ledger.write(entry)
             return entry, entry.detail or "it could not be graded"
         run.ledger.write(entry)
-        if run.options.only:
+        if outcome.notebook is None:
             record.record_exercise(run.options.root, entry, run.options.only, run.db_url)
         else:
-            notebook = nbformat.reads(outcome.notebook or "", as_version=4)
+            notebook = nbformat.reads(outcome.notebook, as_version=4)
             record.record(run.options.root, entry, notebook, one.timestamp, run.db_url)
         run.ledger.mark_recorded(lab, one.student)
     except Exception as error:

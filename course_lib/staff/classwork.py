@@ -12,6 +12,7 @@ from rich.console import Console
 from course_lib.staff import build, handed_in, record
 from course_lib.staff.gradebook import Course
 from course_lib.staff.ledger import LEDGER, Ledger
+from course_lib.staff.submissions import printable
 
 
 class _FeedbackOne(GenerateFeedback):  # type: ignore[misc]
@@ -32,7 +33,11 @@ def release(root: Path, name: str, console: Console, db_url: str | None = None) 
         raise FileNotFoundError(
             f"there must be a notebook to release; got none at {lab.solution}. run `course build {lab.name}`"
         )
+    record.check_version(root, db_url)
     path = Course(root, db_url).release(lab.name)
+    kept = handed_in.kept_release(root, lab.name)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    build.replace_text(kept, path.read_text(encoding="utf-8"))
     console.print(f"{lab.name}: hand out {path.relative_to(root)}", highlight=False)
     return 0
 
@@ -50,9 +55,12 @@ def collect(root: Path, name: str, console: Console, db_url: str | None = None) 
             f"put Canvas's or Moodle's zip of all submissions there, or files "
             f"<student>_attempt_<date>_{lab.name}.ipynb"
         )
-    students, left = Course(root, db_url).collect(lab.name)
+    record.check_version(root, db_url)
+    students, left, replaced = Course(root, db_url).collect(lab.name)
+    for student in replaced:
+        console.print(f"{student}: takes the place of another notebook", markup=False, highlight=False)
     for name, why in left.items():
-        console.print(f"left out: {name}: {why}", markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(f"left out: {name}: {why}"), markup=False, highlight=False, soft_wrap=True)
     console.print(f"{lab.name}: {len(students)} submissions in {handed_in.SUBMITTED}", highlight=False)
     return int(bool(left) or not students)
 
@@ -61,10 +69,11 @@ def feedback(root: Path, name: str, console: Console, db_url: str | None = None)
     """Write the feedback page of every graded submission of a lab; return 1 if one could not be."""
     lab = build.find_lab(root, name).name
     ledger = Ledger(root / LEDGER)
-    entries = [entry for entry in ledger.entries(lab) if entry.recorded]
-    if not entries:
+    if not any(entry.recorded for entry in ledger.entries(lab)):
         raise ValueError(f"submissions of {lab} must be graded first; got none. run `course autograde {lab}`")
-    record.bring_up_to_date(root, lab, ledger, db_url)
+    for line in record.bring_up_to_date(root, lab, ledger, db_url):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    entries = [entry for entry in ledger.entries(lab) if entry.recorded]
     failed = 0
     for entry in entries:
         problem = feedback_page(root, lab, entry.student, db_url)

@@ -190,6 +190,8 @@ def _check_numbers(traces: Sequence[RankTrace | None], world_size: int) -> None:
             counts = (call.bytes_, *call.group.ranks)
             if not all(type(count) is int and 0 <= count < 1 << 50 for count in counts):
                 raise wire.Broken("a traced call must move a number of bytes among ranks")
+            if type(call.op) is not str:
+                raise wire.Broken("a traced call must have a name")
             if len(set(call.group.ranks)) != len(call.group.ranks) or max(call.group.ranks) >= world_size:
                 raise wire.Broken("a traced call must be among ranks of its world")
 

@@ -10,9 +10,11 @@ Known are nbgrader's own names, and what Canvas and Moodle put into the zip of a
 
 from __future__ import annotations
 
+import filecmp
 import re
 import shutil
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,20 +78,21 @@ def _unzip(path: Path, folder: Path) -> dict[str, str]:
                     left[f"{path.name}: {info.filename}"] = f"it has {info.file_size:,} bytes"
                 else:
                     archive.extract(info, folder)  # names like ../x and /x stay inside `folder`
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         left[path.name] = f"it must be a whole zip without a password; got {error}"
     return left
 
 
 def sort(
     extracted: Path, submitted: Path, lab: str, people: list[Person]
-) -> tuple[dict[str, Path], dict[str, str]]:
-    """Copy each student's last notebook to where it is graded.
+) -> tuple[dict[str, Path], dict[str, str], list[str]]:
+    """Copy each student's last notebook to where it is graded, whole or not at all.
 
-    Returns ({student: file}, {file that is left out: why}).
+    Returns ({student: file}, {file that is left out: why}, students whose notebook was another before).
     """
+    has_list = any(p.name or p.lms_id for p in people)  # else these are just who handed in before
     known = {
-        "id": {p.id: p.id for p in people},
+        "id": {p.id: p.id for p in people if has_list},
         "name": _unique({p.id: _plain(p.name) for p in people if p.name}),
         "lms": {p.lms_id: p.id for p in people if p.lms_id},
     }
@@ -104,13 +107,24 @@ def sort(
         other = chosen.get(found.student)
         if other is None or (found.is_named, found.order) >= (other.is_named, other.order):
             chosen[found.student] = found
-    for found in chosen.values():
-        folder = submitted / found.student / lab
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(found.path, folder / f"{lab}.ipynb")
-        if found.stamp:
-            (folder / "timestamp.txt").write_text(found.stamp, encoding="utf-8")
-    return {student: submitted / student / lab / f"{lab}.ipynb" for student in sorted(chosen)}, left
+    places = {student: submitted / student / lab / f"{lab}.ipynb" for student in sorted(chosen)}
+    replaced = [student for student, path in places.items() if _place(chosen[student], path)]
+    return places, left, replaced
+
+
+def _place(found: Found, path: Path) -> bool:
+    """Put a notebook where it is graded; return whether another one was there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    was_there = path.is_file()
+    if was_there and filecmp.cmp(found.path, path, shallow=False):
+        was_there = False
+    else:
+        part = path.with_suffix(".part")
+        shutil.copyfile(found.path, part)
+        part.replace(path)
+    if found.stamp:
+        (path.parent / "timestamp.txt").write_text(found.stamp, encoding="utf-8")
+    return was_there
 
 
 def _whose(path: Path, name: str, lab: str, known: Mapping[str, Mapping[str, str]]) -> Found | str:
@@ -118,6 +132,8 @@ def _whose(path: Path, name: str, lab: str, known: Mapping[str, Mapping[str, str
         return "it must be a file; it is a link"
     tail = "/".join(Path(name).parts[-2:])
     if match := _PLAIN.fullmatch(path.name):
+        if known["id"] and match["id"] not in known["id"]:
+            return f"the roster must have a student with the id {match['id']!r}"
         day, clock = match["stamp"][:10], match["stamp"][11:].replace("-", ":") or "00:00:00"
         return _found(path, match["id"], match["file"], lab, (match["stamp"], 0), f"{day} {clock} UTC")
     if match := _MOODLE.fullmatch(tail) or _MOODLE.fullmatch(path.name):

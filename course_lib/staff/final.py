@@ -20,7 +20,8 @@ def command(root: Path, console: Console, db_url: str | None = None) -> int:
     if not graded:
         raise ValueError("a lab of this class must be graded first; got none. run `course autograde LAB`")
     for lab in graded:
-        record.bring_up_to_date(root, lab, ledger, db_url)
+        for line in record.bring_up_to_date(root, lab, ledger, db_url):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     with record.gradebook_api(root, db_url).gradebook as gradebook:
         people = {s.id: " ".join(w for w in (s.first_name, s.last_name) if w) for s in gradebook.students}
         scores = {

@@ -64,7 +64,10 @@ def grade(options: Options, one: HandedIn, known: Entry | None) -> Outcome:
     try:
         digest = one.digest()
         if options.only and known is not None:
-            return Outcome(_judged_again(options, one, known))
+            entry = _judged_again(options, one, known)
+            if known.recorded:
+                return Outcome(entry)
+            return Outcome(entry, nbformat.writes(copy_for_feedback(options, one, entry)))
         is_judged = known is not None and known.state != "failed" and known.digest == digest
         entry = known if known is not None and is_judged else _judged(options, one, digest, start)
         return Outcome(entry, nbformat.writes(copy_for_feedback(options, one, entry)))
@@ -102,13 +105,15 @@ def _judged_again(options: Options, one: HandedIn, known: Entry) -> Entry:
 
 
 def _with(entry: Entry, found: judge.Judgement) -> Entry:
-    plain = {name: {**v.to_plain(), "report": render(v)} for name, v in found.verdicts.items()}
-    verdicts = {**entry.verdicts, **plain}
+    verdicts = dict(entry.verdicts)
+    for name, v in found.verdicts.items():
+        verdicts[name] = {**v.to_plain(), "report": render(v), "limit": found.killed.get(name, "")}
     state, detail = entry.state, entry.detail
-    if state == "flagged":
+    if state in ("flagged", "killed by limit"):
         state, detail = "graded", ""
-    if found.killed:
-        state, detail = "killed by limit", f"limit on {', '.join(sorted(set(found.killed)))}"
+    limits = sorted({v["limit"] for v in verdicts.values() if v.get("limit")})
+    if limits:
+        state, detail = "killed by limit", f"limit on {', '.join(limits)}"
     flagged = [name for name, v in verdicts.items() if v["gate"] == "runs" and _FLAG.match(v["message"])]
     if flagged:
         state, detail = "flagged", f"traffic and trace differ in {', '.join(flagged)}: look at the answer"
@@ -117,9 +122,7 @@ def _with(entry: Entry, found: judge.Judgement) -> Entry:
 
 def copy_for_feedback(options: Options, one: HandedIn, entry: Entry) -> Any:
     """Return the submission as nbgrader gets it: marked cells restored, outputs of a run, verdicts."""
-    release: Any = nbformat.read(
-        options.root / "notebooks" / options.lab / f"{options.lab}.ipynb", as_version=4
-    )
+    release: Any = nbformat.read(handed_in.release_of(options.root, options.lab), as_version=4)
     if entry.state == "unreadable" or one.notebook is None:
         notebook = handed_in.restored(nbformat.v4.new_notebook(), release)
     else:

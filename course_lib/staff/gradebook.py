@@ -71,7 +71,7 @@ def gradebook_url(root: Path) -> str:
 
 
 class Course:
-    """The nbgrader steps for one course folder; each raises RuntimeError with nbgrader's log if it fails."""
+    """The nbgrader steps for one course folder; each raises ValueError with nbgrader's log if it fails."""
 
     def __init__(self, root: Path, db_url: str | None = None) -> None:
         find_alembic()
@@ -93,10 +93,10 @@ class Course:
         path.write_text(text, encoding="utf-8")
         return path
 
-    def collect(self, lab: str) -> tuple[dict[str, Path], dict[str, str]]:
+    def collect(self, lab: str) -> tuple[dict[str, Path], dict[str, str], list[str]]:
         """Sort the downloaded notebooks of `lab` by student.
 
-        Returns ({student: file}, {file that is left out: why}).
+        Returns ({student: file}, {file that is left out: why}, students whose notebook was another before).
         """
         with self.api.gradebook as gradebook:
             people = [
@@ -109,10 +109,10 @@ class Course:
             ]
         folder = self.root / "grading" / "downloaded" / lab
         left = downloads.extract(folder / "archive", folder / "extracted")
-        students, unknown = downloads.sort(
+        students, unknown, replaced = downloads.sort(
             folder / "extracted", self.root / "grading" / "submitted", lab, people
         )
-        return students, left | unknown
+        return students, left | unknown, replaced
 
     def autograde(self, student: str, lab: str) -> Path:
         """Run and score one submission; return the graded notebook."""
@@ -137,7 +137,7 @@ class Course:
     @staticmethod
     def _must(result: dict[str, Any], step: str) -> None:
         if not result.get("success"):
-            raise RuntimeError(
+            raise ValueError(
                 f"{step} must succeed; nbgrader says:\n{result.get('error') or result.get('log')}"
             )
 

@@ -54,15 +54,12 @@ class HandedIn:
         return self.student == self.folder.parent.name
 
     def digest(self) -> str:
-        """Return a digest of the notebook and of when it was handed in."""
-        total = hashlib.sha256()
-        for path in (self.notebook, self.folder / "timestamp.txt"):
-            if path is not None and path.is_file() and not path.is_symlink():
-                total.update(path.name.encode(errors="replace"))
-                with path.open("rb") as file:
-                    while data := file.read(1 << 20):
-                        total.update(data)
-        return total.hexdigest()
+        """Return a digest of the notebook."""
+        path = self.notebook
+        if path is None or path.is_symlink() or not path.is_file():
+            return hashlib.sha256().hexdigest()
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find(root: Path, lab: str) -> list[HandedIn]:
@@ -121,6 +118,21 @@ def notebook_of(path: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return nbformat.reads(data.decode("utf-8-sig"), as_version=4)
+
+
+def kept_release(root: Path, lab: str) -> Path:
+    """Where `course release` keeps what it released: somebody may work in the one in notebooks/."""
+    return root / "grading" / "released" / f"{lab}.ipynb"
+
+
+def release_of(root: Path, lab: str) -> Path:
+    """Return the release of a lab: as it was kept, if nbgrader has not released other cells since."""
+    path, kept = root / "notebooks" / lab / f"{lab}.ipynb", kept_release(root, lab)
+    return kept if kept.is_file() and (not path.is_file() or _marked(kept) == _marked(path)) else path
+
+
+def _marked(path: Path) -> list[str]:
+    return [name for cell in notebook_of(path).cells if (name := _grade_id(cell))]
 
 
 def restored(submitted: Any, release: Any) -> Any:

@@ -35,10 +35,10 @@ class Unreadable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """Verdicts of one submission, and the limits that ended a sandbox."""
+    """Verdicts of one submission, and the limits that ended a sandbox, by exercise."""
 
     verdicts: dict[str, Verdict]
-    killed: tuple[str, ...] = ()
+    killed: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def code_cells(path: Path) -> list[str]:
@@ -83,16 +83,19 @@ def judge_cells(
     wanted = list(chosen)
     deadline_s = time.monotonic() + budget_s
     found: dict[str, Verdict] = {}
+    killed: dict[str, str] = {}
     with Courtroom(limits, trust=trust) as room:
         for exercise, masked in in_sandboxes(wanted):
             if time.monotonic() > deadline_s:
-                room.killed.append("time")
+                killed[exercise.id] = "time"
                 text = f"the submission's limit of {budget_s:.0f} s was used up before this exercise."
                 found[exercise.id] = _refused(exercise, Refusal("terminates", text), 0)
                 continue
             data_seed = secrets.randbelow(2**31) if seed is None else seed
+            room.killed.clear()
             found[exercise.id] = judge_exercise(room, exercise, cells, data_seed, masked)
-        killed = tuple(room.killed)
+            if room.killed:
+                killed[exercise.id] = room.killed[-1]
     return Judgement({e.id: found[e.id] for e in wanted}, killed)
 
 

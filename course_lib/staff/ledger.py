@@ -71,14 +71,21 @@ class Ledger:
         """Open or make it. Raises: ValueError if the file is something else."""
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
         try:
             with self._transaction() as connection:
                 connection.executescript(_SCHEMA)
+        except sqlite3.OperationalError as error:  # rights, space: the file itself may be whole
+            raise ValueError(
+                f"{path} must be a file that you can read and write; got {error}. "
+                "Is it another user's, who graded with sudo say? Is the disk full? Nothing is lost"
+            ) from error
         except sqlite3.DatabaseError as error:
             raise ValueError(
                 f"{path} must be the judge's ledger; got {error}. Move it away to start another"
             ) from error
-        path.chmod(0o600)
+        if is_new:
+            path.chmod(0o600)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -106,6 +113,13 @@ class Ledger:
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE submissions SET recorded = 1 WHERE lab = ? AND student = ?", (lab, student)
+            )
+
+    def unrecord(self, lab: str, student: str) -> None:
+        """Note that nbgrader's gradebook and folder hold something else than this submission's verdicts."""
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE submissions SET recorded = 0 WHERE lab = ? AND student = ?", (lab, student)
             )
 
     def note_late(self, entry: Entry, how: str) -> None:

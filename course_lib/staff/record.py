@@ -35,9 +35,11 @@ from nbgrader.preprocessors import (
     OverwriteKernelspec,
     SaveAutoGrades,
 )
+from nbgrader.utils import parse_utc
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from course_lib.staff import handed_in
 from course_lib.staff.build import replace_text
 from course_lib.staff.gradebook import course_config, find_alembic
 from course_lib.staff.ledger import Entry, Ledger
@@ -115,9 +117,9 @@ def record_exercise(root: Path, entry: Entry, exercise: str, db_url: str | None)
                     f"{exercise} must have at least {score:g} points in the gradebook; it has "
                     f"{grade.max_score:g}. run `course release {entry.lab}` first"
                 )
-            grade.auto_score = score
-            if grade.manual_score is not None:
+            if grade.manual_score is not None and grade.auto_score != score:
                 grade.needs_manual_grade = True
+            grade.auto_score = score
             gradebook.db.commit()
         path = root / "grading" / "autograded" / entry.student / entry.lab / f"{entry.lab}.ipynb"
         if path.is_file():
@@ -125,37 +127,82 @@ def record_exercise(root: Path, entry: Entry, exercise: str, db_url: str | None)
             replace_text(path, changed)
 
 
-def bring_up_to_date(root: Path, lab: str, ledger: Ledger, db_url: str | None) -> None:
-    """Say who was late, and what it costs, by the due date, extensions, policy and points as they are now.
+def bring_up_to_date(root: Path, lab: str, ledger: Ledger, db_url: str | None) -> list[str]:
+    """Say who was late and what it costs, as due date, timestamps, extensions, policy and points are now.
 
-    All of these may change after a submission was graded. Raises: ValueError if the gradebook cannot be
-    written.
+    All of these may change after a submission was graded; so may the scores: see `restore_scores`, whose
+    lines are returned. Raises: ValueError if the gradebook cannot be written.
     """
-    try:
+    check_version(root, db_url)
+    said = restore_scores(root, lab, ledger, db_url)
+    with _in_words():
         late_s = _apply_late_policy(root, lab, db_url)
-    except SQLAlchemyError as error:
-        raise ValueError(
-            "the gradebook must take down what handing in late costs; got "
-            f"{str(error).splitlines()[0]}. Nothing is lost: run the command again when it can be written"
-        ) from error
     for entry in ledger.entries(lab):
         seconds = late_s.get(entry.student, 0.0)
         if seconds > 0:
             ledger.note_late(entry, f"{seconds / 3600:.1f} hours late")
         elif entry.state == "late":
             ledger.note_late(entry, "")
+    return said
+
+
+def restore_scores(root: Path, lab: str, ledger: Ledger, db_url: str | None) -> list[str]:
+    """Put the judge's scores back where the gradebook has others; return a line for each such student.
+
+    formgrader's button and `nbgrader autograde` write what the student's kernel printed.
+    """
+    entries = {entry.student: entry for entry in ledger.entries(lab) if entry.recorded}
+    changed = set()
+    with _in_words(), taking_turns(root), gradebook_api(root, db_url).gradebook as gradebook:
+        for submission in gradebook.assignment_submissions(lab) if entries else ():
+            entry = entries.get(submission.student.id)
+            for grade in (g for notebook in submission.notebooks for g in notebook.grades):
+                if entry is None or grade.auto_score is None or not grade.name.startswith("test_"):
+                    continue
+                verdict = entry.verdicts.get(grade.name.removeprefix("test_"))
+                score = float(verdict["score"]) if verdict else 0.0
+                if score <= grade.max_score + 1e-9 and abs(grade.auto_score - score) > 1e-9:
+                    grade.auto_score = score
+                    changed.add(entry.student)
+        for student in changed:  # first: who is killed in between enters it again
+            ledger.unrecord(lab, student)
+        gradebook.db.commit()
+    return [
+        f"{student}: the gradebook had points that are not the judge's, from nbgrader's own autograde say; "
+        f"the judge's are back. `course autograde {lab}` makes the graded copy anew"
+        for student in sorted(changed)
+    ]
+
+
+@contextlib.contextmanager
+def _in_words() -> Iterator[None]:
+    """Turn what a database refuses into a message. Raises: ValueError."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise ValueError(
+            "the gradebook must take down scores and what handing in late costs; got "
+            f"{str(error).splitlines()[0]}. Nothing is lost: run the command again when it can be written"
+        ) from error
 
 
 def _apply_late_policy(root: Path, lab: str, db_url: str | None) -> dict[str, float]:
-    """Let nbgrader's plugin say what each submission loses; return {student: seconds after the due date}."""
+    """Let nbgrader's plugin say what each submission loses; return {student: seconds after the due date}.
+
+    When it was handed in is read again, too, where the submission is still there.
+    """
     late_s: dict[str, float] = {}
+    handed = {one.student: one.timestamp for one in handed_in.find(root, lab)}
     with taking_turns(root):
         api = gradebook_api(root, db_url)
         policy = AssignLatePenalties(parent=api)
         policy.init_plugin()
         with api.gradebook as gradebook:
             for submission in gradebook.assignment_submissions(lab):
-                student, seconds = submission.student.id, float(submission.total_seconds_late)
+                student = submission.student.id
+                if student in handed:
+                    submission.timestamp = parse_utc(handed[student]) if handed[student] else None
+                seconds = float(submission.total_seconds_late)
                 late_s[student] = seconds
                 for notebook in submission.notebooks:
                     points, costs = float(notebook.score), None

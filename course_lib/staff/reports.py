@@ -26,7 +26,7 @@ from course_lib.grading.exercise import Exercise
 from course_lib.grading.registry import exercises
 from course_lib.staff import build, handed_in, record, similar, term
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
-from course_lib.staff.submissions import answers_of
+from course_lib.staff.submissions import answers_of, printable
 
 FOLDER = Path("grading") / "reports"
 
@@ -60,7 +60,8 @@ def command(root: Path, name: str, console: Console, db_url: str | None = None) 
     ledger, plan = Ledger(root / LEDGER), term.read(root).plan(lab)
     if not ledger.entries(lab):
         raise ValueError(f"submissions of {lab} must be graded first; got none. run `course autograde {lab}`")
-    record.bring_up_to_date(root, lab, ledger, db_url)
+    for line in record.bring_up_to_date(root, lab, ledger, db_url):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     entries = ledger.entries(lab)
     rows = [
         dataclasses.replace(row, points=plan.scaled(row.points))
@@ -82,7 +83,7 @@ def command(root: Path, name: str, console: Console, db_url: str | None = None) 
 
 
 def _texts(root: Path, lab: str) -> tuple[dict[str, str], str]:
-    release: Any = nbformat.read(root / "notebooks" / lab / f"{lab}.ipynb", as_version=4)
+    release: Any = nbformat.read(handed_in.release_of(root, lab), as_version=4)
     stubs = "\n\n".join(answers_of(release).values())
     return similar.answers(root, lab, handed_in.find(root, lab)), stubs
 
@@ -194,7 +195,7 @@ def diagnosis(verdict: dict[str, Any]) -> str:
         return ""
     failed = [(name, part["message"]) for name, part in verdict["parts"].items() if not part["ok"]]
     where, message = (verdict["gate"], verdict["message"]) if verdict["gate"] else failed[0]
-    text = re.sub(r"^At [^:]{1,80}: ", "", message.split("\n")[0])
+    text = re.sub(r"^At [^:]{1,80}: ", "", printable(message.split("\n")[0]))
     text = re.sub(r"(?<!\w)\d[\d,.]*(e[+-]?\d+)?", "#", text)
     return f"{where}: {text[:120]}"
 

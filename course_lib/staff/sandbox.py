@@ -42,6 +42,8 @@ _ETC = (
 )
 # Never needed where student code runs: oracles and hidden sizes, the instructor's side, the zoo's sources.
 ALWAYS_MASKED = ("course_lib.grading.verdicts", "course_lib.staff")
+# Of a checkout, should it lie below a folder that everything in the sandbox can read, /usr/src say.
+_PRIVATE = ("solutions", "notebooks", "tests", "grading", "build", ".git")
 _LOWEST_UID, _UIDS = 61_184, 4_000  # systemd's range for users that exist only while a process runs
 
 
@@ -296,6 +298,9 @@ def _folders(disk_bytes: int) -> Iterator[str]:
         yield from ("--perms", "0755", "--dir", path)
     for path in mounted:
         yield from ("--ro-bind", path, path)
+    for path in (str(PACKAGE.parent / name) for name in _PRIVATE):
+        if os.path.isdir(path) and any(path.startswith(f"{top}/") for top in (*_SYSTEM, *mounted)):
+            yield from ("--tmpfs", path)
 
 
 def _data_folders() -> list[str]:

@@ -14,7 +14,8 @@ from typing import Any
 
 import nbformat
 
-from course_lib.staff.handed_in import HandedIn, notebook_of
+from course_lib.staff import handed_in, judge
+from course_lib.staff.handed_in import HandedIn
 from course_lib.staff.submissions import answers_of
 
 SOLUTION = "(the course's solution)"
@@ -39,7 +40,7 @@ class Pair:
 
 def answers(root: Path, lab: str, submissions: Iterable[HandedIn]) -> dict[str, str]:
     """Return {student: the text of the code cells that are not the release's}; SOLUTION among them."""
-    release = _cells(root / "notebooks" / lab / f"{lab}.ipynb")
+    release = judge.code_cells(handed_in.release_of(root, lab))
     found = {one.student: _own(one.notebook, release) for one in submissions if one.notebook is not None}
     solution = root / "solutions" / lab / f"{lab}.ipynb"
     if solution.exists():
@@ -48,14 +49,10 @@ def answers(root: Path, lab: str, submissions: Iterable[HandedIn]) -> dict[str, 
     return {student: text for student, text in found.items() if text}
 
 
-def _cells(path: Path) -> list[str]:
-    return [str(cell.source) for cell in notebook_of(path).cells if cell.cell_type == "code"]
-
-
 def _own(path: Path, release: list[str]) -> str:
     try:
-        texts = _cells(path)
-    except Exception:  # whatever a hostile file makes a parser raise; its state says so
+        texts = judge.code_cells(path)
+    except judge.Unreadable:  # its state says so
         return ""
     return "\n\n".join(text for text in texts if text not in release)[:_MOST_CHARACTERS]
 

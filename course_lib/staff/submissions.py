@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,11 @@ def filled_in(release: str, answers: Mapping[str, str]) -> str:
 def storable(text: str) -> str:
     """Return `text` without what no file or database can hold: halves of a character, and NUL."""
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
+
+
+def printable(text: str) -> str:
+    """Return `text` without what a terminal would obey."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", storable(text))
 
 
 def answer_cells(notebook: nbformat.NotebookNode) -> dict[str, Any]:

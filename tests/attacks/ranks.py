@@ -230,7 +230,7 @@ def rank_hello(secret):
     return rank, size, total
 """
 
-# A trace that lies about the bytes of its calls.
+# A trace that lies about its calls.
 _FORGED = """\
 import sys
 import torch
@@ -240,7 +240,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 def forge():
     recorder = sys.modules["course_lib.comm.recorder"].Recorder
-    place = 1 + sys.modules["course_lib.comm.events"].FIELDS["launch"].index("bytes_")
+    place = 1 + sys.modules["course_lib.comm.events"].FIELDS["launch"].index("FIELD")
     real = recorder.to_plain
 
     def forged(self):
@@ -265,8 +265,8 @@ def rank_hello(secret):
 """
 
 
-def _forged(lie: str, hide: bool) -> str:
-    return _FORGED.replace("LIE", lie).replace("HIDE", str(hide))
+def _forged(lie: str, hide: bool, field: str = "bytes_") -> str:
+    return _FORGED.replace("LIE", lie).replace("HIDE", str(hide)).replace("FIELD", field)
 
 
 # Lists within lists, small here and in a pickle; written out they are 130 million.
@@ -337,6 +337,7 @@ IN_RANKS = (
     Attack("a value that runs in the servant", answer=_PICKLE),
     Attack("a spy of the case before", answer=_SPY),
     Attack("words for bytes in the trace", answer=_forged("'many'", False), state="graded"),
+    Attack("a list for a name in the trace", answer=_forged("[]", False, "op"), state="graded"),
     Attack("NaN bytes in the trace", answer=_forged("float('nan')", True)),
     Attack("lists of lists of lists", answer=_LISTS),
     Attack("memory bomb of shared pages", _SHARED, state="killed by limit"),

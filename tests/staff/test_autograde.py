@@ -15,7 +15,7 @@ from bs4 import BeautifulSoup
 from rich.console import Console
 from small_class import contents, hand_in
 
-from course_lib.grading.exercise import Verdict
+from course_lib.grading.exercise import MAX_MESSAGE, Part, Verdict
 from course_lib.grading.registry import get
 from course_lib.staff import autograde, build, classwork, grade_one, handed_in, judge, reports, traffic
 from course_lib.staff.gradebook import Course
@@ -153,6 +153,8 @@ def test_bad_input_is_one_message(course: Path, tmp_path: Path) -> None:
     (tmp_path / LEDGER).write_text("not a database, but long enough to be taken for one" * 50)
     with pytest.raises(ValueError, match="must be the judge's ledger"):
         Ledger(tmp_path / LEDGER)
+    with pytest.raises(ValueError, match="a file that you can read and write; got unable to open"):
+        Ledger(tmp_path)
 
 
 def test_an_entry_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -166,6 +168,13 @@ def test_an_entry_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert ledger.entry(LAB, "a") == good
     with sqlite3.connect(ledger.path) as connection:
         assert connection.execute("SELECT count(*) FROM verdicts").fetchone() == (1,)
+
+
+def test_a_message_is_short_and_a_terminal_obeys_none() -> None:
+    assert len(Part("values", False, "x" * 60_000_000).message) == MAX_MESSAGE
+    words = "ValueError: \x1b]0;mine\x07 \x1b[2J\u009b31m"
+    verdict = {"passed": False, "gate": "runs", "message": words, "parts": {}}
+    assert reports.diagnosis(verdict) == "runs: ValueError: ]#;mine [#J31m"
 
 
 def test_words_of_a_students_are_no_markup() -> None:

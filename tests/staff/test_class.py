@@ -14,7 +14,16 @@ from types import ModuleType
 import nbformat
 import pytest
 from rich.console import Console
-from small_class import LAB, ROOT, hand_in, hand_in_class, right_answers, small_course, submission
+from small_class import (
+    LAB,
+    ROOT,
+    gradebook_scores,
+    hand_in,
+    hand_in_class,
+    right_answers,
+    small_course,
+    submission,
+)
 
 from course_lib.grading import progress
 from course_lib.grading.registry import exercises
@@ -32,6 +41,7 @@ from course_lib.staff import (
     term,
 )
 from course_lib.staff.gradebook import Course
+from course_lib.staff.ledger import LEDGER, Ledger
 
 QUIET = Console(quiet=True)
 
@@ -123,7 +133,10 @@ def test_zips_of_canvas_and_moodle_are_sorted_by_student(course: Path) -> None:
         made.writestr(f"../../Bob Lee_7_assignsubmission_file_/{LAB}.ipynb", b"bob's again")
     (archive / f"eve_attempt_2026-01-15-12-00-00_{LAB}.ipynb").write_bytes(b"eve's")
     (archive / f"eve_attempt_2026-01-16-12-00-00_{LAB}.ipynb").write_bytes(b"eve's last")
+    (archive / f"evve_attempt_2026-01-16-12-00-00_{LAB}.ipynb").write_bytes(b"whose?")
     (archive / "broken.zip").write_bytes(b"PK")
+    (course / handed_in.SUBMITTED / "cem" / LAB).mkdir(parents=True)
+    (course / handed_in.SUBMITTED / "cem" / LAB / f"{LAB}.ipynb").write_bytes(b"laid out by hand")
     console = loud()
     assert classwork.collect(course, LAB, console) == 1
     found = {p.parts[-3]: p.read_bytes() for p in (course / handed_in.SUBMITTED).rglob("*.ipynb")}
@@ -131,9 +144,19 @@ def test_zips_of_canvas_and_moodle_are_sorted_by_student(course: Path) -> None:
     stamp = course / handed_in.SUBMITTED / "eve" / LAB / "timestamp.txt"
     assert stamp.read_text(encoding="utf-8") == "2026-01-16 12:00:00 UTC"
     said = console.export_text()
-    for text in ("lms_user_id 4713", "one student called 'Dan Kim'", "broken.zip", "more.zip: it is not a"):
-        assert text in said
-    assert said.count("left out") == 4
+    why = (
+        "lms_user_id 4713",
+        "one student called 'Dan Kim'",
+        "broken.zip",
+        "more.zip: it is not a",
+        "'evve'",
+    )
+    assert all(text in said for text in why)
+    assert said.count("left out") == 5
+    assert "cem: takes the place of another notebook" in said
+    console = loud()
+    classwork.collect(course, LAB, console)
+    assert "takes the place" not in console.export_text()
     assert not list(course.parent.glob("Bob*"))
 
 
@@ -170,6 +193,42 @@ def test_points_and_weights_of_a_lab_reach_the_tables(course: Path) -> None:
     pairs = {frozenset(row[:2]) for row in table(folder / "similar.csv")[1:]}
     assert frozenset(("student02", similar.SOLUTION)) in pairs  # two exercises of it, word for word
     assert "pairs of submissions are alike" in console.export_text()
+
+
+def test_who_is_gone_keeps_the_points_and_who_is_new_is_named(course: Path) -> None:
+    wanted = hand_in_class(course, 2)
+    roster_file = course / "class.csv"
+    roster_file.write_text("id\nstudent00\nstudent01\nabsent\n", encoding="utf-8")
+    roster.command(course, roster_file, QUIET)
+    hand_in(course, "studnet02", b"{")
+    console = loud()
+    assert autograde.command(course, LAB, console, jobs=2, show=False) == 0
+    said = console.export_text()
+    assert "studnet02: is new in the gradebook" in said
+    assert "student00: is new" not in said
+    gone = course / handed_in.SUBMITTED / "student00" / LAB
+    shutil.rmtree(gone)
+    console = loud()
+    assert autograde.command(course, LAB, console, show=False) == 0
+    assert "student00: was graded, and grading/submitted/student00" in console.export_text()
+    entries = {entry.student: entry for entry in Ledger(course / LEDGER).entries(LAB)}
+    assert (entries["student00"].state, entries["student00"].score) == ("graded", wanted["student00"])
+    assert entries["absent"].state == "missing"
+    gone.mkdir()
+    assert autograde.command(course, LAB, console, show=False) == 0
+    assert gradebook_scores(course)["student00"] == 0.0
+
+
+def test_what_somebody_did_in_notebooks_is_not_the_release(course: Path) -> None:
+    assert classwork.release(course, LAB, QUIET) == 0
+    path = course / "notebooks" / LAB / f"{LAB}.ipynb"
+    released = path.read_bytes()
+    path.write_text(submission(course, ["rank_hello"]), encoding="utf-8")
+    assert handed_in.release_of(course, LAB).read_bytes() == released
+    link = hand_in(course, "ann", b"")
+    link.unlink()
+    link.symlink_to("/dev/zero")
+    assert set(similar.answers(course, LAB, handed_in.find(course, LAB))) == {similar.SOLUTION}
 
 
 def test_a_copy_with_other_names_is_alike_and_another_answer_is_not(released: Path) -> None:

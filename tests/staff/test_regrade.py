@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 from pathlib import Path
 
 import nbformat
 import pytest
 from rich.console import Console
-from small_class import LAB, ROOT, hand_in, small_course, submission
+from small_class import LAB, ROOT, gradebook_scores, hand_in, small_course, submission
 
-from course_lib.staff import autograde, reports
+from course_lib.grading.exercise import Verdict
+from course_lib.grading.registry import get
+from course_lib.staff import autograde, classwork, grade_one, handed_in, judge, reports
 from course_lib.staff.gradebook import Course
 from course_lib.staff.late import LatePolicy
 from course_lib.staff.ledger import LEDGER, Ledger
@@ -73,6 +76,59 @@ def test_a_due_date_that_moves_afterwards_counts(course: Path) -> None:
     finally:
         with Course(course).api.gradebook as gradebook:
             gradebook.update_or_create_assignment(LAB, duedate="2026-01-15 13:00:00 UTC")
+
+
+def test_a_timestamp_that_changes_afterwards_counts(course: Path) -> None:
+    path = course / handed_in.SUBMITTED / "bob" / LAB / "timestamp.txt"
+    late = path.read_text(encoding="utf-8")
+    before = Ledger(course / LEDGER).entry(LAB, "bob")
+    try:
+        for text in ("2026-01-15 12:30:00 UTC", "soon", None):
+            path.write_text(text, encoding="utf-8") if text else path.unlink()
+            assert canvas(course)["bob"] == pytest.approx(7.0)
+            path.write_text(late, encoding="utf-8")
+            assert autograde.command(course, LAB, QUIET) == 0
+            assert canvas(course)["bob"] == pytest.approx(6.3)
+    finally:
+        path.write_text(late, encoding="utf-8")
+    assert Ledger(course / LEDGER).entry(LAB, "bob") == before  # its seeds, too: it was not judged anew
+
+
+def test_points_that_are_not_the_judges_are_put_back(course: Path) -> None:
+    with Course(course).api.gradebook as gradebook:  # as formgrader's button does
+        gradebook.find_grade("test_rank_hello", LAB, LAB, "ann").auto_score = 0.5
+        gradebook.db.commit()
+    console = Console(width=300, record=True, file=io.StringIO())
+    assert reports.command(course, LAB, console) == 0
+    assert "ann: the gradebook had points that are not the judge's" in console.export_text()
+    assert canvas(course)["ann"] == 7.0
+    known = Ledger(course / LEDGER).entry(LAB, "ann")
+    assert known is not None
+    assert not known.recorded  # the graded copy is nbgrader's own
+    assert classwork.feedback(course, LAB, QUIET) == 0
+    assert not (course / "grading/feedback/ann").exists()
+    assert autograde.command(course, LAB, QUIET, show=False) == 0
+    assert Ledger(course / LEDGER).entry(LAB, "ann") == dataclasses.replace(known, recorded=True)
+
+
+def test_a_killed_regrade_is_finished_by_the_same_command(course: Path) -> None:
+    ledger = Ledger(course / LEDGER)
+    entry = ledger.entry(LAB, "ann")
+    assert entry is not None
+    ledger.write(entry)  # and killed, before the gradebook had it
+    assert autograde.command(course, LAB, QUIET, show=False, only="rank_hello") == 0
+    assert gradebook_scores(course) == {"ann": 7.0, "bob": 7.0}
+    assert all(one.recorded for one in ledger.entries(LAB))
+
+
+def test_a_limit_that_is_gone_is_no_state(course: Path) -> None:
+    entry = Ledger(course / LEDGER).entry(LAB, "ann")
+    assert entry is not None
+    verdicts = {name: {**v, "limit": "time"} for name, v in entry.verdicts.items() if name == "rank_hello"}
+    killed = dataclasses.replace(entry, state="killed by limit", verdicts={**entry.verdicts, **verdicts})
+    judged = Verdict(get("rank_hello"), {}, 0, 0.0)
+    assert grade_one._with(killed, judge.Judgement({"numbers_00": judged})).state == "killed by limit"
+    assert grade_one._with(killed, judge.Judgement({"rank_hello": judged})).state == "graded"
 
 
 def test_again_and_regrade_are_two_things(course: Path) -> None:

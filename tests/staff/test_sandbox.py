@@ -120,6 +120,16 @@ def test_leaving_ends_what_hides() -> None:
     assert not any(process.is_running() and process.status() != "zombie" for process in left)
 
 
+def test_a_checkout_where_all_is_seen_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In /usr/src, say."""
+    (tmp_path / "app" / "solutions").mkdir(parents=True)
+    monkeypatch.setattr(sandbox, "PACKAGE", tmp_path / "app" / "course_lib")
+    hidden = ["--tmpfs", str(tmp_path / "app" / "solutions")]
+    assert list(sandbox._folders(1))[-2:] != hidden
+    monkeypatch.setattr(sandbox, "_SYSTEM", (*sandbox._SYSTEM, str(tmp_path)))
+    assert list(sandbox._folders(1))[-2:] == hidden
+
+
 def test_a_course_below_tmp_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """/tmp is the student's own there, and laid over what was mounted before it."""
     copy = tmp_path / "course_lib"
