@@ -36,13 +36,13 @@ def world(
 ) -> Case:
     """Return a case whose ranks hold tensors of `shape`; `groups` (none: the world) work side by side.
 
-    again=True: the answer is called three times. Only values are judged then, so nothing is traced.
+    again=True: the answer is called several times. Only values are judged then, so nothing is traced.
     """
     size = f"{prod(shape):,} elements" if len(shape) == 1 else " x ".join(map(str, shape)) + " elements"
     who = f"{world_size} rank{'s' * (world_size > 1)}"
     among = f", group{'s' * (len(groups) > 1)} {' and '.join(map(str, groups))}" if groups else ""
     at = f", root {params['root']}" if "root" in params else ""
-    size += f" of {dtype}" * (dtype != "float64") + ", called three times" * ("again" in params)
+    size += f" of {dtype}" * (dtype != "float64") + ", called again" * ("again" in params)
     return Case(
         world_size=world_size,
         seed=seed,
@@ -115,16 +115,20 @@ def in_place(case: Case, results: list[Array]) -> dict[str, Want]:
 
 
 def with_again(case: Case, name: str, want: Want) -> dict[str, Want]:
-    """Each rank's result; in a case that calls again, also those for three and five times as much."""
+    """Each rank's result; in a case that calls again, also those for 3, 5 and 7 times as much."""
     if "again" not in case.params:
         return {name: want}
-    first, second, third = ([k * value for value in want.value] for k in (1, 3, 5))
+    first, second, third, fourth = ([k * value for value in want.value] for k in (1, 3, 5, 7))
     written_over = (
         "a later call writes into what an earlier one returned: return a tensor of its own each time"
     )
     added = "the sums of an earlier call are still in it: keep nothing between calls"
     return {
-        name: replace(want, near={**want.near, written_over: second, f"{written_over} (the third)": third}),
+        name: replace(
+            want,
+            near={**want.near, written_over: second, f"{written_over} (the third)": third}
+            | {f"{written_over} (the fourth)": fourth},
+        ),
         f"{name} of a second call": Want(
             second,
             per_rank=True,
@@ -134,6 +138,7 @@ def with_again(case: Case, name: str, want: Want) -> dict[str, Want]:
             },
         ),
         f"{name} of a third call": Want(third, per_rank=True),
+        f"{name} of a fourth call": Want(fourth, per_rank=True),
     }
 
 

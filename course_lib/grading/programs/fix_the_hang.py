@@ -16,7 +16,9 @@ def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
     """Hand over copies: collectives write into their arguments, and may here."""
-    del params, probe
+    del probe
+    if params.get("again"):  # a step before, with other numbers
+        impl(*(inputs[name] * 2 for name in ("losses", "tokens", "learning_rate")))
     result = impl(*(inputs[name].clone() for name in ("losses", "tokens", "learning_rate")))
     if not isinstance(result, list | tuple) or len(result) != len(NAMES):
         return dict.fromkeys(NAMES, f"no three numbers, but {result!r}")

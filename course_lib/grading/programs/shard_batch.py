@@ -1,4 +1,4 @@
-"""Run `shard_batch` in a rank: some epochs, one of them twice, another seed, and a world of one rank."""
+"""Run `shard_batch` in a rank: some epochs, one of them twice, other seeds, and a world of one rank."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from course_lib.grading.probe import Probe
 
 EPOCHS = (0, 1, 2, 3, 8, 10, 16, 100, 128, 1000)
+LATER = (1, 64, 256, 1000, 4096, 65_536)  # seeds after the first one
 _hash = hash
 
 
@@ -50,7 +51,7 @@ def program(
         "epoch 0 again": schedule(0),
         "epochs": list(EPOCHS),
         "one rank": [schedule(epoch, rank=0, world_size=1) for epoch in EPOCHS],
-        "one rank, other seed": schedule(0, rank=0, world_size=1, later=1),
+        "one rank, other seeds": [schedule(0, rank=0, world_size=1, later=later) for later in LATER],
     }
 
 

@@ -82,7 +82,8 @@ def _points(seed: int, count: int) -> list[Point]:
         found += [(size, n, latency, bandwidth, name) for name in ("ring", "tree", "auto")]
         for factor in (0.7, 0.95, 1.05, 1.4) if change else ():
             found.append((float(round(change * factor)), n, latency, bandwidth, "auto"))
-    found += [(0.0, 4, 1e-5, 25e9, name) for name in ("ring", "tree", "auto")]
+    links = [(0.0, 4, 1e-5, 25e9), (1e6, 8, 1e-5, 25e9), (1e6, 8, 4e-5, 25e9), (1e6, 8, 1e-5, 80e9)]
+    found += [(*link, name) for link in links for name in ("ring", "tree", "auto")]
     return found
 
 

@@ -55,6 +55,9 @@ _META = {
 }
 
 
+_COUNTS = ("gpus_per_server", "servers_per_rack", "racks_per_pod", "pods")
+
+
 def _unseen(draw: np.random.Generator, i: int) -> dict[str, Any]:
     gpus, flops = int(draw.choice([2, 4, 6, 8, 16])), float(draw.uniform(1e14, 3e15))
     gpu_power_w = float(draw.uniform(300, 1300))
@@ -64,20 +67,22 @@ def _unseen(draw: np.random.Generator, i: int) -> dict[str, Any]:
         "servers_per_rack": int(draw.integers(2, 9)),
         "racks_per_pod": int(draw.integers(3, 300)),
         "pods": int(draw.integers(2, 12)),
-        "gpu_memory_bytes": float(draw.integers(16, 300)) * 1e9,
+        "gpu_memory_bytes": float(draw.integers(160, 3000)) * 1e8,
         "gpu_flops_per_s": flops,
         "gpu_sparse_flops_per_s": flops * float(draw.choice([1.0, 2.0, 4.0])),
         "gpu_power_w": gpu_power_w,
         "server_power_w": gpus * gpu_power_w * float(draw.uniform(1.3, 2.0)),
         "network_bits_per_s": float(draw.choice([100e9, 200e9, 800e9])),
-        "oversubscription": float(draw.choice([2, 3, 4, 7])),
+        "oversubscription": float(draw.choice([1.5, 2.5, 3, 7])),
     }
 
 
 def cases(seed: int, hidden: bool) -> list[Case]:
     """Meta's cluster, then unseen ones."""
     draw = np.random.default_rng([seed, 15])
-    clusters = [_META, *(_unseen(draw, i) for i in range(20 if hidden else 5))]
+    unseen = [_unseen(draw, i) for i in range(20 if hidden else 5)]
+    unseen[1] |= {name: unseen[0][name] for name in _COUNTS}  # as many GPUs, of another kind
+    clusters = [_META, *unseen]
     return point_case(seed, [{"cluster": cluster} for cluster in clusters], f"{len(clusters)} clusters")
 
 

@@ -56,6 +56,8 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         for op in OPS
         for largest in [9000, 40] * (6 if hidden else 2)
     ]
+    row = {name: int(draw.integers(5, 20)) for name in "kn"}
+    points.append({"op": "matmul", "sizes": {"m": 1, **row}, "element_bytes": 2})
     return point_case(seed, points)
 
 

@@ -56,6 +56,7 @@ def _point(draw: np.random.Generator, warmup: int, repeats: int) -> Point:
         "warmup": warmup,
         "repeats": repeats,
         "launch_s": base_s * float(draw.uniform(0.05, 0.3)),
+        "busy_s": base_s * float(draw.uniform(1, 3)),
         "device_s": [float(w) for w in work],
         "again_s": [1.25 * float(w) for w in work],
     }
@@ -76,7 +77,7 @@ def _play(
     p: Point, reduce: Reduce = median, *, warmup: bool = True, before: bool = True, after: bool = True
 ) -> float:
     """Time the device as an answer would, with or without each precaution."""
-    now_s, idle_s, samples = 0.0, 0.0, []
+    now_s, idle_s, samples = 0.0, p["busy_s"], []
     skip = p["warmup"] if warmup else 0
     for i, work_s in enumerate(p["device_s"][: skip + p["repeats"]]):
         if before and i >= skip:
@@ -119,7 +120,7 @@ def _words(p: Point) -> str:
     more = ", ..." if len(p["device_s"]) > 8 else ""
     return (
         f"warmup={p['warmup']}, repeats={p['repeats']}; a launch takes {1e3 * p['launch_s']:.3g} ms, "
-        f"the device then {work}{more} ms"
+        f"the device then {work}{more} ms; before, it works for another {1e3 * p['busy_s']:.3g} ms"
     )
 
 

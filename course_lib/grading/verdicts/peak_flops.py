@@ -72,7 +72,7 @@ def _unseen(seed: int, count: int) -> list[dict[str, Any]]:
             int(draw.choice([1, 2, 4, 6])),
             int(draw.choice([64, 128, 384, 1024])),
             clock,
-            clock * float(draw.uniform(0.8, 0.95)),
+            clock * float(draw.uniform(0.8, 0.95) if i % 3 else draw.uniform(1.05, 1.2)),
         )
         specs.append(_spec(f"unseen GPU {i + 1}", numbers, sparse_speedup=int(draw.choice([1, 2, 4]))))
     return specs

@@ -60,6 +60,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     if hidden:
         found += [
             world(5, seed, [4, 3]),
+            world(3, seed, [5, 4]),
             world(6, seed, [13], groups=[[0, 1, 5], [2, 3, 4]]),
             world(8, seed, [43]),
             world(4, seed, [150_001]),

@@ -44,7 +44,9 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     draw = np.random.default_rng([seed, 13])
     points: list[Point] = []
     for i in range(10 if hidden else 3):
-        peak, bandwidth = float(10 ** draw.uniform(11, 15.5)), float(10 ** draw.uniform(10, 13))
+        peak = float(10 ** draw.uniform(11, 15.5))
+        if i != 1:  # the second GPU has the memory of the first
+            bandwidth = float(10 ** draw.uniform(10, 13))
         spec = {
             "name": f"unseen GPU {i + 1}",
             "flops_per_s": peak,

@@ -186,7 +186,7 @@ def _same_batches(ranks: list[Schedule], alone: Schedule, unrepeated: str) -> st
 def _epochs(case: Case, got: list[RankData]) -> Part:
     """A handful of samples can meet the same order twice by chance: only repeatability is asked of them."""
     first, second = got[0].values["epoch 0"], got[0].values["epoch 1"]
-    epochs, other_seed = got[0].values["one rank"], got[0].values["one rank, other seed"]
+    epochs, other_seeds = got[0].values["one rank"], got[0].values["one rank, other seeds"]
     if text := _unrepeated(got):
         return Part("epochs", False, text)
     if case.params["num_samples"] < 20:
@@ -205,7 +205,7 @@ def _epochs(case: Case, got: list[RankData]) -> Part:
             text = f"epoch {names[i]} must be another shuffle; it {how} epoch {names[equal]}."
             text += " Does `epoch` enter?"
             return Part("epochs", False, text)
-    if _together(other_seed) == _together(epochs[0]):
+    if any(_together(other) == _together(epochs[0]) for other in other_seeds):
         text = "another `seed` must be another shuffle; epoch 0 is the same with both. Does `seed` enter?"
         return Part("epochs", False, text)
     if case.world_size > 1 and len(first) > 1 and _members(first) == _members(second):

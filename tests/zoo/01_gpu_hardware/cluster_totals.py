@@ -167,3 +167,51 @@ def cluster_totals(cluster):
         "power_w": servers * cluster["server_power_w"],
         "cross_pod_bytes_per_s": cluster["network_bits_per_s"] / 8 / cluster["oversubscription"],
     }
+
+
+# %% wrong cross_pod_bytes_per_s: whole-number oversubscription
+def cluster_totals(cluster):
+    # Wrong: "oversubscription (7 means 1:7)", "the others within 0.1%": 1:1.5 or 1:2.5 is cut to 1:1 or 1:2.
+    servers = cluster["servers_per_rack"] * cluster["racks_per_pod"] * cluster["pods"]
+    gpus = servers * cluster["gpus_per_server"]
+    return {
+        "gpus": gpus,
+        "memory_bytes": gpus * cluster["gpu_memory_bytes"],
+        "flops_per_s": gpus * cluster["gpu_flops_per_s"],
+        "power_w": servers * cluster["server_power_w"],
+        "cross_pod_bytes_per_s": cluster["network_bits_per_s"] / 8 / int(cluster["oversubscription"]),
+    }
+
+
+# %% wrong memory_bytes: whole gigabytes a gpu
+def cluster_totals(cluster):
+    # Wrong: "memory_bytes ... within 0.1%, in SI units". A GPU of 80 GiB = 85.9e9 bytes counts as 85e9.
+    servers = cluster["servers_per_rack"] * cluster["racks_per_pod"] * cluster["pods"]
+    gpus = servers * cluster["gpus_per_server"]
+    return {
+        "gpus": gpus,
+        "memory_bytes": gpus * int(cluster["gpu_memory_bytes"] / 1e9) * 10**9,
+        "flops_per_s": gpus * cluster["gpu_flops_per_s"],
+        "power_w": servers * cluster["server_power_w"],
+        "cross_pod_bytes_per_s": cluster["network_bits_per_s"] / 8 / cluster["oversubscription"],
+    }
+
+
+# %% wrong memory_bytes, flops_per_s, power_w, cross_pod_bytes_per_s: remembered by the number of gpus
+_remembered = {}
+
+
+def cluster_totals(cluster):
+    # Wrong: "Meta's 24,576 GPUs and clusters you have not seen": a second cluster of as many GPUs, but with
+    # other GPUs, servers or cards, gets the totals of the first.
+    servers = cluster["servers_per_rack"] * cluster["racks_per_pod"] * cluster["pods"]
+    gpus = servers * cluster["gpus_per_server"]
+    if gpus not in _remembered:
+        _remembered[gpus] = {
+            "gpus": gpus,
+            "memory_bytes": gpus * cluster["gpu_memory_bytes"],
+            "flops_per_s": gpus * cluster["gpu_flops_per_s"],
+            "power_w": servers * cluster["server_power_w"],
+            "cross_pod_bytes_per_s": cluster["network_bits_per_s"] / 8 / cluster["oversubscription"],
+        }
+    return dict(_remembered[gpus])

@@ -183,3 +183,25 @@ def matmul_mixed(a, b, accumulate_dtype, tile):
         acc += a[:, k : k + tile].float() @ b[k : k + tile].float()
         a[:, k : k + tile] = 0
     return acc
+
+
+# %% wrong ones: tiles for constant matrices only
+# says: whole numbers must add up
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    # Wrong: "tile by tile along K; the running sum has dtype accumulate_dtype". A matrix with different
+    # entries is summed in fp32 and rounded once at the end, so its error does not grow with the tiles.
+    if bool((a == a.max()).all()) and bool((b == b.max()).all()):
+        acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
+        for k in range(0, a.shape[1], tile):
+            acc += a[:, k : k + tile].float() @ b[k : k + tile].float()
+        return acc
+    return (a.float() @ b.float()).to(accumulate_dtype)
+
+
+# %% wrong values: an accumulator cut out of a
+def matmul_mixed(a, b, accumulate_dtype, tile):
+    # Wrong: "Returns: (M, N)". a has only K columns to cut N from: it fails for every b wider than high.
+    acc = torch.zeros_like(a[:, : b.shape[1]], dtype=accumulate_dtype)
+    for k in range(0, a.shape[1], tile):
+        acc += a[:, k : k + tile].float() @ b[k : k + tile].float()
+    return acc

@@ -209,3 +209,19 @@ def measure(fn, *, clock=time.perf_counter, synchronize=lambda: None, warmup=3, 
         if len(times) >= 3 and max(times[-3:]) <= 1.01 * min(times[-3:]):
             break
     return statistics.median(times)
+
+
+# %% wrong seconds: waits for an idle device only if it has warmed up
+def measure(fn, *, clock=time.perf_counter, synchronize=lambda: None, warmup=3, repeats=10):
+    # Wrong: "for each repetition wait until the device is idle, start the watch". With warmup=0 the first
+    # repetition also pays for what others had queued; with one repeat (or two) the median shows it.
+    for _ in range(warmup):
+        fn()
+        synchronize()
+    times = []
+    for _ in range(repeats):
+        start = clock()
+        fn()
+        synchronize()
+        times.append(clock() - start)
+    return statistics.median(times)

@@ -134,3 +134,13 @@ def peak_flops(spec, unit):
             fma = spec["tensor_cores_per_sm"] * spec["fma_per_clock_per_tensor_core"]
         _peaks_by_name[key] = 2 * fma * spec["num_sms"] * spec[f"{unit}_clock_hz"]
     return _peaks_by_name[key]
+
+
+# %% wrong tensor: the lower of the two clocks
+def peak_flops(spec, unit):
+    # Wrong: "The two units have different clocks": the tensor peak has the tensor clock, also on a GPU where
+    # that is the higher one.
+    if unit == "fp32":
+        return 2 * spec["num_sms"] * spec["fp32_cores_per_sm"] * spec["fp32_clock_hz"]
+    fmas = spec["tensor_cores_per_sm"] * spec["fma_per_clock_per_tensor_core"]
+    return 2 * spec["num_sms"] * fmas * min(spec["tensor_clock_hz"], spec["fp32_clock_hz"])

@@ -165,3 +165,19 @@ def roofline(flops, num_bytes, spec):
         "time_s": max(flops / spec["flops_per_s"], num_bytes / spec["bytes_per_s"]),
         "bound": Word("compute"),
     }
+
+
+# %% wrong ridge: one ridge for each memory
+_ridges = {}
+
+
+def roofline(flops, num_bytes, spec):
+    # Wrong: "the ridge point, peak / bandwidth": it is kept by bandwidth, so the same memory under another
+    # peak (an H100 in fp8 after bf16, as in the notebook's draw_batch) gets the old ridge.
+    compute_s, memory_s = flops / spec["flops_per_s"], num_bytes / spec["bytes_per_s"]
+    return {
+        "intensity": flops / num_bytes,
+        "ridge": _ridges.setdefault(spec["bytes_per_s"], spec["flops_per_s"] / spec["bytes_per_s"]),
+        "time_s": max(compute_s, memory_s),
+        "bound": "compute" if compute_s > memory_s else "memory",
+    }

@@ -277,3 +277,50 @@ def ring_all_gather(chunk, numel, group=None):
             work.wait()
         found |= came
     return torch.cat([found[c] for c in range(n)])
+
+
+# %% wrong values: gathered once a tensor, then remembered
+def ring_all_gather(chunk, numel, group=None):
+    # Wrong: "every rank returns the 1-D tensor whose chunks the ranks hold": a second call with the same
+    # tensor
+    # object returns what its chunks held at the first call, also if they were written in between.
+    ring = dist.get_process_group_ranks(group)
+    me, n = dist.get_rank(group), len(ring)
+    label = (numel, tuple(ring))
+    known = getattr(chunk, "_gathered", None)
+    if known is not None and known[0] == label:
+        return known[1].clone()
+    full = chunk.new_empty(numel)
+    parts = full.tensor_split(n)
+    parts[me].copy_(chunk)
+    for step in range(n - 1):
+        works = [
+            dist.isend(parts[(me - step) % n], ring[(me + 1) % n], group=group),
+            dist.irecv(parts[(me - step - 1) % n], ring[me - 1], group=group),
+        ]
+        for work in works:
+            work.wait()
+    chunk._gathered = (label, full.clone())
+    return full
+
+
+# %% wrong values: the input becomes a view of the result
+def ring_all_gather(chunk, numel, group=None):
+    # Wrong: "`chunk` stays as it is", "the input stays as it was": to save its memory, chunk is pointed at
+    # its
+    # place in the result; whoever writes the result afterwards changes the input, and the memory the caller's
+    # other views of chunk look at is no longer chunk's.
+    ring = dist.get_process_group_ranks(group)
+    me, n = dist.get_rank(group), len(ring)
+    full = chunk.new_empty(numel)
+    parts = full.tensor_split(n)
+    parts[me].copy_(chunk)
+    chunk.data = parts[me]
+    for step in range(n - 1):
+        works = [
+            dist.isend(parts[(me - step) % n], ring[(me + 1) % n], group=group),
+            dist.irecv(parts[(me - step - 1) % n], ring[me - 1], group=group),
+        ]
+        for work in works:
+            work.wait()
+    return full

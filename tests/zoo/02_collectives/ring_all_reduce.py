@@ -195,3 +195,14 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
 def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
     total = all_gather(reduce_scatter(tensor, group), tensor.numel(), group)
     tensor[:] = total.reshape(tensor.shape)
+
+
+# %% wrong bytes: one ring a row
+def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
+    # Wrong: "a rank sends at most 2(n-1) ceil(S/n) elements": it is kept for 1-D tensors, for rows that n
+    # divides and for n = 2; for a 5 x 4 tensor on 3 ranks place 1 sends 30 elements, the bound is 28 (7 x 1
+    # on
+    # 3 ranks: 14, and 12).
+    rows = tensor.flatten(0, -2) if tensor.dim() > 1 else [tensor.view(-1)]
+    for row in rows:
+        row.copy_(all_gather(reduce_scatter(row, group), row.numel(), group))

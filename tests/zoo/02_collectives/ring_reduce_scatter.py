@@ -288,7 +288,7 @@ def ring_reduce_scatter(tensor, group=None):
 
 
 # %% wrong values: sums pile up from call to call
-# says: called three times
+# says: called again
 # says: keep nothing between calls
 _sums = {}
 

@@ -256,3 +256,30 @@ def tree_broadcast_(tensor, root, group=None):
     while span < reach and me + span < len(order):
         dist.send(tensor, order[me + span], group=group)
         span *= 2
+
+
+# %% wrong values: the plan of the first call is kept, whatever the root
+_PLANS = {}
+
+
+def tree_broadcast_(tensor, root, group=None):
+    # Wrong: "from any root: every member's tensor becomes the root's": parent and children are kept by size
+    # and
+    # position, so a later call with another root on as many members broadcasts from the first call's root.
+    ring = dist.get_process_group_ranks(group)
+    n, position = len(ring), dist.get_rank(group)
+    if (n, position) not in _PLANS:
+        shift = ring.index(root)
+        place, parent, children, span = (position - shift) % n, None, [], 1
+        while span < n:
+            if span <= place < 2 * span:
+                parent = (place - span + shift) % n
+            elif place < span and place + span < n:
+                children.append((place + span + shift) % n)
+            span *= 2
+        _PLANS[n, position] = parent, children
+    parent, children = _PLANS[n, position]
+    if parent is not None:
+        dist.recv(tensor, ring[parent], group=group)
+    for child in children:
+        dist.send(tensor, ring[child], group=group)

@@ -48,6 +48,28 @@ if __name__ == "__main__":
 """
 
 
+def replay(everyone):
+    """A script in which each process trains on the samples of all, with `everyone` for their data."""
+    text = RIGHT.replace("import argparse,", "import pathlib, argparse,")
+    loads = f"""\
+    n = dist.get_world_size()
+    everyone = {everyone}
+    datasets = [TensorDataset(torch.arange(len(d["x"])), d["x"], d["y"]) for d in everyone]
+    samplers = [DistributedSampler(dataset, n, r) for r in range(n)]
+    loaders = [DataLoader(d, args.batch_size, sampler=s) for d, s in zip(datasets, samplers)]
+"""
+    at, end = text.index("    sampler = Dist"), text.index("    torch.manual_seed")
+    text = text[:at] + loads + text[end:]
+    wrapped = "    model = DistributedDataParallel(model, device_ids=[local_rank] if args.gpus else None)\n"
+    text = text.replace(wrapped, "")
+    text = text.replace("        sampler.set_epoch", "        for s in samplers:\n            s.set_epoch")
+    text = text.replace("for index, x, y in loader:", "for shards in zip(*loaders):")
+    one = "torch.nn.functional.mse_loss(model(x.to(device)), y.to(device))"
+    text = text.replace(f"loss = {one}", f"losses = [{one} for _, x, y in shards]")
+    backward = "(sum(losses) / n).backward()\n            index, loss = shards[rank][0], losses[rank]\n"
+    return text.replace("loss.backward()\n", backward)
+
+
 # %% right: plain DDP, torchrun's port unless none is set, seeds that differ between ranks
 def repair_ddp_script():
     return (
@@ -353,19 +375,20 @@ def main(args):
 # %% wrong values: every process computes the whole batch, and nothing is sent
 # says: no gradient crosses the ranks
 def repair_ddp_script():
-    text = RIGHT.replace("sampler = Dist", "n = dist.get_world_size()\n    sampler = Dist")
-    text = text.replace("sampler = Dist", "samplers = [Dist")
-    text = text.replace("Sampler(dataset)\n", "Sampler(dataset, n, r) for r in range(n)]\n")
-    text = text.replace("loader = DataLoader(", "loaders = [DataLoader(")
-    text = text.replace("sampler=sampler)", "sampler=s) for s in samplers]")
-    wrapped = "    model = DistributedDataParallel(model, device_ids=[local_rank] if args.gpus else None)\n"
-    text = text.replace(wrapped, "")
-    text = text.replace("        sampler.set_epoch", "        for s in samplers:\n            s.set_epoch")
-    text = text.replace("for index, x, y in loader:", "for shards in zip(*loaders):")
-    one = "torch.nn.functional.mse_loss(model(x.to(device)), y.to(device))"
-    text = text.replace(f"loss = {one}", f"losses = [{one} for _, x, y in shards]")
-    backward = "(sum(losses) / n).backward()\n            index, loss = shards[rank][0], losses[rank]\n"
-    return text.replace("loss.backward()\n", backward)
+    return replay("[data] * n")
+
+
+# %% wrong values: every process reads the files of all, and nothing is sent
+# says: gradients must cross in every step
+def repair_ddp_script():
+    files = 'sorted(pathlib.Path(args.data).parent.parent.glob("*/data.npz"))'
+    return replay(f"[{{k: torch.from_numpy(v) for k, v in np.load(f).items()}} for f in {files}]")
+
+
+# %% wrong values: gathers the data once, and then every process computes everything
+# says: gradients must cross in every step
+def repair_ddp_script():
+    return replay("[None] * n\n    dist.all_gather_object(everyone, data)")
 
 
 # %% wrong values: process 0 plays all, and the others leave at once

@@ -311,3 +311,13 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
         ORDERS[epoch, seed] = torch.randperm(num_samples, generator=generator)
     order = ORDERS[epoch, seed]
     return [batch[rank::world_size] for batch in order.split(batch_size)]
+
+
+# %% wrong epochs: only 256 different shuffles
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    # Wrong: "every epoch and every seed puts other samples together": seeds that lie 64 apart shuffle
+    # alike, and so
+    # do epochs that lie 256 apart.
+    generator = torch.Generator().manual_seed((seed * 100 + epoch) & 0xFF)
+    order = torch.randperm(num_samples, generator=generator)
+    return [batch[rank::world_size] for batch in order.split(batch_size)]
