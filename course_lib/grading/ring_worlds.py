@@ -122,13 +122,14 @@ def with_again(case: Case, name: str, want: Want) -> dict[str, Want]:
     written_over = (
         "a later call writes into what an earlier one returned: return a tensor of its own each time"
     )
+    near = {
+        written_over: second,
+        f"{written_over} (the third)": third,
+        f"{written_over} (the fourth)": fourth,
+    }
     added = "the sums of an earlier call are still in it: keep nothing between calls"
     return {
-        name: replace(
-            want,
-            near={**want.near, written_over: second, f"{written_over} (the third)": third}
-            | {f"{written_over} (the fourth)": fourth},
-        ),
+        name: replace(want, near={**want.near, **near}),
         f"{name} of a second call": Want(
             second,
             per_rank=True,

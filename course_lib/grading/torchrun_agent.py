@@ -33,9 +33,7 @@ from typing import Any, NoReturn
 gc.disable()  # importing torch takes a quarter longer with garbage collection
 
 CPU_S = 120
-LAUNCHED = (
-    "launched"  # file of a worker beside its logs: how many collectives, sends and receives it launched
-)
+LAUNCHED = "launched"  # file of a worker beside its logs: how often it has communicated
 _FIRST = (
     "course_lib.grading.torchrun_agent",  # stops garbage collection
     "numpy",
