@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 import re
+import shlex
 import sqlite3
 import time
 from collections import Counter
@@ -126,7 +127,7 @@ def _compare_with_list(run: Run, students: set[str], submissions: list[HandedIn]
         if students and one.student not in students and one.has_name:
             yield (
                 f"{one.student}: is new in the gradebook. If that is a misspelt name, rename the folder, "
-                f"then `nbgrader db student remove {one.student} --force`"
+                f"then `nbgrader db student remove {shlex.quote(one.student)} --force`"
             )
 
 

@@ -35,9 +35,7 @@ def release(root: Path, name: str, console: Console, db_url: str | None = None) 
         )
     record.check_version(root, db_url)
     path = Course(root, db_url).release(lab.name)
-    kept = handed_in.kept_release(root, lab.name)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    build.replace_text(kept, path.read_text(encoding="utf-8"))
+    build.replace_text(handed_in.kept_release(root, lab.name), path.read_text(encoding="utf-8"))
     console.print(f"{lab.name}: hand out {path.relative_to(root)}", highlight=False)
     return 0
 
