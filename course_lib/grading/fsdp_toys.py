@@ -7,7 +7,7 @@ know.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -72,21 +72,30 @@ KINDS: dict[str, Callable[[int], nn.Module]] = {
 
 
 class MarkedUnit(Unit):
-    """A unit that puts "forward <name>" and "backward <name>" into the trace just before it computes."""
+    """A unit that puts "forward <name>" and "backward <name>" into the trace just before it computes.
+
+    Then it notes how many elements of its chain's units are whole or on their way, too.
+    """
 
     probe: Probe | None = None
+    chain: Sequence[Unit] = ()
+    most_whole = 0
 
     def forward(self, x: Tensor) -> Tensor:
         """Mark, then compute."""
-        if self.probe is not None:
-            self.probe.mark(f"forward {self.name}")
+        self._begin("forward")
         return super().forward(x)
 
     def backward(self, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Mark, then compute."""
-        if self.probe is not None:
-            self.probe.mark(f"backward {self.name}")
+        self._begin("backward")
         return super().backward(grad)
+
+    def _begin(self, phase: str) -> None:
+        if self.probe is not None:
+            self.probe.mark(f"{phase} {self.name}")
+        whole = sum(unit.full.numel() for unit in self.chain if isinstance(unit.full, Tensor))
+        self.most_whole = max(self.most_whole, whole)
 
 
 def owner_at(index: int, world_size: int) -> int:
@@ -111,7 +120,7 @@ def sharded_units(params: Mapping[str, Any], inputs: Mapping[str, Tensor], probe
     """Build the chain with this rank's shards; the trace has seen them and the other inputs."""
     units = toy_units(params)
     for i, unit in enumerate(units):
-        unit.shard, unit.full, unit.probe = inputs[f"{SHARD}{i}"].clone(), None, probe
+        unit.shard, unit.full, unit.probe, unit.chain = inputs[f"{SHARD}{i}"].clone(), None, probe, units
         if params["placement"] == "owners":
             unit.owner = owner_at(i, probe.world_size)
     for tensor in (*(unit.shard for unit in units), *inputs.values()):
@@ -152,6 +161,7 @@ def gradients_of_shards(units: list[MarkedUnit]) -> dict[str, Any]:
 
 STRAY = "frozen units with a gradient"
 WHOLE = "units still whole"
+MOST_WHOLE = "elements of units that were whole at once"
 
 
 def still_whole(units: list[MarkedUnit]) -> dict[str, Any]:

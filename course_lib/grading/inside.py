@@ -282,9 +282,14 @@ def to_plain(value: Any) -> Any:
 
 
 def _item(value: torch.Tensor | Array | np.number[Any]) -> Any:
-    """The one number of a tensor, an array or a numpy number; else the name of the type."""
+    """The one number of a tensor, an array or a numpy number; else the name of the type.
+
+    A class of the student's may have another `item`.
+    """
+    owner: Any = next(o for o in (torch.Tensor, np.ndarray, np.generic) if isinstance(value, o))
     try:
-        plain = value.item()
+        with torch._C.DisableTorchFunctionSubclass():
+            plain = owner.item(value)
     except (RuntimeError, TypeError, ValueError):  # several elements, none, or without data
         return _type_name(value)
     return plain if isinstance(plain, bool | int | float) else _type_name(value)

@@ -25,11 +25,22 @@ def memory_bytes(model: Plain, dp_shard: int) -> float:
 
 
 def step_time_s(
-    model: Plain, cluster: Cluster, world_size: int, dp_shard: int, *, together: bool = False
+    model: Plain,
+    cluster: Cluster,
+    world_size: int,
+    dp_shard: int,
+    *,
+    together: bool = False,
+    neighbours: bool = False,
 ) -> float:
-    """Seconds of communication of a step; `together`: gradients of all units in one all_reduce."""
+    """Seconds of communication of a step.
+
+    Mistakes: `together`, gradients of all units in one all_reduce; `neighbours`, it joins ranks side by side.
+    """
     unit_bytes = WIRE_BYTES * model["num_params"] / model["num_units"]
     shard, replicate = range(dp_shard), range(0, world_size, dp_shard)
+    if neighbours:
+        replicate = range(world_size // dp_shard)
     gather_s = collective_time_s(cluster, "all_gather", shard, unit_bytes)
     scatter_s = collective_time_s(cluster, "reduce_scatter", shard, unit_bytes)
     parts = 1 if together else model["num_units"]

@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
@@ -27,6 +28,7 @@ from course_lib.grading.launcher import CaseFailed, run_here
 from course_lib.grading.source import FromSource, Refusal, definitions
 
 MAX_TEXT = 20_000  # characters of one message
+_TO_END_S = 20
 
 
 class TooMuchTime(Exception):
@@ -96,17 +98,30 @@ def _read(frame: Any) -> dict[str, Any]:
 
 
 def _end_left_behind() -> None:
-    """End processes of a student's that have outlived their rank: the next case is not theirs to see."""
+    """End processes of a student's that have outlived their rank: the next case is not theirs to see.
+
+    They are this process's descendants or the fork server's. Some may start others meanwhile; if that does
+    not end, this process does.
+    """
     server: Any = forkserver  # typeshed does not know these attributes
     tracker: Any = resource_tracker
     ours = {server._forkserver._forkserver_pid, tracker._resource_tracker._pid}
-    for child in psutil.Process().children():
-        if child.pid not in ours:
-            for process in [*child.children(recursive=True), child]:
-                with contextlib.suppress(psutil.Error):
+    end_s = time.monotonic() + _TO_END_S
+    while time.monotonic() < end_s:
+        runs = False
+        for process in psutil.Process().children(recursive=True):
+            if process.pid in ours:
+                continue
+            with contextlib.suppress(ChildProcessError):  # the fork server waits for its own
+                os.waitpid(process.pid, os.WNOHANG)
+            with contextlib.suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE:
                     process.kill()
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(child.pid, 0)
+                    runs = True
+        if not runs:
+            return
+        time.sleep(0.005)
+    os._exit(1)
 
 
 def limited_rank_job(job: Job, cpu_s: int) -> bytes:

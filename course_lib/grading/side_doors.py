@@ -32,6 +32,9 @@ _EVENTS = {
     "mmap.__new__": "a memory map",
     "os.mkdir": "a folder",
     "os.rename": "a file",
+    "os.remove": "a file",
+    "os.truncate": "a file",
+    "os.rmdir": "a folder",
     "os.symlink": "a link",
     "os.link": "a link",
     "sqlite3.connect": "a database",
@@ -45,88 +48,90 @@ _EVENTS = {
     "os.setxattr": "a file's attributes",
 }
 _STORE_METHODS = ("set", "add", "append", "multi_set", "compare_set", "queue_push")
-_WATCHED = frozenset((*_EVENTS, "open", "os.listdir", "os.scandir", "compile", "code.__new__"))
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
-
-
-def shut(refuse: Callable[[str], None]) -> None:
-    """Call `refuse(what)` when the answer opens a side door; torch and this library may."""
-    by_answer, door = _by_answer, _door  # an answer may put others into this module
-
-    def audit(event: str, args: tuple[Any, ...]) -> None:
-        if event in _WATCHED and by_answer() and (what := door(event, args)):
-            refuse(what)
-
-    sys.addaudithook(audit)
-    for method in _STORE_METHODS:
-        _wrap(dist.distributed_c10d.Store, method, "the rendezvous store", refuse)
-    _wrap(torch, "save", "torch.save", refuse)
-    for call in ("memfd_create", "mkfifo", "mknod"):  # no audit event
-        _wrap(os, call, f"os.{call}", refuse)
-    for call in ("stat", "lstat"):  # a file's size says something, too
-        _wrap(os, call, f"os.{call}", refuse, lambda path, *_, **__: _is_shared(path))
-
-
-def _wrap(
-    owner: Any,
-    name: str,
-    what: str,
-    refuse: Callable[[str], None],
-    when: Callable[..., bool] = lambda *_, **__: True,
-) -> None:
-    real, by_answer = getattr(owner, name, None), _by_answer
-    if real is None:
-        return
-
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        if by_answer() and when(*args, **kwargs):
-            refuse(what)
-        return real(*args, **kwargs)
-
-    setattr(owner, name, watched)
-
-
-def _door(event: str, args: tuple[Any, ...]) -> str:
-    """What the event opens, "" if nothing."""
-    if event == "open":
-        path, _, flags = args
-        if isinstance(flags, int) and flags & _WRITES:
-            return f"writing to the file {path!r}" if path != os.devnull else ""
-        return f"reading the file {path!r}" if _is_shared(path) else ""
-    if event in ("os.listdir", "os.scandir"):
-        return f"the folder {args[0]!r}" if _is_shared(args[0]) else ""
-    if event in ("compile", "code.__new__"):  # who does something is told by where its code is from
-        return "code under the name of a library's" if _is_librarys(args[1]) else ""
-    return _EVENTS[event]
-
-
-_realpath = os.path.realpath
-_TEMPORARY = _realpath(tempfile.gettempdir())
+_TEMPORARY = os.path.realpath(tempfile.gettempdir())
 # Not all of it: an answer's own cell has the name of a temporary file, which a traceback looks for.
 _SHARED = re.compile(rf"{re.escape(_TEMPORARY)}/course_(ranks|inputs)_|/dev/shm/|/proc/(?P<pid>\d+)(/|$)")
 
 
-def _is_shared(path: Any) -> bool:
-    """Whether other ranks can have left something there: inputs, output, shared memory, another's /proc."""
-    if not isinstance(path, str | bytes | os.PathLike):
+def shut(refuse: Callable[[str], None]) -> None:
+    """Call `refuse(what)` when the answer opens a side door; torch and this library may."""
+    by_answer, is_shared, door = _watchers()
+    more = ("open", "os.listdir", "os.scandir", "compile", "code.__new__", "object.__setattr__")
+    events = frozenset((*_EVENTS, *more))
+
+    def audit(event: str, args: tuple[Any, ...]) -> None:
+        if event in events and by_answer() and (what := door(event, args)):
+            refuse(what)
+
+    def wrap(owner: Any, name: str, what: str, when: Callable[..., bool] = lambda *_, **__: True) -> None:
+        # Names of its own: who gets at those of `watched` does not blind the others.
+        real, sees, tell = getattr(owner, name, None), by_answer, refuse
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if sees() and when(*args, **kwargs):
+                tell(what)
+            return real(*args, **kwargs)  # type: ignore[misc]
+
+        if real is not None:
+            setattr(owner, name, watched)
+
+    sys.addaudithook(audit)
+    for method in _STORE_METHODS:
+        wrap(dist.distributed_c10d.Store, method, "the rendezvous store")
+    wrap(torch, "save", "torch.save")
+    for owner in (torch, torch.UntypedStorage):
+        wrap(owner, "from_file", "a file in memory")
+    for owner in (os, sys.modules.get("posix")):
+        for call in ("memfd_create", "mkfifo", "mknod"):  # no audit event
+            wrap(owner, call, f"os.{call}")
+        for call in ("stat", "lstat"):  # a file's size says something, too
+            wrap(owner, call, f"os.{call}", lambda path, *_, **__: is_shared(path))
+
+
+def _watchers() -> tuple[Callable[[], bool], Callable[[Any], bool], Callable[[str, tuple[Any, ...]], str]]:
+    """Return (whether the answer does this, whether a path is shared, what an event opens).
+
+    All they use is local to them: an answer may put other things into this module, and into builtins.
+    """
+    trusted, libraries, events, writes, shared = _TRUSTED, _LIBRARIES, dict(_EVENTS), _WRITES, _SHARED
+    frame_of, realpath, decode, devnull = sys._getframe, os.path.realpath, os.fsdecode, os.devnull
+    is_a, number, path_types, pid = isinstance, int, (str, bytes, os.PathLike), str(os.getpid())
+    starts = str.startswith  # a name may be of a class with another one
+
+    def by_answer() -> bool:
+        """The answer does it itself, or by way of other libraries than torch and this one."""
+        frame: FrameType | None = frame_of(2)
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if starts(file, trusted):
+                return False
+            if not starts(file, libraries):
+                return True
+            frame = frame.f_back
         return False
-    found = _SHARED.match(_realpath(os.fsdecode(path)))
-    return found is not None and found["pid"] != str(os.getpid())
 
-
-def _is_librarys(name: Any) -> bool:
-    text = os.fsdecode(name) if isinstance(name, str | bytes) else ""
-    return text.startswith((*_TRUSTED, *_LIBRARIES))
-
-
-def _by_answer() -> bool:
-    """Whether the answer does this itself, or by way of other libraries than torch and this one."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file.startswith(_TRUSTED):
+    def is_shared(path: Any) -> bool:
+        """Other ranks can have left something there: inputs, output, shared memory, another's /proc."""
+        if not is_a(path, path_types):
             return False
-        if not file.startswith(_LIBRARIES):
-            return True
-        frame = frame.f_back
-    return False
+        found = shared.match(realpath(decode(path)))
+        return found is not None and found["pid"] != pid
+
+    def door(event: str, args: tuple[Any, ...]) -> str:
+        """What the event opens, "" if nothing."""
+        if event == "open":
+            path, _, flags = args
+            if is_a(flags, number) and flags & writes:
+                return f"writing to the file {path!r}" if path != devnull else ""
+            return f"reading the file {path!r}" if is_shared(path) else ""
+        if event in ("os.listdir", "os.scandir"):
+            return f"the folder {args[0]!r}" if is_shared(args[0]) else ""
+        if event in ("compile", "code.__new__"):  # who does something is told by where its code is from
+            named = is_a(args[1], path_types) and starts(decode(args[1]), (*trusted, *libraries))
+            return "code under the name of a library's" if named else ""
+        if event == "object.__setattr__":
+            return "a function's code" if args[1] == "__code__" else ""
+        return events[event]
+
+    return by_answer, is_shared, door

@@ -32,15 +32,27 @@ CLOSED = (
 )
 
 
-def zero_case(n: int, seed: int, optimizer: str, microbatches: int = 1, **model: Any) -> Case:
-    """A case of n ranks; `model`: options of ToyNet beside the usual width and depth."""
+def zero_case(
+    n: int, seed: int, optimizer: str, microbatches: int = 1, *, optional_from: int = 0, **model: Any
+) -> Case:
+    """A case of n ranks; `model`: options of ToyNet beside the usual width and depth.
+
+    `optional_from`: the first step that uses the optional layer. Not with Adam: its correction counts the
+    steps of each tensor, so a flat shard would differ from one process.
+    """
     shape = {"width": 24, "depth": 7, **model}
     more = f", {microbatches} backwards a step" if microbatches > 1 else ""
     kinds = "".join(f", {kind}" for kind in ("tied", "frozen", "unused") if model.get(kind))
+    kinds += f", a layer that is used from step {optional_from} on" if optional_from else ""
     return Case(
         world_size=n,
         seed=seed,
-        params={"model": shape, "optimizer": optimizer, "microbatches": microbatches},
+        params={
+            "model": shape | ({"optional": True} if optional_from else {}),
+            "optimizer": optimizer,
+            "microbatches": microbatches,
+            "optional_from": optional_from,
+        },
         label=f"{n} rank{'s' * (n > 1)}, {optimizer}{more}{kinds}",
     )
 
@@ -88,7 +100,8 @@ def _train(
         optimizer.zero_grad()
         for micro in range(num - 1 if only_last else 0, num):
             for shard in shards:
-                (scale * loss_of(model, shard, step, micro, num)).backward()
+                late = step >= case.params["optional_from"]
+                (scale * loss_of(model, shard, step, micro, num, with_optional=late)).backward()
         optimizer.step()
         out |= weights_of(model, step)
     return out
@@ -181,7 +194,8 @@ def _peak_of_state(trace: RankTrace) -> int:
 def _reduced_in_backward(case: Case, got: list[RankData]) -> Part:
     """Judge what has been sent when backwards have ended: the rest is kept whole, if not in tensors."""
     n, named = case.world_size, ToyNet(**case.params["model"]).named_parameters()
-    used = [p.numel() for name, p in named if p.requires_grad and not name.startswith("unused")]
+    idle = ("unused", "optional")  # at least in some step
+    used = [p.numel() for name, p in named if p.requires_grad and not name.startswith(idle)]
     least = (n - 1) * ITEM * case.params["microbatches"] * (sum(used) - 2 * max(used))
     for step, (start, _) in enumerate(_steps()):
         calls = [call for data in got for call in _calls(data.traced, start, f"backward {step}")]

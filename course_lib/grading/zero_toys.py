@@ -1,7 +1,8 @@
 """Train a toy with a sharded optimizer, as programs of lab 04 do, and in one process, as its oracles do.
 
 The model, its parameters and the inner optimizer are plain data of the case: `params` holds "model" (options
-of ToyNet), "optimizer" (a key of INNER) and "microbatches" (backwards before a step).
+of ToyNet), "optimizer" (a key of INNER), "microbatches" (backwards before a step) and "optional_from" (the
+first step that uses the optional layer).
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def train_sharded(
     for step in range(STEPS):
         optimizer.zero_grad()
         for micro in range(params["microbatches"]):
-            loss_of(model, inputs, step, micro, params["microbatches"]).backward()
+            late = step >= params["optional_from"]
+            loss_of(model, inputs, step, micro, params["microbatches"], with_optional=late).backward()
         probe.mark(f"backward {step}")
         optimizer.step()
         seen |= weights_of(model, step)  # before zero_grad: step leaves the new parameters on every rank
@@ -67,10 +69,18 @@ def train_sharded(
     return {name: torch.from_numpy(array) for name, array in seen.items()}
 
 
-def loss_of(model: ToyNet, data: Mapping[str, Tensor], step: int, micro: int, num_micro: int) -> Tensor:
+def loss_of(
+    model: ToyNet,
+    data: Mapping[str, Tensor],
+    step: int,
+    micro: int,
+    num_micro: int,
+    *,
+    with_optional: bool = True,
+) -> Tensor:
     """Return this micro-batch's part of the mean loss of a rank's step."""
     key = f"{step}.{micro}"
-    return mse_loss(model(data[f"x{key}"]), data[f"y{key}"]) / num_micro
+    return mse_loss(model(data[f"x{key}"], with_optional=with_optional), data[f"y{key}"]) / num_micro
 
 
 def weights_of(model: ToyNet, step: int) -> dict[str, Array]:

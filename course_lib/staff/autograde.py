@@ -33,7 +33,6 @@ from course_lib.staff.build import find_lab
 from course_lib.staff.grade_one import Options, Outcome
 from course_lib.staff.handed_in import HandedIn
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
-from course_lib.staff.submissions import printable
 from course_lib.staff.workers import Task, outcomes
 
 
@@ -96,38 +95,42 @@ def command(
     with alone(root), whole_or_not():
         options = Options(root=root, lab=lab, trust=trust, show=show, only=only)
         run = Run(options=options, ledger=Ledger(root / LEDGER), db_url=db_url, jobs=jobs, dask=dask)
-        for line in record.restore_scores(root, lab, run.ledger, db_url):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
         for line in _compare_with_list(run, students, submissions):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            record.say(console, line)
+        record.restore_scores(root, lab, run.ledger, db_url, console)
         tasks = list(_tasks(run, submissions, again))
         if len(tasks) < len(submissions):
-            words = "cannot be judged again: grade them first" if only else "were graded before"
+            words = "have no verdict to renew: not graded, or unreadable" if only else "were graded before"
             console.print(f"{len(submissions) - len(tasks)} {words}", highlight=False)
         problems = _grade_all(run, tasks, console)
-        record.bring_up_to_date(root, lab, run.ledger, db_url)
+        record.bring_up_to_date(root, lab, run.ledger, db_url, console)
         return _report(run, problems, console)
 
 
 def _compare_with_list(run: Run, students: set[str], submissions: list[HandedIn]) -> Iterator[str]:
-    """Write down who is missing; say who was there before, and who is not in the list."""
+    """Write down who is missing; say who was there before, who is not in the list, and who in neither."""
     lab, there = run.options.lab, {one.student for one in submissions}
+    known_ids = {entry.student for entry in run.ledger.entries(lab)}
+    for student in sorted(known_ids - students - there):
+        if 2 * len(known_ids & students) >= len(known_ids):  # else this is another gradebook
+            run.ledger.forget(lab, student)
+            yield f"{student}: is forgotten; the gradebook has no such student, and no folder is there"
     for student in sorted(students - there):
         known = run.ledger.entry(lab, student)
-        if known is None or known.state == "missing":
+        if known is None or known.state in ("missing", "failed"):
             nothing = "nothing was handed in"
             run.ledger.write(Entry(student=student, lab=lab, digest="", state="missing", detail=nothing))
             continue
         folder = handed_in.SUBMITTED / student / lab
         yield (
-            f"{student}: was graded, and {folder} is gone: the points stay. "
-            "If it held another student's work, make it again, empty, and repeat this command"
+            f"{student}: was judged, and {folder} is gone: what the gradebook has stays. If it held another "
+            "student's work, make it again, empty, and repeat this command; points given by hand stay"
         )
     for one in submissions:
         if students and one.student not in students and one.has_name:
             yield (
                 f"{one.student}: is new in the gradebook. If that is a misspelt name, rename the folder, "
-                f"then `nbgrader db student remove {shlex.quote(one.student)} --force`"
+                f"`nbgrader db student remove {shlex.quote(one.student)} --force` and repeat this command"
             )
 
 
@@ -200,9 +203,12 @@ def _tasks(run: Run, submissions: list[HandedIn], again: bool) -> Iterator[Task]
         if run.options.only:
             if judged and entry is not None and entry.verdicts:
                 yield one, entry
-        elif again:
+            continue
+        if again:
             yield one, None
-        elif not judged or entry is None or not entry.recorded:
+            continue
+        copy = record.graded_copy(run.options.root, run.options.lab, one.student)
+        if not judged or entry is None or not entry.recorded or not copy.is_file():
             yield one, entry
 
 
@@ -222,8 +228,7 @@ def _grade_all(run: Run, tasks: list[Task], console: Console) -> dict[str, str]:
             if problem:
                 problems[one.student] = problem
             if text:
-                line = printable(f"{one.student}: {entry.state}: {text.splitlines()[0]}")
-                bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+                record.say(bar.console, f"{one.student}: {entry.state}: {text.splitlines()[0]}")
     return problems
 
 
@@ -273,8 +278,7 @@ def _report(run: Run, problems: dict[str, str], console: Console) -> int:
     console.print(table)
     states = Counter(entry.state for entry in entries)
     console.print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
-    failed = [e.student for e in entries if e.state == "failed" or (e.state != "missing" and not e.recorded)]
-    for student in sorted({*failed, *problems}):
-        text = f"{student} is not in the gradebook yet: run the command again"
-        console.print(text, markup=False, highlight=False)
-    return int(bool(failed or problems))
+    left = record.say_open_ends(lab, run.ledger, console)
+    for student in sorted(set(problems) - left):
+        record.say(console, f"{student} was not graded this time, for the reason above")
+    return int(bool(left or problems))

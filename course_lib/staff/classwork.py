@@ -12,7 +12,6 @@ from rich.console import Console
 from course_lib.staff import build, handed_in, record
 from course_lib.staff.gradebook import Course
 from course_lib.staff.ledger import LEDGER, Ledger
-from course_lib.staff.submissions import printable
 
 
 class _FeedbackOne(GenerateFeedback):  # type: ignore[misc]
@@ -54,32 +53,33 @@ def collect(root: Path, name: str, console: Console, db_url: str | None = None) 
             f"<student>_attempt_<date>_{lab.name}.ipynb"
         )
     record.check_version(root, db_url)
-    students, left, replaced = Course(root, db_url).collect(lab.name)
-    for student in replaced:
-        console.print(f"{student}: takes the place of another notebook", markup=False, highlight=False)
-    for name, why in left.items():
-        console.print(printable(f"left out: {name}: {why}"), markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{lab.name}: {len(students)} submissions in {handed_in.SUBMITTED}", highlight=False)
-    return int(bool(left) or not students)
+    found = Course(root, db_url).collect(lab.name)
+    for student, note in found.notes:
+        record.say(console, f"{student}: {note}")
+    for name, why in found.left.items():
+        record.say(console, f"left out: {name}: {why}")
+    console.print(f"{lab.name}: {len(found.places)} submissions in {handed_in.SUBMITTED}", highlight=False)
+    return int(bool(found.left) or not found.places)
 
 
 def feedback(root: Path, name: str, console: Console, db_url: str | None = None) -> int:
-    """Write the feedback page of every graded submission of a lab; return 1 if one could not be."""
+    """Write the feedback page of every graded submission of a lab; return 1 if one could not be, or waits."""
     lab = build.find_lab(root, name).name
     ledger = Ledger(root / LEDGER)
     if not any(entry.recorded for entry in ledger.entries(lab)):
         raise ValueError(f"submissions of {lab} must be graded first; got none. run `course autograde {lab}`")
-    for line in record.bring_up_to_date(root, lab, ledger, db_url):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    record.bring_up_to_date(root, lab, ledger, db_url, console)
     entries = [entry for entry in ledger.entries(lab) if entry.recorded]
     failed = 0
     for entry in entries:
-        problem = feedback_page(root, lab, entry.student, db_url)
+        problem = f"its graded copy is gone: `course autograde {lab}` makes it again"
+        if record.graded_copy(root, lab, entry.student).is_file():
+            problem = feedback_page(root, lab, entry.student, db_url)
         if problem:
             failed += 1
-            console.print(f"{entry.student}: {problem}", markup=False, highlight=False, soft_wrap=True)
+            record.say(console, f"{entry.student}: {problem}")
     console.print(f"{lab}: {len(entries) - failed} pages in grading/feedback", highlight=False)
-    return int(failed > 0)
+    return int(bool(record.say_open_ends(lab, ledger, console)) or failed > 0)
 
 
 def feedback_page(root: Path, lab: str, student: str, db_url: str | None = None) -> str:

@@ -10,20 +10,35 @@ Known are nbgrader's own names, and what Canvas and Moodle put into the zip of a
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import filecmp
+import hashlib
+import lzma
 import re
 import shutil
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.staff.handed_in import MAX_NOTEBOOK_BYTES
 
 _PLAIN = re.compile(r"(?P<id>.+)_attempt_(?P<stamp>\d{4}-\d\d-\d\d(-\d\d-\d\d-\d\d)?)_(?P<file>.+\.ipynb)")
-_MOODLE = re.compile(r"(?P<name>[^/]+)_\d+_assignsubmission_file_?/?(?P<file>[^/]+\.ipynb)")
-_CANVAS = re.compile(r"[^_/]+(_LATE)?_(?P<lms>\d+)_(?P<order>\d+)_(?P<file>.+\.ipynb)")
+# Students choose what comes after, folders included: nothing in it says whose it is.
+_MOODLE = re.compile(r"(.*?/)??(?P<name>[^/]+?)_\d+_assignsubmission_file_?(?P<rest>.+\.ipynb)", re.DOTALL)
+_CANVAS = re.compile(r"[^_/]+(?P<late>_LATE)?_(?P<lms>\d+)_(?P<order>\d+)_(?P<file>.+\.ipynb)")
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    UnicodeError,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +48,7 @@ class Person:
     id: str
     name: str = ""
     lms_id: str = ""
+    email: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +60,16 @@ class Found:
     is_named: bool
     order: tuple[str, int]
     stamp: str = ""
+    is_late: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sorted:
+    """Where each student's notebook is, files left out and why, and what to say of whom."""
+
+    places: dict[str, Path]
+    left: dict[str, str]
+    notes: list[tuple[str, str]]
 
 
 def extract(archive: Path, extracted: Path) -> dict[str, str]:
@@ -69,32 +95,53 @@ def extract(archive: Path, extracted: Path) -> dict[str, str]:
 def _unzip(path: Path, folder: Path) -> dict[str, str]:
     left: dict[str, str] = {}
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
-                if not info.filename.endswith(".ipynb"):
-                    if not info.is_dir():
-                        left[f"{path.name}: {info.filename}"] = "it is not a notebook"
-                elif info.file_size > MAX_NOTEBOOK_BYTES:
-                    left[f"{path.name}: {info.filename}"] = f"it has {info.file_size:,} bytes"
-                else:
-                    archive.extract(info, folder)  # names like ../x and /x stay inside `folder`
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+                if why := _extracted(archive, info, folder):
+                    left[f"{path.name}: {info.filename}"] = why
+    except (*_DAMAGED, OSError) as error:
+        _must_not_be_full(error)
         left[path.name] = f"it must be a whole zip without a password; got {error}"
     return left
 
 
-def sort(
-    extracted: Path, submitted: Path, lab: str, people: list[Person]
-) -> tuple[dict[str, Path], dict[str, str], list[str]]:
-    """Copy each student's last notebook to where it is graded, whole or not at all.
+def _must_not_be_full(error: Exception) -> None:
+    """Raise it if it is a full disk's: nobody's file is to blame."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise error
 
-    Returns ({student: file}, {file that is left out: why}, students whose notebook was another before).
+
+def _extracted(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> str:
+    """Copy one file out of a zip; return why not, "" if it was."""
+    if not info.filename.endswith(".ipynb"):
+        return "" if info.is_dir() else "it is not a notebook"
+    if info.file_size > MAX_NOTEBOOK_BYTES:
+        return f"it has {info.file_size:,} bytes"
+    try:
+        with tempfile.TemporaryDirectory(dir=folder) as part:  # whole, or not at all
+            whole = Path(archive.extract(info, part))  # names like ../x and /x stay inside `part`
+            place = folder / whole.relative_to(part)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            whole.replace(place)
+    except (*_DAMAGED, OSError) as error:
+        _must_not_be_full(error)
+        return f"it must be a whole file with a name for one; got {error}"
+    return ""
+
+
+def sort(folder: Path, submitted: Path, lab: str, people: list[Person]) -> Sorted:
+    """Copy each student's last notebook in `folder`/extracted to where it is graded, whole or not at all.
+
+    Another notebook that was there goes to `folder`/replaced.
     """
-    has_list = any(p.name or p.lms_id for p in people)  # else these are just who handed in before
+    extracted = folder / "extracted"
+    # Else these are just who handed in before.
+    has_list = any(p.name or p.lms_id or p.email for p in people)
     known = {
         "id": {p.id: p.id for p in people if has_list},
         "name": _unique({p.id: _plain(p.name) for p in people if p.name}),
-        "lms": {p.lms_id: p.id for p in people if p.lms_id},
+        "lms": _unique({p.id: p.lms_id for p in people if p.lms_id}),
     }
     chosen: dict[str, Found] = {}
     left: dict[str, str] = {}
@@ -108,44 +155,58 @@ def sort(
         if other is None or (found.is_named, found.order) >= (other.is_named, other.order):
             chosen[found.student] = found
     places = {student: submitted / student / lab / f"{lab}.ipynb" for student in sorted(chosen)}
-    replaced = [student for student, path in places.items() if _place(chosen[student], path)]
-    return places, left, replaced
+    notes = [
+        (student, note)
+        for student, path in places.items()
+        for note in _place(chosen[student], path, folder / "replaced" / student)
+    ]
+    return Sorted(places=places, left=left, notes=notes)
 
 
-def _place(found: Found, path: Path) -> bool:
-    """Put a notebook where it is graded; return whether another one was there."""
+def _place(found: Found, path: Path, replaced: Path) -> Iterator[str]:
+    """Put a notebook where it is graded; say what its owner's instructor should know."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    was_there = path.is_file()
-    if was_there and filecmp.cmp(found.path, path, shallow=False):
-        was_there = False
-    else:
+    stamp, is_new = path.parent / "timestamp.txt", True
+    if path.is_file():
+        is_new = not filecmp.cmp(found.path, path, shallow=False)
+        if is_new:
+            replaced.mkdir(parents=True, exist_ok=True)
+            with path.open("rb") as file:
+                kept = replaced / f"{hashlib.file_digest(file, 'sha256').hexdigest()[:8]}.ipynb"
+            shutil.copyfile(path, kept)
+            yield f"takes the place of another notebook, which is kept as {kept.parent.name}/{kept.name}"
+    if is_new:
         part = path.with_suffix(".part")
         shutil.copyfile(found.path, part)
         part.replace(path)
     if found.stamp:
-        (path.parent / "timestamp.txt").write_text(found.stamp, encoding="utf-8")
-    return was_there
+        stamp.write_text(found.stamp, encoding="utf-8")
+    elif is_new and stamp.exists():
+        yield "has a timestamp.txt, which was another notebook's: look at it"
+    elif found.is_late and not stamp.exists():
+        yield "was late, the platform says: put a timestamp.txt beside the notebook"
 
 
 def _whose(path: Path, name: str, lab: str, known: Mapping[str, Mapping[str, str]]) -> Found | str:
     if path.is_symlink() or not path.is_file():
         return "it must be a file; it is a link"
-    tail = "/".join(Path(name).parts[-2:])
+    if match := _MOODLE.fullmatch(name):
+        student = known["name"].get(_plain(match["name"]))
+        if student is None:
+            return f"the roster must have one student called {match['name']!r}"
+        return _found(path, student, match["rest"].rpartition("/")[2], lab, ("", 0))
     if match := _PLAIN.fullmatch(path.name):
         if known["id"] and match["id"] not in known["id"]:
             return f"the roster must have a student with the id {match['id']!r}"
         day, clock = match["stamp"][:10], match["stamp"][11:].replace("-", ":") or "00:00:00"
         return _found(path, match["id"], match["file"], lab, (match["stamp"], 0), f"{day} {clock} UTC")
-    if match := _MOODLE.fullmatch(tail) or _MOODLE.fullmatch(path.name):
-        student = known["name"].get(_plain(match["name"]))
-        if student is None:
-            return f"the roster must have one student called {match['name']!r}"
-        return _found(path, student, match["file"], lab, ("", 0))
     if match := _CANVAS.fullmatch(path.name):
         student = known["lms"].get(match["lms"])
         if student is None:
             return f"the roster must have a student with lms_user_id {match['lms']}"
-        return _found(path, student, match["file"], lab, ("", int(match["order"])))
+        found = _found(path, student, match["file"], lab, ("", int(match["order"])))
+        is_late = match.start("late") >= 0
+        return found if isinstance(found, str) else dataclasses.replace(found, is_late=is_late)
     return "its name must be as Canvas, Moodle or nbgrader write it"
 
 

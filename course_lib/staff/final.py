@@ -9,20 +9,23 @@ from rich.table import Table
 from rich.text import Text
 
 from course_lib.staff import record, reports, term
+from course_lib.staff.gradebook import in_words
 from course_lib.staff.ledger import LEDGER, Ledger
 
 
 def command(root: Path, console: Console, db_url: str | None = None) -> int:
-    """Write every student's points of the graded labs, and the final grade in percent."""
+    """Write every student's points of the graded labs, and the final grade in percent.
+
+    Returns 1 if somebody who handed in is not in the gradebook as judged.
+    """
     course = term.read(root)
     ledger = Ledger(root / LEDGER)
     graded = {lab: plan for lab, plan in course.labs.items() if ledger.entries(lab)}
     if not graded:
         raise ValueError("a lab of this class must be graded first; got none. run `course autograde LAB`")
     for lab in graded:
-        for line in record.bring_up_to_date(root, lab, ledger, db_url):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-    with record.gradebook_api(root, db_url).gradebook as gradebook:
+        record.bring_up_to_date(root, lab, ledger, db_url, console)
+    with in_words(), record.gradebook_api(root, db_url).gradebook as gradebook:
         people = {s.id: " ".join(w for w in (s.first_name, s.last_name) if w) for s in gradebook.students}
         scores = {
             lab: {s.student.id: reports.net_score(s) for s in gradebook.assignment_submissions(lab)}
@@ -46,4 +49,5 @@ def command(root: Path, console: Console, db_url: str | None = None) -> int:
         table.add_row(*map(Text, row))
     console.print(table)
     console.print(f"table: {reports.FOLDER}/grades.csv", highlight=False)
-    return 0
+    left = [student for lab in graded for student in record.say_open_ends(lab, ledger, console)]
+    return int(bool(left))

@@ -7,14 +7,18 @@ about an unknown option, hence: judge the reported result, never an exit code.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from nbgrader.apps import NbGraderAPI
 from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import ClearSolutions, SaveCells
+from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
@@ -93,26 +97,22 @@ class Course:
         path.write_text(text, encoding="utf-8")
         return path
 
-    def collect(self, lab: str) -> tuple[dict[str, Path], dict[str, str], list[str]]:
-        """Sort the downloaded notebooks of `lab` by student.
-
-        Returns ({student: file}, {file that is left out: why}, students whose notebook was another before).
-        """
-        with self.api.gradebook as gradebook:
+    def collect(self, lab: str) -> downloads.Sorted:
+        """Sort the downloaded notebooks of `lab` by student."""
+        with in_words(), self.api.gradebook as gradebook:
             people = [
                 downloads.Person(
                     id=one.id,
                     name=" ".join(word for word in (one.first_name, one.last_name) if word),
                     lms_id=one.lms_user_id or "",
+                    email=one.email or "",
                 )
                 for one in gradebook.students
             ]
         folder = self.root / "grading" / "downloaded" / lab
         left = downloads.extract(folder / "archive", folder / "extracted")
-        students, unknown, replaced = downloads.sort(
-            folder / "extracted", self.root / "grading" / "submitted", lab, people
-        )
-        return students, left | unknown, replaced
+        found = downloads.sort(folder, self.root / "grading" / "submitted", lab, people)
+        return dataclasses.replace(found, left=left | found.left)
 
     def autograde(self, student: str, lab: str) -> Path:
         """Run and score one submission; return the graded notebook."""
@@ -140,6 +140,18 @@ class Course:
             raise ValueError(
                 f"{step} must succeed; nbgrader says:\n{result.get('error') or result.get('log')}"
             )
+
+
+@contextlib.contextmanager
+def in_words() -> Iterator[None]:
+    """Turn what a database refuses into a message. Raises: ValueError."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise ValueError(
+            f"the gradebook must be one that can be read and written; got {str(error).splitlines()[0]}. "
+            "Nothing is lost: run the command again when it can"
+        ) from error
 
 
 def find_alembic() -> None:

@@ -10,12 +10,12 @@ import copy
 import dataclasses
 import hashlib
 import re
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from nbformat import reader
 
 from course_lib.staff.submissions import storable
 
@@ -23,13 +23,18 @@ SUBMITTED = Path("grading") / "submitted"
 PICTURES = ("image/png", "image/jpeg", "image/svg+xml")  # of a cell's attachments; a page shows them as <img>
 MAX_NOTEBOOK_BYTES = 100_000_000
 MAX_VALUES = 2_000_000  # numbers, texts, lists and objects in it: each costs some 200 bytes when it is read
+MAX_CELLS = 2_000  # each is checked several times, by nbgrader where no limit on time holds
 MAX_PICTURE = 2_000_000  # characters
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
-_NO_NAME = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")  # a gradebook cannot hold these
+_NO_NAME = re.compile(r"^\s|\s$|[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # nbgrader would take another
 
 
 class TooMuch(ValueError):
-    """A notebook that would take more memory to read than any honest one."""
+    """A notebook that would take more memory or time to read than any honest one."""
+
+
+class TooOld(ValueError):
+    """A notebook as Jupyter wrote it before 2015."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,8 @@ def find(root: Path, lab: str) -> list[HandedIn]:
 
 def _one(student: str, folder: Path, lab: str) -> HandedIn:
     if _NO_NAME.search(student):
-        why = "a folder's name must be text in one line, without control characters: rename the folder"
-        return HandedIn(repr(student)[1:-1], folder, None, why)
+        why = "a folder's name must be a line of text without a space before or after it: rename the folder"
+        return HandedIn(repr(student), folder, None, why)
     if folder.is_symlink() or folder.parent.is_symlink():
         return HandedIn(student, folder, None, "its folder is a link")
     wanted = folder / f"{lab}.ipynb"
@@ -104,9 +109,9 @@ def _with_time(one: HandedIn) -> HandedIn:
 
 
 def notebook_of(path: Path) -> Any:
-    """Read a submitted notebook; what nbformat mends in it (copied ids, say) is no news to an instructor.
+    """Read a submitted notebook as it is.
 
-    Raises: TooMuch, and whatever nbformat raises on what is no notebook.
+    Raises: TooMuch, TooOld, and whatever nbformat raises on what is no notebook.
     """
     data = path.read_bytes()
     values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
@@ -115,9 +120,16 @@ def notebook_of(path: Path) -> Any:
             f"a notebook must hold at most {MAX_VALUES / 1e6:g} million values; by its commas and brackets "
             f"it has {values / 1e6:.1f} million. Clear its outputs and hand it in again"
         )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return nbformat.reads(data.decode("utf-8-sig"), as_version=4)
+    # Not nbformat.reads: that converts old formats, in which a heading of 60 kB can grow to gigabytes.
+    notebook = reader.reads(data.decode("utf-8-sig"))
+    if notebook.nbformat != 4:
+        raise TooOld(
+            f"a notebook must be of version 4 of the format; got {str(notebook.nbformat)[:20]}. "
+            "Open it in JupyterLab, save it and hand it in again"
+        )
+    if len(notebook.cells) > MAX_CELLS:
+        raise TooMuch(f"a notebook must have at most {MAX_CELLS:,} cells; it has {len(notebook.cells):,}")
+    return notebook
 
 
 def kept_release(root: Path, lab: str) -> Path:
@@ -126,13 +138,19 @@ def kept_release(root: Path, lab: str) -> Path:
 
 
 def release_of(root: Path, lab: str) -> Path:
-    """Return the release of a lab: as it was kept, if nbgrader has not released other cells since."""
+    """Return the release of a lab: as it was kept, if nbgrader has not released more cells since.
+
+    The one in notebooks/ may be git's again, without a cell for reflections, or hold half of somebody's work.
+    """
     path, kept = root / "notebooks" / lab / f"{lab}.ipynb", kept_release(root, lab)
-    return kept if kept.is_file() and (not path.is_file() or _marked(kept) == _marked(path)) else path
+    return path if not kept.is_file() or _marked(path) - _marked(kept) else kept
 
 
-def _marked(path: Path) -> list[str]:
-    return [name for cell in notebook_of(path).cells if (name := _grade_id(cell))]
+def _marked(path: Path) -> set[str]:
+    try:
+        return {name for cell in notebook_of(path).cells if (name := _grade_id(cell))}
+    except Exception:  # nbformat raises more than it says
+        return set()
 
 
 def restored(submitted: Any, release: Any) -> Any:

@@ -19,7 +19,7 @@ from course_lib.grading.exercise import Exercise, Part, Verdict
 from course_lib.grading.registry import program_name, spec
 from course_lib.grading.source import Refusal
 from course_lib.staff.courtroom import Courtroom
-from course_lib.staff.handed_in import MAX_NOTEBOOK_BYTES, TooMuch, notebook_of
+from course_lib.staff.handed_in import MAX_NOTEBOOK_BYTES, TooMuch, TooOld, notebook_of
 from course_lib.staff.needs import course_modules
 from course_lib.staff.sandbox import Limits
 
@@ -56,7 +56,7 @@ def code_cells(path: Path) -> list[str]:
     try:
         notebook = notebook_of(path)
         cells = [str(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
-    except TooMuch as error:
+    except (TooMuch, TooOld) as error:
         raise Unreadable(str(error)) from error
     except Exception as error:  # whatever a hostile file makes a parser raise
         raise Unreadable(f"it is not a Jupyter notebook ({type(error).__name__})") from error

@@ -65,36 +65,33 @@ class Entry:
 
 
 class Ledger:
-    """The file; each call is one transaction."""
+    """The file; each call is one transaction. Raises: ValueError if the file is something else."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make it. Raises: ValueError if the file is something else."""
+        """Open or make it."""
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
-        try:
-            with self._transaction() as connection:
-                connection.executescript(_SCHEMA)
-        except sqlite3.OperationalError as error:  # rights, space: the file itself may be whole
-            raise ValueError(
-                f"{path} must be a file that you can read and write; got {error}. "
-                "Is it another user's, who graded with sudo say? Is the disk full? Nothing is lost"
-            ) from error
-        except sqlite3.DatabaseError as error:
-            raise ValueError(
-                f"{path} must be the judge's ledger; got {error}. Move it away to start another"
-            ) from error
+        with self._transaction() as connection:
+            connection.executescript(_SCHEMA)
         if is_new:
             path.chmod(0o600)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        connection = sqlite3.connect(self.path, timeout=60.0)
         try:
-            with connection:  # commits, or rolls back on an exception
+            # Commits, or rolls back on an exception.
+            with contextlib.closing(sqlite3.connect(self.path, timeout=60.0)) as connection, connection:
                 yield connection
-        finally:
-            connection.close()
+        except sqlite3.OperationalError as error:  # rights, space: the file itself may be whole
+            raise ValueError(
+                f"{self.path} must be a file that you can read and write; got {error}. "
+                "Is it another user's, who graded with sudo say? Is the disk full? Nothing is lost"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise ValueError(
+                f"{self.path} must be the judge's ledger; got {error}. Move it away to start another"
+            ) from error
 
     def write(self, entry: Entry) -> None:
         """Replace what is known about a submission, in one transaction."""
@@ -122,12 +119,18 @@ class Ledger:
                 "UPDATE submissions SET recorded = 0 WHERE lab = ? AND student = ?", (lab, student)
             )
 
+    def forget(self, lab: str, student: str) -> None:
+        """Remove what is known about somebody who is no student."""
+        with self._transaction() as connection:
+            for name in ("verdicts", "submissions"):
+                connection.execute(f"DELETE FROM {name} WHERE lab = ? AND student = ?", (lab, student))
+
     def note_late(self, entry: Entry, how: str) -> None:
         """Make a graded submission a late one, or with "" as `how` the other way round."""
         state = "late" if how else "graded"
         with self._transaction() as connection:
             connection.execute(
-                "UPDATE submissions SET state = ?, detail = ? WHERE lab = ? AND student = ? AND recorded = 1 "
+                "UPDATE submissions SET state = ?, detail = ? WHERE lab = ? AND student = ? "
                 "AND state IN ('graded', 'late')",
                 (state, how, entry.lab, entry.student),
             )

@@ -36,14 +36,15 @@ from nbgrader.preprocessors import (
     SaveAutoGrades,
 )
 from nbgrader.utils import parse_utc
+from rich.console import Console
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from course_lib.staff import handed_in
 from course_lib.staff.build import replace_text
-from course_lib.staff.gradebook import course_config, find_alembic
+from course_lib.staff.gradebook import course_config, find_alembic, in_words
 from course_lib.staff.ledger import Entry, Ledger
-from course_lib.staff.submissions import VERDICT
+from course_lib.staff.submissions import VERDICT, printable
 
 _SANITIZE = [DeduplicateIds, OverwriteKernelspec, OverwriteCells, CheckCellMetadata]
 _GRADE = [ClearMetadataPreprocessor, LimitOutput, SaveAutoGrades, CheckCellMetadata]
@@ -75,6 +76,11 @@ def with_verdicts(notebook: Any, entry: Entry) -> Any:
     return notebook
 
 
+def graded_copy(root: Path, lab: str, student: str) -> Path:
+    """Where nbgrader has what it graded; it deletes it when a run of its own fails."""
+    return root / "grading" / "autograded" / student / lab / f"{lab}.ipynb"
+
+
 def record(root: Path, entry: Entry, notebook: Any, timestamp: str | None, db_url: str | None) -> None:
     """Enter a submission into nbgrader's gradebook and folder.
 
@@ -89,8 +95,7 @@ def record(root: Path, entry: Entry, notebook: Any, timestamp: str | None, db_ur
         api = gradebook_api(root, db_url)
         api.coursedir.submitted_directory = name
         api.coursedir.assignment_id, api.coursedir.student_id = entry.lab, entry.student
-        made = root / "grading" / "autograded" / entry.student / entry.lab
-        _make_removable(made)
+        _make_removable(graded_copy(root, entry.lab, entry.student).parent)
         converter = _AutogradeOne(coursedir=api.coursedir, parent=api)
         converter.force = True
         converter.sanitize_preprocessors, converter.autograde_preprocessors = _SANITIZE, _GRADE
@@ -121,21 +126,22 @@ def record_exercise(root: Path, entry: Entry, exercise: str, db_url: str | None)
                 grade.needs_manual_grade = True
             grade.auto_score = score
             gradebook.db.commit()
-        path = root / "grading" / "autograded" / entry.student / entry.lab / f"{entry.lab}.ipynb"
+        path = graded_copy(root, entry.lab, entry.student)
         if path.is_file():
             changed = nbformat.writes(with_verdicts(nbformat.read(path, as_version=4), entry))
             replace_text(path, changed)
 
 
-def bring_up_to_date(root: Path, lab: str, ledger: Ledger, db_url: str | None) -> list[str]:
-    """Say who was late and what it costs, as due date, timestamps, extensions, policy and points are now.
+def bring_up_to_date(root: Path, lab: str, ledger: Ledger, db_url: str | None, console: Console) -> None:
+    """Note who was late and what it costs, as due date, timestamps, extensions, policy and points are now.
 
-    All of these may change after a submission was graded; so may the scores: see `restore_scores`, whose
-    lines are returned. Raises: ValueError if the gradebook cannot be written.
+    All of these may change after a submission was graded; so may the scores: see `restore_scores`.
+
+    Raises: ValueError if the gradebook cannot be written.
     """
     check_version(root, db_url)
-    said = restore_scores(root, lab, ledger, db_url)
-    with _in_words():
+    restore_scores(root, lab, ledger, db_url, console)
+    with in_words():
         late_s = _apply_late_policy(root, lab, db_url)
     for entry in ledger.entries(lab):
         seconds = late_s.get(entry.student, 0.0)
@@ -143,47 +149,69 @@ def bring_up_to_date(root: Path, lab: str, ledger: Ledger, db_url: str | None) -
             ledger.note_late(entry, f"{seconds / 3600:.1f} hours late")
         elif entry.state == "late":
             ledger.note_late(entry, "")
-    return said
 
 
-def restore_scores(root: Path, lab: str, ledger: Ledger, db_url: str | None) -> list[str]:
-    """Put the judge's scores back where the gradebook has others; return a line for each such student.
+def say_open_ends(lab: str, ledger: Ledger, console: Console) -> set[str]:
+    """Name and return who handed in and is not in the gradebook as judged."""
+    left = {e.student for e in ledger.entries(lab) if not e.recorded and e.state != "missing"}
+    for student in sorted(left):
+        say(console, f"{student} is not in the gradebook as judged: `course autograde {lab}` enters it")
+    return left
 
-    formgrader's button and `nbgrader autograde` write what the student's kernel printed.
+
+def say(console: Console, line: str) -> None:
+    """Print a line that holds names of others' making."""
+    console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+
+
+def restore_scores(root: Path, lab: str, ledger: Ledger, db_url: str | None, console: Console) -> None:
+    """Put the judge's scores back where the gradebook has others, and say whose these are.
+
+    formgrader's button and `nbgrader autograde` write what the student's kernel printed; a backup, or another
+    database, has less than the ledger. Who is in the gradebook otherwise than judged is noted in the ledger
+    as not recorded: `course autograde` enters it again.
     """
-    entries = {entry.student: entry for entry in ledger.entries(lab) if entry.recorded}
-    changed = set()
-    with _in_words(), taking_turns(root), gradebook_api(root, db_url).gradebook as gradebook:
+    changed, found = set(), set()
+    with in_words(), taking_turns(root), gradebook_api(root, db_url).gradebook as gradebook:
+        # Read when it is our turn: another command may have just judged somebody again.
+        entries = {entry.student: entry for entry in ledger.entries(lab)}
         for submission in gradebook.assignment_submissions(lab) if entries else ():
-            entry = entries.get(submission.student.id)
-            for grade in (g for notebook in submission.notebooks for g in notebook.grades):
-                if entry is None or grade.auto_score is None or not grade.name.startswith("test_"):
-                    continue
-                verdict = entry.verdicts.get(grade.name.removeprefix("test_"))
-                score = float(verdict["score"]) if verdict else 0.0
-                if score <= grade.max_score + 1e-9 and abs(grade.auto_score - score) > 1e-9:
-                    grade.auto_score = score
-                    changed.add(entry.student)
-        for student in changed:  # first: who is killed in between enters it again
+            student = submission.student.id
+            found.add(student)
+            if student in entries and _restore(submission, entries[student]):
+                changed.add(student)
+        recorded = {student for student, entry in entries.items() if entry.recorded}
+        lost = recorded - found
+        for student in changed | lost:  # first: who is killed in between does it again
             ledger.unrecord(lab, student)
         gradebook.db.commit()
-    return [
-        f"{student}: the gradebook had points that are not the judge's, from nbgrader's own autograde say; "
-        f"the judge's are back. `course autograde {lab}` makes the graded copy anew"
-        for student in sorted(changed)
-    ]
+    # Who was judged and not entered when a command was killed may be among them: that is no news.
+    for student in sorted(changed - ({s for s, e in entries.items() if e.verdicts} - recorded)):
+        why = (
+            "the gradebook had points that are not the judge's, from nbgrader's own autograde or a backup say"
+        )
+        say(console, f"{student}: {why}; the judge's are back")
+    if lost:
+        say(console, f"{len(lost)} who were graded are not in this gradebook: is it a backup, or another?")
 
 
-@contextlib.contextmanager
-def _in_words() -> Iterator[None]:
-    """Turn what a database refuses into a message. Raises: ValueError."""
-    try:
-        yield
-    except SQLAlchemyError as error:
-        raise ValueError(
-            "the gradebook must take down scores and what handing in late costs; got "
-            f"{str(error).splitlines()[0]}. Nothing is lost: run the command again when it can be written"
-        ) from error
+def _restore(submission: Any, entry: Entry) -> bool:
+    """Give one submission the judge's scores, 0 where there is none; return whether it had others."""
+    is_other = False
+    for grade in (g for notebook in submission.notebooks for g in notebook.grades):
+        if not grade.name.startswith("test_"):
+            continue
+        if grade.auto_score is None and not entry.recorded:
+            continue  # nothing was entered yet
+        verdict = entry.verdicts.get(grade.name.removeprefix("test_"))
+        score = float(verdict["score"]) if verdict else 0.0
+        has = grade.auto_score
+        if score <= grade.max_score + 1e-9 and (has is None or abs(has - score) > 1e-9):
+            grade.auto_score = score
+            if grade.manual_score is not None:
+                grade.needs_manual_grade = True
+            is_other = True
+    return is_other
 
 
 def _apply_late_policy(root: Path, lab: str, db_url: str | None) -> dict[str, float]:

@@ -25,6 +25,7 @@ from rich.text import Text
 from course_lib.grading.exercise import Exercise
 from course_lib.grading.registry import exercises
 from course_lib.staff import build, handed_in, record, similar, term
+from course_lib.staff.gradebook import in_words
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
 from course_lib.staff.submissions import answers_of, printable
 
@@ -55,13 +56,15 @@ class Statistic:
 
 
 def command(root: Path, name: str, console: Console, db_url: str | None = None) -> int:
-    """Write the tables of a lab and print the exercises' statistics."""
+    """Write the tables of a lab and print the exercises' statistics.
+
+    Returns 1 if somebody who handed in is not in the gradebook as judged.
+    """
     lab = build.find_lab(root, name).name
     ledger, plan = Ledger(root / LEDGER), term.read(root).plan(lab)
     if not ledger.entries(lab):
         raise ValueError(f"submissions of {lab} must be graded first; got none. run `course autograde {lab}`")
-    for line in record.bring_up_to_date(root, lab, ledger, db_url):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    record.bring_up_to_date(root, lab, ledger, db_url, console)
     entries = ledger.entries(lab)
     rows = [
         dataclasses.replace(row, points=plan.scaled(row.points))
@@ -79,7 +82,7 @@ def command(root: Path, name: str, console: Console, db_url: str | None = None) 
     _print_similar(alike, console)
     names = "canvas.csv, moodle.csv, exercises.csv, anonymous.csv, similar.csv"
     console.print(f"tables: {folder.relative_to(root)}/: {names}", highlight=False)
-    return 0
+    return int(bool(record.say_open_ends(lab, ledger, console)))
 
 
 def _texts(root: Path, lab: str) -> tuple[dict[str, str], str]:
@@ -124,7 +127,7 @@ def _pseudonym(key: bytes, student: str) -> str:
 
 def rows_of(root: Path, lab: str, entries: Iterable[Entry], db_url: str | None = None) -> list[Row]:
     """Return every student of the ledger, with the gradebook's total."""
-    with record.gradebook_api(root, db_url).gradebook as gradebook:
+    with in_words(), record.gradebook_api(root, db_url).gradebook as gradebook:
         scores = {s.student.id: net_score(s) for s in gradebook.assignment_submissions(lab)}
         people = {student.id: student for student in gradebook.students}
         return [_row(entry, people.get(entry.student), scores.get(entry.student, 0.0)) for entry in entries]
@@ -186,7 +189,8 @@ def write_csv(path: Path, table: Iterable[Sequence[str]]) -> None:
 
 
 def _inert(cell: str) -> str:
-    return f"'{cell}" if re.match(r"[=+@\t\r]|-\D", cell) else cell
+    """Put a quote before what begins as a formula, and inside where a semicolon may end a cell."""
+    return re.sub(r"(^|[;\t\r\n])(?=[=+@\t\r]|-(?!\d[\d.,]*$))", r"\1'", cell)
 
 
 def diagnosis(verdict: dict[str, Any]) -> str:

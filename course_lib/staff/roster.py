@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from course_lib.staff import record
+from course_lib.staff.gradebook import in_words
 
 COLUMNS = ("id", "first_name", "last_name", "email", "lms_user_id")
 _UNIQUE = ("id", "email", "lms_user_id")
@@ -20,8 +22,15 @@ def command(root: Path, path: Path, console: Console, db_url: str | None = None)
     """Enter the students of a CSV file; who is in the gradebook already is brought up to date."""
     students = read(path)
     record.check_version(root, db_url)
-    with record.gradebook_api(root, db_url).gradebook as gradebook:
-        known = {student.id for student in gradebook.students}
+    with in_words(), record.gradebook_api(root, db_url).gradebook as gradebook:
+        known = {student.id: student for student in gradebook.students}
+        if problems := list(_taken(students, known)):
+            said = "\n  ".join(problems)
+            raise ValueError(
+                f"{path.name} must give nobody what another student has; nothing was entered:\n  {said}\n"
+                "If that is the same person, keep the old id; or, before there are grades, "
+                "`nbgrader db student remove OLD`"
+            )
         for student in students:
             rest = {name: value or None for name, value in student.items() if name != "id"}
             gradebook.update_or_create_student(student["id"], **rest)
@@ -52,6 +61,20 @@ def read(path: Path) -> list[dict[str, str]]:
         said = "\n  ".join(problems) or "it has no students"
         raise ValueError(f"{path.name} must list each student once; nothing was entered:\n  {said}")
     return students
+
+
+def _taken(students: list[dict[str, str]], known: Mapping[str, Any]) -> Iterator[str]:
+    """Say what belongs to somebody in the gradebook whom the list does not name."""
+    listed = {student["id"] for student in students}
+    for column in _UNIQUE[1:]:
+        others = {
+            value.casefold(): name
+            for name, person in known.items()
+            if name not in listed and (value := getattr(person, column))
+        }
+        for student in students:
+            if other := others.get(student.get(column, "").casefold()):
+                yield f"{student['id']}: {column} {student[column]!r} is {other}'s"
 
 
 def _problems(numbers: list[int], students: list[dict[str, str]]) -> Iterator[str]:

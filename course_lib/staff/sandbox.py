@@ -45,7 +45,7 @@ ALWAYS_MASKED = ("course_lib.grading.verdicts", "course_lib.staff")
 # Of a checkout, should it lie below a folder that everything in the sandbox can read, /usr/src say.
 _PRIVATE = ("solutions", "notebooks", "tests", "grading", "build", ".git")
 _LOWEST_UID, _UIDS = 61_184, 4_000  # systemd's range for users that exist only while a process runs
-
+_DESCRIPTORS, _DESCRIPTOR_BYTES = 512, 200_000  # of one process; Linux buffers as much for each socket
 
 _WRITABLE = ("/tmp", "/dev/shm", "/home/student")
 
@@ -324,10 +324,21 @@ def _mask(name: str, empty: Path) -> Iterator[str]:
 
 
 def _private_bytes(process: psutil.Process) -> int:
-    """Pages without a file: private ones and shared ones, which count in each process that has them."""
+    """Pages without a file: private ones and shared ones, which count in each process that has them.
+
+    And what the kernel may hold for each socket and pipe that is open.
+    """
+    kernel = 0
+    try:
+        kernel = len(os.listdir(f"/proc/{process.pid}/fd")) * _DESCRIPTOR_BYTES
+    except PermissionError:  # it may have asked for that
+        kernel = _DESCRIPTORS * _DESCRIPTOR_BYTES
+    except OSError:
+        pass
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
-        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+        kinds = ("RssAnon:", "RssShmem:")
+        return kernel + sum(int(line.split()[1]) << 10 for line in lines if line.startswith(kinds))
     with contextlib.suppress(psutil.Error):
         return int(process.memory_info().rss)  # macOS, with --trust-students
     return 0
@@ -336,7 +347,7 @@ def _private_bytes(process: psutil.Process) -> int:
 def _limited(limits: Limits) -> list[str]:
     """Limits of each process, and, as root, a user without rights and with an id of its own."""
     words = ["prlimit", f"--as={limits.process_bytes}", f"--nproc={limits.processes}"]
-    words += [f"--fsize={limits.file_bytes}", "--core=0", "--nofile=4096"]
+    words += [f"--fsize={limits.file_bytes}", "--core=0", f"--nofile={_DESCRIPTORS}"]
     if os.geteuid() == 0:
         uid = str(_LOWEST_UID + (os.getpid() * 31 + threading.get_native_id()) % _UIDS)
         words += ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all"]

@@ -12,6 +12,8 @@ from typing import Any
 
 import nbformat
 from attack import RIGHT, Attack
+from doors import DOORS
+from odd import ODD
 from ranks import IN_RANKS
 
 
@@ -286,4 +288,6 @@ def rank_hello(secret):
         "a name for shells", answer=RIGHT, wanted=2.0, state="graded", student="é; $(touch x) [a-z]* & '\""
     ),
     *IN_RANKS,
+    *DOORS,
+    *ODD,
 )

@@ -16,8 +16,11 @@ LONG = (
     "reads the gradebook",
     "lists of lists of lists",
     "60,000 statements",
+    "memory bomb of socket buffers",
+    "SIGSTOP of all it can reach",
+    "SIGSTOP of the kernel",
 )
-IN_THE_KERNEL = [attack.name for attack in ATTACKS if attack.cell]
+IN_THE_KERNEL = [attack.name for attack in ATTACKS if attack.cell and attack.name not in LONG]
 
 
 def test_attacks_on_the_judge_get_what_they_deserve_and_the_others_theirs() -> None:

@@ -44,7 +44,8 @@ def rank_hello(secret):
 """
 
 
-def _meet(folder: str, *put: str) -> str:
+def meet(folder: str, *put: str) -> str:
+    """Return an answer whose ranks tell each other their secrets in files; `put` writes one."""
     return _MEET.replace("FOLDER", folder).replace("PUT", "\n".join(f"    {line}" for line in put))
 
 
@@ -95,7 +96,7 @@ def parent_of(pid):
 def rank_hello(secret):
     rank, size = dist.get_rank(), dist.get_world_size()
     CALLS.append(secret)
-    number = 900 + len(CALLS)
+    number = 400 + len(CALLS)
     end, start = os.pipe()
     os.dup2(end, number)
     os.write(start, f"{secret:64d}".encode() * size)
@@ -310,17 +311,17 @@ def blank_lines(notebook: Any) -> None:
 IN_RANKS = (
     Attack(
         "messages in shared memory",
-        answer=_meet("/dev/shm", "with open(path, 'w') as file: file.write(text)"),
+        answer=meet("/dev/shm", "with open(path, 'w') as file: file.write(text)"),
     ),
     Attack(
         "messages below dev and up again",
-        answer=_meet("/dev/../tmp", "with open(path, 'w') as file: file.write(text)"),
+        answer=meet("/dev/../tmp", "with open(path, 'w') as file: file.write(text)"),
     ),
     Attack("messages printed and read", answer=_STDOUT),
     Attack("pipes through proc", answer=_PROC_PIPES),
     Attack(
         "a watch that sees nobody",
-        answer=_meet(
+        answer=meet(
             "/tmp",
             "sys.modules['course_lib.grading.side_doors']._by_answer = lambda: False",
             "with open(path, 'w') as file: file.write(text)",
@@ -328,7 +329,7 @@ IN_RANKS = (
     ),
     Attack(
         "code under the name of the import system",
-        answer=_meet(
+        answer=meet(
             "/tmp",
             "text = f'with open({path!r}, \"w\") as file: file.write({text!r})'",
             "exec(compile(text, '<frozen importlib._bootstrap>', 'exec'), {})",

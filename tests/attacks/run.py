@@ -6,8 +6,11 @@ handed in must be as it was. Exits non-zero if one did not.
 
 from __future__ import annotations
 
+import csv
 import io
+import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -42,6 +45,10 @@ from course_lib.staff.submissions import answer_cells
 
 HONEST = 19  # with an attacker a class of twenty
 _PLAIN = b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {"x": [%s]}, "cells": [%s]}'
+_EMPTY = _PLAIN % (b"", b"")
+_CODE = (
+    b'{"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": null, "id": %s, "source": %s}'
+)
 # Files in place of notebooks, none with an answer: name, content, wanted state.
 FILES = (
     ("not JSON", b"{", "unreadable"),
@@ -55,6 +62,16 @@ FILES = (
         _PLAIN % (b"", b'{"cell_type": "raw", "metadata": {}, "source": "\\ud800"}'),
         "graded",
     ),
+    ("UTF-16", _EMPTY.decode().encode("utf-16"), "unreadable"),
+    ("not UTF-8", _PLAIN % (b"", b'{"cell_type": "raw", "metadata": {}, "source": "\xff"}'), "unreadable"),
+    ("a mark before it", b"\xef\xbb\xbf" + _EMPTY, "graded"),
+    ("two versions", _EMPTY.replace(b'": 4,', b'": 4, "nbformat": 5,'), "unreadable"),
+    ("a version that is true", _EMPTY.replace(b'": 4,', b'": true,'), "unreadable"),
+    ("cells that are an object", _EMPTY.replace(b'"cells": []', b'"cells": {"source": 1}'), "unreadable"),
+    ("an id that is a list", _PLAIN % (b"", _CODE % (b"[1]", b'"x"')), ""),
+    ("a source of numbers", _PLAIN % (b"", _CODE % (b'"a"', b"[1, 2]")), "unreadable"),
+    ("a source that is an object", _PLAIN % (b"", _CODE % (b'"a"', b'{"a": 1}')), "graded"),
+    ("5,000 digits", _PLAIN % (b"9" * 5000, b""), "unreadable"),
 )
 # What `timestamp.txt` beside a notebook holds.
 TIMES = (
@@ -86,6 +103,7 @@ def main(chosen: list[str], *, honest: int = HONEST, files: bool = True, show_ru
         entries = {entry.student: entry for entry in Ledger(root / LEDGER).entries(LAB)}
         scores = gradebook_scores(root)
         changed = contents(root) != before
+        computed = formulas(root)
         acting = [student for student in wanted if "script" in student and acts(root, student)]
     bad = show(console, wanted, entries, scores)
     if changed:
@@ -93,7 +111,20 @@ def main(chosen: list[str], *, honest: int = HONEST, files: bool = True, show_ru
     console.print(f"{len(wanted)} submissions, {bad} wrong ({seconds:.0f} s)", highlight=False)
     if acting:
         console.print(f"these pages act in a browser: {acting}", markup=False)
-    return bad + int(changed) + len(acting)
+    if computed:
+        console.print(f"a spreadsheet would compute these: {computed}", markup=False)
+    return bad + int(changed) + len(acting) + len(computed)
+
+
+def formulas(root: Path) -> list[str]:
+    """Return the cells of all tables that a spreadsheet would compute, also one that cuts at semicolons."""
+    is_sum = re.compile(r"[=+@\t\r]|-(?!\d[\d.,]*\Z)")
+    found = []
+    for path in sorted((root / reports.FOLDER).rglob("*.csv")):
+        with path.open(encoding="utf-8", newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        found += [cell for cell in cells if any(map(is_sum.match, re.split(r"[;\t\r\n]", cell)))]
+    return found
 
 
 def acts(root: Path, student: str) -> bool:
@@ -122,6 +153,8 @@ def hand_in_all(root: Path, chosen: list[str], others: int, files: bool) -> Want
             student = attack.student or attack.name.replace("/", "_")
             hand_in(root, student, text_of(root, attack))
             wanted[student] = (attack.wanted, attack.wanted + POINTS[OTHERS], attack.state)
+            if attack.state == "unreadable":
+                wanted[student] = (None, 0.0, attack.state)
     for student, data, state in FILES if files else ():
         hand_in(root, student, data)
         wanted[student] = (None, 0.0, state)
@@ -152,7 +185,7 @@ def text_of(root: Path, attack: Attack) -> str:
         notebook.cells.insert(first, nbformat.v4.new_code_cell(attack.cell))
     if attack.edit:
         attack.edit(notebook)
-    return str(nbformat.writes(notebook))
+    return json.dumps(notebook)  # nbformat would check and mend it
 
 
 def show(console: Console, wanted: Wanted, entries: dict[str, Entry], scores: dict[str, float]) -> int:

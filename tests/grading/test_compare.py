@@ -87,3 +87,10 @@ def test_an_int_too_large_for_numpy_is_wrong_not_fatal():
     for huge in (10**30, 10**400):
         assert gate_parts(CASE, [RankData(values={"out": huge})] * N, {"out": 1})
         assert gate_parts(CASE, [RankData(values={"out": [0, huge]})] * N, {"out": [0, 1]})
+
+
+def test_each_integer_is_as_near_as_its_own_size_asks():
+    want = np.array([1, 10**12])
+    assert not close(np.array([0.0, 1e12]), want, 1e-9)
+    assert close(np.array([1.0, 1e12 + 100]), want, 1e-9)
+    assert close(np.array([0.0]), np.array([0]), 1e-9)

@@ -33,6 +33,18 @@ DOORS = {
     "a watch that is blind": (
         "import sys; sys.modules['course_lib.grading.side_doors']._by_answer = lambda: False; open(path, 'w')"
     ),
+    "a watch of nothing": (
+        "import sys; sys.modules['course_lib.grading.side_doors']._EVENTS = {}; open(path, 'w')"
+    ),
+    "a watch that takes nothing for a number": (
+        "import builtins as b; real = b.isinstance; b.isinstance = lambda *_: False\n"
+        "        try: open(path, 'w')\n"
+        "        finally: b.isinstance = real"
+    ),
+    "a file that is gone": "import os; os.remove(path)",
+    "a file's length": "import os; os.truncate(path, 0)",
+    "a file that torch maps": "torch.from_file(path, shared=True, size=1)",
+    "a pipe by another name": "import posix; posix.mkfifo(path)",
     "pathlib": "import pathlib; pathlib.Path(path).write_text('x')",
     "numpy": "import numpy; numpy.save(path, x.numpy())",
     "torch.save": "torch.save(x, path)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import nbformat
 import pytest
 from rich.console import Console
 from small_class import LAB, contents, gradebook_scores, hand_in, hand_in_class, small_course
@@ -104,7 +106,7 @@ def test_names_and_times_that_are_none(course: tuple[Path, dict[str, float]]) ->
     for student, stamp in times.items():
         hand_in(root, student, b"{").with_name("timestamp.txt").write_bytes(stamp)
     hand_in(root, "known", b"{").with_name("timestamp.txt").write_bytes(b"2026-10-01 12:00:00 UTC\n")
-    for name in ("two\nlines", os.fsdecode(b"\xff")):
+    for name in ("two\nlines", os.fsdecode(b"\xff"), "student00 "):
         hand_in(root, name, b"{")
     hand_in(root, "no text", b"{", name=os.fsdecode(b"\xff.ipynb"))
 
@@ -118,13 +120,15 @@ def test_names_and_times_that_are_none(course: tuple[Path, dict[str, float]]) ->
     console = Console(width=200, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
     assert autograde.command(root, LAB, console, show=False) == 1
     said = console.export_text()
-    for name in (r"two\nlines", r"\udcff"):
-        assert f"{name}: unreadable: a folder's name must be text in one line" in said
-        assert f"{name} is not in the gradebook yet" in said
-    assert said.count("is not in the gradebook yet") == 2
+    strange = {r"'two\nlines'", r"'\udcff'", "'student00 '"}
+    for name in strange:
+        assert f"{name}: unreadable: a folder's name must be a line of text" in said
+        assert f"{name} was not graded this time" in said
+    assert said.count("was not graded this time") == 3
     entries = {entry.student: entry for entry in Ledger(root / LEDGER).entries(LAB)}
     assert all(entries[student].recorded for student in (*times, "known", "no text", "student00"))
-    assert not {r"two\nlines", r"\udcff"} & {*entries, *gradebook_scores(root)}
+    assert not strange & {*entries, *gradebook_scores(root)}
+    assert gradebook_scores(root)["student00"] == course[1]["student00"]  # nbgrader would have taken it
 
 
 def test_a_notebook_of_millions_of_values_is_not_read(tmp_path: Path) -> None:
@@ -133,4 +137,17 @@ def test_a_notebook_of_millions_of_values_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(handed_in.TooMuch, match=r"at most 2 million values; .* has 2\.4 million"):
         handed_in.notebook_of(path)
     with pytest.raises(judge.Unreadable, match="Clear its outputs"):
+        judge.code_cells(path)
+
+
+def test_a_notebook_of_thousands_of_cells_or_of_long_ago_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "long.ipynb"
+    cell = nbformat.v4.new_raw_cell("x")
+    path.write_text(json.dumps(nbformat.v4.new_notebook() | {"cells": [cell] * 2001}))
+    with pytest.raises(judge.Unreadable, match=r"at most 2,000 cells; it has 2,001"):
+        judge.code_cells(path)
+    heading = nbformat.v3.new_heading_cell(source="x", level=10**12)
+    old = nbformat.v3.new_notebook(worksheets=[nbformat.v3.new_worksheet(cells=[heading])])
+    path.write_text(json.dumps(old | {"nbformat": 3, "nbformat_minor": 0}))
+    with pytest.raises(judge.Unreadable, match=r"version 4 of the format; got 3\. Open it in Jupyter"):
         judge.code_cells(path)

@@ -107,6 +107,19 @@ def test_a_roster_with_a_mistake_changes_nothing(
     assert students(released) == before
 
 
+def test_what_another_student_has_is_nobody_elses(course: Path) -> None:
+    path = course / "class.csv"
+    path.write_text("id,email,lms_user_id\nann,a@x,7\n", encoding="utf-8")
+    roster.command(course, path, QUIET)
+    for text in ("id,lms_user_id\nanna,7\n", "id,email\nbob,\nanna,A@x\n"):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=r"nothing was entered:\n  anna: .* is ann's\n.*keep the old id"):
+            roster.command(course, path, QUIET)
+    assert students(course) == {"ann": (None, "7")}
+    path.write_text("id,email,lms_user_id\nann,b@x,8\nanna,a@x,7\n", encoding="utf-8")
+    assert roster.command(course, path, QUIET) == 0
+
+
 def test_zips_of_canvas_and_moodle_are_sorted_by_student(course: Path) -> None:
     path = course / "class.csv"
     path.write_text(
@@ -131,10 +144,15 @@ def test_zips_of_canvas_and_moodle_are_sorted_by_student(course: Path) -> None:
         made.writestr(f"Cem Kaya_5_assignsubmission_file_/{LAB}.ipynb", b"cem's")
         made.writestr(f"Dan Kim_6_assignsubmission_file_{LAB}.ipynb", b"which Dan?")
         made.writestr(f"../../Bob Lee_7_assignsubmission_file_/{LAB}.ipynb", b"bob's again")
+        mine = f"Cem Kaya_5_assignsubmission_file_/folder/eve_attempt_2099-01-01-00-00-00_{LAB}.ipynb"
+        made.writestr(mine, b"cem says that it is eve's")
     (archive / f"eve_attempt_2026-01-15-12-00-00_{LAB}.ipynb").write_bytes(b"eve's")
     (archive / f"eve_attempt_2026-01-16-12-00-00_{LAB}.ipynb").write_bytes(b"eve's last")
     (archive / f"evve_attempt_2026-01-16-12-00-00_{LAB}.ipynb").write_bytes(b"whose?")
     (archive / "broken.zip").write_bytes(b"PK")
+    theirs = archive / "Cem Kaya_5_assignsubmission_file_" / f"Bob Lee_7_assignsubmission_file_{LAB}.ipynb"
+    theirs.parent.mkdir()  # unpacked already
+    theirs.write_bytes(b"cem says that it is bob's")
     (course / handed_in.SUBMITTED / "cem" / LAB).mkdir(parents=True)
     (course / handed_in.SUBMITTED / "cem" / LAB / f"{LAB}.ipynb").write_bytes(b"laid out by hand")
     console = loud()
@@ -154,10 +172,37 @@ def test_zips_of_canvas_and_moodle_are_sorted_by_student(course: Path) -> None:
     assert all(text in said for text in why)
     assert said.count("left out") == 5
     assert "cem: takes the place of another notebook" in said
+    assert "ann: was late, the platform says" in said
+    kept = list((course / "grading" / "downloaded" / LAB / "replaced" / "cem").iterdir())
+    assert [path.read_bytes() for path in kept] == [b"laid out by hand"]
     console = loud()
     classwork.collect(course, LAB, console)
     assert "takes the place" not in console.export_text()
     assert not list(course.parent.glob("Bob*"))
+
+
+def test_a_damaged_file_of_a_zip_is_left_out_and_the_others_are_not(course: Path) -> None:
+    path = course / "class.csv"
+    path.write_text("id,lms_user_id\nann,1\nbob,2\ncem,3\n", encoding="utf-8")
+    roster.command(course, path, QUIET)
+    archive = course / "grading" / "downloaded" / LAB / "archive" / "canvas.zip"
+    archive.parent.mkdir(parents=True)
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr(f"ann_1_1_{LAB}.ipynb", b"ann's first")
+        made.writestr(f"ann_1_2_{LAB}.ipynb", b"ann's DAMAGED")
+        made.writestr(f"bob_2_3_{'x' * 250}.ipynb", b"bob's")
+        made.writestr(f"cem_3_4_{LAB}.ipynb", b"cem's")
+    archive.write_bytes(archive.read_bytes().replace(b"DAMAGED", b"damaged"))
+    old = hand_in(course, "cem", b"in time")
+    old.with_name("timestamp.txt").write_text("2026-01-15 12:00:00 UTC")
+    console = loud()
+    assert classwork.collect(course, LAB, console) == 1
+    found = {p.parts[-3]: p.read_bytes() for p in (course / handed_in.SUBMITTED).rglob("*.ipynb")}
+    assert found == {"ann": b"ann's first", "cem": b"cem's"}
+    said = console.export_text()
+    assert f"left out: canvas.zip: ann_1_2_{LAB}.ipynb: it must be a whole file" in said
+    assert "left out: canvas.zip: bob_2_3_xxx" in said
+    assert "cem: has a timestamp.txt, which was another notebook's: look at it" in said
 
 
 PLAN = '[labs]\n"00" = { points = 26, weight = 3 }\n'
@@ -210,7 +255,7 @@ def test_who_is_gone_keeps_the_points_and_who_is_new_is_named(course: Path) -> N
     shutil.rmtree(gone)
     console = loud()
     assert autograde.command(course, LAB, console, show=False) == 0
-    assert "student00: was graded, and grading/submitted/student00" in console.export_text()
+    assert "student00: was judged, and grading/submitted/student00" in console.export_text()
     entries = {entry.student: entry for entry in Ledger(course / LEDGER).entries(LAB)}
     assert (entries["student00"].state, entries["student00"].score) == ("graded", wanted["student00"])
     assert entries["absent"].state == "missing"
@@ -225,6 +270,16 @@ def test_what_somebody_did_in_notebooks_is_not_the_release(course: Path) -> None
     released = path.read_bytes()
     path.write_text(submission(course, ["rank_hello"]), encoding="utf-8")
     assert handed_in.release_of(course, LAB).read_bytes() == released
+    for text in ('{"cells": [{"metadata": {"nbgra', '{"nbformat": 4, "metadata": {}, "cells": []}'):
+        path.write_text(text, encoding="utf-8")  # half saved; git's again, with a cell less than was released
+        assert handed_in.release_of(course, LAB).read_bytes() == released
+    kept = handed_in.kept_release(course, LAB)
+    notebook = nbformat.reads(released.decode(), as_version=4)
+    name = "test_rank_hello"
+    notebook.cells = [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") != name]
+    kept.write_text(nbformat.writes(notebook), encoding="utf-8")
+    path.write_bytes(released)  # nbgrader's own command has released one more
+    assert handed_in.release_of(course, LAB) == path
     link = hand_in(course, "ann", b"")
     link.unlink()
     link.symlink_to("/dev/zero")

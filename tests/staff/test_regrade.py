@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 from pathlib import Path
 
 import nbformat
@@ -14,7 +13,7 @@ from small_class import LAB, ROOT, gradebook_scores, hand_in, small_course, subm
 
 from course_lib.grading.exercise import Verdict
 from course_lib.grading.registry import get
-from course_lib.staff import autograde, classwork, grade_one, handed_in, judge, reports
+from course_lib.staff import autograde, grade_one, handed_in, judge, reports
 from course_lib.staff.gradebook import Course
 from course_lib.staff.late import LatePolicy
 from course_lib.staff.ledger import LEDGER, Ledger
@@ -92,23 +91,6 @@ def test_a_timestamp_that_changes_afterwards_counts(course: Path) -> None:
     finally:
         path.write_text(late, encoding="utf-8")
     assert Ledger(course / LEDGER).entry(LAB, "bob") == before  # its seeds, too: it was not judged anew
-
-
-def test_points_that_are_not_the_judges_are_put_back(course: Path) -> None:
-    with Course(course).api.gradebook as gradebook:  # as formgrader's button does
-        gradebook.find_grade("test_rank_hello", LAB, LAB, "ann").auto_score = 0.5
-        gradebook.db.commit()
-    console = Console(width=300, record=True, file=io.StringIO())
-    assert reports.command(course, LAB, console) == 0
-    assert "ann: the gradebook had points that are not the judge's" in console.export_text()
-    assert canvas(course)["ann"] == 7.0
-    known = Ledger(course / LEDGER).entry(LAB, "ann")
-    assert known is not None
-    assert not known.recorded  # the graded copy is nbgrader's own
-    assert classwork.feedback(course, LAB, QUIET) == 0
-    assert not (course / "grading/feedback/ann").exists()
-    assert autograde.command(course, LAB, QUIET, show=False) == 0
-    assert Ledger(course / LEDGER).entry(LAB, "ann") == dataclasses.replace(known, recorded=True)
 
 
 def test_a_killed_regrade_is_finished_by_the_same_command(course: Path) -> None:

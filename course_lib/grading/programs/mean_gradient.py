@@ -13,19 +13,20 @@ from course_lib.grading.probe import Probe
 
 
 class Block(nn.Module):
-    """A model in a model: its own parameter and buffer, and layers one level below."""
+    """A model in a model: its own parameters and buffer, and layers one level below."""
 
     def __init__(self, widths: list[int]) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(widths[0], dtype=torch.float64))
         self.gain = nn.Parameter(torch.ones(widths[-1], dtype=torch.float64))  # first here, last in forward
+        self.lift = nn.Parameter(torch.ones(widths[-1], dtype=torch.float64))
         self.shift: Tensor
         self.register_buffer("shift", torch.zeros(widths[0], dtype=torch.float64))
         self.body = _layers(widths)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale and shift x [rows, features], map it to the outputs, and scale those."""
-        out: Tensor = self.body(x * self.scale + self.shift) * self.gain
+        """Scale and shift x [rows, features], map it to the outputs, and do the same with those."""
+        out: Tensor = self.body(x * self.scale + self.shift) * self.gain + self.lift
         return out
 
 

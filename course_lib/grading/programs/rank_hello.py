@@ -10,6 +10,8 @@ from torch import Tensor
 
 from course_lib.grading.probe import Probe
 
+_INTS = (int, *(np.dtype(code).type for code in np.typecodes["AllInteger"]))
+
 
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
@@ -28,5 +30,6 @@ def _types(said: Any) -> list[str]:
 
 
 def _type(item: Any) -> str:
-    """numpy's ints count as ints, True does not."""
-    return "int" if type(item) is int or isinstance(item, np.integer) else type(item).__name__
+    """numpy's ints count as ints, neither True nor a class of the student's own does."""
+    name = type(item).__name__
+    return "int" if type(item) in _INTS else "another int" if name == "int" else name

@@ -31,7 +31,7 @@ def program(
         *,
         rank: int = probe.rank,
         world_size: int = probe.world_size,
-        later: int = 0,
+        seed: int = params["seed"],
         more: int = 0,
     ) -> list[list[int]]:
         steps = impl(
@@ -40,7 +40,7 @@ def program(
             rank=rank,
             world_size=world_size,
             epoch=epoch,
-            seed=params["seed"] + later,
+            seed=seed,
         )
         return plain(steps)
 
@@ -51,7 +51,10 @@ def program(
         "epoch 0 again": schedule(0),
         "epochs": list(EPOCHS),
         "one rank": [schedule(epoch, rank=0, world_size=1) for epoch in EPOCHS],
-        "one rank, other seeds": [schedule(0, rank=0, world_size=1, later=later) for later in LATER],
+        "one rank, other seeds": [
+            schedule(0, rank=0, world_size=1, seed=params["seed"] + later) for later in LATER
+        ],
+        "one rank, seed 0": [schedule(epoch, rank=0, world_size=1, seed=0) for epoch in EPOCHS],
     }
 
 

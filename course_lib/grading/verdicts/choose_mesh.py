@@ -43,6 +43,9 @@ EXERCISE = Exercise(
 SAME = 1e-6  # relative; below it two times are a tie
 
 
+_ONE_SERVER = 5  # of every six points; in the first, sharding nothing is the fastest and just does not fit
+
+
 def cases(seed: int, hidden: bool) -> list[Case]:
     """Points that no rule of thumb gets right all of the time."""
     draw = np.random.default_rng([seed, 57])
@@ -52,7 +55,12 @@ def cases(seed: int, hidden: bool) -> list[Case]:
 inputs, oracle = no_inputs, no_oracle
 
 # Right nearly everywhere: some point of every case is drawn until they are wrong there.
-_RARE = ("the search stops at the first rise in time", "one all_reduce is taken for all units together")
+_RARE = (
+    "the search stops at the first rise in time",
+    "one all_reduce is taken for all units together",
+    "latency is paid once a collective of the whole model, not once a unit",
+)
+_NOTHING_SHARDED = "whole units are left out of the memory where nothing is sharded"
 RULES = {
     "dp_shard is the server's size at every point": lambda p, _: min(
         p["cluster"]["spans"][0]["devices"], p["world_size"]
@@ -65,6 +73,17 @@ RULES = {
     "only powers of two are tried": lambda p, fits: min(
         [k for k in fits if k.bit_count() == 1] or fits[:1], key=partial(_excess, p)
     ),
+    "only powers of two and the world size are tried": lambda p, fits: min(
+        [k for k in fits if k.bit_count() == 1 or k == p["world_size"]] or fits[:1], key=partial(_excess, p)
+    ),
+    "the all_reduce is priced on ranks side by side": lambda p, fits: min(
+        fits,
+        key=partial(step_time_s, p["model"], make_cluster(p["cluster"]), p["world_size"], neighbours=True),
+    ),
+    _NOTHING_SHARDED: lambda p, _: min(
+        [*sizes_that_fit(p["model"], make_cluster(p["cluster"]), p["world_size"]), *_alone(p)],
+        key=partial(step_time_s, p["model"], make_cluster(p["cluster"]), p["world_size"]),
+    ),
     "activations are left out of the memory": lambda p, _: _fastest(p, activation_bytes=0),
     "the whole units are left out of the memory": lambda p, _: _fastest(p, num_units=math.inf),
     _RARE[0]: lambda p, fits: next(
@@ -74,6 +93,10 @@ RULES = {
         fits,
         key=partial(step_time_s, p["model"], make_cluster(p["cluster"]), p["world_size"], together=True),
     ),
+    _RARE[2]: lambda p, fits: min(
+        fits,
+        key=partial(step_time_s, {**p["model"], "num_units": 1}, make_cluster(p["cluster"]), p["world_size"]),
+    ),
 }
 
 
@@ -81,8 +104,8 @@ def _points(draw: np.random.Generator, count: int) -> list[dict[str, Any]]:
     """Draw points until each rule of thumb is wrong at one of the first half at least."""
     while True:
         points = [_point(draw, i) for i in range(count)]
-        for i, rare in enumerate(_RARE, 1):
-            while not _loses(points[i], RULES[rare]):
+        for i, words in {**dict(enumerate(_RARE, 1)), _ONE_SERVER: _NOTHING_SHARDED}.items():
+            while not _loses(points[i], RULES[words]):
                 points[i] = _point(draw, i)
         beaten = [any(_loses(p, rule) for p in points[: count // 2]) for rule in RULES.values()]
         if all(beaten):
@@ -102,10 +125,16 @@ def _point(draw: np.random.Generator, i: int) -> dict[str, Any]:
         if world_size > server and world_size % server:
             world_size = devices  # whole servers
         point = {"model": model, "cluster": cluster, "world_size": world_size}
-        if i % 3 == 0:
+        if i % 3 == 0 or i == _ONE_SERVER:
             model["activation_bytes"] = _just_too_many(point)
         if model["activation_bytes"] > 0 and sizes_that_fit(model, make_cluster(cluster), world_size):
             return point
+
+
+def _alone(point: Point) -> list[int]:
+    """1 if that would fit without whole units."""
+    model = {**point["model"], "num_units": math.inf}
+    return [1] if memory_bytes(model, 1) <= make_cluster(point["cluster"]).accelerator.memory_bytes else []
 
 
 def _just_too_many(point: Point) -> int:
@@ -127,7 +156,9 @@ def _fastest(point: Point, **instead: float) -> int:
 def _cluster(draw: np.random.Generator, i: int) -> dict[str, Any]:
     """Two or three nested spans; sometimes one server only."""
     counts = [int(draw.choice([4, 6, 8, 12]))]  # not powers of two alone
-    counts += [int(draw.choice([2, 3, 4])), int(draw.choice([2, 4]))][: 0 if i % 6 == 5 else 1 + i % 2]
+    counts += [int(draw.choice([2, 3, 4])), int(draw.choice([2, 4]))][
+        : 0 if i % 6 == _ONE_SERVER else 1 + i % 2
+    ]
     devices = np.cumprod(counts).tolist()
     bytes_per_s, latency_s = float(draw.uniform(1e11, 5e11)), float(10 ** draw.uniform(-6, -4.5))
     spans = []

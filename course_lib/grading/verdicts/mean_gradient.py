@@ -102,7 +102,8 @@ def inputs(case: Case, rank: int) -> dict[str, Array]:
 def _weights(case: Case) -> dict[str, Array]:
     """Parameters in the order of the model's, then its buffer."""
     weights_rng, widths, nested = rng(case), case.params["widths"], case.params["nested"]
-    ends = {"scale": widths[0], "gain": widths[-1]} if nested else {}
+    # Three: with the layers' pairs an odd number.
+    ends = {"scale": widths[0], "gain": widths[-1], "lift": widths[-1]} if nested else {}
     out: dict[str, Array] = {name: weights_rng.normal(1, 0.2, size=width) for name, width in ends.items()}
     for layer, (width_in, width_out) in enumerate(pairwise(widths)):
         name = f"{'body.' * nested}{2 * layer}"
@@ -153,7 +154,7 @@ def _forward(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     for depth, layer in enumerate(layers):
         hidden = torch.tanh(hidden) if depth else hidden
         hidden = hidden @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]
-    return hidden * weights["gain"] if "gain" in weights else hidden
+    return hidden * weights["gain"] + weights["lift"] if "gain" in weights else hidden
 
 
 def _loss(name: str, out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

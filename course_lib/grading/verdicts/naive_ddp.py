@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
+from course_lib.grading.measure import left_in_flight
 from course_lib.grading.toy_oracle import (
     collectives,
     construction_problem,
@@ -33,7 +34,7 @@ EXERCISE = Exercise(
     "(`.grad` stays None) or all use from the second step on; ranks that start different end equal, "
     "buffers and frozen parameters too. Bytes: the constructor puts at most the model once into "
     "collectives; a step launches exactly one all_reduce for each parameter that has a gradient (a tied "
-    "one once), of its bytes, and nothing else. One rank alone may skip them.",
+    "one once), of its bytes, and nothing else, and waits for each. One rank alone may skip them.",
     closed=(
         "course_lib.parallel",
         "course_lib.grading.supplied_ddp",
@@ -92,7 +93,7 @@ def oracle(case: Case) -> dict[str, Any]:
 
 def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
     """Count the collectives of the constructor and of each step."""
-    late = later_gates(case, got, want)
+    late = later_gates(case, got, want) or _in_flight(got)
     if late:
         return late
     model = ToyNet(**case.params["model"])
@@ -105,6 +106,22 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
             return [Part("bytes", False, f"on rank {rank} {problem}")]
     text = f"{len(used[-1])} all_reduces, {nbytes(used[-1]):,} bytes a step on each rank"
     return [Part("bytes", True, text)]
+
+
+def _in_flight(got: list[RankData]) -> list[Part]:
+    """A gate: who does not wait may read a gradient before it is the mean, on a slower network say."""
+    for rank, data in enumerate(got):
+        for step in range(NUM_STEPS):
+            left = left_in_flight(
+                events_between(data.traced, f"step {step} begins", f"step {step} synchronised")
+            )
+            if left:
+                text = (
+                    f"when sync_gradients returns, every call must have been waited for; on rank {rank} "
+                    f"{len(left)} {left[0]} of step {step} are still in flight. wait() on each Work."
+                )
+                return [Part("values", False, text, gate=True)]
+    return []
 
 
 def _used(case: Case, model: ToyNet, step: int) -> list[nn.Parameter]:

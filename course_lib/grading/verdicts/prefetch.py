@@ -13,6 +13,7 @@ from course_lib.grading.fsdp_oracle import (
     fsdp_case,
     fsdp_inputs,
     gradient_wants,
+    item,
     kept_wants,
     least_backward,
     memory_part,
@@ -23,7 +24,7 @@ from course_lib.grading.fsdp_oracle import (
     unit_bytes,
     whole_part,
 )
-from course_lib.grading.fsdp_toys import STRAY
+from course_lib.grading.fsdp_toys import MOST_WHOLE, STRAY
 
 EXERCISE = Exercise(
     id="prefetch",
@@ -116,12 +117,27 @@ def _bytes(case: Case, got: list[RankData], last: int) -> Part:
     return bytes_part(case, got, parameters=parameters, gradients=gradients, why=why, least=least)
 
 
+def _whole_at_once(case: Case, got: list[RankData], depth: int, why: str) -> Part:
+    """Judge parameters apart from gradients, which the other bounds do not."""
+    largest = max(sizes(case)) // item(case)
+    for rank, data in enumerate(got):
+        most = data.values[MOST_WHOLE]
+        if case.world_size > 1 and (type(most) is not int or most > (1 + depth) * largest):
+            text = (
+                f"when a unit computes, at most 1 + depth = {1 + depth} units of {largest:,} elements may be "
+                f"whole or on the way; on rank {rank} there were {most} elements. {why}"
+            )
+            return Part("memory", False, text)
+    return Part("memory", True, f"at most {1 + depth} units whole or on the way")
+
+
 def _memory(case: Case, got: list[RankData], depth: int) -> list[Part]:
     why = (
         "Free a unit as soon as it has computed, launch no further ahead than depth, drop reduced gradients."
     )
     gathered = turns(case, "forward") + turns(case, "backward", kept_last=True)
     return [
+        _whole_at_once(case, got, depth, why),
         whole_part(case, got, [], why),
         end_part(case, got, vectors=0, beside=shard_gradients(case), why=why),
         memory_part(case, got, "forward", vectors=1 + depth, gathered=gathered, ahead=1 + depth, why=why),

@@ -186,24 +186,15 @@ def _same_batches(ranks: list[Schedule], alone: Schedule, unrepeated: str) -> st
 def _epochs(case: Case, got: list[RankData]) -> Part:
     """A handful of samples can meet the same order twice by chance: only repeatability is asked of them."""
     first, second = got[0].values["epoch 0"], got[0].values["epoch 1"]
-    epochs, other_seeds = got[0].values["one rank"], got[0].values["one rank, other seeds"]
+    other_seeds = got[0].values["one rank, other seeds"]
     if text := _unrepeated(got):
         return Part("epochs", False, text)
     if case.params["num_samples"] < 20:
         return Part("epochs", True, "repeatable")
-    samples = case.params["num_samples"]
-    names = got[0].values["epochs"]
-    for i, batches in enumerate(epochs):
-        if all(_neighbours(batch, samples) for batch in batches):
-            text = (
-                f"an epoch must be shuffled; in epoch {names[i]} every batch is a run of successive numbers."
-            )
-            return Part("epochs", False, text)
-        equal = next((e for e in range(i) if _together(epochs[e]) == _together(batches)), None)
-        if equal is not None:
-            how = "equals" if batches == epochs[equal] else "puts the same samples together as"
-            text = f"epoch {names[i]} must be another shuffle; it {how} epoch {names[equal]}."
-            text += " Does `epoch` enter?"
+    epochs = got[0].values["one rank"]
+    for words, schedules in (("", epochs), (" of seed 0", got[0].values["one rank, seed 0"])):
+        text = _shuffled(case.params["num_samples"], schedules, got[0].values["epochs"], words)
+        if text:
             return Part("epochs", False, text)
     if any(_together(other) == _together(epochs[0]) for other in other_seeds):
         text = "another `seed` must be another shuffle; epoch 0 is the same with both. Does `seed` enter?"
@@ -212,6 +203,24 @@ def _epochs(case: Case, got: list[RankData]) -> Part:
         text = "rank 0 must not see the same samples in every epoch; it does. Shuffle, then shard."
         return Part("epochs", False, text)
     return Part("epochs", True, "another shuffle each epoch, repeatable")
+
+
+def _shuffled(samples: int, schedules: list[Schedule], names: list[int], words: str) -> str:
+    """ "" if each of these epochs is shuffled, and none as another."""
+    for i, batches in enumerate(schedules):
+        if all(_neighbours(batch, samples) for batch in batches):
+            return (
+                f"an epoch must be shuffled; in epoch {names[i]}{words} every batch is a run of successive "
+                "numbers."
+            )
+        equal = next((e for e in range(i) if _together(schedules[e]) == _together(batches)), None)
+        if equal is not None:
+            how = "equals" if batches == schedules[equal] else "puts the same samples together as"
+            return (
+                f"epoch {names[i]}{words} must be another shuffle; it {how} epoch {names[equal]}. Does "
+                "`epoch` enter?"
+            )
+    return ""
 
 
 def _neighbours(batch: list[int], num_samples: int) -> bool:

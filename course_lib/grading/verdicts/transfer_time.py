@@ -44,10 +44,10 @@ _UNITS = ("bytes/s", "bytes/s both ways", "bits/s", "bits/s both ways")
 
 
 def _cluster(draw: np.random.Generator, i: int) -> dict[str, Any]:
-    """Nested spans; every second cluster has no racks; a wider span may be the faster one."""
+    """Nested spans; every second cluster has no racks; in some a wider span is the faster one."""
     names = [n for n in _NAMES if n != "rack" or i % 2 == 0]
     size, spans, one_way, latency_s = 1, [], float(draw.uniform(1e12, 3e12)), 5e-7
-    for name in names:
+    for place, name in enumerate(names):
         unit = "bytes/s both ways" if name == "gpu" else _UNITS[int(draw.integers(4))]
         spans.append(
             {
@@ -59,7 +59,8 @@ def _cluster(draw: np.random.Generator, i: int) -> dict[str, Any]:
             }
         )
         size *= int(draw.choice([2, 3, 4, 6, 8, 18]))
-        one_way, latency_s = one_way / float(draw.uniform(0.7, 6)), latency_s * float(draw.uniform(1.5, 3))
+        slower = float(draw.uniform(0.6, 0.9) if place and (i + place) % 4 == 2 else draw.uniform(1.2, 6))
+        one_way, latency_s = one_way / slower, latency_s * float(draw.uniform(1.5, 3))
     return {"name": f"unseen cluster {i + 1}", "spans": spans}
 
 

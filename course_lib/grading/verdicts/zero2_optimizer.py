@@ -55,7 +55,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         zero_case(1, seed, "SGD with momentum"),
         zero_case(2, seed, "Adam", 2, tied=True, depth=16),
         zero_case(3, seed, "SGD with momentum", frozen=True, depth=16),
-        zero_case(4, seed, "SGD", unused=True, depth=16),
+        zero_case(4, seed, "SGD", unused=True, depth=16, optional_from=1),
     ]
     if hidden:
         found += [

@@ -36,7 +36,7 @@ EXERCISE = Exercise(
 def cases(seed: int, hidden: bool) -> list[Case]:
     """The paper's row, then unseen ones, each at all stages."""
     draw = np.random.default_rng([seed, 41])
-    rows = [(7_500_000_000, 64, 12), (1_000_003, 5, 0)]
+    rows = [(7_500_000_000, 64, 12), (1_000_003, 5, 0), (3_000_001, 64, 6)]
     for row in range(12 if hidden else 4):
         ranks = (2, 9) if row % 2 else (9, 2000)  # few ranks show what is divided by n - 1 or n + 1
         size = int(10 ** draw.uniform(6, 12))

@@ -26,8 +26,9 @@ EXERCISE = Exercise(
     lines=26,
     points={"values": 3.0, "bytes": 1.0, "memory": 2.0},
     graded="Values, at 1-4 ranks (hidden: 5, 6): after each of three steps every rank holds the weights of "
-    "one process on the whole batch, with Adam, SGD and momentum, tied, frozen and unused weights, two "
-    "backwards a step. Bytes: a step moves at most 2 (P + n T) elements (P parameters in T tensors), where "
+    "one process on the whole batch, with Adam, SGD and momentum, tied, frozen and unused weights, a layer "
+    "that is used from the second step on, two backwards a step. Bytes: a step moves at most 2 (P + n T) "
+    "elements (P parameters in T tensors), where "
     "an all_reduce counts double and an all_gather counts its output; the constructor at most P + n T. "
     "Memory, from 2 ranks on, where a shard is P/n + T elements and V counts the values of state a "
     "parameter: torch optimizers hold at most V (P/n + the largest parameter) elements of state, and after "
@@ -53,7 +54,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
     found = [
         zero_case(1, seed, "SGD with momentum"),
         zero_case(2, seed, "SGD", 2),
-        zero_case(3, seed, "SGD with momentum", tied=True),
+        zero_case(3, seed, "SGD with momentum", tied=True, optional_from=1),
         zero_case(4, seed, "Adam", frozen=True, unused=True),
     ]
     if hidden:
