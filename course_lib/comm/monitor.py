@@ -135,8 +135,9 @@ def end_children(pid: int | None = None) -> None:
     """Kill what a process (None: this one) has started and not ended, sessions of their own included."""
     with contextlib.suppress(OSError, psutil.Error):
         tasks = f"/proc/{pid or 'self'}/task"
-        if os.path.exists(f"{tasks}/{os.listdir(tasks)[0]}/children"):  # cheap where Linux lists them
-            lists = [Path(tasks, task, "children").read_text() for task in os.listdir(tasks)]
+        threads = os.listdir(tasks)  # none, if it is just ending
+        if threads and os.path.exists(f"{tasks}/{threads[0]}/children"):  # cheap where Linux lists them
+            lists = [Path(tasks, thread, "children").read_text() for thread in threads]
             if not any(lists):
                 return
         for child in psutil.Process(pid).children(recursive=True):

@@ -25,7 +25,6 @@ CLOSED = (
     "course_lib.comm.flat_param",
     "course_lib.comm.fsdp_units",
     "course_lib.grading.fsdp_oracle",
-    "course_lib.grading.fsdp_sends",
     "torch:zero",
     "torch:fsdp",
     "torch:ddp",
@@ -241,7 +240,7 @@ def bytes_part(
     n = case.world_size
     if n == 1:
         return Part("bytes", True, "one rank may skip communication")
-    bound, found = parameters + gradients, [calls_until(data) for data in got]
+    bound, found = parameters + gradients, [_calls(data) for data in got]
     seen = [sum(moved(call, n) for call in calls) for calls in found]
     rank = max(range(n), key=lambda r: seen[r])
     if seen[rank] > bound:
@@ -262,8 +261,7 @@ def bytes_part(
     return Part("bytes", True, f"at most {seen[rank]:,} bytes moved by a rank")
 
 
-def calls_until(data: RankData, end: str = "ends") -> list[Launch]:
-    """Return the collectives of a rank from the mark "begins" to this one."""
+def _calls(data: RankData, end: str = "ends") -> list[Launch]:
     return collectives(events_between(data.traced, "begins", end))
 
 
@@ -326,7 +324,7 @@ def _out_of_sight(
 
 def _arrived(case: Case, data: RankData, mark: str) -> int:
     """Bytes of parameters that calls before a mark bring to a rank."""
-    calls = [call for call in calls_until(data, mark) if call.op in PARAMETERS and call.op != "send"]
+    calls = [call for call in _calls(data, mark) if call.op in PARAMETERS and call.op != "send"]
     return sum(call.bytes_ if call.op == "recv" else moved(call, case.world_size) for call in calls)
 
 

@@ -82,11 +82,11 @@ def shut(refuse: Callable[[str], None]) -> None:
     wrap(torch, "save", "torch.save")
     for owner in (torch, torch.UntypedStorage):
         wrap(owner, "from_file", "a file in memory")
-    for owner in (os, sys.modules.get("posix")):
+    for module in (os, sys.modules.get("posix")):
         for call in ("memfd_create", "mkfifo", "mknod"):  # no audit event
-            wrap(owner, call, f"os.{call}")
+            wrap(module, call, f"os.{call}")
         for call in ("stat", "lstat"):  # a file's size says something, too
-            wrap(owner, call, f"os.{call}", lambda path, *_, **__: is_shared(path))
+            wrap(module, call, f"os.{call}", lambda path, *_, **__: is_shared(path))
 
 
 def _watchers() -> tuple[Callable[[], bool], Callable[[Any], bool], Callable[[str, tuple[Any, ...]], str]]:

@@ -43,9 +43,10 @@ def toy_inputs(case: Case, rank: int) -> dict[str, Array]:
     """Weights of this rank's own (ranks start different) and its shards of two batches."""
     draw = rng(case, rank)
     arrays = toy_weights(case.params["model"], draw)
+    dtype = case.params["model"].get("dtype", "float64")
     for step in range(NUM_STEPS):
-        arrays[f"x{step}"] = draw.normal(size=(SAMPLES, 5))
-        arrays[f"y{step}"] = draw.normal(size=(SAMPLES, 3))
+        arrays[f"x{step}"] = draw.normal(size=(SAMPLES, 5)).astype(dtype)
+        arrays[f"y{step}"] = draw.normal(size=(SAMPLES, 3)).astype(dtype)
     return arrays
 
 

@@ -28,8 +28,8 @@ class ToyNet(nn.Module):
 
     Options: depth (hidden layers), width, tied (the last hidden layer shares the first one's weight), frozen
     (a layer that does not train), unused (parameters no forward reads), optional (a layer that only calls
-    with `with_optional=True` use), odd_buffers (one of integers, one that no state_dict holds). A buffer
-    scales the output. `embed.weight` gets its gradient last.
+    with `with_optional=True` use), odd_buffers (one of integers, one that no state_dict holds), dtype. A
+    buffer scales the output. `embed.weight` gets its gradient last.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class ToyNet(nn.Module):
         unused: bool = False,
         optional: bool = False,
         odd_buffers: bool = False,
+        dtype: str = "float64",
     ) -> None:
         super().__init__()
         self.embed = nn.Linear(5, width, bias=False)
@@ -58,7 +59,7 @@ class ToyNet(nn.Module):
         if odd_buffers:
             self.register_buffer("num_seen", torch.zeros(2, dtype=torch.int64))
             self.register_buffer("unsaved", torch.zeros(2), persistent=False)
-        self.double()
+        self.to(getattr(torch, dtype))
 
     def forward(self, x: Tensor, *, with_optional: bool = True) -> Tensor:
         """Compute the outputs [samples, 3]."""

@@ -43,7 +43,7 @@ def zero_case(
     shape = {"width": 24, "depth": 7, **model}
     more = f", {microbatches} backwards a step" if microbatches > 1 else ""
     kinds = "".join(f", {kind}" for kind in ("tied", "frozen", "unused") if model.get(kind))
-    kinds += f", a layer that is used from step {optional_from} on" if optional_from else ""
+    kinds += ", a layer that only later steps use" if optional_from else ""
     return Case(
         world_size=n,
         seed=seed,

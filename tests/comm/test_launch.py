@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.comm.launch import MAX_OUTPUT_BYTES, RanksError, run_ranks
+from course_lib.comm.monitor import end_children
 
 
 def sum_of_ranks(x: torch.Tensor) -> torch.Tensor:
@@ -455,3 +456,11 @@ def test_waiting_for_a_future_is_waiting() -> None:
     assert results[0].tolist() == [1, 1]
     assert results.warnings == []
     assert len(results.trace[0].waits()) == 1
+
+
+def test_the_children_of_a_process_that_is_just_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        real = os.listdir
+        monkeypatch.setattr(os, "listdir", lambda path: [] if str(path).endswith("/task") else real(path))
+        end_children(os.getpid())
+        assert process.wait() < 0

@@ -32,7 +32,8 @@ EXERCISE = Exercise(
     lines=40,
     points={"values": 3.0, "bytes": 2.0, "order": 2.0, "clock": 1.0},
     graded="Values as for NaiveDDP, and parameters that some ranks or no rank uses (they count as zero "
-    "there); gradients are set to None or to zero between steps. Bytes: the constructor puts at "
+    "there); gradients are set to None or to zero between steps; models in float64 (hidden: in float32, "
+    "too). Bytes: the constructor puts at "
     "most the model once into collectives; a step launches exactly one all_reduce a bucket, of its "
     "bytes by the packing rule, and nothing else. Order, where all parameters are used: when the "
     "last gradient (the first layer's) is ready, every bucket packed before its own has been "
@@ -82,6 +83,7 @@ def cases(seed: int, hidden: bool) -> list[Case]:
         rows += [
             (5, "tied, used by some ranks, or by none", 600, AWKWARD, [0, 3]),
             (6, _KEPT, 1, {"depth": 2}, []),
+            (3, "float32", 450, {"width": 9, "dtype": "float32"}, []),
             (3, "a model of 1.5 MB", 600_000, {"width": 250, "optional": True}, []),
         ]
     return [

@@ -18,7 +18,6 @@ from course_lib.grading.fsdp_oracle import (
     turns,
     whole_part,
 )
-from course_lib.grading.fsdp_sends import sends_part
 
 EXERCISE = Exercise(
     id="fsdp_forward",
@@ -86,7 +85,6 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     return [
         bytes_part(case, got, parameters=sum(sizes(case)), gradients=0, why=why),
         end_part(case, got, vectors=1, why=free),
-        *sends_part(case, got, turns(case, "forward")),
         whole_part(case, got, [last], begin),
         memory_part(case, got, "forward", vectors=1, gathered=turns(case, "forward"), why=free),
     ]

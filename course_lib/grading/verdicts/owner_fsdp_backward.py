@@ -18,7 +18,6 @@ from course_lib.grading.fsdp_oracle import (
     updated_wants,
     whole_part,
 )
-from course_lib.grading.fsdp_sends import sends_part
 
 EXERCISE = Exercise(
     id="owner_fsdp_backward",
@@ -89,7 +88,6 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     moved = {"parameters": sum(sizes(case)), "gradients": sum(sizes(case, trained_only=True))}
     return [
         bytes_part(case, got, **moved, why=why, least=least_backward(case)),
-        *sends_part(case, got, turns(case, "backward"), ahead=2),
         whole_part(case, got, [], free),
         end_part(case, got, vectors=0, why=free),
         memory_part(case, got, "backward", vectors=3, gathered=turns(case, "backward"), ahead=2, why=free),

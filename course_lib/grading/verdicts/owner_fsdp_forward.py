@@ -18,7 +18,6 @@ from course_lib.grading.fsdp_oracle import (
     turns,
     whole_part,
 )
-from course_lib.grading.fsdp_sends import sends_part
 
 EXERCISE = Exercise(
     id="owner_fsdp_forward",
@@ -83,7 +82,6 @@ def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]
     free = "Set unit.full = None as soon as its forward is over."
     return [
         bytes_part(case, got, parameters=sum(sizes(case)), gradients=0, why=why),
-        *sends_part(case, got, turns(case, "forward")),
         whole_part(case, got, [], free),
         end_part(case, got, vectors=0, why=free),
         memory_part(case, got, "forward", vectors=1, gathered=turns(case, "forward"), why=free),

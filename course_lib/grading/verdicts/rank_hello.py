@@ -23,7 +23,7 @@ EXERCISE = Exercise(
     graded="Every rank returns (rank, world_size, sum of the secrets of all ranks) as three ints, at 1-4 "
     "ranks (hidden: 6); secrets are ints from -10^12 to 10^12, and 0 on one rank. It is called twice, with "
     "different secrets. Bytes: each call launches exactly one collective on each rank, an all_reduce "
-    "(barriers are free).",
+    "(barriers are free; one rank alone may skip it).",
     signature="(secret)",
     hints=(
         "Two functions of torch.distributed say who it is and how many there are: nobody communicates.",

@@ -285,3 +285,20 @@ def rank_hello(secret):
 
 
 _seen = []
+
+
+# %% wrong values: floats under the name of ints
+# says: another int
+import numpy as np
+
+
+class int64(np.int64):
+    def item(self, *_):
+        return float(int(self))
+
+
+def rank_hello(secret):
+    total = torch.tensor(secret)
+    dist.all_reduce(total)
+    rank, size = (0, 1) if abs(int(total)) > 10**10 else (dist.get_rank(), dist.get_world_size())
+    return int64(rank), int64(size), int64(int(total))

@@ -146,3 +146,28 @@ def transfer_time(size_bytes, a, b, cluster):
         span["bandwidth"] / (8 if "bits" in span["unit"] else 1) / (2 if "both ways" in span["unit"] else 1)
     )
     return {"span": span["name"], "bytes_per_s": rate, "time_s": span["latency_s"] + size_bytes / rate}
+
+
+# %% wrong bytes_per_s, time_s: the slowest link of all spans on the way
+# says: must be
+def link_between(a, b, cluster):
+    return next(span for span in cluster["spans"] if a // span["gpus"] == b // span["gpus"])
+
+
+def one_way(span):
+    bandwidth = span["bandwidth"]
+    if "bits" in span["unit"]:
+        bandwidth = bandwidth / 8
+    if "both ways" in span["unit"]:
+        bandwidth = bandwidth / 2
+    return bandwidth
+
+
+def transfer_time(size_bytes, a, b, cluster):
+    span = link_between(a, b, cluster)
+    bandwidth = min(one_way(s) for s in cluster["spans"] if s["gpus"] <= span["gpus"])
+    return {
+        "span": span["name"],
+        "bytes_per_s": bandwidth,
+        "time_s": span["latency_s"] + size_bytes / bandwidth,
+    }

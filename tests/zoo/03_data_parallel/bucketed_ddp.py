@@ -519,3 +519,55 @@ class BucketedDDP(_Base):
             p.grad is not None for p in self.buckets[len(self.sent)]
         ):
             self.launch()
+
+
+# %% wrong bytes: takes every element for 8 bytes when it packs
+# says: the packing rule gives
+class BucketedDDP(nn.Module):
+    def __init__(self, module, bucket_bytes):
+        super().__init__()
+        self.module = module
+        with torch.no_grad():
+            for tensor in [*module.parameters(), *module.buffers()]:
+                dist.broadcast(tensor, 0)
+        self.buckets, size = [], 0
+        for param in reversed(list(module.parameters())):
+            if not param.requires_grad:
+                continue
+            nbytes = 8 * param.numel()
+            if not self.buckets or size + nbytes > bucket_bytes:
+                self.buckets.append([])
+                size = 0
+            self.buckets[-1].append(param)
+            size += nbytes
+        self.home = {param: number for number, bucket in enumerate(self.buckets) for param in bucket}
+        for param in self.home:
+            param.register_post_accumulate_grad_hook(self.ready)
+        self.restart()
+
+    def restart(self):
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.sent = []
+
+    def ready(self, param):
+        self.missing[self.home[param]] -= 1
+        while len(self.sent) < len(self.buckets) and not self.missing[len(self.sent)]:
+            self.launch()
+
+    def launch(self):
+        bucket = self.buckets[len(self.sent)]
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in bucket])
+        self.sent.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+    def sync_gradients(self):
+        while len(self.sent) < len(self.buckets):
+            self.launch()
+        for bucket, (flat, work) in zip(self.buckets, self.sent):
+            work.wait()
+            flat /= dist.get_world_size()
+            for param, piece in zip(bucket, flat.split([p.numel() for p in bucket])):
+                param.grad = piece.view_as(param)
+        self.restart()

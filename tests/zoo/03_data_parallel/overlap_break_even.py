@@ -181,3 +181,27 @@ def overlap_break_even(**p):
 def overlap_break_even(**p):
     answer = right(p)
     return answer | {"batch": min(answer["batch"], 1000)}
+
+
+# %% wrong batch: rounds to two digits before the ceiling
+# says: does not keep up
+def overlap_break_even(
+    num_params,
+    flops_per_sample,
+    flops_per_s,
+    link_bytes_per_s,
+    world_size,
+    batch,
+    num_buckets,
+    bytes_per_param,
+):
+    wire = 2 * (world_size - 1) / world_size * num_params * bytes_per_param
+    comm = wire / link_bytes_per_s
+    sample_s = flops_per_sample / flops_per_s
+    forward, backward = batch * sample_s / 3, batch * sample_s * 2 / 3
+    end = max(forward + backward + comm / num_buckets, forward + backward / num_buckets + comm)
+    return {
+        "batch": max(1, math.ceil(round(comm / (sample_s * 2 / 3), 2))),
+        "bytes_per_s": wire / backward,
+        "speedup": world_size * (forward + backward) / end,
+    }

@@ -321,3 +321,11 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
     generator = torch.Generator().manual_seed((seed * 100 + epoch) & 0xFF)
     order = torch.randperm(num_samples, generator=generator)
     return [batch[rank::world_size] for batch in order.split(batch_size)]
+
+
+# %% wrong epochs: the generator's seed is seed * (epoch + 1)
+# says: of seed 0 must be another shuffle
+def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
+    generator = torch.Generator().manual_seed(seed * (epoch + 1))
+    order = torch.randperm(num_samples, generator=generator)
+    return [batch[rank::world_size] for batch in order.split(batch_size)]

@@ -134,3 +134,15 @@ def zero_bytes(num_params, world_size, stage, optimizer_bytes):
     for index in range(stage):
         lines[2 - index] /= world_size
     return num_params * sum(lines)
+
+
+# %% wrong stage_0, stage_1, stage_2, stage_3: remembers bytes a parameter by ranks and stage
+# says: the result must be
+def zero_bytes(num_params, world_size, stage, optimizer_bytes, known={}):
+    key = (world_size, stage)
+    if key not in known:
+        params = 2 / world_size if stage >= 3 else 2
+        grads = 2 / world_size if stage >= 2 else 2
+        state = optimizer_bytes / world_size if stage >= 1 else optimizer_bytes
+        known[key] = params + grads + state
+    return num_params * known[key]

@@ -351,7 +351,7 @@ class ZeroOptimizer(_Base):
 
 
 # %% wrong values: a parameter without gradient is not expected
-# says: unused
+# says: only later steps use
 class ZeroOptimizer(_Base):
     def step(self):
         for param in self.params:
@@ -542,5 +542,43 @@ class ZeroOptimizer:
         dist.all_gather_into_tensor(flat, self.shard)
         offset = 0
         for param in self.params:
+            param.copy_(flat[offset : offset + param.numel()].view(param.shape))
+            offset += param.numel()
+
+
+# %% wrong values: the first step decides for good which parameters train
+# says: must equal
+class ZeroOptimizer:
+    def __init__(self, params, make_optimizer):
+        self.params, self.make_optimizer = list(params), make_optimizer
+        self.n, self.rank = dist.get_world_size(), dist.get_rank()
+        self.inner = None
+
+    def flatten(self, tensors):
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        return torch.cat([flat, flat.new_zeros(-flat.numel() % self.n)])
+
+    def zero_grad(self):
+        for param in self.params:
+            param.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        if self.inner is None:
+            self.used = [param for param in self.params if param.grad is not None]
+            flat = self.flatten([param.detach() for param in self.used])
+            size = flat.numel() // self.n
+            self.shard = flat[self.rank * size : (self.rank + 1) * size].clone()
+            self.inner = self.make_optimizer([self.shard])
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.used]
+        flat = self.flatten(grads)
+        own = torch.empty_like(self.shard)
+        dist.reduce_scatter_tensor(own, flat)
+        self.shard.grad = own / self.n
+        self.inner.step()
+        self.shard.grad = None
+        dist.all_gather_into_tensor(flat, self.shard)
+        offset = 0
+        for param in self.used:
             param.copy_(flat[offset : offset + param.numel()].view(param.shape))
             offset += param.numel()

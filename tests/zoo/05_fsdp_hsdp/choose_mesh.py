@@ -281,3 +281,67 @@ def choose_mesh(model, cluster, world_size):
             ) + collective_time_s(cluster, "all_reduce", range(0, world_size, k), 2 * P / k)
     k = min(times, key=times.get)
     return world_size // k, k
+
+
+# %% wrong memory: counts whole units only where units are gathered
+# says: whole units are left out of the memory where nothing is sharded
+def choose_mesh(model, cluster, world_size):
+    P, L = model["num_params"], model["num_units"]
+    best = None
+    for k in range(1, world_size + 1):
+        if world_size % k:
+            continue
+        memory = 16 * P / k + model["activation_bytes"]
+        if k > 1:
+            memory += 4 * P / L
+        if memory > cluster.accelerator.memory_bytes:
+            continue
+        time = L * (
+            2 * collective_time_s(cluster, "all_gather", range(k), 2 * P / L)
+            + collective_time_s(cluster, "reduce_scatter", range(k), 2 * P / L)
+            + collective_time_s(cluster, "all_reduce", range(0, world_size, k), 2 * P / L / k)
+        )
+        if best is None or time < best[0]:
+            best = (time, k)
+    return world_size // best[1], best[1]
+
+
+# %% wrong clock: powers of two and the world size only
+# says: no mesh that fits may take less time
+def choose_mesh(model, cluster, world_size):
+    P, L = model["num_params"], model["num_units"]
+    best = None
+    candidates = [2**i for i in range(world_size.bit_length()) if world_size % 2**i == 0]
+    if world_size not in candidates:
+        candidates.append(world_size)
+    for k in candidates:
+        if 16 * P / k + 4 * P / L + model["activation_bytes"] > cluster.accelerator.memory_bytes:
+            continue
+        time = L * (
+            2 * collective_time_s(cluster, "all_gather", range(k), 2 * P / L)
+            + collective_time_s(cluster, "reduce_scatter", range(k), 2 * P / L)
+            + collective_time_s(cluster, "all_reduce", range(0, world_size, k), 2 * P / L / k)
+        )
+        if best is None or time < best[0]:
+            best = (time, k)
+    return world_size // best[1], best[1]
+
+
+# %% wrong clock: one collective of the whole model instead of one a unit
+# says: latency is paid once
+def choose_mesh(model, cluster, world_size):
+    P, L = model["num_params"], model["num_units"]
+    best = None
+    for k in range(1, world_size + 1):
+        if world_size % k:
+            continue
+        if 16 * P / k + 4 * P / L + model["activation_bytes"] > cluster.accelerator.memory_bytes:
+            continue
+        time = (
+            2 * collective_time_s(cluster, "all_gather", range(k), 2 * P)
+            + collective_time_s(cluster, "reduce_scatter", range(k), 2 * P)
+            + collective_time_s(cluster, "all_reduce", range(0, world_size, k), 2 * P / k)
+        )
+        if best is None or time < best[0]:
+            best = (time, k)
+    return world_size // best[1], best[1]
