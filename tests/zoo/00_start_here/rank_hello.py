@@ -288,7 +288,7 @@ _seen = []
 
 
 # %% wrong values: floats under the name of ints
-# says: another int
+# says: must be three ints
 import numpy as np
 
 

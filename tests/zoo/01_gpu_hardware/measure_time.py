@@ -238,18 +238,3 @@ def measure(fn, *, clock=time.perf_counter, synchronize=lambda: None, warmup=3, 
         synchronize()
         seconds.append(clock() - start)
     return statistics.median(sorted(seconds)[:repeats])
-
-
-# %% wrong seconds: whole microseconds
-# says: the time must be
-def measure(fn, *, clock=time.perf_counter, synchronize=lambda: None, warmup=3, repeats=10):
-    for _ in range(warmup):
-        fn()
-    seconds = []
-    for _ in range(repeats):
-        synchronize()
-        start = clock()
-        fn()
-        synchronize()
-        seconds.append(clock() - start)
-    return round(statistics.median(seconds), 6)

@@ -324,7 +324,7 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 
 
 # %% wrong epochs: the generator's seed is seed * (epoch + 1)
-# says: of seed 0 must be another shuffle
+# says: must be another shuffle; it equals epoch 0
 def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
     generator = torch.Generator().manual_seed(seed * (epoch + 1))
     order = torch.randperm(num_samples, generator=generator)
