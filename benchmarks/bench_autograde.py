@@ -76,7 +76,7 @@ def grading_s(folders: dict[str, Path], right: dict[str, str], log: Path) -> dic
         found = json.loads(log.read_text(encoding="utf-8"))
     run, done = secrets.token_hex(2), TEN * len(found["two"])
     for path in (path for folder in folders.values() for path in folder.glob(f"{handed_in.SUBMITTED}/*")):
-        if int(path.name[7:10]) >= done:
+        if not path.name[7:] or int(path.name[7:10]) >= done:  # "hanging" has no number
             shutil.rmtree(path)
     for first in range(done, STUDENTS, TEN):
         numbers = range(first, min(first + TEN, STUDENTS))
