@@ -41,9 +41,8 @@ EXERCISE = Exercise(
 )
 
 SAME = 1e-6  # relative; below it two times are a tie
-
-
 _ONE_SERVER = 5  # of every six points; in the first, sharding nothing is the fastest and just does not fit
+_SLOW_LINK = 4  # one server whose latency is what counts
 
 
 def cases(seed: int, hidden: bool) -> list[Case]:
@@ -58,8 +57,8 @@ inputs, oracle = no_inputs, no_oracle
 _RARE = (
     "the search stops at the first rise in time",
     "one all_reduce is taken for all units together",
-    "latency is paid once a collective of the whole model, not once a unit",
 )
+_LATENCY_ONCE = "latency is paid once a collective of the whole model, not once a unit"
 _NOTHING_SHARDED = "whole units are left out of the memory where nothing is sharded"
 RULES = {
     "dp_shard is the server's size at every point": lambda p, _: min(
@@ -93,7 +92,7 @@ RULES = {
         fits,
         key=partial(step_time_s, p["model"], make_cluster(p["cluster"]), p["world_size"], together=True),
     ),
-    _RARE[2]: lambda p, fits: min(
+    _LATENCY_ONCE: lambda p, fits: min(
         fits,
         key=partial(step_time_s, {**p["model"], "num_units": 1}, make_cluster(p["cluster"]), p["world_size"]),
     ),
@@ -104,7 +103,8 @@ def _points(draw: np.random.Generator, count: int) -> list[dict[str, Any]]:
     """Draw points until each rule of thumb is wrong at one of the first half at least."""
     while True:
         points = [_point(draw, i) for i in range(count)]
-        for i, words in {**dict(enumerate(_RARE, 1)), _ONE_SERVER: _NOTHING_SHARDED}.items():
+        special = {**dict(enumerate(_RARE, 1)), _SLOW_LINK: _LATENCY_ONCE, _ONE_SERVER: _NOTHING_SHARDED}
+        for i, words in special.items():
             while not _loses(points[i], RULES[words]):
                 points[i] = _point(draw, i)
         beaten = [any(_loses(p, rule) for p in points[: count // 2]) for rule in RULES.values()]
@@ -117,7 +117,7 @@ def _point(draw: np.random.Generator, i: int) -> dict[str, Any]:
         cluster = _cluster(draw, i)
         devices = cluster["spans"][-1]["devices"]
         model = {
-            "num_params": round(float(10 ** draw.uniform(8.5, 11.3))),
+            "num_params": round(float(10 ** draw.uniform(8.5, 11.3 if i != _SLOW_LINK else 9.5))),
             "num_units": int(draw.choice([8, 24, 80, 126])),
             "activation_bytes": round(float(draw.uniform(1e9, 3e10))),
         }
@@ -156,11 +156,11 @@ def _fastest(point: Point, **instead: float) -> int:
 def _cluster(draw: np.random.Generator, i: int) -> dict[str, Any]:
     """Two or three nested spans; sometimes one server only."""
     counts = [int(draw.choice([4, 6, 8, 12]))]  # not powers of two alone
-    counts += [int(draw.choice([2, 3, 4])), int(draw.choice([2, 4]))][
-        : 0 if i % 6 == _ONE_SERVER else 1 + i % 2
-    ]
+    more = 0 if i % 6 == _ONE_SERVER or i == _SLOW_LINK else 1 + i % 2
+    counts += [int(draw.choice([2, 3, 4])), int(draw.choice([2, 4]))][:more]
     devices = np.cumprod(counts).tolist()
     bytes_per_s, latency_s = float(draw.uniform(1e11, 5e11)), float(10 ** draw.uniform(-6, -4.5))
+    latency_s *= 100 if i == _SLOW_LINK else 1
     spans = []
     for name, size in zip(("server", "rack", "pod"), devices, strict=False):
         spans.append({"name": name, "devices": size, "latency_s": latency_s, "bytes_per_s": bytes_per_s})
