@@ -28,7 +28,7 @@ from course_lib.grading.launcher import CaseFailed, run_here
 from course_lib.grading.source import FromSource, Refusal, definitions
 
 MAX_TEXT = 20_000  # characters of one message
-_TO_END_S = 20
+_TO_END_S = 20  # far more than killing all of a sandbox's processes takes
 
 
 class TooMuchTime(Exception):

@@ -67,14 +67,15 @@ def shut(refuse: Callable[[str], None]) -> None:
     def wrap(owner: Any, name: str, what: str, when: Callable[..., bool] = lambda *_, **__: True) -> None:
         # Names of its own: who gets at those of `watched` does not blind the others.
         real, sees, tell = getattr(owner, name, None), by_answer, refuse
+        if real is None:
+            return
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             if sees() and when(*args, **kwargs):
                 tell(what)
-            return real(*args, **kwargs)  # type: ignore[misc]
+            return real(*args, **kwargs)
 
-        if real is not None:
-            setattr(owner, name, watched)
+        setattr(owner, name, watched)
 
     sys.addaudithook(audit)
     for method in _STORE_METHODS:
