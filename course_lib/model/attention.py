@@ -1,17 +1,23 @@
 """Causal self-attention with rotary positions and grouped key/value heads (GQA).
 
 The only part of a block where tokens meet: all else acts on one token at a time, so batch and sequence split
-freely there. Lab 08 splits attention by heads, lab 10 by sequence. Production code (torchtitan,
-`models/llama3`) picks a fused kernel per device; the mathematics is unchanged.
+freely there. The core where they meet is an argument, `attend`: lab 08 splits attention by heads around it,
+lab 10 by sequence inside it. Production code (torchtitan, `models/llama3`) picks a fused kernel per device in
+the same place; the mathematics is unchanged.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.config import ModelConfig
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""attend(query [B, N, S, H], key [B, K, S, H], value [B, K, S, H], positions [S]) -> [B, N, S, H]."""
 
 
 def rope_tables(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -34,20 +40,30 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
 
 
-def causal_mask(positions: Tensor) -> Tensor:
-    """Let a query see the keys at its own and earlier positions. Layout: positions [S] -> bool [S, S]."""
-    return positions[:, None] >= positions[None, :]
+def sdpa(query: Tensor, key: Tensor, value: Tensor, _positions: Tensor, *, causal: bool = True) -> Tensor:
+    """Mix tokens in one process: softmax(q k^T / sqrt(H)) v, each token with itself and all before it.
+
+    Causal is a flag of the kernel, so that no [S, S] mask is stored: 17 GB at 131,072 tokens.
+
+    Layout: query [B, N, S, H], key and value [B, K, S, H] -> [B, N, S, H]; tokens stand in the order of their
+    positions, which are not looked at. causal=False lets every token see all.
+    """
+    return F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=True)
 
 
 class Attention(nn.Module):
-    """Mix tokens: softmax(q k^T / sqrt(H) + mask) v, where N / K query heads share a key/value head.
+    """Project to heads, turn them by position, let `attend` mix the tokens, project back.
+
+    N / K query heads share a key/value head. `attend` alone decides which tokens see which, and where they
+    are: all here (`sdpa`), or some on other ranks.
 
     Layout: x [B, S, D] -> [B, S, D]; weights q [NH, D], k and v [KH, D], out [D, NH], no bias.
     Reference: Ainslie et al., GQA (arXiv:2305.13245).
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, attend: Attend = sdpa) -> None:
         super().__init__()
+        self.attend = attend
         self.head_dim = config.head_dim
         kv_dim = config.num_kv_heads * config.head_dim
         self.q_proj = nn.Linear(config.model_dim, config.model_dim, bias=False)
@@ -55,11 +71,11 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.model_dim, kv_dim, bias=False)
         self.out_proj = nn.Linear(config.model_dim, config.model_dim, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
         query = apply_rope(self._heads(self.q_proj(x)), cos, sin)  # [B, N, S, H]
         key = apply_rope(self._heads(self.k_proj(x)), cos, sin)  # [B, K, S, H]
         value = self._heads(self.v_proj(x))  # [B, K, S, H]
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
+        mixed = self.attend(query, key, value, positions)  # [B, N, S, H]
         out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))  # [B, S, NH] -> [B, S, D]
         return out
 

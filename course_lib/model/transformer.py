@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.config import ModelConfig
-from course_lib.model.attention import Attention, causal_mask, rope_tables
+from course_lib.model.attention import Attend, Attention, rope_tables, sdpa
 
 INIT_STD = 0.02
 
@@ -56,15 +56,15 @@ class SwiGLU(nn.Module):
 class Block(nn.Module):
     """Add attention, then the feed-forward network, to the residual stream [B, S, D]."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, attend: Attend = sdpa) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.model_dim, config.norm_eps)
-        self.attention = Attention(config)
+        self.attention = Attention(config, attend)
         self.ffn_norm = RMSNorm(config.model_dim, config.norm_eps)
         self.ffn = SwiGLU(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), cos, sin, mask)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin, positions)
         out: Tensor = x + self.ffn(self.ffn_norm(x))
         return out
 
@@ -75,14 +75,24 @@ class Transformer(nn.Module):
     Layout: tokens int64 [B, S] -> logits [B, S, V].
     Memory: config.num_params elements; tied_embeddings makes `head.weight` and `embedding.weight` one
     parameter.
-    Raises: ValueError for tokens that are not [B, S], or longer than max_seq_len.
+    `attend` mixes the tokens in every block; the default sees one process's whole sequence.
+    Raises: ValueError for tokens that are not [B, S], or longer than max_seq_len; for `positions` that are
+    not one a token, or out of order without a core that looks at them.
     """
 
-    def __init__(self, config: ModelConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        attend: Attend = sdpa,
+    ) -> None:
         super().__init__()
         self.config = config
+        self.attend = attend
         self.embedding = nn.Embedding(config.vocab_size, config.model_dim)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.blocks = nn.ModuleList(Block(config, attend) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.model_dim, config.norm_eps)
         self.head = nn.Linear(config.model_dim, config.vocab_size, bias=False)
         if config.tied_embeddings:
@@ -95,11 +105,12 @@ class Transformer(nn.Module):
         self._check_tokens(tokens)
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
+        else:
+            self._check_positions(positions, tokens.shape[1])
         x = self.embedding(tokens)  # [B, S, D]
         cos, sin = rope_tables(positions, self.config.head_dim, self.config.rope_theta, x.dtype)
-        mask = causal_mask(positions)
         for block in self.blocks:
-            x = block(x, cos, sin, mask)
+            x = block(x, cos, sin, positions)
         logits: Tensor = self.head(self.norm(x))  # [B, S, V]
         return logits
 
@@ -108,6 +119,18 @@ class Transformer(nn.Module):
             raise ValueError(
                 f"tokens must be [B, S] with S <= max_seq_len={self.config.max_seq_len}; got shape "
                 f"{list(tokens.shape)}. Add the batch dim or cut the sequence."
+            )
+
+    def _check_positions(self, positions: Tensor, seq_len: int) -> None:
+        if positions.shape != (seq_len,):
+            raise ValueError(
+                f"positions must be [S], one a token; got shape {list(positions.shape)} for S={seq_len}. "
+                "Pass the place of each local token in the whole sequence."
+            )
+        if self.attend is sdpa and bool((positions.diff() <= 0).any()):
+            raise ValueError(
+                f"the default core needs tokens in the order of their positions; got {positions.tolist()}. "
+                "Sort the tokens, or pass attend= with a core that looks at positions (lab 10)."
             )
 
 

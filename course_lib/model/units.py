@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from course_lib.config import ModelConfig
-from course_lib.model.attention import causal_mask, rope_tables
+from course_lib.model.attention import rope_tables
 from course_lib.model.transformer import Block, Transformer
 
 
@@ -147,7 +147,7 @@ class _Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         positions = torch.arange(x.shape[1], device=x.device)
         cos, sin = rope_tables(positions, self.config.head_dim, self.config.rope_theta, x.dtype)
-        out: Tensor = self.block(x, cos, sin, causal_mask(positions))
+        out: Tensor = self.block(x, cos, sin, positions)
         return out
 
 

@@ -1,11 +1,12 @@
 """Attention against the formula written out, and what RoPE promises."""
 
 import math
+from functools import partial
 
 import torch
 
 from course_lib.config import ModelConfig
-from course_lib.model.attention import Attention, apply_rope, causal_mask, rope_tables
+from course_lib.model.attention import Attention, apply_rope, rope_tables, sdpa
 
 CONFIG = ModelConfig(model_dim=24, num_heads=6, num_kv_heads=2)
 
@@ -41,7 +42,7 @@ def test_equals_the_textbook_forward_and_backward() -> None:
     positions = torch.tensor([3, 4, 5, 6, 7])
     x = torch.randn(2, 5, 24, dtype=torch.float64, requires_grad=True)
     cos, sin = rope_tables(positions, layer.head_dim, CONFIG.rope_theta, torch.float64)
-    got = layer(x, cos, sin, causal_mask(positions))
+    got = layer(x, cos, sin, positions)
     want = textbook_attention(layer, x, positions)
     torch.testing.assert_close(got, want)
     inputs = (x, *layer.parameters())
@@ -64,3 +65,28 @@ def test_rope_keeps_lengths_and_sees_only_distances() -> None:
 
     torch.testing.assert_close(score(5, 2), score(103, 100))
     assert not torch.allclose(score(5, 2), score(5, 3))
+
+
+def test_the_core_is_an_argument_and_sees_turned_heads_and_positions() -> None:
+    torch.manual_seed(3)
+    seen: list[list[int]] = []
+
+    def core(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        seen.extend([list(q.shape), list(k.shape), list(v.shape), at.tolist()])
+        return sdpa(q, k, v, at)
+
+    layer, plain = Attention(CONFIG, core).double(), Attention(CONFIG).double()
+    plain.load_state_dict(layer.state_dict())
+    positions = torch.tensor([0, 1, 7, 9])
+    tables = rope_tables(positions, layer.head_dim, CONFIG.rope_theta, torch.float64)
+    x = torch.randn(2, 4, 24, dtype=torch.float64)
+    torch.testing.assert_close(layer(x, *tables, positions), plain(x, *tables, positions), rtol=0, atol=0)
+    assert seen == [[2, 6, 4, 4], [2, 2, 4, 4], [2, 2, 4, 4], [0, 1, 7, 9]]
+
+
+def test_without_the_flag_every_token_sees_all() -> None:
+    torch.manual_seed(4)
+    query, key, value = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64)
+    got = partial(sdpa, causal=False)(query, key, value, torch.arange(5))
+    want = (query @ key.transpose(-1, -2) / 2).softmax(-1) @ value
+    torch.testing.assert_close(got, want)

@@ -47,6 +47,21 @@ def test_a_token_never_sees_later_ones() -> None:
     assert not torch.allclose(before[:, 6:], after[:, 6:])
 
 
+def test_positions_move_and_their_order_is_the_core_s_business() -> None:
+    model = Transformer(CONFIG, dtype=torch.float64)
+    tokens = synthetic_batch(1, 4, CONFIG.vocab_size).tokens
+    moved = model(tokens, torch.tensor([5, 6, 7, 8]))  # RoPE sees distances only
+    torch.testing.assert_close(moved, model(tokens))
+    with pytest.raises(ValueError, match="in the order of their positions"):
+        model(tokens, torch.tensor([0, 3, 1, 2]))
+    with pytest.raises(ValueError, match="one a token"):
+        model(tokens, torch.arange(5))
+    own_core = Transformer(
+        CONFIG, dtype=torch.float64, attend=lambda *qkv_and_positions: qkv_and_positions[0]
+    )
+    assert own_core(tokens, torch.tensor([0, 3, 1, 2])).shape == (1, 4, CONFIG.vocab_size)
+
+
 def test_an_empty_shard_has_zero_gradients() -> None:
     model = Transformer(CONFIG)
     empty = synthetic_batch(0, 5, CONFIG.vocab_size)
