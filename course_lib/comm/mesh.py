@@ -1,18 +1,22 @@
-"""Arrange ranks in a grid with named axes, and give each rank the group of its line along every axis.
+"""Arrange ranks in a grid with named axes, and give each rank the group of its line along any of them.
 
 Each way of splitting the work is an axis: `dp_replicate` x `dp_shard` is HSDP. The last axis varies fastest,
-so ranks that are neighbours along it are neighbours in a server. Lab 05. torch's DeviceMesh
-(`torch/distributed/device_mesh.py`) does the same, and slices and flattens axes too.
+so ranks that are neighbours along it are neighbours in a server. Several axes together are a line too:
+gradients are summed over ("dp_shard", "cp"). Lab 05. torch's DeviceMesh (`torch/distributed/device_mesh.py`)
+does the same, slices meshes, and has a group flattened before it is asked for.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
 import torch.distributed as dist
+
+AXES = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "tp", "ep")  # any other name must be in the mesh
 
 
 def rank_to_coords(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -34,8 +38,19 @@ def coords_to_rank(coords: Mapping[str, int], sizes: Mapping[str, int]) -> int:
 def lines(axis: str, sizes: Mapping[str, int]) -> list[list[int]]:
     """Return the global ranks of every line along an axis: ranks that differ in that coordinate only."""
     others = [range(size) if other != axis else range(1) for other, size in sizes.items()]
-    starts = (dict(zip(sizes, place, strict=True)) for place in product(*others))
-    return [[coords_to_rank({**start, axis: i}, sizes) for i in range(sizes[axis])] for start in starts]
+    starts = (coords_to_rank(dict(zip(sizes, place, strict=True)), sizes) for place in product(*others))
+    return [line_of(start, (axis,), sizes) for start in starts]
+
+
+def line_of(rank: int, axes: tuple[str, ...], sizes: Mapping[str, int]) -> list[int]:
+    """Return the global ranks that differ from `rank` along these axes only, in ascending order."""
+    coords = rank_to_coords(rank, sizes)
+    ranks, stride = [0], 1
+    for axis, size in reversed(list(sizes.items())):  # the fastest first
+        places = range(size) if axis in axes else (coords[axis],)
+        ranks = [place * stride + other for place in places for other in ranks]
+        stride *= size
+    return ranks
 
 
 @dataclass(frozen=True)
@@ -44,33 +59,70 @@ class Mesh:
 
     sizes: ranks along each axis, slowest axis first.
     groups: this rank's line along each axis, as a process group.
+    alone: the group of this rank only, for an axis that the mesh does not have.
+    Raises: ValueError, in every method, for an axis that is neither the mesh's nor one of `AXES`.
     """
 
     sizes: dict[str, int]
     groups: dict[str, dist.ProcessGroup]
+    alone: dist.ProcessGroup
+    _flattened: dict[tuple[str, ...], dist.ProcessGroup] = field(default_factory=dict)
 
     @property
     def coords(self) -> dict[str, int]:
         """This rank's place along each axis."""
         return rank_to_coords(dist.get_rank(), self.sizes)
 
-    def size(self, axis: str) -> int:
-        """Ranks along an axis; 1 if the mesh has no such axis."""
-        return self.sizes.get(axis, 1)
+    def size(self, *axes: str) -> int:
+        """Ranks along an axis, or along several together; 1 if the mesh has no such axis."""
+        return prod(self.sizes[axis] for axis in self._own(axes))
 
-    def rank(self, axis: str) -> int:
-        """This rank's place along an axis; 0 if the mesh has no such axis."""
-        return self.coords.get(axis, 0)
+    def rank(self, *axes: str) -> int:
+        """This rank's place in `group(*axes)`; 0 if the mesh has no such axis."""
+        coords = self.coords
+        return coords_to_rank(coords, {axis: self.sizes[axis] for axis in self._own(axes)})
 
-    def group(self, axis: str) -> dist.ProcessGroup | None:
-        """This rank's line along an axis; None if the mesh has no such axis."""
-        return self.groups.get(axis)
+    def group(self, *axes: str) -> dist.ProcessGroup:
+        """This rank's line along an axis, or along several together, in the mesh's order.
+
+        A group of this rank alone if the mesh has none of these axes, so that a collective over an axis
+        that nobody asked for does nothing.
+        Communication: the first call with a set of several axes makes a group, as `new_group` does; all its
+        ranks must make it in the same order (with NCCL all ranks of the world).
+        """
+        wide = tuple(axis for axis in self._own(axes) if self.sizes[axis] > 1)
+        if not wide:
+            return self.alone
+        if len(wide) == 1:
+            return self.groups[wide[0]]
+        if wide not in self._flattened:
+            self._flattened[wide] = _new_line(wide, self.sizes)
+        return self._flattened[wide]
+
+    def peer(self, axis: str, offset: int) -> int:
+        """Return the global rank `offset` places further along an axis, round the end: a ring.
+
+        `peer("pp", 1)` is where the next stage is; this rank itself if the mesh has no such axis.
+        """
+        line = line_of(dist.get_rank(), self._own((axis,)), self.sizes)
+        return line[(self.rank(axis) + offset) % len(line)]
+
+    def _own(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the axes that the mesh has, in its order."""
+        for axis in axes:
+            if axis not in self.sizes and axis not in AXES:
+                near = difflib.get_close_matches(axis, [*self.sizes, *AXES], 1) or list(self.sizes)
+                raise ValueError(
+                    f"an axis must be one of the mesh's {list(self.sizes)} or one of {list(AXES)}; got "
+                    f"{axis!r}. Did you mean {near[0]!r}?"
+                )
+        return tuple(axis for axis in self.sizes if axis in axes)
 
 
 def make_mesh(**sizes: int) -> Mesh:
     """Arrange the world: make_mesh(dp_replicate=2, dp_shard=4) is two copies of four shards.
 
-    Communication: every rank must call it; it makes the groups of all lines, in the same order on all ranks.
+    Communication: every rank must call it; it makes this rank's line along every axis.
     Raises: ValueError if the product of the sizes is not the world size.
     """
     world_size = dist.get_world_size()
@@ -79,16 +131,22 @@ def make_mesh(**sizes: int) -> Mesh:
             f"the sizes of a mesh must be positive and multiply to the world size {world_size}; got {sizes}. "
             f"Change the sizes or start {prod(sizes.values())} ranks."
         )
-    return Mesh(dict(sizes), {axis: _own_group(axis, sizes) for axis in sizes})
+    alone = _new_line((), sizes)
+    wide = {axis: _new_line((axis,), sizes) for axis, size in sizes.items() if size > 1}
+    return Mesh(dict(sizes), {axis: wide.get(axis, alone) for axis in sizes}, alone)
 
 
-def _own_group(axis: str, sizes: Mapping[str, int]) -> dist.ProcessGroup:
-    if sizes[axis] == dist.get_world_size() and dist.group.WORLD is not None:
+def _new_line(axes: tuple[str, ...], sizes: Mapping[str, int]) -> dist.ProcessGroup:
+    """Make the group of this rank's line along the axes, named after them."""
+    own = line_of(dist.get_rank(), axes, sizes)
+    if len(own) == dist.get_world_size() and dist.group.WORLD is not None:
         return dist.group.WORLD
-    own: dist.ProcessGroup | None = None
-    for ranks in lines(axis, sizes):
-        group = dist.new_group(ranks)
-        if dist.get_rank() in ranks:
-            own = group
-    assert own is not None, "every rank lies on one line of each axis"
-    return own
+    name = "+".join(axes) or "alone"
+    if dist.get_backend() != "nccl":  # its ranks alone: of 16,384 ranks nobody needs all 2,048 lines
+        line: dist.ProcessGroup = dist.new_group(own, use_local_synchronization=True, group_desc=name)
+        return line
+    starts = [rank for rank in range(dist.get_world_size()) if line_of(rank, axes, sizes)[0] == rank]
+    groups: list[dist.ProcessGroup] = [
+        dist.new_group(line_of(start, axes, sizes), group_desc=name) for start in starts
+    ]
+    return groups[starts.index(own[0])]  # NCCL splits a communicator, in which all ranks take part

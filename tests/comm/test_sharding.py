@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from course_lib.comm.launch import run_ranks
-from course_lib.comm.mesh import coords_to_rank, lines, make_mesh, rank_to_coords
 from course_lib.comm.sharding import (
     FlatLayout,
     Piece,
@@ -112,29 +111,3 @@ def test_all_gather_reduce_scatter_and_norm(world_size: int) -> None:
         assert torch.equal(shard, torch.full((3,), (rank + 1.0) * sum(range(1, world_size + 1))))
         assert norm.item() == pytest.approx(want_norm)
         assert grad[0].item() == pytest.approx(0.5 * (rank + 1) / want_norm, rel=1e-4)
-
-
-# ---- meshes
-
-
-def test_coordinates_and_lines() -> None:
-    sizes = {"dp_replicate": 2, "dp_shard": 3}
-    assert rank_to_coords(4, sizes) == {"dp_replicate": 1, "dp_shard": 1}
-    assert [coords_to_rank(rank_to_coords(rank, sizes), sizes) for rank in range(6)] == list(range(6))
-    assert lines("dp_shard", sizes) == [[0, 1, 2], [3, 4, 5]]
-    assert lines("dp_replicate", sizes) == [[0, 3], [1, 4], [2, 5]]
-
-
-def groups_of_the_mesh() -> dict[str, list[int]]:
-    mesh = make_mesh(pp=2, dp_shard=2, tp=1)
-    assert mesh.size("cp") == 1
-    assert mesh.rank("cp") == 0
-    assert mesh.group("cp") is None
-    assert mesh.rank("dp_shard") == dist.get_rank(mesh.group("dp_shard"))
-    return {axis: dist.get_process_group_ranks(group) for axis, group in mesh.groups.items()}
-
-
-def test_every_rank_gets_its_lines() -> None:
-    results = run_ranks(groups_of_the_mesh, 4)
-    assert results[2] == {"pp": [0, 2], "dp_shard": [2, 3], "tp": [2]}
-    assert results[1] == {"pp": [1, 3], "dp_shard": [0, 1], "tp": [1]}
