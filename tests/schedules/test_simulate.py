@@ -1,0 +1,125 @@
+"""The clock: closed forms on equal stages, the zero-bubble paper's rates, a plain loop on random costs."""
+
+import numpy as np
+import pytest
+
+from course_lib.cost.tables import rows
+from course_lib.schedules import generators, theory
+from course_lib.schedules.actions import Action, Schedule, schedule_of
+from course_lib.schedules.simulate import StageCosts, simulate
+
+UNIT = StageCosts(forward_s=1.0, input_s=1.0, weight_s=0.5)
+PAPER = rows("zero_bubble_rates.csv")
+
+
+@pytest.mark.parametrize("name", ["naive", "gpipe", "one_f_one_b", "zb_h1", "zb_h2"])
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 8])
+def test_equal_stages_take_what_theory_says(name: str, p: int) -> None:
+    for m in (1, 2, 3, 5, 8, 16, 24):
+        timeline = simulate(getattr(generators, name)(p, m), UNIT)
+        got = timeline.span_s if name == "zb_h2" else timeline.step_s
+        assert got == pytest.approx(theory.step_time(name, p, m, weight_s=0.5))
+        if name != "zb_h2":
+            assert timeline.bubble == pytest.approx(theory.bubble(name, p, m, weight_s=0.5))
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_interleaving_divides_the_bubble_by_the_chunks(chunks: int) -> None:
+    for p, m in ((2, 8), (4, 4), (4, 8), (4, 2), (8, 1), (3, 2)):
+        costs = StageCosts(forward_s=1 / chunks, input_s=1 / chunks, weight_s=0.5 / chunks)
+        got = simulate(generators.interleaved(p, m, chunks), costs).step_s
+        assert got == pytest.approx(theory.step_time("interleaved", p, m, weight_s=0.5, num_chunks=chunks))
+
+
+def test_theory_gives_the_textbook_bubbles() -> None:
+    assert theory.bubble("naive", 8, 1) == pytest.approx(1 - 1 / 8)
+    assert theory.bubble("gpipe", 4, 4) == pytest.approx(1 - 4 / 7)
+    assert theory.step_time("zb_h1", 4, 8) == 27
+    assert theory.step_time("zb_h2", 4, 8) == 24
+    many = theory.bubble("one_f_one_b", np.array([2.0, 4.0]), np.array([8.0, 8.0]))
+    assert many == pytest.approx([1 / 9, 3 / 11])
+    with pytest.raises(ValueError, match="must be one of"):
+        theory.step_time("dualpipe", 4, 4)
+
+
+@pytest.mark.parametrize("row", PAPER, ids=lambda row: f"{row['model']}-{row['num_microbatches']}")
+def test_the_rates_of_the_zero_bubble_paper(row: dict[str, str]) -> None:
+    p, m, v = (int(row[key]) for key in ("num_ranks", "num_microbatches", "num_chunks"))
+    f, i, w, comm = (float(row[key]) for key in ("forward_ms", "input_ms", "weight_ms", "comm_ms"))
+
+    def rate(schedule: Schedule, chunks: int = 1) -> float:
+        costs = StageCosts(forward_s=f / chunks, input_s=i / chunks, weight_s=w / chunks, comm_s=comm)
+        return 1 - m * (f + i + w) / float(simulate(schedule, costs).span_s)
+
+    for name in ("one_f_one_b", "zb_h1", "zb_h2"):
+        assert round(rate(getattr(generators, name)(p, m)), 4) == float(row[name])
+    assert rate(generators.interleaved(p, m, v), v) == pytest.approx(float(row["interleaved"]), abs=0.004)
+
+
+def plain_loop(schedule: Schedule, costs: dict[str, np.ndarray], comm: float) -> dict[Action, float]:
+    """The oracle: one action at a time, in whatever order they become possible."""
+    ends: dict[Action, float] = {}
+    clock, at = [0.0] * schedule.num_ranks, [0] * schedule.num_ranks
+    while len(ends) < schedule.num_actions:
+        for rank, actions in enumerate(schedule.ranks):
+            while at[rank] < len(actions):
+                kind, i, s = action = actions[at[rank]]
+                step = {"F": -1, "W": 0}.get(kind, 1)
+                source = Action(kind, i, s + step) if step and 0 <= s + step < schedule.num_stages else None
+                if source is not None and source not in ends:
+                    break
+                ready = 0.0
+                if source is not None:
+                    ready = ends[source] + (comm if schedule.rank_of[source.stage] != rank else 0.0)
+                clock[rank] = ends[action] = max(clock[rank], ready) + costs[kind][s]
+                at[rank] += 1
+    return ends
+
+
+@pytest.mark.parametrize("name", ["gpipe", "one_f_one_b", "zb_h1", "zb_h2", "interleaved"])
+def test_uneven_stages_and_messages_equal_a_plain_loop(name: str) -> None:
+    random = np.random.default_rng(0)
+    schedule = generators.interleaved(4, 8, 2) if name == "interleaved" else getattr(generators, name)(4, 7)
+    f, i, w = (random.uniform(0.5, 2, schedule.num_stages) for _ in range(3))
+    timeline = simulate(schedule, StageCosts(forward_s=f, input_s=i, weight_s=w, comm_s=0.3))
+    want = plain_loop(schedule, {"F": f, "I": i, "W": w, "B": i + w}, 0.3)
+    assert timeline.end_s == pytest.approx([want[a] for actions in schedule.ranks for a in actions])
+
+
+def test_many_cost_sets_at_once_equal_one_at_a_time() -> None:
+    random = np.random.default_rng(1)
+    f, i, w = (random.uniform(0.5, 2, (5, 4)) for _ in range(3))
+    comm = random.uniform(0, 0.5, 5)
+    schedule = generators.zb_h1(4, 6)
+    together = simulate(schedule, StageCosts(forward_s=f, input_s=i, weight_s=w, comm_s=comm))
+    for k in range(5):
+        alone = simulate(schedule, StageCosts(forward_s=f[k], input_s=i[k], weight_s=w[k], comm_s=comm[k]))
+        for measure in ("end_s", "step_s", "bubble", "span_s", "busy_s"):
+            assert getattr(together, measure)[k] == pytest.approx(getattr(alone, measure))
+
+
+def test_a_transfer_inside_a_rank_is_free() -> None:
+    lists = [[("F", 0, 0), ("F", 0, 1), ("B", 0, 1), ("B", 0, 0)]]
+    timeline = simulate(
+        schedule_of("own", lists), StageCosts(forward_s=1.0, input_s=1.0, weight_s=0.0, comm_s=9.0)
+    )
+    assert timeline.step_s == 4
+
+
+def test_bad_costs_and_schedules_that_cannot_run_are_named() -> None:
+    schedule = generators.gpipe(2, 2)
+    with pytest.raises(ValueError, match=r"num_stages=2\]; got shapes"):
+        simulate(schedule, StageCosts(forward_s=np.ones(3), input_s=1.0, weight_s=1.0))
+    with pytest.raises(ValueError, match="finite"):
+        simulate(schedule, StageCosts(forward_s=-1.0, input_s=1.0, weight_s=1.0))
+    crossed = schedule_of(
+        "crossed", [[("F", 0, 0), ("B", 0, 0), ("F", 1, 0)], [("F", 1, 1), ("F", 0, 1), ("B", 0, 1)]]
+    )
+    with pytest.raises(ValueError, match=r"rank 0 for the input of B\(microbatch 0, stage 0\), rank 1 for"):
+        simulate(crossed, UNIT)
+    with pytest.raises(ValueError, match="every rank must have an action"):
+        simulate(Schedule("empty", 2, 1, ((), ())), UNIT)
+    with pytest.raises(ValueError, match="got no rank that computes it"):
+        simulate(schedule_of("half", [[("F", 0, 1)]]), UNIT)
+    with pytest.raises(ValueError, match="lie within num_stages=1"):
+        simulate(Schedule("small", 1, 1, ((Action("F", 0, 1),),)), UNIT)
