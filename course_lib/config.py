@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SIZES = ("vocab_size", "model_dim", "num_layers", "num_heads", "num_kv_heads", "ffn_dim", "max_seq_len")
+COUNTS = ("num_experts", "experts_per_token", "num_shared_experts", "expert_ffn_dim", "num_dense_layers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +39,25 @@ class ModelConfig:
     """Added to the mean square in RMSNorm."""
     tied_embeddings: bool = False
     """Whether the output head is the embedding matrix itself."""
+    fixed_head_dim: int | None = None
+    """H where it is not D / N (PaLM: 18,432 wide, 48 heads of 256)."""
+    gated_ffn: bool = True
+    """SwiGLU of three matrices; False: GELU between two, as GPT."""
+    num_experts: int = 0
+    """E, routed experts of an MoE layer; 0 for a dense model."""
+    experts_per_token: int = 0
+    """How many of them a token visits (top k)."""
+    num_shared_experts: int = 0
+    """Experts that every token visits besides."""
+    expert_ffn_dim: int = 0
+    """Hidden width of one expert."""
+    num_dense_layers: int = 0
+    """Layers, counted from the first, that stay dense in an MoE model."""
 
     def __post_init__(self) -> None:
         self._check_positive()
         self._check_heads()
+        self._check_experts()
 
     def _check_positive(self) -> None:
         for name in SIZES:
@@ -53,7 +69,7 @@ class ModelConfig:
                 raise ValueError(f"{name} must be positive; got {getattr(self, name)!r}. Use the default.")
 
     def _check_heads(self) -> None:
-        if self.model_dim % self.num_heads or (self.model_dim // self.num_heads) % 2:
+        if (self.fixed_head_dim is None and self.model_dim % self.num_heads) or self.head_dim % 2:
             raise ValueError(
                 f"model_dim must be num_heads times an even head dim; got model_dim={self.model_dim}, "
                 f"num_heads={self.num_heads}. Use model_dim = num_heads * head_dim."
@@ -64,19 +80,83 @@ class ModelConfig:
                 f"num_kv_heads={self.num_kv_heads}. Use as many query heads for every kv head."
             )
 
+    def _check_experts(self) -> None:
+        for name in COUNTS:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name} must be an integer of 0 or more; got {value!r}. Count them.")
+        if not self.num_experts and any(getattr(self, name) for name in COUNTS):
+            got = ", ".join(f"{name}={getattr(self, name)}" for name in COUNTS if getattr(self, name))
+            raise ValueError(
+                f"a model without experts must set none of {COUNTS}; got {got}. Set num_experts."
+            )
+        if self.num_experts and not (
+            1 <= self.experts_per_token <= self.num_experts
+            and self.expert_ffn_dim
+            and self.num_dense_layers <= self.num_layers
+        ):
+            raise ValueError(
+                f"a token must visit 1 to num_experts={self.num_experts} experts of positive width, in at "
+                f"most num_layers={self.num_layers} layers; got experts_per_token={self.experts_per_token}, "
+                f"expert_ffn_dim={self.expert_ffn_dim}, num_dense_layers={self.num_dense_layers}. Mend them."
+            )
+
     @property
     def head_dim(self) -> int:
-        """H = D / N."""
-        return self.model_dim // self.num_heads
+        """H = D / N, unless it is fixed."""
+        return self.fixed_head_dim or self.model_dim // self.num_heads
+
+    @property
+    def num_ffn_matrices(self) -> int:
+        """3 for SwiGLU (gate, up, down), 2 for GELU (up, down)."""
+        return 3 if self.gated_ffn else 2
+
+    @property
+    def num_moe_layers(self) -> int:
+        """Layers whose feed-forward network is a mixture of experts."""
+        return self.num_layers - self.num_dense_layers if self.num_experts else 0
+
+    @property
+    def num_attention_params(self) -> int:
+        """Attention's matrices in one block: D(N + 2K)H into it, NHD out of it."""
+        return self.model_dim * (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
+    @property
+    def num_ffn_params(self) -> int:
+        """The feed-forward network of a dense block: 3DF, or 2DF without a gate."""
+        return self.num_ffn_matrices * self.model_dim * self.ffn_dim
+
+    @property
+    def num_expert_params(self) -> int:
+        """One expert: 3 D F_expert, or two matrices without a gate."""
+        return self.num_ffn_matrices * self.model_dim * self.expert_ffn_dim
 
     @property
     def num_params_per_layer(self) -> int:
-        """Parameters of one block: D(N + 2K)H + NHD attention, 3DF feed-forward, 2D norms."""
-        heads = 2 * self.num_heads + 2 * self.num_kv_heads
-        return self.model_dim * (heads * self.head_dim + 3 * self.ffn_dim + 2)
+        """Parameters of one dense block: attention, feed-forward network, 2D norms."""
+        return self.num_attention_params + self.num_ffn_params + 2 * self.model_dim
+
+    @property
+    def num_params_per_moe_layer(self) -> int:
+        """Parameters of one MoE block: attention, DE router, all experts, 2D norms."""
+        experts = (self.num_experts + self.num_shared_experts) * self.num_expert_params
+        router = self.model_dim * self.num_experts
+        return self.num_attention_params + router + experts + 2 * self.model_dim
+
+    @property
+    def num_embedding_params(self) -> int:
+        """VD embedding and VD head; one of them if tied."""
+        return (1 if self.tied_embeddings else 2) * self.vocab_size * self.model_dim
 
     @property
     def num_params(self) -> int:
-        """Parameters of the model: VD embedding, L blocks, D final norm, VD head (none if tied)."""
-        embeddings = (1 if self.tied_embeddings else 2) * self.vocab_size * self.model_dim
-        return embeddings + self.num_layers * self.num_params_per_layer + self.model_dim
+        """Parameters of the model: embedding, L blocks, D final norm, head."""
+        dense = (self.num_layers - self.num_moe_layers) * self.num_params_per_layer
+        moe = self.num_moe_layers * self.num_params_per_moe_layer
+        return self.num_embedding_params + dense + moe + self.model_dim
+
+    @property
+    def num_active_params(self) -> int:
+        """Parameters that act on one token: all, less the experts it does not visit."""
+        idle = self.num_experts - self.experts_per_token
+        return self.num_params - self.num_moe_layers * idle * self.num_expert_params

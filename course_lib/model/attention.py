@@ -65,11 +65,11 @@ class Attention(nn.Module):
         super().__init__()
         self.attend = attend
         self.head_dim = config.head_dim
-        kv_dim = config.num_kv_heads * config.head_dim
-        self.q_proj = nn.Linear(config.model_dim, config.model_dim, bias=False)
+        query_dim, kv_dim = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self.q_proj = nn.Linear(config.model_dim, query_dim, bias=False)
         self.k_proj = nn.Linear(config.model_dim, kv_dim, bias=False)
         self.v_proj = nn.Linear(config.model_dim, kv_dim, bias=False)
-        self.out_proj = nn.Linear(config.model_dim, config.model_dim, bias=False)
+        self.out_proj = nn.Linear(query_dim, config.model_dim, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
         query = apply_rope(self._heads(self.q_proj(x)), cos, sin)  # [B, N, S, H]

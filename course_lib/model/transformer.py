@@ -53,6 +53,22 @@ class SwiGLU(nn.Module):
         return out
 
 
+class GeluFFN(nn.Module):
+    """Transform each token alone without a gate: down(gelu(up(x))), as GPT-2 and GPT-3.
+
+    Layout: x [B, S, D] -> [B, S, D]; up [F, D], down [D, F], no bias.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear(config.model_dim, config.ffn_dim, bias=False)
+        self.down_proj = nn.Linear(config.ffn_dim, config.model_dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.gelu(self.up_proj(x), approximate="tanh"))
+        return out
+
+
 class Block(nn.Module):
     """Add attention, then the feed-forward network, to the residual stream [B, S, D]."""
 
@@ -61,7 +77,7 @@ class Block(nn.Module):
         self.attention_norm = RMSNorm(config.model_dim, config.norm_eps)
         self.attention = Attention(config, attend)
         self.ffn_norm = RMSNorm(config.model_dim, config.norm_eps)
-        self.ffn = SwiGLU(config)
+        self.ffn = SwiGLU(config) if config.gated_ffn else GeluFFN(config)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), cos, sin, positions)
@@ -89,6 +105,10 @@ class Transformer(nn.Module):
         attend: Attend = sdpa,
     ) -> None:
         super().__init__()
+        if config.num_experts:
+            raise ValueError(
+                f"this model must be dense; got num_experts={config.num_experts}. Set num_experts=0."
+            )
         self.config = config
         self.attend = attend
         self.embedding = nn.Embedding(config.vocab_size, config.model_dim)

@@ -1,0 +1,150 @@
+"""Say how many bytes a layer saves for backward, in three modes.
+
+paper     Korthikanti et al. (arXiv:2205.05198): sbh(34 + 5as/h) for a GPT block with dropout, in bfloat16;
+          with tensor parallelism sbh(10 + 24/t + 5as/ht), with sequence parallelism sbh(34 + 5as/h)/t.
+          Generalised here to grouped kv heads, any ffn width and SwiGLU.
+fused     the same count for today's kernels: no dropout, no stored scores (Flash Attention), fused norms.
+autograd  what PyTorch saves for `model.transformer`, whose norms are written out: exact at tp = cp = 1.
+
+Lab 06 teaches it, and compares it with the trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from course_lib.config import ModelConfig
+from course_lib.cost.flops import Numbers, Recompute, check_recompute
+from course_lib.cost.layout import Layout
+
+Mode = Literal["paper", "fused", "autograd"]
+SCORE_BYTES = 5  # softmax 2, its dropout mask 1, its dropped-out result 2
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What one layer saves. Elements and bytes are for each token, unless they say otherwise."""
+
+    whole: float
+    """Elements of width D (norms, inputs of matrices): divided by tp only under sequence parallelism."""
+    split: float
+    """Elements that tensor parallelism divides: heads and ffn."""
+    whole_bytes: float = 0
+    log_sum_exps: float = 0
+    """Numbers in float32 at least; divided by tp (heads)."""
+    scores_bytes: float = 0
+    """For each token and token it attends to; divided by tp (heads)."""
+    mask_elements: float = 0
+    """For each pair of positions, not for each sequence."""
+
+
+def layer_activation_bytes(
+    config: ModelConfig,
+    layout: Layout,
+    seq_len: Numbers,
+    *,
+    mode: Mode = "fused",
+    recompute: Recompute = "none",
+    element_bytes: float = 2,
+) -> Numbers:
+    """Return the bytes an average layer saves on one rank for backward of one micro-batch.
+
+    recompute: "full" saves the layer's input alone. "selective" drops the scores (paper, fused); in autograd
+    mode it saves the input and the results of matrix products, and makes the rest again.
+    Layout: arguments may be arrays. Memory: of a rank, S/cp tokens of B sequences.
+    Raises: ValueError for an unknown mode or recomputation.
+    """
+    saved = _saved(config, mode, recompute)
+    length = seq_len / np.asarray(layout.cp)
+    tokens = layout.microbatch_size * length
+    norm_split = np.where(np.asarray(layout.sequence_parallel, dtype=bool), layout.tp, 1)
+    whole = (element_bytes * saved.whole + saved.whole_bytes) / norm_split
+    heads = max(element_bytes, 4) * saved.log_sum_exps + saved.scores_bytes * seq_len
+    mask = element_bytes * saved.mask_elements * length * seq_len
+    return tokens * (whole + (element_bytes * saved.split + heads) / layout.tp) + mask
+
+
+def model_activation_bytes(
+    config: ModelConfig,
+    *,
+    microbatch_size: Numbers,
+    seq_len: Numbers,
+    recompute: Recompute = "none",
+    element_bytes: float = 4,
+) -> Numbers:
+    """Return the bytes autograd saves in a forward of `model.Transformer`, up to its logits, on one process.
+
+    Layers as `layer_activation_bytes` in autograd mode, the final norm, both RoPE tables and the tokens.
+    Oracle: the storages that `torch.autograd.graph.saved_tensors_hooks` sees.
+    """
+    layout = Layout(microbatch_size=microbatch_size)
+    layer = layer_activation_bytes(
+        config, layout, seq_len, mode="autograd", recompute=recompute, element_bytes=element_bytes
+    )
+    tokens = microbatch_size * seq_len
+    norm = element_bytes * (3 * config.model_dim + 1) * tokens
+    tables = element_bytes * seq_len * config.head_dim
+    return config.num_layers * layer + norm + tables + 8 * tokens
+
+
+def _saved(config: ModelConfig, mode: Mode, recompute: Recompute) -> _Saved:
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}; got {mode!r}. Choose one.")
+    check_recompute(recompute)
+    if recompute == "full":
+        return _Saved(whole=config.model_dim, split=0)
+    return {"paper": _paper, "fused": _fused, "autograd": _autograd}[mode](config, recompute == "selective")
+
+
+def _paper(config: ModelConfig, selective: bool) -> _Saved:
+    width, heads = config.model_dim, _heads(config, queries=2)
+    return _Saved(
+        whole=4 * width + _dispatched(config),  # both norms, and what they hand to attention and ffn
+        whole_bytes=2 * width,  # dropout masks after attention and ffn, a byte each
+        split=heads + (4 if config.gated_ffn else 2) * _ffn_width(config),
+        scores_bytes=0 if selective else SCORE_BYTES * config.num_heads,
+    )
+
+
+def _fused(config: ModelConfig, selective: bool) -> _Saved:  # noqa: ARG001  (no scores to drop)
+    ffn = (3 if config.gated_ffn else 2) * _ffn_width(config)
+    return _Saved(
+        whole=4 * config.model_dim + _dispatched(config),
+        split=_heads(config, queries=2) + ffn,
+        log_sum_exps=config.num_heads,
+    )
+
+
+def _autograd(config: ModelConfig, selective: bool) -> _Saved:
+    width, ffn = config.model_dim, _ffn_width(config)
+    if selective:  # the input, and results of out and down; of q, k, v; of gate and up
+        return _Saved(
+            whole=3 * width + _dispatched(config),
+            split=_heads(config, queries=1) + (2 if config.gated_ffn else 1) * ffn,
+        )
+    return _Saved(
+        whole=6 * width + 2 + _dispatched(config),  # a norm: x, 1/rms, x/rms, result
+        split=_heads(config, queries=3) + (4 if config.gated_ffn else 2) * ffn,  # q, mixed, mixed in order
+        log_sum_exps=config.num_heads,
+        mask_elements=1,
+    )
+
+
+def _heads(config: ModelConfig, queries: int) -> float:
+    return (queries * config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+
+
+def _ffn_width(config: ModelConfig) -> float:
+    """The hidden width a token goes through, on average over layers."""
+    visited = (config.experts_per_token + config.num_shared_experts) * config.expert_ffn_dim
+    dense = config.num_layers - config.num_moe_layers
+    return (dense * config.ffn_dim + config.num_moe_layers * visited) / config.num_layers
+
+
+def _dispatched(config: ModelConfig) -> float:
+    """A copy of the token for every expert it visits."""
+    # Simplification: not divided by tp, and what routing itself saves is left out.
+    return config.num_moe_layers / config.num_layers * config.experts_per_token * config.model_dim

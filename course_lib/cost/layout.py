@@ -1,0 +1,58 @@
+"""Say how a training step is split over devices, as plain numbers or arrays of them.
+
+`cost.memory` and the planner read it. Labs 06, 07 and 12.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from course_lib.cost.flops import Numbers
+
+SWITCHES = ("sequence_parallel", "reshard_after_forward")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Say how a step is split over devices. Every field may be an array.
+
+    A rank has the mesh coordinates pp, dp, cp, tp; ranks of one expert-parallel group lie along dp and cp.
+    """
+
+    tp: Numbers = 1
+    """Tensor parallel: splits matrices and heads."""
+    pp: Numbers = 1
+    """Pipeline stages."""
+    cp: Numbers = 1
+    """Context parallel: splits the sequence."""
+    dp: Numbers = 1
+    """Ranks that parameters, gradients or optimizer state are sharded over (dp_shard), beside cp."""
+    ep: Numbers = 1
+    """Expert parallel: splits experts."""
+    sequence_parallel: Numbers = True
+    """Whether norms, too, are split over tp."""
+    zero_stage: Numbers = 0
+    """0 nothing sharded, 1 optimizer state, 2 gradients too, 3 parameters too (FSDP)."""
+    reshard_after_forward: Numbers = True
+    """Stage 3: whether gathered parameters are freed after forward; Llama 3 keeps them."""
+    microbatch_size: Numbers = 1
+    """Sequences of one micro-batch on one rank."""
+    num_microbatches: Numbers = 1
+    virtual_stages: Numbers = 1
+    """Chunks of layers a pipeline rank holds (interleaving)."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = np.asarray(getattr(self, field.name))
+            if field.name in SWITCHES:
+                continue
+            least = 0 if field.name == "zero_stage" else 1
+            if value.dtype.kind not in "iuf" or np.any(value < least) or np.any(value != np.floor(value)):
+                raise ValueError(
+                    f"{field.name} must hold whole numbers of {least} or more; got "
+                    f"{getattr(self, field.name)!r}. Count from 1 (zero_stage from 0)."
+                )
+        if np.any(np.asarray(self.zero_stage) > 3):
+            raise ValueError(f"zero_stage must be 0 to 3; got {self.zero_stage!r}. 3 is FSDP.")

@@ -1,0 +1,213 @@
+"""Say how many bytes each GPU needs: parameters, gradients, optimizer state, activations, by layout.
+
+Everything is arithmetic on numbers or arrays: sizes of a layout (tp, pp, cp, dp, micro-batch ...) may be
+numpy arrays that broadcast, one entry a layout, so that a planner prices thousands at once. Labs 06,
+07 and 12.
+Production: Megatron-LM `theoretical_memory_usage.py`; allocators add fragments (5-10%), which nobody models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from course_lib.config import ModelConfig
+from course_lib.cost.activations import Mode, layer_activation_bytes
+from course_lib.cost.flops import Numbers, Recompute, array
+from course_lib.cost.layout import Layout
+
+Schedule = Literal["1f1b", "gpipe"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Say how many bytes a number takes. The default is mixed precision with Adam: 2 + 2 + 12 a parameter."""
+
+    param_bytes: float = 2
+    grad_bytes: float = 2
+    optimizer_bytes: float = 12
+    """Master weight 4, both moments 4 each."""
+    activation_bytes: float = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Hold the bytes of one GPU by category, numbers or arrays."""
+
+    parameters: Numbers
+    gradients: Numbers
+    optimizer: Numbers
+    activations: Numbers
+    """Saved for backward, of all micro-batches in flight."""
+    logits: Numbers
+    """Float32 logits of one micro-batch on the last stage."""
+    temporary: Numbers
+    """What lives for one layer: gathered parameters and the layer's full gradient (ZeRO-3), and what full
+    recomputation makes again."""
+
+    @property
+    def total(self) -> Numbers:
+        """All categories together."""
+        return sum(self.by_category().values())
+
+    def by_category(self) -> dict[str, Numbers]:
+        """Return category -> bytes."""
+        return asdict(self)
+
+
+MIXED = Precision()
+
+
+def layers_of_stage(config: ModelConfig, pp: Numbers) -> Numbers:
+    """Return the layers of a full pipeline stage: ceil(L / pp)."""
+    return array(np.ceil(config.num_layers / array(pp)))
+
+
+def layer_params(config: ModelConfig, layout: Layout) -> Numbers:
+    """Return what one rank holds of an average layer before ZeRO: matrices / tp, experts / (tp ep)."""
+    dense, routed = _layer_params(config, layout)
+    return dense + routed
+
+
+def _layer_params(config: ModelConfig, layout: Layout) -> tuple[Numbers, Numbers]:
+    """(what dp and cp replicate, routed experts): two kinds because they are sharded over different ranks."""
+    moe, num_layers = config.num_moe_layers, config.num_layers
+    matrices = config.num_attention_params * num_layers + config.num_ffn_params * (num_layers - moe)
+    matrices += config.num_shared_experts * config.num_expert_params * moe
+    whole = 2 * config.model_dim * num_layers + config.model_dim * config.num_experts * moe
+    routed = config.num_experts * config.num_expert_params * moe
+    dense = (matrices / layout.tp + whole) / num_layers
+    return dense, routed / (layout.tp * layout.ep) / num_layers
+
+
+def edge_params(config: ModelConfig, layout: Layout, stage: Numbers) -> Numbers:
+    """Return the parameters of embedding (first stage), final norm and head (last) on one rank before ZeRO.
+
+    Tied embeddings on more than one stage are held twice, and their gradients summed.
+    """
+    is_first, is_last = array(array(stage) == 0), _is_last(layout, stage)
+    table = config.vocab_size * config.model_dim / layout.tp
+    num_tables = np.maximum(is_first, is_last) if config.tied_embeddings else is_first + is_last
+    return array(table * num_tables + config.model_dim * is_last)
+
+
+def in_flight_microbatches(layout: Layout, stage: Numbers, schedule: Schedule = "1f1b") -> Numbers:
+    """Return how many micro-batches' activations a stage holds at its peak; parts of one count as such.
+
+    1F1B: min(m, p - stage). Interleaved, v chunks: (2(p - stage - 1) + (v - 1)p + 1) / v, at most m; on the
+    first stage p(1 + (p - 1)/(pv)). GPipe: m.
+    Reference: Korthikanti et al. (arXiv:2205.05198), section 4.2.3. Raises: ValueError for another schedule.
+    """
+    if schedule not in get_args(Schedule):
+        raise ValueError(f"schedule must be 1f1b or gpipe; got {schedule!r}. Choose one of them.")
+    if schedule == "gpipe":
+        return layout.num_microbatches
+    p, v, s = array(layout.pp), array(layout.virtual_stages), array(stage)
+    chunks = np.where(v > 1, 2 * (p - s - 1) + (v - 1) * p + 1, p - s)
+    return np.minimum(layout.num_microbatches, chunks / v)
+
+
+def memory_per_gpu(
+    config: ModelConfig,
+    layout: Layout,
+    *,
+    seq_len: Numbers,
+    stage: Numbers = 0,
+    num_stage_layers: Numbers | None = None,
+    recompute: Recompute = "none",
+    mode: Mode = "fused",
+    precision: Precision = MIXED,
+    schedule: Schedule = "1f1b",
+) -> Memory:
+    """Return the bytes of one GPU of a pipeline stage, by category.
+
+    Layout: every size may be an array; results have the shape they broadcast to. `num_stage_layers` is
+    ceil(L / pp) unless given (Llama 3's first and last stage have one less).
+    Units: bytes. `mode` says which activations are counted: `cost.activations`.
+    Raises: ValueError for a stage that is not there, an unknown mode, recomputation or schedule.
+    """
+    if np.any((array(stage) < 0) | (array(stage) >= array(layout.pp))):
+        raise ValueError(f"stage must be 0 to pp - 1; got stage={stage}, pp={layout.pp}. Count from 0.")
+    layers = layers_of_stage(config, layout.pp) if num_stage_layers is None else num_stage_layers
+    dense, routed = _layer_params(config, layout)
+    dense_of_stage = layers * dense + edge_params(config, layout, stage)
+    ranks = array(layout.dp) * layout.cp
+    zero = array(layout.zero_stage)
+
+    def sharded(bytes_each: float, from_stage: int) -> Numbers:
+        split = np.where(zero >= from_stage, ranks, 1)
+        split_routed = np.where(zero >= from_stage, ranks / layout.ep, 1)
+        return bytes_each * (dense_of_stage / split + layers * routed / split_routed)
+
+    def saved_by_layer(recompute: Recompute) -> Numbers:
+        size = precision.activation_bytes
+        return layer_activation_bytes(
+            config, layout, seq_len, mode=mode, recompute=recompute, element_bytes=size
+        )
+
+    kept = saved_by_layer(recompute)
+    in_flight = in_flight_microbatches(layout, stage, schedule)
+    is_resharded = np.asarray(layout.reshard_after_forward, dtype=bool)
+    gathered = np.where(is_resharded, 2 * (dense + routed), dense_of_stage + layers * routed)
+    return Memory(
+        parameters=sharded(precision.param_bytes, 3),
+        gradients=sharded(precision.grad_bytes, 2),
+        optimizer=sharded(precision.optimizer_bytes, 1),
+        activations=in_flight * layers * kept,
+        logits=_logits_bytes(config, layout, seq_len, stage),
+        temporary=array(zero == 3)
+        * (precision.param_bytes * gathered + precision.grad_bytes * (dense + routed))
+        + (saved_by_layer("none") - kept),
+    )
+
+
+def _is_last(layout: Layout, stage: Numbers) -> NDArray[np.float64]:
+    return array(array(stage) == array(layout.pp) - 1)
+
+
+def _logits_bytes(config: ModelConfig, layout: Layout, seq_len: Numbers, stage: Numbers) -> Numbers:
+    return (
+        4
+        * _is_last(layout, stage)
+        * layout.microbatch_size
+        * seq_len
+        / layout.cp
+        * config.vocab_size
+        / layout.tp
+    )
+
+
+def worst_stage_memory(
+    config: ModelConfig,
+    layout: Layout,
+    *,
+    seq_len: Numbers,
+    recompute: Recompute = "none",
+    mode: Mode = "fused",
+    precision: Precision = MIXED,
+    schedule: Schedule = "1f1b",
+) -> Memory:
+    """Return the memory of the stage that needs most: the first or the last, of equally many layers.
+
+    In between fewer micro-batches are in flight than on the first, and there is no embedding or head.
+    Arguments and errors as `memory_per_gpu`.
+    """
+    first, last = (
+        memory_per_gpu(
+            config,
+            layout,
+            seq_len=seq_len,
+            stage=stage,
+            recompute=recompute,
+            mode=mode,
+            precision=precision,
+            schedule=schedule,
+        )
+        for stage in (np.zeros_like(array(layout.pp)), array(layout.pp) - 1)
+    )
+    is_first_worse = np.asarray(first.total >= last.total)
+    pairs = zip(first.by_category().items(), last.by_category().values(), strict=True)
+    return Memory(**{name: np.where(is_first_worse, a, b) for (name, a), b in pairs})

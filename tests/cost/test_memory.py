@@ -1,0 +1,260 @@
+"""Memory formulas: equal to papers, to the model's own parameters, and to what PyTorch saves."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from course_lib.comm.launch import run_ranks
+from course_lib.comm.trace import mark
+from course_lib.config import ModelConfig
+from course_lib.cost.activations import layer_activation_bytes, model_activation_bytes
+from course_lib.cost.layout import Layout
+from course_lib.cost.memory import (
+    Memory,
+    Precision,
+    in_flight_microbatches,
+    layer_params,
+    memory_per_gpu,
+    worst_stage_memory,
+)
+from course_lib.cost.models import model
+from course_lib.model.attention import causal_mask, rope_tables
+from course_lib.model.transformer import Transformer
+
+# Korthikanti et al. (arXiv:2205.05198), figure 7, read off it: percent of the tensor-parallel baseline.
+FIGURE_7 = {
+    "megatron-22b": (66.84, 49.42, 16.18, 7.64),
+    "gpt3-175b": (62.04, 56.53, 18.49, 8.71),
+    "megatron-530b": (58.31, 62.04, 20.27, 9.42),
+    "megatron-1t": (58.31, 62.04, 20.27, 9.42),
+}
+
+
+def paper(config: ModelConfig, **changes: Any) -> float:
+    """Bytes a layer and token pair of the paper's figure: s = 2048, b = 1."""
+    recompute = changes.pop("recompute", "none")
+    layout = Layout(tp=changes.pop("tp", 1), sequence_parallel=changes.pop("sequence_parallel", False))
+    return float(layer_activation_bytes(config, layout, 2048, mode="paper", recompute=recompute))
+
+
+@pytest.mark.parametrize("name", FIGURE_7)
+def test_korthikantis_formulas(name: str) -> None:
+    config = model(name)
+    s, h, a, t = 2048, config.model_dim, config.num_heads, 8
+    assert paper(config) == pytest.approx(s * h * (34 + 5 * a * s / h))
+    assert paper(config, tp=t) == pytest.approx(s * h * (10 + 24 / t + 5 * a * s / (h * t)))
+    assert paper(config, tp=t, sequence_parallel=True) == pytest.approx(s * h / t * (34 + 5 * a * s / h))
+    both = paper(config, tp=t, sequence_parallel=True, recompute="selective")
+    assert both == pytest.approx(34 * s * h / t)
+    assert paper(config, tp=t, recompute="full") == 2 * s * h
+
+
+@pytest.mark.parametrize("name", FIGURE_7)
+def test_figure_7_of_the_paper(name: str) -> None:
+    config = model(name)
+    found = (
+        paper(config, tp=8, sequence_parallel=True),
+        paper(config, tp=8, recompute="selective"),
+        paper(config, tp=8, sequence_parallel=True, recompute="selective"),
+        paper(config, tp=8, recompute="full"),
+    )
+    percent = [100 * bytes_ / paper(config, tp=8) for bytes_ in found]
+    assert percent == pytest.approx(FIGURE_7[name], abs=0.15)
+
+
+def saved_bytes(config: ModelConfig, dtype: torch.dtype, shape: tuple[int, int]) -> int:
+    """Bytes of the storages autograd saves in one forward, parameters apart."""
+    net = Transformer(config, dtype=dtype)
+    seen = {p.untyped_storage()._cdata: 0 for p in net.parameters()}
+    kept = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        seen.setdefault(storage._cdata, storage.nbytes())
+        kept.append(tensor)
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = net(torch.zeros(shape, dtype=torch.int64))
+    assert out.requires_grad
+    return sum(seen.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "config",
+    [
+        ModelConfig(),
+        ModelConfig(num_layers=3, num_kv_heads=1, num_heads=8, ffn_dim=200),
+        ModelConfig(gated_ffn=False, num_kv_heads=4),
+        ModelConfig(fixed_head_dim=24, model_dim=72),
+    ],
+)
+def test_autograd_mode_is_what_pytorch_saves(config: ModelConfig, dtype: torch.dtype) -> None:
+    size = torch.empty((), dtype=dtype).element_size()
+    for shape in ((1, 16), (3, 20)):
+        formula = model_activation_bytes(
+            config, microbatch_size=shape[0], seq_len=shape[1], element_bytes=size
+        )
+        assert saved_bytes(config, dtype, shape) == formula
+
+
+def keep_only_matmuls(_context: Any, op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return (
+        CheckpointPolicy.MUST_SAVE if op is torch.ops.aten.mm.default else CheckpointPolicy.PREFER_RECOMPUTE
+    )
+
+
+KEEP_MATMULS = partial(create_selective_checkpoint_contexts, keep_only_matmuls)
+HOW: dict[str, Any] = {
+    "none": lambda block, *inputs: block(*inputs),
+    "full": partial(checkpoint, use_reentrant=False),
+    "selective": partial(checkpoint, use_reentrant=False, context_fn=KEEP_MATMULS),
+}
+BLOCKS = [
+    ModelConfig(num_layers=3, num_heads=8, num_kv_heads=2, ffn_dim=200),
+    ModelConfig(num_kv_heads=4, gated_ffn=False, fixed_head_dim=24),
+]
+
+
+def run_all(batch: int, seq_len: int) -> None:
+    for config in BLOCKS:
+        for recompute in HOW:
+            run_blocks(config, recompute, batch, seq_len)
+
+
+def run_blocks(config: ModelConfig, recompute: str, batch: int, seq_len: int) -> None:
+    x = torch.ones(batch, seq_len, config.model_dim, requires_grad=True)
+    tables = rope_tables(torch.arange(seq_len), config.head_dim, 1e4, torch.float32)
+    mask, net = causal_mask(torch.arange(seq_len)), Transformer(config)
+    mark(f"{recompute} begins")
+    for block in net.blocks:
+        x = HOW[recompute](block, x, *tables, mask)
+    mark(f"{recompute} ends")
+    x.sum().backward()
+
+
+def test_autograd_mode_is_what_a_rank_holds_after_forward_with_every_recomputation() -> None:
+    trace = run_ranks(run_all, 1, 2, 32, trace=True).trace[0]
+    for place, config in enumerate(BLOCKS):
+        for recompute in HOW:
+            held = [trace.live_bytes_at(f"{recompute} {end}", occurrence=place) for end in ("begins", "ends")]
+            layer = layer_activation_bytes(
+                config,
+                Layout(microbatch_size=2),
+                32,
+                mode="autograd",
+                recompute=recompute,  # type: ignore[arg-type]
+                element_bytes=4,
+            )
+            assert held[1] - held[0] == config.num_layers * layer, (recompute, config)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_stages_together_hold_the_models_parameters(tied: bool) -> None:
+    config = ModelConfig(num_layers=8, tied_embeddings=tied)
+    layout = Layout(pp=4, num_microbatches=8)
+    sizes = memory_per_gpu(
+        config, layout, seq_len=128, stage=np.arange(4), precision=Precision(param_bytes=1)
+    )
+    twice = config.vocab_size * config.model_dim if tied else 0
+    assert np.sum(sizes.parameters) == config.num_params + twice
+    one = memory_per_gpu(config, Layout(), seq_len=128, precision=Precision(param_bytes=1))
+    assert one.parameters == config.num_params
+
+
+def test_zero_stages_as_the_papers_figure_1() -> None:
+    """ZeRO (arXiv:1910.02054), figure 1: 7.5 B parameters on 64 ranks: 120, 31.4, 16.6, 1.9 GB."""
+    config = model("megatron-7.5b")
+    layout = Layout(dp=64, zero_stage=np.arange(4))
+    memory = memory_per_gpu(config, layout, seq_len=2048)
+    states = memory.parameters + memory.gradients + memory.optimizer
+    expected = np.array([120, 31.4, 16.6, 1.9]) * config.num_params / 7.5
+    assert states == pytest.approx(expected, rel=0.02)
+
+
+def test_experts_are_sharded_over_fewer_ranks() -> None:
+    config = model("mixtral-8x7b")
+    layout = Layout(dp=64, ep=8, zero_stage=3)
+    one = Precision(param_bytes=1, grad_bytes=0, optimizer_bytes=0)
+    memory = memory_per_gpu(config, layout, seq_len=4096, precision=one)
+    assert memory.parameters == pytest.approx(config.num_params / 64)
+    assert layer_params(config, Layout(tp=2, ep=8)) < config.num_params_per_moe_layer / 8
+    # (1/8 of the experts, 1/2 of attention)
+
+
+@pytest.mark.parametrize(
+    ("layout", "stage", "expected"),
+    [
+        (Layout(), 0, 1),
+        (Layout(pp=4, num_microbatches=8), 0, 4),
+        (Layout(pp=4, num_microbatches=8), 3, 1),
+        (Layout(pp=4, num_microbatches=2), 0, 2),
+        (Layout(pp=4, num_microbatches=8, virtual_stages=2), 0, 4 * (1 + 3 / 8)),
+        (Layout(pp=4, num_microbatches=8, virtual_stages=2), 3, 5 / 2),
+    ],
+)
+def test_microbatches_in_flight(layout: Layout, stage: int, expected: float) -> None:
+    assert in_flight_microbatches(layout, stage) == expected
+    assert in_flight_microbatches(layout, stage, "gpipe") == layout.num_microbatches
+
+
+def test_thousands_of_layouts_at_once_equal_one_at_a_time() -> None:
+    config = model("llama3-405b")
+    tp, pp, cp, zero = np.meshgrid([1, 8], [1, 16], [1, 16], [0, 1, 3], indexing="ij")
+    sizes = {"tp": tp, "pp": pp, "cp": cp, "dp": 8 + 0 * tp, "zero_stage": zero}
+    together = worst_stage_memory(
+        config, Layout(num_microbatches=16, **sizes), seq_len=8192, recompute="full"
+    )
+    for place in np.ndindex(tp.shape):
+        layout = Layout(num_microbatches=16, **{name: int(size[place]) for name, size in sizes.items()})
+        alone = worst_stage_memory(config, layout, seq_len=8192, recompute="full")
+        for name, value in alone.by_category().items():
+            assert np.broadcast_to(together.by_category()[name], tp.shape)[place] == value, (name, layout)
+
+
+def test_llama_3_fits_on_its_gpus_and_405_b_on_one_does_not() -> None:
+    """Llama 3 (arXiv:2407.21783), table 4: TP 8, PP 16, DP 128 fits in 80 GB without recomputation."""
+    config = model("llama3-405b")
+    layout = Layout(
+        tp=8, pp=16, dp=128, zero_stage=3, reshard_after_forward=False, num_microbatches=16, virtual_stages=8
+    )
+    fits = memory_per_gpu(config, layout, seq_len=8192, num_stage_layers=7, precision=Precision(grad_bytes=4))
+    assert 20e9 < fits.total < 80e9
+    assert memory_per_gpu(config, Layout(), seq_len=8192).total > 6e12
+
+
+def test_categories_add_up() -> None:
+    memory = memory_per_gpu(ModelConfig(), Layout(zero_stage=3, dp=2), seq_len=64, recompute="full")
+    assert isinstance(memory, Memory)
+    assert memory.total == sum(memory.by_category().values())
+    assert all(np.all(bytes_ > 0) for bytes_ in memory.by_category().values())
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: Layout(tp=0), "tp must hold whole numbers of 1 or more"),
+        (lambda: Layout(dp=np.array([1, 2.5])), "dp must hold whole numbers"),
+        (lambda: Layout(zero_stage=4), "zero_stage must be 0 to 3"),
+        (
+            lambda: memory_per_gpu(ModelConfig(), Layout(pp=2), seq_len=8, stage=2),
+            "stage must be 0 to pp - 1",
+        ),
+        (
+            lambda: memory_per_gpu(ModelConfig(), Layout(), seq_len=8, mode="real"),  # type: ignore[arg-type]
+            "mode must be one of",
+        ),
+        (lambda: in_flight_microbatches(Layout(), 0, "zb"), "schedule must be 1f1b or gpipe"),  # type: ignore[arg-type]
+    ],
+)
+def test_refusals(call: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        call()
