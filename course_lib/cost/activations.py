@@ -37,8 +37,6 @@ class _Saved:
     """Numbers in float32 at least; divided by tp (heads)."""
     scores_bytes: float = 0
     """For each token and token it attends to; divided by tp (heads)."""
-    mask_elements: float = 0
-    """For each pair of positions, not for each sequence."""
 
 
 def layer_activation_bytes(
@@ -63,8 +61,7 @@ def layer_activation_bytes(
     norm_split = np.where(np.asarray(layout.sequence_parallel, dtype=bool), layout.tp, 1)
     whole = (element_bytes * saved.whole + saved.whole_bytes) / norm_split
     heads = max(element_bytes, 4) * saved.log_sum_exps + saved.scores_bytes * seq_len
-    mask = element_bytes * saved.mask_elements * length * seq_len
-    return tokens * (whole + (element_bytes * saved.split + heads) / layout.tp) + mask
+    return tokens * (whole + (element_bytes * saved.split + heads) / layout.tp)
 
 
 def model_activation_bytes(
@@ -129,7 +126,6 @@ def _autograd(config: ModelConfig, selective: bool) -> _Saved:
         whole=6 * width + 2 + _dispatched(config),  # a norm: x, 1/rms, x/rms, result
         split=_heads(config, queries=3) + (4 if config.gated_ffn else 2) * ffn,  # q, mixed, mixed in order
         log_sum_exps=config.num_heads,
-        mask_elements=1,
     )
 
 

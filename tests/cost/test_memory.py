@@ -25,7 +25,7 @@ from course_lib.cost.memory import (
     worst_stage_memory,
 )
 from course_lib.cost.models import model
-from course_lib.model.attention import causal_mask, rope_tables
+from course_lib.model.attention import rope_tables
 from course_lib.model.transformer import Transformer
 
 # Korthikanti et al. (arXiv:2205.05198), figure 7, read off it: percent of the tensor-parallel baseline.
@@ -132,11 +132,12 @@ def run_all(batch: int, seq_len: int) -> None:
 
 def run_blocks(config: ModelConfig, recompute: str, batch: int, seq_len: int) -> None:
     x = torch.ones(batch, seq_len, config.model_dim, requires_grad=True)
-    tables = rope_tables(torch.arange(seq_len), config.head_dim, 1e4, torch.float32)
-    mask, net = causal_mask(torch.arange(seq_len)), Transformer(config)
+    positions = torch.arange(seq_len)
+    tables = rope_tables(positions, config.head_dim, 1e4, torch.float32)
+    net = Transformer(config)
     mark(f"{recompute} begins")
     for block in net.blocks:
-        x = HOW[recompute](block, x, *tables, mask)
+        x = HOW[recompute](block, x, *tables, positions)
     mark(f"{recompute} ends")
     x.sum().backward()
 
