@@ -8,7 +8,8 @@ the same place; the mathematics is unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +50,24 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, _positions: Tensor, *, causa
     positions, which are not looked at. causal=False lets every token see all.
     """
     return F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=True)
+
+
+def packed_sdpa(documents: Sequence[int] | None, *, causal: bool = True) -> Attend:
+    """Return `sdpa` for documents packed end to end into the sequence: tokens see their own document only.
+
+    documents: lengths that add up to S; None for a single one.
+    """
+    if documents is None:
+        return partial(sdpa, causal=causal)
+    lengths = list(documents)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
+        parts = zip(
+            *(x.split(lengths, dim=2) for x in (query, key, value)), positions.split(lengths), strict=True
+        )
+        return torch.cat([sdpa(*part, causal=causal) for part in parts], dim=2)
+
+    return attend
 
 
 class Attention(nn.Module):

@@ -1,0 +1,29 @@
+"""Context parallelism: each rank holds S/cp tokens of every sequence, and attention is where they meet.
+
+All else in a block acts on one token at a time, so the model stays as it is: its attention gets another core,
+`Transformer(config, attend=RingAttention(cp_group))`, and its ranks get other tokens and positions. Gradients
+of weights are then one addend a rank: sum them over cp. Lab 10. Production code: torch
+`torch/distributed/tensor/experimental/_context_parallel`, ring-flash-attention, Megatron-Core
+`context_parallel_size` (Transformer Engine), DeepSpeed-Ulysses.
+"""
+
+from course_lib.parallel.context.blocks import merge_attention
+from course_lib.parallel.context.core import ContextParallel
+from course_lib.parallel.context.gathered import AllGatherAttention
+from course_lib.parallel.context.layout import LAYOUTS, Layout, local_positions
+from course_lib.parallel.context.ring import RingAttention
+from course_lib.parallel.context.step import context_parallel_loss, sum_gradients_
+from course_lib.parallel.context.ulysses import UlyssesAttention
+
+__all__ = [
+    "LAYOUTS",
+    "AllGatherAttention",
+    "ContextParallel",
+    "Layout",
+    "RingAttention",
+    "UlyssesAttention",
+    "context_parallel_loss",
+    "local_positions",
+    "merge_attention",
+    "sum_gradients_",
+]

@@ -1,0 +1,89 @@
+"""What every context-parallel core shares: a group, a layout, and the check of what it is called with."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import Function
+
+from course_lib.comm.autograd import group_rank, group_size
+from course_lib.parallel.context.layout import (
+    Layout,
+    Rectangle,
+    check_documents,
+    check_layout,
+    local_positions,
+    rectangles,
+)
+
+
+class ContextParallel(ABC):
+    """Attend to the whole sequence from a rank that holds 1/cp of its tokens: an `attend` of the model.
+
+    group: the ranks that share the sequence; None: this rank alone.
+    layout: which tokens each of them holds.
+    causal: whether a token sees itself and earlier ones only.
+    documents: lengths of the documents packed into the sequence; tokens see their own document only.
+    Raises: ValueError for an unknown layout, or empty documents.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None,
+        *,
+        layout: Layout = "zigzag",
+        causal: bool = True,
+        documents: Sequence[int] | None = None,
+    ) -> None:
+        check_layout(layout)
+        self.group, self.layout, self.causal = group, layout, causal
+        self.documents = None if documents is None else tuple(documents)
+        self.size, self.rank = group_size(group), group_rank(group)
+        check_documents(self.documents, sum(self.documents or ()))
+
+    @abstractmethod
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
+        """Layout: query [B, N, S/cp, H], key and value [B, K, S/cp, H], positions [S/cp] -> as query."""
+
+    def positions(self, seq_len: int) -> Tensor:
+        """Return the place in the whole sequence of each local token, int64 [S/cp].
+
+        Raises: ValueError for a sequence that the layout cannot cut.
+        """
+        return local_positions(self.layout, seq_len, self.size, self.rank)
+
+    def shard(self, full_x: Tensor, dim: int = 1) -> Tensor:
+        """Keep this rank's tokens of a tensor with the whole sequence along a dim. Raises: as `positions`."""
+        return full_x.index_select(dim, self.positions(full_x.shape[dim]).to(full_x.device))
+
+    def seen_of(self, source: int, seq_len: int) -> tuple[Rectangle, ...]:
+        """Return which keys of the group's rank `source` the local queries see."""
+        return rectangles(self.layout, seq_len, self.size, self.rank, source, self.causal, self.documents)
+
+    def apply(self, function: type[Function], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Run an autograd function of (query, key, value, self) -> output."""
+        out: Tensor = function.apply(query, key, value, self)
+        return out
+
+    def check(self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> None:
+        """Raises: ValueError for shapes that do not fit, or no tokens' positions."""
+        shapes = [list(x.shape) for x in (query, key, value)]
+        fits = query.dim() == key.dim() == 4 and key.shape == value.shape and key.shape[1] > 0
+        if not fits or query.shape[::2] != key.shape[::2] or query.shape[-1] != key.shape[-1]:
+            raise ValueError(
+                f"query must be [B, N, S/cp, H], key and value [B, K, S/cp, H]; got {shapes}. "
+                "Pass the rank's own tokens, split into heads."
+            )
+        if query.shape[1] % key.shape[1]:
+            raise ValueError(
+                f"kv heads must divide query heads; got {query.shape[1]} and {key.shape[1]}. "
+                "Use as many query heads for every kv head."
+            )
+        if positions.shape != query.shape[2:3]:
+            raise ValueError(
+                f"positions must be [S/cp], one a local token; got {list(positions.shape)} for "
+                f"{query.shape[2]} tokens. Pass positions(seq_len) of this core to the model."
+            )

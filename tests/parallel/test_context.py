@@ -1,0 +1,285 @@
+"""Context parallelism against one process: outputs, gradients, a model's step; messages, bytes, memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.comm.events import Compute, Launch, Wait
+from course_lib.comm.launch import RanksError, run_ranks
+from course_lib.comm.mesh import make_mesh
+from course_lib.config import ModelConfig
+from course_lib.model.attention import packed_sdpa
+from course_lib.model.batches import synthetic_batch
+from course_lib.model.transformer import Transformer, cross_entropy
+from course_lib.parallel.context import (
+    LAYOUTS,
+    AllGatherAttention,
+    ContextParallel,
+    RingAttention,
+    UlyssesAttention,
+    context_parallel_loss,
+    sum_gradients_,
+)
+
+SEQ_LEN, HEAD_DIM, QUERY_HEADS = 24, 4, 12
+DOCUMENTS = [None, (1, 14, 2, 7)]  # one longer than every block, one of a single token
+RANK_COUNTS = [1, 2, 3, 4]
+Case = tuple[str, str, bool, tuple[int, ...] | None, int]
+
+
+def cases() -> list[Case]:
+    """Kind, layout, causal, documents, kv heads."""
+    rings = product(("ring", "all_gather"), LAYOUTS, (True, False), DOCUMENTS, (3,))
+    ulysses = product(("ulysses",), ("contiguous",), (True, False), DOCUMENTS, (1, 2, 3, 12))
+    return [*rings, *ulysses]
+
+
+def full_tensors(kv_heads: int, seq_len: int = SEQ_LEN) -> list[Tensor]:
+    """Query, key, value and the output's gradient of two sequences, each token's own numbers."""
+    generator = torch.Generator().manual_seed(kv_heads)
+    heads = (QUERY_HEADS, kv_heads, kv_heads, QUERY_HEADS)
+    return [torch.randn(2, n, seq_len, HEAD_DIM, dtype=torch.float64, generator=generator) for n in heads]
+
+
+def make_core(case: Case, group: dist.ProcessGroup | None) -> ContextParallel:
+    kind, layout, causal, documents, _ = case
+    if kind == "ulysses":
+        return UlyssesAttention(group, causal=causal, documents=documents)
+    cls = {"ring": RingAttention, "all_gather": AllGatherAttention}[kind]
+    return cls(group, layout=layout, causal=causal, documents=documents)  # type: ignore[arg-type]
+
+
+def attended(core: ContextParallel, full: list[Tensor]) -> list[Tensor]:
+    """Local positions, output, gradients of query, key, value."""
+    query, key, value, grad = (core.shard(x, 2) for x in full)
+    inputs = [x.requires_grad_() for x in (query, key, value)]
+    positions = core.positions(full[0].shape[2])
+    out = core(query, key, value, positions)
+    return [positions, out.detach(), *torch.autograd.grad(out, inputs, grad)]
+
+
+def expected(case: Case) -> list[Tensor]:
+    *qkv, grad = full_tensors(case[-1])
+    inputs = [x.requires_grad_() for x in qkv]
+    query, key, value = inputs
+    out = packed_sdpa(case[3], causal=case[2])(query, key, value, torch.arange(SEQ_LEN))
+    return [out.detach(), *torch.autograd.grad(out, inputs, grad)]
+
+
+def says(what: object, message: str) -> str:
+    return f"{what}: {message}"
+
+
+@pytest.mark.parametrize("n", RANK_COUNTS)
+def test_every_core_equals_one_process(n: int) -> None:
+    def work() -> list[list[Tensor]]:
+        return [attended(make_core(case, dist.group.WORLD), full_tensors(case[-1])) for case in cases()]
+
+    results = run_ranks(work, n)
+    for index, case in enumerate(cases()):
+        want = expected(case)
+        for rank in range(n):
+            positions, *got = results[rank][index]
+            torch.testing.assert_close(
+                got, [x[:, :, positions] for x in want], msg=partial(says, (case, rank))
+            )
+
+
+@pytest.mark.parametrize(("ring", "ulysses"), [(2, 2), (1, 4), (4, 1)])
+def test_two_dimensions(ring: int, ulysses: int) -> None:
+    def work(layout: str) -> list[Tensor]:
+        mesh = make_mesh(ring=ring, ulysses=ulysses)
+        inner = RingAttention(mesh.groups["ring"], layout=layout, documents=DOCUMENTS[1])  # type: ignore[arg-type]
+        return attended(UlyssesAttention(mesh.groups["ulysses"], inner=inner), full_tensors(3))
+
+    want = expected(("ulysses", "", True, DOCUMENTS[1], 3))
+    for layout in LAYOUTS:
+        seen = torch.zeros(SEQ_LEN, dtype=torch.int64)
+        for positions, *got in run_ranks(work, ring * ulysses, layout):
+            seen[positions] += 1
+            torch.testing.assert_close(got, [x[:, :, positions] for x in want])
+        assert (seen == 1).all()
+
+
+# ---- a whole model
+
+CONFIG = ModelConfig(vocab_size=31, model_dim=24, num_heads=6, num_kv_heads=2, ffn_dim=20, max_seq_len=24)
+
+
+def model_step(core: ContextParallel | None, documents: tuple[int, ...] | None) -> dict[str, Tensor]:
+    """Loss, gradients and parameters after one step of AdamW."""
+    attend = core or packed_sdpa(documents)
+    model = Transformer(CONFIG, seed=3, dtype=torch.float64, attend=attend)
+    batch = synthetic_batch(2, SEQ_LEN, CONFIG.vocab_size, seed=5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    if core is None:
+        loss = cross_entropy(model(batch.tokens), batch.targets)
+    else:
+        loss = context_parallel_loss(model, core, batch)
+    loss.backward()
+    total = loss.detach().clone()
+    if core is not None:
+        sum_gradients_(model, core.group)
+        dist.all_reduce(total, group=core.group)
+    grads = {f"grad {name}": param.grad.clone() for name, param in model.named_parameters()}  # type: ignore[union-attr]
+    optimizer.step()
+    return {"loss": total, **grads, **{name: p.detach() for name, p in model.named_parameters()}}
+
+
+def model_cores() -> Iterator[tuple[str, ContextParallel, tuple[int, ...] | None]]:
+    world = dist.group.WORLD
+    for documents in DOCUMENTS:
+        yield "ring", RingAttention(world, layout="zigzag", documents=documents), documents
+        yield "gathered", AllGatherAttention(world, layout="striped", documents=documents), documents
+        if dist.get_world_size() != 4:  # 6 heads
+            yield "ulysses", UlyssesAttention(world, documents=documents), documents
+
+
+@pytest.mark.parametrize("n", RANK_COUNTS)
+def test_a_model_trains_as_in_one_process(n: int) -> None:
+    def work() -> list[tuple[str, tuple[int, ...] | None, dict[str, Tensor]]]:
+        return [(name, documents, model_step(core, documents)) for name, core, documents in model_cores()]
+
+    want = {documents: model_step(None, documents) for documents in DOCUMENTS}
+    results = run_ranks(work, n)
+    assert not results.warnings
+    for got in results:
+        for name, documents, state in got:
+            torch.testing.assert_close(state, want[documents], msg=partial(says, name))
+
+
+def test_bf16_in_is_accumulated_in_float32() -> None:
+    def work() -> list[Tensor]:
+        got = attended(RingAttention(dist.group.WORLD), [x.bfloat16() for x in full_tensors(3)])
+        assert [x.dtype for x in got[1:]] == [torch.bfloat16] * 4
+        return got
+
+    exact = expected(("ring", "", True, None, 3))
+    inputs = [x.bfloat16().requires_grad_() for x in full_tensors(3)[:3]]
+    out = packed_sdpa(None)(inputs[0], inputs[1], inputs[2], torch.arange(SEQ_LEN))
+    one_process = [out, *torch.autograd.grad(out, inputs, full_tensors(3)[3].bfloat16())]
+    errors = [(a - b).detach().square().mean() for a, b in zip(one_process, exact, strict=True)]
+    ranks = run_ranks(work, 4)
+    for index, (b, error) in enumerate(zip(exact, errors, strict=True)):
+        ours = [(got[index + 1] - b[:, :, got[0]]).square().mean() for got in ranks]
+        assert torch.stack(ours).mean() < 2 * error, "no worse than one process in bf16, in the mean"
+
+
+# ---- messages, overlap, memory
+
+
+def traced(kind: str, n: int, seq_len: int = SEQ_LEN, kv_heads: int = 3) -> list[list[object]]:
+    def work() -> None:
+        case = (kind, "contiguous" if kind == "ulysses" else "zigzag", True, None, kv_heads)
+        attended(make_core(case, dist.group.WORLD), full_tensors(kv_heads, seq_len))
+
+    return [list(rank.events) for rank in run_ranks(work, n, trace=True).trace.ranks]
+
+
+def sent(events: list[object], op: str) -> list[int]:
+    return [math.prod(e.shapes[0]) for e in events if isinstance(e, Launch) and e.op == op]
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_the_ring_sends_each_block_of_kv_on_and_its_gradients_behind(n: int) -> None:
+    block = 2 * 2 * 3 * (SEQ_LEN // n) * HEAD_DIM  # K and V, batch, kv heads, tokens, head dim
+    for events in traced("ring", n):
+        assert sent(events, "send") == [block] * 3 * (n - 1)
+        assert {e.op for e in events if isinstance(e, Launch)} <= {"send", "recv"}
+
+
+def test_kv_travel_while_the_block_computes() -> None:
+    for events in traced("ring", 4):
+        for launch in (e for e in events if isinstance(e, Launch) and e.op == "send"):
+            at = events.index(launch)
+            waits = [i for i, e in enumerate(events) if isinstance(e, Wait) and e.launch_id == launch.id]
+            between = [e for e in events[at : waits[0]] if isinstance(e, Compute)]
+            last = at == max(i for i, e in enumerate(events) if isinstance(e, Launch) and e.op == "send")
+            assert last or any("flash_attention" in e.name for e in between), "nothing computes meanwhile"
+
+
+def test_all_gather_and_ulysses_bytes_are_theory_s() -> None:
+    for events in traced("all_gather", 4):
+        block = 2 * 2 * 3 * (SEQ_LEN // 4) * HEAD_DIM
+        gathers = sent(events, "all_gather_single")
+        assert gathers == [block] * 2
+        assert sent(events, "reduce_scatter_single") == [4 * block]
+    for events in traced("ulysses", 4):
+        per_head = 2 * (SEQ_LEN // 4) * HEAD_DIM
+        heads = [QUERY_HEADS, 12, 12, QUERY_HEADS]  # 3 kv heads for 4 ranks: repeated to 12
+        assert sorted(sent(events, "all_to_all_single")) == sorted(2 * [per_head * n for n in heads])
+
+
+def peak_bytes(cls: type[ContextParallel], n: int, share: int) -> int:
+    """The most live bytes on a rank with `share` local tokens, forward and backward."""
+
+    def work() -> None:
+        core = cls(dist.group.WORLD)
+        query, key, value = (torch.randn(1, h, share, 8, requires_grad=True) for h in (4, 2, 2))
+        core(query, key, value, core.positions(n * share)).sum().backward()
+
+    return max(rank.peak_bytes() for rank in run_ranks(work, n, trace=True).trace.ranks)
+
+
+def test_a_ring_s_memory_is_its_block_s_not_the_sequence_s() -> None:
+    four, five = (peak_bytes(RingAttention, n, 256) for n in (4, 5))
+    assert five == pytest.approx(four, rel=0.01)
+    assert four < 4 * 4 * 256 * 256, "not even a block's scores in float32"
+    kv_bytes = 4 * 2 * 2 * 256 * 8
+    gathered = [peak_bytes(AllGatherAttention, n, 256) for n in (4, 5)]
+    assert gathered[1] - gathered[0] >= 2 * kv_bytes, "one more block of K, V, and one of their gradients"
+
+
+# ---- what is refused
+
+
+def refusal(n: int, message: str, core: str, **changed: object) -> None:
+    def work() -> None:
+        made = {"ring": RingAttention, "ulysses": UlyssesAttention}[core](dist.group.WORLD)
+        shapes = {
+            "query": [1, 6, 4, 8],
+            "key": [1, 2, 4, 8],
+            "value": [1, 2, 4, 8],
+            "positions": [4],
+            **changed,
+        }
+        made(*(torch.zeros(shape) for shape in shapes.values()))  # type: ignore[arg-type]
+
+    with pytest.raises(RanksError, match=message):
+        run_ranks(work, n, quiet=True)
+
+
+def test_bad_input_is_refused_before_anything_is_sent() -> None:
+    odd = {"query": [1, 6, 3, 8], "key": [1, 2, 3, 8], "value": [1, 2, 3, 8], "positions": [3]}
+    refusal(2, r"2 x cp must divide the sequence .* seq_len=6, cp=2. Pad it to 8 tokens", "ring", **odd)
+    refusal(4, r"cp must divide the query heads; got 6 .* Use RingAttention, or both", "ulysses")
+    refusal(1, "kv heads must divide query heads; got 6 and 4", "ring", key=[1, 4, 4, 8], value=[1, 4, 4, 8])
+    refusal(1, "one a local token; got", "ring", positions=[8])
+    refusal(1, "split into heads", "ring", key=[1, 2, 5, 8], value=[1, 2, 5, 8])
+
+
+def test_documents_are_checked() -> None:
+    with pytest.raises(ValueError, match="Drop the empty"):
+        RingAttention(None, documents=(3, 0, 5))
+    alone = RingAttention(None, documents=(3, 4))
+    with pytest.raises(ValueError, match="documents must fill the sequence of 24 tokens"):
+        attended(alone, full_tensors(3))
+
+
+def test_nan_reaches_all_that_see_it() -> None:
+    def work() -> list[Tensor]:
+        full = full_tensors(3)
+        full[2][0, 0, 10] = math.nan
+        return attended(RingAttention(dist.group.WORLD), full)
+
+    for positions, out, *_ in run_ranks(work, 2):
+        assert out[0, :4, positions >= 10].isnan().all()
+        assert not out[0, 4:].isnan().any(), "other kv heads"
