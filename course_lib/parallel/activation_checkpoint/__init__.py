@@ -1,0 +1,110 @@
+"""Keep a function's inputs instead of all it computes, and compute it again when backward needs it.
+
+A block saves some thirty tensors for its backward. Checkpointed it saves its input, for one more forward:
+memory for time. Between the two lie segments of several blocks, and policies that keep the results of dear
+operations (matmuls) and recompute the cheap ones. Lab 06. Production code: `torch.utils.checkpoint`, whose
+reentrant mode works as this one; its other mode recomputes inside saved-tensor hooks, so that it can stop as
+soon as the last tensor that backward needs is there: the last matmul of a block is not done again.
+torchtitan applies both to each block (`distributed/activation_checkpoint.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+
+from course_lib.parallel.activation_checkpoint.call import Checkpoint, CheckpointedCall
+from course_lib.parallel.activation_checkpoint.kept import ATTENTION, MATMULS, PLACE, known_operations
+from course_lib.parallel.activation_checkpoint.surroundings import Surroundings
+
+__all__ = [
+    "ATTENTION",
+    "MATMULS",
+    "checkpoint",
+    "checkpoint_modules_",
+    "checkpoint_sequential",
+    "split_evenly",
+]
+Function = Callable[..., Any]
+
+
+def checkpoint(
+    function: Function,
+    *args: Any,
+    save: Collection[str] = (),
+    preserve_rng_state: bool = True,
+    verify: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Return function(*args, **kwargs); forget what it saved for backward, and run it again there.
+
+    Args:
+        function: may use parameters of modules. Every other tensor that needs a gradient is an argument.
+        save: operations, by the names that a trace shows ("mm"), whose results are kept all the same.
+        preserve_rng_state: recompute with the random numbers of the first run (dropout).
+        verify: compare the second run's results with a sum kept of the first ones.
+
+    Memory: the tensors among the arguments, and the results of `save`. In backward, what function saves.
+    Time: one more forward of function, less the operations in `save`.
+    Oracle: function(*args, **kwargs), to the bit. Reference: Chen et al. (arXiv:1604.06174).
+    Raises: ValueError for a function that returns no tensor, an unknown operation in `save`, and, in
+        backward, for a second run that differs from the first, or when only some gradients are asked for.
+    """
+    known = known_operations(save)
+    if not torch.is_grad_enabled():
+        return function(*args, **kwargs)
+    leaves, spec = tree_flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    frame = [PLACE if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    surroundings = Surroundings.now(tensors, preserve_rng_state)
+    call = CheckpointedCall(function, frame, spec, surroundings, known, verify)
+    anchor = torch.empty(0, requires_grad=True)  # or parameters get no gradient where no input needs one
+    results = Checkpoint.apply(call, anchor, *tensors)  # type: ignore[no-untyped-call]
+    return call.nested(results)
+
+
+def checkpoint_sequential(
+    functions: Sequence[Function] | nn.Sequential, segments: int, x: Any, *, save: Collection[str] = ()
+) -> Any:
+    """Apply functions one after the other, in `segments` checkpointed runs of (nearly) equal length.
+
+    The last segment is not checkpointed: its backward comes at once.
+    Memory, N equal functions in C segments: C inputs and what N/C functions save.
+    Time: one more forward of all segments but the last.
+    Raises: ValueError unless 1 <= segments <= len(functions).
+    """
+    *early, last = split_evenly(list(functions), segments)
+    for segment in early:
+        x = checkpoint(partial(_chain, segment), x, save=save)
+    return _chain(last, x)
+
+
+def split_evenly(functions: Sequence[Function], segments: int) -> list[list[Function]]:
+    """Cut a list into runs whose lengths differ by at most one, the longer ones first."""
+    if not 1 <= segments <= len(functions):
+        raise ValueError(
+            f"segments must be 1 to the number of functions; got {segments} segments of {len(functions)} "
+            "functions. Take about the square root of their number."
+        )
+    size, longer = divmod(len(functions), segments)
+    bounds = [i * size + min(i, longer) for i in range(segments + 1)]
+    return [list(functions[a:b]) for a, b in itertools.pairwise(bounds)]
+
+
+def checkpoint_modules_(modules: Sequence[nn.Module] | nn.ModuleList, *, save: Collection[str] = ()) -> None:
+    """Let every call of each module be checkpointed, as `checkpoint` does; names and parameters stay."""
+    known_operations(save)
+    for module in modules:
+        module.forward = partial(checkpoint, module.forward, save=save)
+
+
+def _chain(functions: Sequence[Function], x: Any) -> Any:
+    for function in functions:
+        x = function(x)
+    return x

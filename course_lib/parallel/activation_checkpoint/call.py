@@ -1,0 +1,146 @@
+"""A checkpointed call: its first run, its second one in backward, and the one node that autograd sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from course_lib.parallel.activation_checkpoint.kept import PLACE, Keeper, Kept, Replacer
+from course_lib.parallel.activation_checkpoint.surroundings import Surroundings
+
+
+@dataclass(slots=True)
+class CheckpointedCall:
+    """One checkpointed call: all that is needed to repeat it, but its tensors."""
+
+    function: Callable[..., Any]
+    frame: list[Any]  # the arguments' leaves
+    spec: TreeSpec
+    surroundings: Surroundings
+    save: frozenset[str]
+    verify: bool
+    out_frame: list[Any] = field(default_factory=list)
+    out_spec: TreeSpec | None = None
+    outputs: list[tuple[torch.Size, torch.dtype]] = field(default_factory=list)
+    sums: list[Tensor] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+
+    def first_run(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the results, and the tensors to keep for the second run."""
+        with self.surroundings.without_cast_cache():
+            if self.save:
+                keeper = Keeper(self.save, self.surroundings)
+                inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
+                # With a graph, of which nothing stays: some operations are chosen by whether there is one.
+                with torch.enable_grad(), _saving_nothing(), keeper:
+                    outputs = self._results(inputs)
+                self.kept = keeper.kept
+                return outputs, keeper.take_tensors()
+            return self._results(tensors), []
+
+    def second_run(self, tensors: Sequence[Tensor], kept: Sequence[Tensor]) -> list[Tensor]:
+        """Return the same results, with their graph."""
+        with self.surroundings.restored(), torch.enable_grad():
+            if not self.kept:
+                outputs = self._outputs(tensors)
+            else:
+                with Replacer(self.kept, kept):
+                    outputs = self._outputs(tensors)
+        self._check_same(outputs)
+        return outputs
+
+    def _outputs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        remaining = iter(tensors)
+        leaves = [next(remaining) if leaf is PLACE else leaf for leaf in self.frame]
+        args, kwargs = tree_unflatten(leaves, self.spec)
+        out_leaves, self.out_spec = tree_flatten(self.function(*args, **kwargs))
+        self.out_frame = [PLACE if isinstance(leaf, Tensor) else leaf for leaf in out_leaves]
+        return [leaf for leaf in out_leaves if isinstance(leaf, Tensor)]
+
+    def _results(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Results that are new objects: autograd marks them as this call's."""
+        results = [result.detach() for result in self._outputs(tensors)]
+        if not results:
+            got = [type(leaf).__name__ for leaf in self.out_frame] or ["nothing"]
+            raise ValueError(
+                f"a checkpointed function must return a tensor, or some in lists, tuples or dicts; got "
+                f"{', '.join(got)}. Return what the loss depends on."
+            )
+        self.outputs = [(result.shape, result.dtype) for result in results]
+        self.sums = _sums(results) if self.verify else []
+        return results
+
+    def _check_same(self, outputs: Sequence[Tensor]) -> None:
+        again = [(output.shape, output.dtype) for output in outputs]
+        differs = f"{_shown(again)} for {_shown(self.outputs)}" if again != self.outputs else ""
+        if not differs and self.verify:
+            pairs = zip(_sums(outputs), self.sums, strict=True)
+            differs = "other values" if any(not torch.equal(a, b) for a, b in pairs) else ""
+        if differs:
+            raise ValueError(
+                f"a checkpointed function must compute the same again; got {differs} the second time. It "
+                "must not change globals, modules or its arguments, nor draw numbers outside torch."
+            )
+
+    def nested(self, results: tuple[Tensor, ...]) -> Any:
+        """The function's own return value."""
+        remaining = iter(results)
+        assert self.out_spec is not None
+        leaves = [next(remaining) if leaf is PLACE else leaf for leaf in self.out_frame]
+        return tree_unflatten(leaves, self.out_spec)
+
+
+class Checkpoint(torch.autograd.Function):
+    """What autograd sees of a checkpointed call: one node that saves its inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, call: CheckpointedCall, _anchor: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        results, kept = call.first_run(tensors)
+        ctx.call, ctx.num_inputs = call, len(tensors)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, *kept)
+        has_gradient = [result.is_floating_point() or result.is_complex() for result in results]
+        ctx.mark_non_differentiable(*(r for r, has in zip(results, has_gradient, strict=True) if not has))
+        return tuple(results)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if not torch.autograd._is_checkpoint_valid():
+            raise ValueError(
+                "backward through a checkpointed call must be for all leaves; got torch.autograd.grad or "
+                "backward(inputs=...). Use loss.backward()."
+            )
+        saved = ctx.saved_tensors
+        tensors, kept = saved[: ctx.num_inputs], saved[ctx.num_inputs :]
+        inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
+        outputs = ctx.call.second_run(inputs, kept)
+        pairs = zip(outputs, grads, strict=True)
+        trained = [(out, grad) for out, grad in pairs if grad is not None and out.requires_grad]
+        if trained:
+            torch.autograd.backward([out for out, _ in trained], [grad for _, grad in trained])
+        return None, None, *(tensor.grad for tensor in inputs)
+
+
+def _sums(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.detach().double().sum() for tensor in tensors]
+
+
+def _shown(outputs: Sequence[tuple[torch.Size, torch.dtype]]) -> str:
+    return ", ".join(f"{str(dtype).removeprefix('torch.')} {list(shape)}" for shape, dtype in outputs)
+
+
+@contextmanager
+def _saving_nothing() -> Iterator[None]:
+    def refuse(_: Any) -> Tensor:
+        raise ValueError("a checkpointed function must not call backward; got one inside. Call it outside.")
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda _: None, refuse):
+        yield

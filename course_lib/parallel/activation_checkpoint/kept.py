@@ -1,0 +1,102 @@
+"""Keep the results of some operations in a first run, and give them back in the second."""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict, deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from course_lib.parallel.activation_checkpoint.surroundings import Surroundings, rng_states, set_rng_states
+
+FLASH = "_scaled_dot_product_flash_attention"
+ATTENTION = (FLASH, f"{FLASH}_for_cpu", "_scaled_dot_product_efficient_attention")
+MATMULS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", *ATTENTION)
+PLACE = object()  # where a tensor was
+
+
+@dataclass(slots=True)
+class Kept:
+    """A kept result: of which operation, how its tensors nest, and random states after it if it drew."""
+
+    operation: str
+    frame: list[Any]
+    spec: TreeSpec
+    generators: list[tuple[torch.device, Tensor]]
+
+
+class Keeper(TorchDispatchMode):
+    """Keep the results of operations with these names, in order."""
+
+    def __init__(self, names: frozenset[str], surroundings: Surroundings) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names, self.surroundings = names, surroundings
+        self.kept: list[Kept] = []
+        self._results: list[tuple[str, Tensor, int]] = []  # operation, its result, the result's version
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = _name(func)
+        if name in self.names and not func.is_view:  # a view costs nothing, and keeps what it views
+            leaves, spec = tree_flatten(out)
+            frame = [PLACE if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            draws = torch.Tag.nondeterministic_seeded in func.tags and self.surroundings.generators
+            states = rng_states([d for d, _ in draws if d.type == "cuda"]) if draws else []
+            self.kept.append(Kept(name, frame, spec, states))
+            found = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+            self._results += [(name, tensor, tensor._version) for tensor in found]
+        return out
+
+    def take_tensors(self) -> list[Tensor]:
+        """Return the kept tensors, once the run is over; autograd notices what changes them later."""
+        for name, tensor, version in self._results:
+            if tensor._version != version:
+                raise ValueError(
+                    f"a result that is kept must not be changed in place; got such a change of the result of "
+                    f"{name!r}. Leave {name!r} out of save, or use the operation that makes a new tensor."
+                )
+        tensors = [tensor.detach() for _, tensor, _ in self._results]
+        self._results = []
+        return tensors
+
+
+class Replacer(TorchDispatchMode):
+    """Give kept results for the same operations instead of computing them; autograd above notices nothing."""
+
+    def __init__(self, kept: Sequence[Kept], tensors: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        remaining = iter(tensors)
+        self.queues: dict[str, deque[tuple[Any, Kept]]] = defaultdict(deque)
+        for one in kept:
+            leaves = [next(remaining) if leaf is PLACE else leaf for leaf in one.frame]
+            self.queues[one.operation].append((tree_unflatten(leaves, one.spec), one))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        queue = self.queues.get(_name(func))
+        if not queue:
+            return func(*args, **(kwargs or {}))
+        out, kept = queue.popleft()
+        set_rng_states(kept.generators)
+        return out
+
+
+def _name(func: Any) -> str:
+    return str(func._schema.name.removeprefix("aten::"))
+
+
+def known_operations(names: Collection[str]) -> frozenset[str]:
+    if isinstance(names, str):
+        raise ValueError(f"save must be a collection of operations' names; got {names!r}. Write [{names!r}].")
+    for name in names:
+        if name not in MATMULS and (name.endswith("_") or not hasattr(torch.ops.aten, name)):
+            known = [known for known in (*dir(torch.ops.aten), *MATMULS) if not known.endswith("_")]
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else " A trace shows their names."
+            raise ValueError(f"save must name operations of torch that make new tensors; got {name!r}.{hint}")
+    return frozenset(names)

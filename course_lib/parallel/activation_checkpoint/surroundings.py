@@ -1,0 +1,69 @@
+"""What a function depends on beside its arguments: random generators and autocast, kept and restored."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What a call depends on beside its arguments, as it was at the first run."""
+
+    device_types: frozenset[str]
+    casts: list[dict[str, Any]]
+    generators: list[tuple[torch.device, Tensor]]
+
+    @classmethod
+    def now(cls, tensors: Sequence[Tensor], with_rng: bool) -> Surroundings:
+        devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+        types = frozenset({"cpu", *(device.type for device in devices)})
+        casts = [
+            {
+                "device_type": kind,
+                "enabled": torch.is_autocast_enabled(kind),
+                "dtype": torch.get_autocast_dtype(kind),
+            }
+            for kind in types
+        ]
+        return cls(types, casts, rng_states(devices) if with_rng else [])
+
+    @contextmanager
+    def without_cast_cache(self) -> Iterator[None]:
+        """Autocast keeps cast weights; one cast here, without its graph, must not serve outside."""
+        with ExitStack() as stack:
+            for cast in self.casts:
+                if cast["enabled"]:
+                    stack.enter_context(torch.autocast(**cast, cache_enabled=False))
+            yield
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """As at the first run; afterwards as before."""
+        with ExitStack() as stack:
+            for cast in self.casts:
+                stack.enter_context(torch.autocast(**cast, cache_enabled=False))
+            if self.generators:
+                cuda = [device for device, _ in self.generators if device.type == "cuda"]
+                stack.enter_context(torch.random.fork_rng(devices=cuda))
+                set_rng_states(self.generators)
+            yield
+
+
+def rng_states(devices: Collection[torch.device]) -> list[tuple[torch.device, Tensor]]:
+    cuda = [(device, torch.cuda.get_rng_state(device)) for device in devices]
+    return [(torch.device("cpu"), torch.get_rng_state()), *cuda]
+
+
+def set_rng_states(states: Sequence[tuple[torch.device, Tensor]]) -> None:
+    """Set the default generators."""
+    for device, state in states:
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(state, device)
+        else:
+            torch.set_rng_state(state)

@@ -1,0 +1,296 @@
+"""A checkpointed call is the call: same values, same gradients, to the bit, for one more forward."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+from torch.utils.checkpoint import checkpoint_sequential as torch_checkpoint_sequential
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib.config import ModelConfig
+from course_lib.model.transformer import Transformer, cross_entropy
+from course_lib.parallel.activation_checkpoint import (
+    MATMULS,
+    checkpoint,
+    checkpoint_modules_,
+    checkpoint_sequential,
+    split_evenly,
+)
+
+Call = Callable[..., Any]
+
+
+class Layer(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.up = nn.Linear(8, 16)
+        self.down = nn.Linear(16, 8)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, *, scale: float = 1.0) -> Tensor:
+        return x + F.dropout(self.down(F.gelu(self.up(x))) * scale, self.dropout)
+
+
+def layer(dropout: float = 0.0) -> Layer:
+    torch.manual_seed(7)
+    return Layer(dropout).double()
+
+
+def gradients(module: nn.Module, forward: Call, seed: int = 3) -> list[Tensor]:
+    """The output, the gradients of input and parameters, and the next random number."""
+    module.zero_grad()
+    torch.manual_seed(seed)
+    x = torch.randn(4, 8, dtype=torch.float64, requires_grad=True)
+    out = forward(x)
+    out.square().sum().backward()
+    assert x.grad is not None
+    grads = [p.grad for p in module.parameters() if p.grad is not None]
+    return [out.detach(), x.grad, *grads, torch.rand(1)]
+
+
+def assert_same(module: nn.Module, ours: Call, plain: Call) -> None:
+    pairs = list(zip(gradients(module, ours), gradients(module, plain), strict=True))
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+SAVES = [(), ("addmm",), MATMULS, ("native_dropout", "gelu"), ("mul", "t")]
+
+
+@pytest.mark.parametrize("save", SAVES)
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_values_gradients_and_random_numbers(save: tuple[str, ...], dropout: float) -> None:
+    module = layer(dropout)
+
+    def twice(x: Tensor) -> Tensor:
+        return checkpoint(module, checkpoint(module, x, save=save, scale=0.5), save=save, verify=True)
+
+    assert_same(module, twice, lambda x: module(module(x, scale=0.5)))
+
+
+def test_without_the_random_state_dropout_is_drawn_anew() -> None:
+    module = layer(0.4)
+    ours = gradients(module, lambda x: checkpoint(module, x, preserve_rng_state=False))
+    plain = gradients(module, module)
+    assert torch.equal(ours[0], plain[0])
+    assert not torch.equal(ours[1], plain[1])
+
+
+def test_nested_arguments_and_results() -> None:
+    module = layer()
+
+    def work(x: Tensor, extra: dict[str, Any], flags: list[Any], *, name: str) -> dict[str, Any]:
+        y = module(x) * extra["pair"][0] + extra["pair"][1] if flags[0] else x
+        return {"y": y, "pair": (y.argmax(), x), "name": name, "none": None}
+
+    def run(call: Call) -> Call:
+        def forward(x: Tensor) -> Tensor:
+            extra = {"pair": (x * 2, 3.0), "unused": torch.arange(3)}
+            out = call(work, x, extra, [True, None], name="a")
+            assert (out["name"], out["none"], list(out)) == ("a", None, ["y", "pair", "name", "none"])
+            assert not out["pair"][0].requires_grad
+            return out["y"] + out["pair"][1]
+
+        return forward
+
+    assert_same(module, run(checkpoint), run(lambda function, *a, **k: function(*a, **k)))
+
+
+@pytest.mark.parametrize("save", [(), ("addmm",)])
+def test_parameters_learn_though_no_input_needs_a_gradient(save: tuple[str, ...]) -> None:
+    module, tokens = nn.Embedding(5, 8), torch.tensor([0, 3, 3])
+    checkpoint(module, tokens, save=save).sum().backward()
+    assert module.weight.grad is not None
+    assert module.weight.grad[:, 0].tolist() == [1, 0, 0, 2, 0]
+
+
+def test_a_weight_may_be_an_argument_and_a_buffer_a_result() -> None:
+    module, buffer = layer(), torch.ones(3)
+    x, weight = torch.randn(2, 8).double(), module.up.weight
+    out, same = checkpoint(lambda x, w: (F.linear(x, w), buffer), x, weight)
+    out.sum().backward()
+    assert weight.grad is not None
+    assert torch.allclose(weight.grad, x.sum(0).expand(16, 8))
+    assert torch.equal(same, buffer)
+    assert not buffer.requires_grad
+
+
+def test_no_graph_where_none_is_wanted() -> None:
+    with torch.no_grad():
+        assert not checkpoint(layer(), torch.ones(1, 8).double()).requires_grad
+    frozen = layer().requires_grad_(False)
+    checkpoint(frozen, torch.ones(1, 8).double()).sum().backward()  # nothing to train: no error
+
+
+@pytest.mark.parametrize("save", [(), ("addmm",)])
+def test_checkpoints_in_checkpoints(save: tuple[str, ...]) -> None:
+    first, second = layer(0.2), layer(0.3)
+    module = nn.ModuleList([first, second])
+
+    def inner(x: Tensor) -> Tensor:
+        return checkpoint(second, checkpoint(first, x), save=save)
+
+    assert_same(module, lambda x: checkpoint(inner, x), lambda x: second(first(x)))
+
+
+def test_a_graph_that_is_kept_serves_twice() -> None:
+    module = layer()
+    x = torch.ones(1, 8).double().requires_grad_()
+    loss = checkpoint(module, x, save=["addmm"]).sum()
+    loss.backward(retain_graph=True)
+    once = x.grad.clone()  # type: ignore[union-attr]
+    loss.backward()
+    assert torch.equal(x.grad, 2 * once)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("save", [(), ("addmm",)])
+def test_autocast_as_in_the_first_run(save: tuple[str, ...]) -> None:
+    def run(call: Call) -> list[Tensor]:
+        module = layer().float()
+        x = torch.ones(2, 8, requires_grad=True)
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):  # gradients of casts add in float32
+            out = module(call(module, x))  # the same weights inside and outside
+        out.float().sum().backward()
+        return [out, *(p.grad for p in module.parameters() if p.grad is not None)]
+
+    ours = run(lambda module, x: checkpoint(module, x, save=save))
+    plain = run(lambda module, x: module(x))
+    assert len(ours) == 5
+    assert all(torch.equal(a, b) for a, b in zip(ours, plain, strict=True))
+
+
+# ---- segments
+
+
+@pytest.mark.parametrize("segments", [1, 2, 3, 5])
+def test_segments(segments: int) -> None:
+    module = nn.Sequential(*[layer(0.1) for _ in range(5)])
+    assert_same(module, lambda x: checkpoint_sequential(module, segments, x), module)
+
+
+def test_torch_s_segments_agree() -> None:
+    module = nn.Sequential(*[layer() for _ in range(6)])
+    ours = gradients(module, lambda x: checkpoint_sequential(module, 3, x))
+    theirs = gradients(module, lambda x: torch_checkpoint_sequential(module, 3, x, use_reentrant=False))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_segments_are_of_nearly_equal_length() -> None:
+    assert [len(s) for s in split_evenly([abs] * 7, 3)] == [3, 2, 2]
+    for segments in (0, 8):
+        with pytest.raises(ValueError, match="segments must be 1 to the number of functions; got"):
+            split_evenly([abs] * 7, segments)
+
+
+# ---- against torch's two modes
+
+
+CONFIG = ModelConfig(vocab_size=32, model_dim=16, num_layers=2, num_heads=2, num_kv_heads=1, ffn_dim=24)
+
+
+def step(wrap: Callable[[nn.Module], None], dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], int]:
+    """Gradients, and the FLOPs of forward and backward, with every block wrapped."""
+    model = Transformer(CONFIG, dtype=dtype)
+    wrap(model)
+    tokens = torch.arange(24).view(2, 12)
+    with FlopCounterMode(display=False) as counter:
+        loss = cross_entropy(model(tokens), tokens)
+        loss.backward()
+    return [p.grad for p in model.parameters() if p.grad is not None], counter.get_total_flops()
+
+
+def with_torch(use_reentrant: bool) -> Callable[[nn.Module], None]:
+    def wrap(model: nn.Module) -> None:
+        for block in model.blocks:  # type: ignore[union-attr]
+            plain = block.forward
+            block.forward = lambda *a, f=plain: torch_checkpoint(f, *a, use_reentrant=use_reentrant)
+
+    return wrap
+
+
+def with_ours(save: tuple[str, ...] = ()) -> Callable[[nn.Module], None]:
+    return lambda model: checkpoint_modules_(model.blocks, save=save)  # type: ignore[arg-type]
+
+
+def test_recomputed_flops_and_where_torch_stops_early() -> None:
+    """Its non-reentrant mode leaves out what follows the last saved tensor: each block's last matmul."""
+    grads, plain = step(lambda _: None)
+    runs = {name: step(wrap) for name, wrap in {"ours": with_ours(), "reentrant": with_torch(True)}.items()}
+    runs["early"] = step(with_torch(False))
+    for other, _ in runs.values():
+        assert all(torch.equal(a, b) for a, b in zip(grads, other, strict=True))
+    tokens, layers = 24, CONFIG.num_layers
+    # torch's counter leaves out fused attention on the CPU, which both modes do again.
+    matmuls = 2 * tokens * (CONFIG.num_params_per_layer - 2 * CONFIG.model_dim)
+    last_matmul = 2 * tokens * CONFIG.ffn_dim * CONFIG.model_dim
+    assert runs["ours"][1] == runs["reentrant"][1] == plain + layers * matmuls
+    assert runs["early"][1] == runs["ours"][1] - layers * last_matmul
+
+
+def test_a_policy_recomputes_no_operation_it_names() -> None:
+    grads, plain = step(lambda _: None)
+    selective, flops = step(with_ours(MATMULS))
+    assert flops == plain
+    assert all(torch.equal(a, b) for a, b in zip(grads, selective, strict=True))
+
+
+# ---- bad input
+
+
+def test_what_is_computed_again_must_be_the_same() -> None:
+    calls: list[int] = []
+
+    def changes_a_global(x: Tensor) -> Tensor:
+        calls.append(0)
+        return x * len(calls) if len(calls) < 4 else x[:1]
+
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(ValueError, match="must compute the same again; got other values the second time"):
+        checkpoint(changes_a_global, x, verify=True).sum().backward()
+    with pytest.raises(ValueError, match=r"got float32 \[1\] for float32 \[2\] the second time"):
+        checkpoint(changes_a_global, x).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("result", "said"), [(None, "NoneType"), ([3.0, "a"], "float, str"), ([], "nothing")]
+)
+def test_a_function_must_return_a_tensor(result: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=f"must return a tensor, or some .* got {said}"):
+        checkpoint(lambda _: result, torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("save", "said"),
+    [
+        (["mmm"], "Did you mean 'mm'"),
+        (["add_"], "Did you mean 'add'"),
+        ("mm", "Write .'mm'."),
+        (["qqqqqq"], "A trace"),
+    ],
+)
+def test_unknown_operations(save: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        checkpoint(layer(), torch.ones(1, 8), save=save)
+
+
+def test_gradients_of_some_leaves_only_are_refused() -> None:
+    x = torch.ones(1, 8).double().requires_grad_()
+    with pytest.raises(ValueError, match="must be for all leaves"):
+        torch.autograd.grad(checkpoint(layer(), x).sum(), x)
+
+
+def test_a_kept_result_that_is_changed_is_noticed() -> None:
+    def relu_in_place(x: Tensor) -> Tensor:
+        return F.relu_(x @ x)
+
+    x = torch.ones(2, 2, requires_grad=True)
+    with pytest.raises(
+        ValueError, match="must not be changed in place; got such a change of the result of 'mm'"
+    ):
+        checkpoint(relu_in_place, x, save=["mm"])
+    out = checkpoint(lambda x: x @ x, x, save=["mm"])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.relu_().sum().backward()
