@@ -1,0 +1,157 @@
+"""How long attention takes when ranks share a sequence: computed, sent, and waited for. Forward, one layer.
+
+Computing grows with S squared, K and V with S: from some length on a ring's hop hides behind its block. All
+formulas are per rank, with the cluster's links where the ranks lie. Lab 10 draws them over replayed traces.
+Production planners keep the same terms (Megatron-Core's estimator); the Llama 3 paper argues with them
+(arXiv:2407.21783, section 3.3.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from course_lib.cost.cluster import Cluster, Link
+from course_lib.cost.collectives import collective_time_s, send_time_s
+from course_lib.units import positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionWork:
+    """One layer's attention over a sequence shared by ranks.
+
+    Raises: ValueError for sizes that are not positive, or a sequence that the ranks do not divide.
+    """
+
+    seq_len: int
+    """S, tokens of the whole sequence."""
+    cp_size: int
+    """Ranks that share it."""
+    num_heads: int
+    """N, query heads on a rank (N/tp under tensor parallelism)."""
+    num_kv_heads: int
+    """K, kv heads on a rank."""
+    head_dim: int
+    """H."""
+    batch: int = 1
+    """B, sequences."""
+    item_bytes: int = 2
+    """Bytes of an element: 2 for bf16."""
+    causal: bool = True
+    """Half of the scores, if ranks are balanced (zigzag)."""
+
+    def __post_init__(self) -> None:
+        for name in ("seq_len", "cp_size", "num_heads", "num_kv_heads", "head_dim", "batch", "item_bytes"):
+            positive(name, getattr(self, name))
+        if self.seq_len % self.cp_size:
+            raise ValueError(
+                f"cp_size must divide seq_len; got seq_len={self.seq_len}, cp_size={self.cp_size}. "
+                f"Pad the sequence to a multiple of {self.cp_size}."
+            )
+
+    @property
+    def block_len(self) -> int:
+        """S/cp, tokens of a rank."""
+        return self.seq_len // self.cp_size
+
+    @property
+    def block_flops(self) -> float:
+        """FLOPs of the local queries with one rank's keys: two products of 2 c^2 H a head."""
+        share = 0.5 if self.causal else 1.0
+        return share * 4 * self.batch * self.block_len**2 * self.num_heads * self.head_dim
+
+    @property
+    def kv_bytes(self) -> float:
+        """Bytes of one rank's K and V."""
+        return self._bytes(2 * self.num_kv_heads)
+
+    @property
+    def ulysses_bytes(self) -> tuple[float, float, float]:
+        """Bytes of a rank's query (or output), and of its key and value, in heads repeated to lcm(K, cp)."""
+        kv_heads = math.lcm(self.num_kv_heads, self.cp_size)
+        return self._bytes(self.num_heads), self._bytes(kv_heads), self._bytes(kv_heads)
+
+    def _bytes(self, heads: int) -> float:
+        return self.batch * self.block_len * heads * self.head_dim * self.item_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionTime:
+    """Seconds of a rank: its products, its communication, and what of that nothing hides."""
+
+    compute_s: float
+    communication_s: float
+    exposed_s: float
+
+    @property
+    def total_s(self) -> float:
+        """compute_s + exposed_s."""
+        return self.compute_s + self.exposed_s
+
+
+def ring_time(
+    work: AttentionWork, cluster: Cluster, ranks: Sequence[int], flops_per_s: float
+) -> AttentionTime:
+    """Time cp blocks, each but the last with a hop of K, V beside it: the longer of the two counts."""
+    block_s = work.block_flops / positive("flops_per_s", flops_per_s)
+    hops = work.cp_size - 1
+    pairs = zip(ranks, [*ranks[1:], ranks[0]], strict=True)
+    hop_s = max(send_time_s(cluster, a, b, work.kv_bytes) for a, b in pairs) if hops else 0.0
+    return AttentionTime(
+        compute_s=work.cp_size * block_s,
+        communication_s=hops * hop_s,
+        exposed_s=hops * max(0.0, hop_s - block_s),
+    )
+
+
+def all_gather_time(
+    work: AttentionWork, cluster: Cluster, ranks: Sequence[int], flops_per_s: float
+) -> AttentionTime:
+    """Time one all_gather of K, V, then all blocks: nothing hides it."""
+    gather_s = collective_time_s(cluster, "all_gather", ranks, work.cp_size * work.kv_bytes)
+    return _after(work, gather_s, flops_per_s)
+
+
+def ulysses_time(
+    work: AttentionWork, cluster: Cluster, ranks: Sequence[int], flops_per_s: float
+) -> AttentionTime:
+    """Time the all_to_alls of query, key, value and output, and the products between: nothing hides them.
+
+    Raises: ValueError for query heads that cp does not divide.
+    """
+    if work.num_heads % work.cp_size:
+        raise ValueError(
+            f"cp must divide the query heads; got {work.num_heads} heads for cp={work.cp_size}. Use a ring."
+        )
+    query_bytes, *kv_bytes = work.ulysses_bytes
+    sizes = (query_bytes, *kv_bytes, query_bytes)  # the output is as large as the query
+    return _after(
+        work, sum(collective_time_s(cluster, "all_to_all", ranks, size) for size in sizes), flops_per_s
+    )
+
+
+def _after(work: AttentionWork, communication_s: float, flops_per_s: float) -> AttentionTime:
+    compute_s = work.cp_size * work.block_flops / positive("flops_per_s", flops_per_s)
+    return AttentionTime(compute_s=compute_s, communication_s=communication_s, exposed_s=communication_s)
+
+
+def hidden_block_len(
+    link: Link,
+    flops_per_s: float,
+    *,
+    num_heads: int = 1,
+    num_kv_heads: int = 1,
+    head_dim: int = 128,
+    item_bytes: int = 2,
+    causal: bool = False,
+) -> float:
+    """Return the tokens a rank needs for a hop of K, V to hide behind its block.
+
+    4 c^2 N H / F = latency + 2 c K H item_bytes / B. Without latency, in 2 bytes and with as many kv as query
+    heads: c = F/B, FLOP/s over bandwidth. Grouped heads divide it by N/K, causal blocks double it.
+    Reference: Liu et al., Ring Attention (arXiv:2310.01889), section 3.
+    """
+    square = (0.5 if causal else 1.0) * 4 * num_heads * head_dim / positive("flops_per_s", flops_per_s)
+    linear = 2 * num_kv_heads * head_dim * item_bytes / link.bandwidth_bytes_per_s
+    return (linear + math.sqrt(linear**2 + 4 * square * link.latency_s)) / (2 * square)
