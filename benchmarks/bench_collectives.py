@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.comm import collectives as ours
-from course_lib.comm.launch import run_ranks
+from course_lib.ranks import run_ranks
 
 Row = tuple[str, float, str, str]
 

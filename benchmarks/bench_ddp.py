@@ -16,11 +16,11 @@ from paired import ratio
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.comm.launch import run_ranks
 from course_lib.config import ModelConfig
 from course_lib.model.batches import Batch, shard_batch, synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.parallel.ddp import BucketedDDP, NaiveDDP
+from course_lib.ranks import run_ranks
 
 Row = tuple[str, float, str, str]
 

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from course_lib.comm.launch import run_ranks
+from course_lib.ranks import run_ranks
 
 Row = tuple[str, float, str, str]
 
@@ -29,7 +29,7 @@ FIRST_CALL = """
 import time
 {setup}
 import torch, torch.distributed
-from course_lib.comm.launch import run_ranks
+from course_lib.ranks import run_ranks
 from bench_launch import add_ranks
 start = time.perf_counter()
 run_ranks(add_ranks, {n}, quiet=True)

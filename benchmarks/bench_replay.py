@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 
 from course_lib import roof
-from course_lib.comm.launch import run_ranks
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import dgx_h100
 from course_lib.model.batches import shard_batch, synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.parallel.ddp import BucketedDDP
+from course_lib.ranks import run_ranks
 from course_lib.replay import replay
 
 Row = tuple[str, float, str, str]

@@ -17,12 +17,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.comm.launch import run_ranks
 from course_lib.config import ModelConfig
 from course_lib.model.batches import Batch, shard_batch, synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.parallel.fsdp import FSDP
 from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.ranks import run_ranks
 
 Row = tuple[str, float, str, str]
 Step = Callable[[Batch], None]

@@ -42,7 +42,7 @@ def start(version: str) -> None:
             "answers over."
         )
     _explain_errors()
-    from course_lib.comm.start import warm_up
+    from course_lib.ranks.forkserver import warm_up
 
     warm_up()
 

@@ -15,11 +15,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from course_lib.comm.events import POLLED, Compute, Event, Launch, Mark, Wait
-from course_lib.comm.trace import Trace
 from course_lib.cost.cluster import Cluster
 from course_lib.cost.collectives import collective_time_s, full_size_bytes, send_time_s
 from course_lib.cost.hardware import precision_name
+from course_lib.trace import Trace
+from course_lib.trace.events import POLLED, Compute, Event, Launch, Mark, Wait
 
 _ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 

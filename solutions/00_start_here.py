@@ -28,9 +28,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib import doctor, grading
-from course_lib.comm import trace
-from course_lib.comm.launch import RanksError, run_ranks
+from course_lib import doctor, grading, trace
+from course_lib.ranks import RanksError, run_ranks
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.timeline import draw_timeline
 

@@ -42,8 +42,8 @@ import torch.distributed as dist
 
 from course_lib import grading
 from course_lib.comm.collectives import tree_reduce_
-from course_lib.comm.launch import RanksError, run_ranks
 from course_lib.cost.cluster import dgx_h100, uniform
+from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.collectives_steps import draw_ring, draw_times, draw_tree, step_through

@@ -41,12 +41,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib import grading
-from course_lib.comm import trace
-from course_lib.comm.launch import RanksError, run_ranks
+from course_lib import grading, trace
 from course_lib.config import ModelConfig
 from course_lib.model.batches import shard_slice, synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
+from course_lib.ranks import RanksError, run_ranks
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.timeline import draw_timeline

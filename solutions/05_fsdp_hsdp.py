@@ -39,9 +39,7 @@ import math
 import torch
 import torch.distributed as dist
 
-from course_lib import grading
-from course_lib.comm import trace
-from course_lib.comm.launch import RanksError, run_ranks
+from course_lib import grading, trace
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import Cluster, Link, Span, dgx_h100, uniform
@@ -51,6 +49,7 @@ from course_lib.model.batches import shard_slice, synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.model.units import Unit, transformer_units
 from course_lib.parallel.fsdp import FSDP
+from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
@@ -739,7 +738,7 @@ def numbers_05() -> dict[str, float]:
 #   the first step, then prefetches by it.
 # - **Megatron-Core** (`megatron/core/distributed/fsdp/`): its own FSDP with buffers that are reused, beside
 #   the distributed optimizer (ZeRO-1).
-# - **This course** (`course_lib/parallel/fsdp.py`): hooks, mixed precision, accumulation, clipping, saved
+# - **This course** (`course_lib/parallel/fsdp/`): hooks, mixed precision, accumulation, clipping, saved
 #   states.
 #
 # ## Questions people ask

@@ -63,7 +63,7 @@ CELLS = {
     "start": f"from course_lib import notebook\nnotebook.start({__version__!r})",
     "stub": 'def mean_gradient(model):\n    raise NotImplementedError("exercise mean_gradient")',
     "uses": "averaged = mean_gradient(3)",
-    "in ranks": "from course_lib.comm.launch import run_ranks\ntraced = run_ranks(mean_gradient, 2, 3)",
+    "in ranks": "from course_lib.ranks import run_ranks\ntraced = run_ranks(mean_gradient, 2, 3)",
     "follows": "print(averaged)",
     "follows ranks": "traced.trace",
     "restarted": "rank_hello(7)",

@@ -4,14 +4,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.comm.calls import GroupKey
-from course_lib.comm.events import Compute, Event, Launch, Mark, Wait
-from course_lib.comm.launch import run_ranks
-from course_lib.comm.trace import RankTrace, Trace
 from course_lib.cost.cluster import cluster, dgx_h100
 from course_lib.cost.collectives import collective_time_s, send_time_s
 from course_lib.parallel.ddp import BucketedDDP
+from course_lib.ranks import run_ranks
 from course_lib.replay import Efficiency, Replay, replay
+from course_lib.trace import RankTrace, Trace
+from course_lib.trace.calls import GroupKey
+from course_lib.trace.events import Compute, Event, Launch, Mark, Wait
 
 CLUSTER = dgx_h100()
 IDEAL = Efficiency(matmul=1.0, memory=1.0)

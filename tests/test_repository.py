@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -121,34 +120,6 @@ def test_nothing_lies_beside_a_notebook(lab: build.Lab) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_a_module_holds_one_idea(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_FILE_LINES
-
-
-def imports(path: Path) -> Iterator[str]:
-    """Yield every module a file imports, at any depth of its code."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def test_torch_distributed_stays_where_ranks_are() -> None:
-    allowed = ("course_lib/comm/", "course_lib/parallel/", "course_lib/grading/", "course_lib/doctor.py")
-    users = {
-        name_of(path)
-        for path in MODULES
-        if any(name.startswith("torch.distributed") for name in imports(path))
-    }
-    assert [name for name in users if not name.startswith(allowed)] == []
-
-
-def test_environment_variables_are_read_where_processes_start() -> None:
-    allowed = ("course_lib/comm/", "course_lib/staff/", "course_lib/grading/torchrun")
-    users = [
-        name_of(path) for path in MODULES if re.search(r"\bos\.(environ|getenv)\b", path.read_text("utf-8"))
-    ]
-    assert [name for name in users if not name.startswith(allowed)] == []
 
 
 def test_every_dependency_is_pinned() -> None:

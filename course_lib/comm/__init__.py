@@ -1,1 +1,1 @@
-"""Ranks, what they say to each other, and what that costs."""
+"""What ranks say to one another: collectives out of send and recv, and the groups of a mesh."""

@@ -21,8 +21,6 @@ from typing import Any
 
 import torch
 
-from course_lib.comm import ship
-from course_lib.comm.launch import print_output
 from course_lib.grading import progress
 from course_lib.grading.closed import closed_message, closed_ops
 from course_lib.grading.compare import gate_parts
@@ -41,6 +39,8 @@ from course_lib.grading.source import (
     not_defined,
     not_written,
 )
+from course_lib.ranks import serialize
+from course_lib.ranks.launch import print_output
 
 OPEN_SEED = 20240715
 
@@ -175,7 +175,7 @@ def job_factory(exercise: Exercise, answer: FromObject | FromSource) -> Callable
 def _pickled(obj: Any, symbol: str) -> bytes:
     try:
         with _by_value(sys.modules.get(getattr(obj, "__module__", None) or "")):
-            return ship.dumps(obj)
+            return serialize.dumps(obj)
     except Exception as error:
         raise Refusal(
             "implemented",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from course_lib.comm.trace import RankTrace
+    from course_lib.trace import RankTrace
 
 Array = NDArray[Any]
 
@@ -227,12 +227,6 @@ class Verdict:
     def lost(self) -> tuple[str, ...]:
         """Names of the parts that do not hold."""
         return tuple(name for name, part in self.parts.items() if not part.ok)
-
-    def render(self) -> str:
-        """Return the report a student reads."""
-        from course_lib.grading.present import render
-
-        return render(self)
 
     def _ipython_display_(self) -> None:
         """Nothing: `check` has shown the report already."""

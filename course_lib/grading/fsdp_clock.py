@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from course_lib.comm.events import POLLED
-from course_lib.comm.trace import Event, Launch, Mark, RankTrace, Trace, Wait
 from course_lib.cost.cluster import uniform
 from course_lib.grading.exercise import Case, Part, RankData
 from course_lib.grading.fsdp_oracle import PARAMETERS, moved, sizes
@@ -18,6 +16,8 @@ from course_lib.grading.measure import left_in_flight
 from course_lib.grading.overlap import PEAK, matmuls_only
 from course_lib.grading.toy_oracle import collectives, events_between
 from course_lib.replay import replay
+from course_lib.trace import Event, Launch, Mark, RankTrace, Trace, Wait
+from course_lib.trace.events import POLLED
 
 LINKS = {"inside a server": 0.5, "across servers": 2.0}  # a gather over a forward
 HIDDEN = 0.8  # share of what can be hidden that must be

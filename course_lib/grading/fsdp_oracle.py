@@ -11,19 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_lib.comm.trace import Alloc, Free, Launch, Mark, RankTrace
 from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
 from course_lib.grading.fsdp_toys import SHARD, WHOLE, dtype_of, loss_gradient, owner_at, toy_units
 from course_lib.grading.toy_oracle import collectives, events_between
+from course_lib.trace import Alloc, Free, Launch, Mark, RankTrace
 
 SAMPLES = 2  # of a rank
 CLOSED = (
     "course_lib.parallel",
-    "course_lib.comm.sharding",
-    "course_lib.comm.sharded_bucket",
-    "course_lib.comm.sharded_state",
-    "course_lib.comm.flat_param",
-    "course_lib.comm.fsdp_units",
+    "course_lib.comm.flat",
     "course_lib.grading.fsdp_oracle",
     "torch:zero",
     "torch:fsdp",

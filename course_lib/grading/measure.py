@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from course_lib.comm.events import POLLED
-from course_lib.comm.trace import Event, Launch, Mark, RankTrace, Wait
 from course_lib.grading.exercise import Part, RankData
 from course_lib.grading.hoard import LIMIT_BYTES, OUTSIDE_TENSORS
+from course_lib.trace import Event, Launch, Mark, RankTrace, Wait
+from course_lib.trace.events import POLLED
 
 SILENT = ("new_group", "barrier")  # carry no data: counted only where asked for
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from course_lib.comm.events import Compute, Launch
-from course_lib.comm.trace import RankTrace, Trace
 from course_lib.cost.cluster import Cluster, uniform
 from course_lib.grading.exercise import Part
 from course_lib.replay import Efficiency, Replay, replay
+from course_lib.trace import RankTrace, Trace
+from course_lib.trace.events import Compute, Launch
 
 LINKS = {"inside a server": 0.5, "across servers": 2.0}  # communication over backward
 HIDDEN = 0.5  # share of what can be hidden that must be

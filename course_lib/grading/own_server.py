@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from multiprocessing import forkserver, resource_tracker, util
 from typing import Any
 
-from course_lib.comm.start import PRELOADED
+from course_lib.ranks.forkserver import preloaded
 
 
 def fork_server() -> None:
     """Load what ranks need, and fork their server; call it before this process has threads."""
-    for name in PRELOADED:
+    for name in preloaded():
         importlib.import_module(name)
     resource_tracker.ensure_running()  # started in the usual way: it is asked for first
     start: Any = util  # forkserver starts its server by a function of this module

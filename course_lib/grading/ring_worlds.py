@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.comm.trace import Launch, RankTrace, Wait
 from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
 from course_lib.grading.measure import left_in_flight
+from course_lib.trace import Launch, RankTrace, Wait
 
 _COLLECTIVES = "all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter"
 CLOSED = (

@@ -20,12 +20,12 @@ from typing import Any
 
 import psutil
 
-from course_lib.comm import ship
 from course_lib.grading import wire
 from course_lib.grading.exercise import Array, Case
 from course_lib.grading.inside import Job, rank_job
 from course_lib.grading.launcher import CaseFailed, run_here
 from course_lib.grading.source import FromSource, Refusal, definitions
+from course_lib.ranks import serialize
 
 MAX_TEXT = 20_000  # characters of one message
 _TO_END_S = 20  # far more than killing all of a sandbox's processes takes
@@ -42,7 +42,7 @@ def serve(requests: int, answers: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: ranks cannot read or trace this process
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what a rank leaves is found here
-    ship.load_plain_data_only()
+    serialize.load_plain_data_only()
     wire.send(answers, wire.pack({"ready": True}))  # before it has read anything of a student
     while True:
         try:

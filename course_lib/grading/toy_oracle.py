@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from course_lib.comm.trace import Event, Launch, Mark, RankTrace
 from course_lib.grading.compare import compare
 from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
 from course_lib.grading.toys import (
@@ -28,6 +27,7 @@ from course_lib.grading.toys import (
     toy_weights,
     uses_optional,
 )
+from course_lib.trace import Event, Launch, Mark, RankTrace
 
 SAMPLES = 3  # of a rank at a step
 Combine = Callable[[list[Tensor]], list[Tensor]]  # every rank's gradient -> what every rank ends up with

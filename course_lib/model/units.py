@@ -4,7 +4,7 @@ With the parameters in one vector, a unit can be sharded, gathered and freed by 
 explicit loop without hooks: lab 05. A unit saves its input only and computes its forward again in backward
 (activation checkpointing, lab 06), so that no autograd graph holds on to gathered parameters. Production
 FSDP keeps the graph instead, and empties the storage of the gathered parameters while they are not needed:
-see `comm/flat_param.py` and torch's `fsdp/_fully_shard/_fsdp_param_group.py`.
+see `parallel/fsdp/_flat_param.py` and torch's `fsdp/_fully_shard/_fsdp_param_group.py`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""One file, one technique; files here never import one another, and every function takes its group."""
+"""A file or folder a technique; techniques never import one another, and every function takes its group."""

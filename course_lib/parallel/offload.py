@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from course_lib.comm.sharded_state import check_saved_state
-from course_lib.comm.sharding import check_same_tensors
+from course_lib.parallel._sharded.layout import check_same_tensors
+from course_lib.parallel._sharded.state import check_saved_state
 
 Arrived = Callable[[], None]
 

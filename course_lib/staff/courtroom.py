@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from course_lib.comm.trace import RankTrace, Trace
 from course_lib.grading import wire
 from course_lib.grading.exercise import GATES, Array, Case, Exercise, RankData
 from course_lib.grading.inside import Job
@@ -22,6 +21,7 @@ from course_lib.grading.launcher import CaseFailed, Shards
 from course_lib.grading.source import FromSource, Refusal
 from course_lib.staff.sandbox import Limits, Sandbox, SandboxMissing
 from course_lib.staff.traffic import check_traffic
+from course_lib.trace import RankTrace, Trace
 
 START_S = 90.0  # to load torch, on a machine that is busy
 GRACE_S = 20.0  # beyond a case's own limit, which can explain what happened

@@ -26,7 +26,7 @@ from course_lib.staff.sandbox import Limits
 Masked = tuple[str, ...]  # modules of course_lib that are not there
 MAX_CODE_BYTES = 2_000_000
 # What the sandbox itself is made of cannot be masked; the guard in the rank still closes it.
-_SERVANTS = ("course_lib.grading.sandboxed", "course_lib.grading.servant", "course_lib.comm.preload")
+_SERVANTS = ("course_lib.grading.sandboxed", "course_lib.grading.servant", "course_lib.ranks.preload")
 
 
 class Unreadable(Exception):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from course_lib.comm.trace import RankTrace
 from course_lib.grading.launcher import CaseFailed
+from course_lib.trace import RankTrace
 
 LEAST_BYTES = 1_000_000
 DISAGREE = "what ranks send must go through torch.distributed and be as traced: "  # how a flag is told

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from course_lib.grading.engine import OPEN_SEED, check
 from course_lib.grading.exercise import Exercise, Verdict
+from course_lib.grading.present import render
 from course_lib.grading.registry import exercises, get
 
 MIN_RIGHT, MIN_WRONG = 2, 6
@@ -166,7 +167,7 @@ def judge_answer(
         expected,
         got,
         problem,
-        verdict.render(),
+        render(verdict),
         time.perf_counter() - started,
         answer.says,
     )

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from course_lib.comm.perfetto import comm_lanes
-from course_lib.comm.trace import Compute, RankTrace, Trace
+from course_lib.trace import Compute, RankTrace, Trace
+from course_lib.trace.perfetto import comm_lanes
 from course_lib.viz import style
 
 _COMPUTE_HEIGHT, _COMM_HEIGHT, _GAP = 0.36, 0.40, 0.24

@@ -259,7 +259,7 @@ def rank_hello(secret):
     ),
     Attack(
         "an edited recorder",
-        "import course_lib.comm.recorder as r\n"
+        "import course_lib.trace.recorder as r\n"
         "for name in list(vars(r)):\n"
         "    if callable(getattr(r, name)): setattr(r, name, lambda *a, **k: None)",
     ),

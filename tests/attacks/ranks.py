@@ -145,7 +145,7 @@ class Payload:
 def rank_hello(secret):
     rank, size = dist.get_rank(), dist.get_world_size()
     load = pickle.dumps(Payload(rank, size))
-    sys.modules["course_lib.comm.rank"]._dump_value = lambda value: load
+    sys.modules["course_lib.ranks.rank"]._dump_value = lambda value: load
     dist.all_reduce(torch.zeros(1))
     return rank, size, secret
 """
@@ -240,8 +240,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 
 def forge():
-    recorder = sys.modules["course_lib.comm.recorder"].Recorder
-    place = 1 + sys.modules["course_lib.comm.events"].FIELDS["launch"].index("FIELD")
+    recorder = sys.modules["course_lib.trace.recorder"].Recorder
+    place = 1 + sys.modules["course_lib.trace.events"].FIELDS["launch"].index("FIELD")
     real = recorder.to_plain
 
     def forged(self):

@@ -21,7 +21,7 @@ from course_lib.staff.execute import without_outputs
 ROOT = Path(__file__).resolve().parents[2]
 HANG = """\
 import time
-from course_lib.comm.launch import run_ranks
+from course_lib.ranks import run_ranks
 def sleeps():
     print("asleep", flush=True)
     time.sleep(10_000)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.comm import autograd as comm
-from course_lib.comm.launch import RanksError, run_ranks
+from course_lib.ranks import RanksError, run_ranks
 
 EPS = 1e-5
 ONCE, EACH = "once", "each"  # one tensor, equal on all ranks, or each rank's own

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 
 from course_lib.comm import collectives as ours
-from course_lib.comm.launch import run_ranks
 from course_lib.comm.p2p import ring_shift
-from course_lib.comm.trace import RankTrace
+from course_lib.ranks import run_ranks
+from course_lib.trace import RankTrace
 
 SIZES = [1, 7, 12]
 WORLDS = [1, 2, 3, 4, 5]

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.comm.launch import run_ranks
 from course_lib.comm.mesh import coords_to_rank, line_of, lines, make_mesh, rank_to_coords
+from course_lib.ranks import run_ranks
 
 
 def test_coordinates_and_lines() -> None:

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from course_lib.comm.launch import run_ranks
-from course_lib.comm.trace import Compute, Mark, mark
 from course_lib.config import ModelConfig
 from course_lib.cost.flops import (
     CONVENTIONS,
@@ -24,6 +22,8 @@ from course_lib.cost.hardware import accelerator
 from course_lib.cost.models import PublishedRun, model, models, published_runs
 from course_lib.model.batches import synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
+from course_lib.ranks import run_ranks
+from course_lib.trace import Compute, Mark, mark
 
 CONFIGS = [
     ModelConfig(),

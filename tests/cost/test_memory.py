@@ -11,8 +11,6 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from course_lib.comm.launch import run_ranks
-from course_lib.comm.trace import mark
 from course_lib.config import ModelConfig
 from course_lib.cost.activations import layer_activation_bytes, model_activation_bytes
 from course_lib.cost.layout import Layout
@@ -27,6 +25,8 @@ from course_lib.cost.memory import (
 from course_lib.cost.models import model
 from course_lib.model.attention import rope_tables
 from course_lib.model.transformer import Transformer
+from course_lib.ranks import run_ranks
+from course_lib.trace import mark
 
 # Korthikanti et al. (arXiv:2205.05198), figure 7, read off it: percent of the tensor-parallel baseline.
 FIGURE_7 = {

@@ -5,6 +5,7 @@ import torch.distributed as dist
 from helpers import HELLO, run
 
 from course_lib.grading.closed import _COLLECTIVES, closed_ops, torch_entries
+from course_lib.grading.present import render
 
 MODULE = "course_lib.model.transformer"  # stands for a module that solves an exercise
 
@@ -56,7 +57,7 @@ def test_closed_ddp_is_refused(cheat):
     text = "from torch.nn.parallel import DistributedDataParallel as DDP\n" + HELLO
     text = text.replace("    dist.all", f"    {DDP_CHEATS[cheat]}\n    dist.all")
     verdict = run(text, closed=("torch:ddp",))
-    assert verdict.gate == "closed", verdict.render()
+    assert verdict.gate == "closed", render(verdict)
 
 
 ALL_REDUCE_CHEATS = {
@@ -77,7 +78,7 @@ ALL_REDUCE_CHEATS = {
 def test_closed_collective_is_refused(cheat):
     text = HELLO.replace("dist.all_reduce(total)", ALL_REDUCE_CHEATS[cheat])
     verdict = run(text, closed=("torch:collectives:all_reduce",))
-    assert verdict.gate == "closed", verdict.render()
+    assert verdict.gate == "closed", render(verdict)
 
 
 def test_every_function_of_every_collective_is_closed_under_its_own_name():
@@ -122,7 +123,7 @@ def test_other_collectives_stay_open():
 )
 def test_torch_groups(group, line):
     verdict = run(HELLO.replace("    dist.all", f"    {line}\n    dist.all"), closed=(group,))
-    assert verdict.gate == "closed", verdict.render()
+    assert verdict.gate == "closed", render(verdict)
 
 
 def test_class_of_a_closed_module_given_as_object():

@@ -10,6 +10,7 @@ from helpers import HELLO, run
 
 from course_lib import grading
 from course_lib.grading.exercise import Part
+from course_lib.grading.present import render
 from course_lib.grading.source import FromSource
 
 
@@ -115,7 +116,7 @@ def test_what_student_code_does_is_a_verdict(body, gate, says):
     verdict = run(
         f"import torch\nimport torch.distributed as dist\ndef rank_hello(secret):\n    secret = 0\n{body}\n"
     )
-    assert verdict.gate == gate, verdict.render()
+    assert verdict.gate == gate, render(verdict)
     assert says in verdict.message
     assert gate == "implemented" or verdict.message.startswith("At 2 ranks: ")
     assert verdict.score == 0
@@ -126,11 +127,10 @@ def test_a_lost_part_keeps_the_others():
     verdict = grading.check("rank_hello", FromSource(text, "rank_hello"), quiet=True)
     assert verdict.lost == ("bytes",)
     assert verdict.score == 1.0
-    assert (
-        "At 2 ranks: rank 0 must launch 2 all_reduce and nothing else; it launched 4 all_reduce"
-        in verdict.render()
+    assert "At 2 ranks: rank 0 must launch 2 all_reduce and nothing else; it launched 4 all_reduce" in render(
+        verdict
     )
-    assert 'grading.hint("rank_hello")' in verdict.render()
+    assert 'grading.hint("rank_hello")' in render(verdict)
 
 
 def test_a_part_nobody_measured_is_lost():
@@ -141,7 +141,7 @@ def test_a_part_nobody_measured_is_lost():
 def test_an_error_names_the_line_of_its_cell():
     cells = ["import torch.distributed as dist\n", "# mine\n\ndef rank_hello(secret):\n    return unknown"]
     verdict = grading.check("rank_hello", cells, quiet=True)
-    assert "cell of rank_hello, line 4, in rank_hello: return unknown" in verdict.render()
+    assert "cell of rank_hello, line 4, in rank_hello: return unknown" in render(verdict)
 
 
 def test_output_of_ranks_is_shown_when_a_check_fails(capsys):

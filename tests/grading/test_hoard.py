@@ -11,8 +11,8 @@ import types
 import pytest
 import torch
 
-from course_lib.comm.launch import run_ranks
 from course_lib.grading.hoard import bytes_outside_tensors
+from course_lib.ranks import run_ranks
 
 N = 300
 

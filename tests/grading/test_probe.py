@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from course_lib.comm.launch import run_ranks
 from course_lib.grading.probe import _other_threads
+from course_lib.ranks import run_ranks
 
 
 def test_settling_does_not_wait_for_a_thread_that_never_rests() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from course_lib import grading
+from course_lib.grading.present import render
 
 ANSWER = """
 import contextlib, tempfile
@@ -97,4 +98,4 @@ def test_calls_in_another_thread_are_closed(before):
 @pytest.mark.parametrize("what", OPEN)
 def test_open(what):
     verdict = _check(OPEN[what])
-    assert verdict.passed, verdict.render()
+    assert verdict.passed, render(verdict)

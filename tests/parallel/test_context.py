@@ -12,8 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.comm.events import Compute, Launch, Wait
-from course_lib.comm.launch import RanksError, run_ranks
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
 from course_lib.model.attention import packed_sdpa
@@ -28,6 +26,8 @@ from course_lib.parallel.context import (
     context_parallel_loss,
     sum_gradients_,
 )
+from course_lib.ranks import RanksError, run_ranks
+from course_lib.trace.events import Compute, Launch, Wait
 
 SEQ_LEN, HEAD_DIM, QUERY_HEADS = 24, 4, 12
 DOCUMENTS = [None, (1, 14, 2, 7)]  # one longer than every block, one of a single token

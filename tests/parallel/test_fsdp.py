@@ -13,15 +13,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from course_lib.comm.launch import RanksError, run_ranks
 from course_lib.comm.mesh import make_mesh
-from course_lib.comm.trace import RankTrace, Trace, Wait, mark
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import uniform
 from course_lib.model.batches import shard_slice
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.parallel.fsdp import FSDP
+from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
+from course_lib.trace import RankTrace, Trace, Wait, mark
 
 WORLD_SIZES = [1, 2, 3, 4]
 MESHES = [(1, n) for n in WORLD_SIZES] + [(2, 2), (4, 1), (2, 1)]

@@ -9,11 +9,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.comm.launch import run_ranks
 from course_lib.model.batches import shard_slice
 from course_lib.parallel.fsdp import FSDP
 from course_lib.parallel.offload import HostLink, OffloadedOptimizer
 from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.ranks import run_ranks
 
 OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [
     (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),

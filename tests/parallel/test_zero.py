@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from course_lib.comm.launch import RanksError, run_ranks
-from course_lib.comm.trace import mark
 from course_lib.model.batches import shard_slice
 from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.ranks import RanksError, run_ranks
+from course_lib.trace import mark
 
 WORLD_SIZES = [1, 2, 3, 4]
 NUM_STEPS = 3

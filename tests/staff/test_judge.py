@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from course_lib.comm.calls import GroupKey
-from course_lib.comm.events import Launch
-from course_lib.comm.trace import RankTrace
 from course_lib.grading.exercise import Verdict
 from course_lib.grading.launcher import CaseFailed
 from course_lib.grading.registry import exercises, get, program_name
@@ -22,6 +19,9 @@ from course_lib.staff.needs import course_modules
 from course_lib.staff.sandbox import SandboxMissing
 from course_lib.staff.source import notebook_of
 from course_lib.staff.traffic import check_traffic
+from course_lib.trace import RankTrace
+from course_lib.trace.calls import GroupKey
+from course_lib.trace.events import Launch
 
 RIGHT = """
 import torch

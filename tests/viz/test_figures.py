@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.comm.launch import run_ranks
-from course_lib.comm.trace import Trace, mark
+from course_lib.ranks import run_ranks
+from course_lib.trace import Trace, mark
 from course_lib.viz import style
 from course_lib.viz.axes import THESIS, draw_axes
 from course_lib.viz.timeline import draw_timeline

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.comm.launch import run_ranks
-from course_lib.comm.trace import mark
 from course_lib.cost.cluster import uniform
+from course_lib.ranks import run_ranks
 from course_lib.replay import Replay, replay
+from course_lib.trace import mark
 from course_lib.viz.simulated import draw_simulated
 
 

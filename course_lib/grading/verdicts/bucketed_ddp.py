@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from course_lib.comm.events import POLLED
-from course_lib.comm.trace import Event, Mark, RankTrace, Wait
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
 from course_lib.grading.overlap import clock_part
 from course_lib.grading.toy_oracle import (
@@ -19,6 +17,8 @@ from course_lib.grading.toy_oracle import (
     toy_oracle,
 )
 from course_lib.grading.toys import NUM_STEPS, ToyNet, nbytes, toy_tensors, trainable
+from course_lib.trace import Event, Mark, RankTrace, Wait
+from course_lib.trace.events import POLLED
 
 EXERCISE = Exercise(
     id="bucketed_ddp",

@@ -24,7 +24,7 @@ EXERCISE = Exercise(
     graded="FLOPs and bytes within 0.1% at shapes you have not seen, counted by the rules above; one part an "
     "operation.",
     signature="(op, sizes, element_bytes)",
-    closed=("course_lib.cost", "course_lib.comm.flops"),
+    closed=("course_lib.cost", "course_lib.trace.flops"),
     hints=(
         "For each operation list its input tensors and its output tensors. Every one crosses memory once; "
         "that is the bytes. Then count FLOPs per element of the output.",

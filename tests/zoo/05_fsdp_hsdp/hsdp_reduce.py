@@ -176,7 +176,7 @@ def hsdp_reduce(grad, mesh):
 
 # %% wrong values: the library's flat parameters, under an alias
 # says: is closed here
-import course_lib.comm.flat_param as ready
+import course_lib.parallel.fsdp._flat_param as ready
 
 
 def hsdp_reduce(grad, mesh):

@@ -225,7 +225,7 @@ def owner_fsdp_forward(units, x):
 
 # %% wrong values: the library's flat parameters, under an alias
 # says: is closed here
-import course_lib.comm.flat_param as helper
+import course_lib.parallel.fsdp._flat_param as helper
 
 
 def owner_fsdp_forward(units, x):

@@ -1,0 +1,5 @@
+"""FSDP and HSDP: parameters, gradients and optimizer state in shards. Lab 05."""
+
+from course_lib.parallel.fsdp.engine import FSDP
+
+__all__ = ["FSDP"]

@@ -1,0 +1,315 @@
+"""Parameters of one unit as a flat vector of which each rank keeps a part: gather, free, reduce.
+
+The parameter objects stay; only what they point at comes and goes: views of the gathered vector while the
+unit computes, nothing between. The vector's storage is freed by resizing it to zero, not by dropping it:
+autograd has saved views of it, and they are whole again once it is gathered again. Lab 05;
+`engine.py` decides when. Production code: torch `_flat_param.py` (FSDP1), `_fsdp_param_group.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_lib.comm.flat import all_gather_flat, reduce_scatter_flat
+from course_lib.comm.mesh import Mesh
+from course_lib.parallel._sharded.layout import FlatLayout, Piece
+from course_lib.parallel._sharded.state import Entries, join_state, split_state
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A parameter and every place it is used at: (module, attribute). Two places: tied weights."""
+
+    name: str
+    aliases: list[str]
+    param: nn.Parameter
+    places: list[tuple[nn.Module, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    """What travels. None: the dtype of the parameters.
+
+    param_dtype: of gathered parameters, hence of the computation and of fresh gradients.
+    reduce_dtype: in which gradients are summed.
+    """
+
+    param_dtype: torch.dtype | None = None
+    reduce_dtype: torch.dtype | None = None
+
+
+class FlatParam:
+    """The parameters of one unit with one dtype and one requires_grad, sharded over `dp_shard`.
+
+    shard: what the optimizer sees: this rank's part, in the parameters' own dtype, with the mean gradient.
+    Layout: shard [S/n] Shard, padded; between gather and free the parameters are Replicate.
+    Communication: all_gather S, reduce_scatter S; over dp_replicate an all_reduce of S/n.
+    Memory: S/n; S more while gathered, in param_dtype; S more for gradients on the way.
+    """
+
+    def __init__(self, slots: Sequence[Slot], mesh: Mesh, wire: Wire) -> None:
+        self.slots = list(slots)
+        self.params = [slot.param for slot in slots]
+        self.mesh = mesh
+        self.group = mesh.group("dp_shard")
+        self.trains = self.params[0].requires_grad
+        self.layout = FlatLayout.of(self.params, self.num_parts)
+        self._work_reduce: dist.Work | None = None
+        self._work: dist.Work | None = None
+        self._message: Tensor | None = None
+        self._flat_grad: Tensor | None = None
+        self._grad_views: list[Tensor] = []
+        self._reduced: Tensor | None = None
+        self.is_gathered = False
+        own_dtype = self.params[0].dtype
+        self.reduce_dtype = wire.reduce_dtype or wire.param_dtype or own_dtype
+        self._shard_from(own_dtype, wire.param_dtype or own_dtype)
+
+    @property
+    def num_parts(self) -> int:
+        """Into how many equal parts the vector is cut."""
+        return self.mesh.size("dp_shard")
+
+    @torch.no_grad()
+    def _shard_from(self, own_dtype: torch.dtype, param_dtype: torch.dtype) -> None:
+        """Cut rank 0's values; from here on the parameters are empty until gathered."""
+        device = self.params[0].device
+        flat = torch.empty(self.layout.padded_numel, dtype=own_dtype, device=device)
+        self.layout.flatten_(flat, self.params)
+        self.broadcast_start(flat)
+        start, stop = self.local_range()
+        self.shard = nn.Parameter(flat[start:stop].clone(), requires_grad=self.trains)
+        del flat
+        self.full = torch.empty(self.layout.padded_numel, dtype=param_dtype, device=device)
+        self._full_bytes = self.full.untyped_storage().nbytes()
+        self._views = self.layout.unflatten(self.full)
+        self._nothing = torch.empty(0, dtype=param_dtype, device=device)
+        self._point_nowhere()
+
+    def broadcast_start(self, flat: Tensor) -> None:
+        """Start from the values of the mesh's first rank."""
+        for axis in ("dp_shard", "dp_replicate"):
+            if self.mesh.size(axis) > 1:
+                dist.broadcast(flat, group=self.mesh.group(axis), group_src=0)
+
+    def local_range(self) -> tuple[int, int]:
+        """Return which elements of the flat vector this rank keeps."""
+        return self.layout.shard_range(self.mesh.rank("dp_shard"))
+
+    # ---- parameters
+
+    def launch_gather(self) -> None:
+        """Begin to bring the parameters back, unless they are here or on the way."""
+        if self.is_gathered or self._message is not None:
+            return
+        self.check_shard()
+        self.full.untyped_storage().resize_(self._full_bytes)
+        self._message = self.shard.detach().to(self.full.dtype)
+        self._work = self.gather_into(self.full, self._message, async_op=True)
+
+    def wait_gather(self) -> None:
+        """Return when the parameters point at their values."""
+        self.launch_gather()
+        if self._message is None:
+            return
+        self._finish_gather_work()
+        for param, view in zip(self.params, self._views, strict=True):
+            param.data = view
+        self.is_gathered = True
+
+    def _finish_gather_work(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+        self._work = self._message = None
+
+    def free(self) -> None:
+        """Give the gathered parameters back, also those on the way."""
+        if not self.is_gathered and self._message is None:
+            return
+        self._finish_gather_work()
+        self._point_nowhere()
+
+    def _point_nowhere(self) -> None:
+        for param in self.params:
+            param.data = self._nothing
+        self.full.untyped_storage().resize_(0)
+        self.is_gathered = False
+
+    def gather_into(self, full: Tensor, local: Tensor, *, async_op: bool = False) -> dist.Work | None:
+        """Fill `full` from what every rank keeps."""
+        return all_gather_flat(full, local, self.group, async_op=async_op)
+
+    @torch.no_grad()
+    def gathered_copy(self) -> list[Tensor]:
+        """Return the parameters in their own dtype, as views of a fresh vector."""
+        full = torch.empty(self.layout.padded_numel, dtype=self.shard.dtype, device=self.shard.device)
+        self.gather_into(full, self.shard.detach())
+        return self.layout.unflatten(full)
+
+    # ---- gradients
+
+    def open_gradients(self) -> None:
+        """Let backward add the unit's gradients into one flat vector."""
+        if not self.trains:
+            return
+        if self._flat_grad is None:
+            self._flat_grad = torch.zeros_like(self.full)
+            self._grad_views = self.layout.unflatten(self._flat_grad)
+        for param, view in zip(self.params, self._grad_views, strict=True):
+            param.grad = view
+
+    def close_gradients(self) -> None:
+        """Take the gradients from the parameters; they stay in the flat vector."""
+        if not self.trains or self._flat_grad is None:
+            return
+        for slot, view in zip(self.slots, self._grad_views, strict=True):
+            grad, slot.param.grad = slot.param.grad, None
+            if grad is not None and grad.data_ptr() != view.data_ptr():
+                raise ValueError(
+                    f"gradients must be added where FSDP put them; got a new one for {slot.name}. "
+                    "Do not use create_graph=True, and do not set .grad during backward."
+                )
+
+    def launch_reduce(self) -> bool:
+        """Begin to sum the gradients; return whether there are any."""
+        if self._flat_grad is None:
+            return False
+        message = self._flat_grad.to(self.reduce_dtype)
+        self._reduced, self._work_reduce = self.reduce_from(message)
+        self._flat_grad, self._grad_views = None, []
+        return True
+
+    def reduce_from(self, message: Tensor) -> tuple[Tensor, dist.Work | None]:
+        """Begin to sum `message` over dp_shard; return where this rank's part will be."""
+        reduced = message.new_empty(self.layout.shard_numel)
+        return reduced, reduce_scatter_flat(reduced, message, self.group, async_op=True)
+
+    def advance_reduce(self) -> None:
+        """Wait for the sum over dp_shard; begin the one over dp_replicate, if there is one."""
+        assert self._reduced is not None, "launched before"
+        if self._work_reduce is not None:
+            self._work_reduce.wait()
+        self._work_reduce = None
+        if self.mesh.size("dp_replicate") > 1 and self._reduced.numel():
+            self._work_reduce = dist.all_reduce(
+                self._reduced, group=self.mesh.group("dp_replicate"), async_op=True
+            )
+
+    @torch.no_grad()
+    def finish_reduce(self) -> None:
+        """Wait, and add the mean to the shard's gradient."""
+        assert self._reduced is not None, "launched before"
+        if self._work_reduce is not None:
+            self._work_reduce.wait()
+        total = self._reduced.to(self.shard.dtype) if self.shard.numel() else torch.empty_like(self.shard)
+        self._reduced = self._work_reduce = None
+        mean = total.div_(self.mesh.size("dp_shard") * self.mesh.size("dp_replicate"))
+        self.shard.grad = mean if self.shard.grad is None else self.shard.grad.add_(mean)
+
+    def drop_gradients(self) -> None:
+        """Forget what an unfinished backward left."""
+        for param in self.params:
+            param.grad = None
+        self._flat_grad, self._grad_views = None, []
+        if self._reduced is not None and self._work_reduce is not None:
+            self._work_reduce.wait()
+        self._reduced = self._work_reduce = None
+
+    # ---- checks
+
+    def check_shard(self) -> None:
+        """Raise ValueError if the shard or a parameter is not what was sharded."""
+        start, stop = self.local_range()
+        if self.shard.shape != (stop - start,):
+            raise ValueError(
+                f"a shard must keep its shape [{stop - start}]; got {list(self.shard.shape)} for "
+                f"{self.slots[0].name} and what is sharded with it. Change shapes before wrapping."
+            )
+        for slot in self.slots:
+            for module, name in slot.places:
+                now = module.__dict__.get(name)
+                if now is not slot.param:
+                    raise ValueError(self._changed(slot, getattr(module, name, None)))
+                if not self.is_gathered and slot.param.numel():
+                    raise ValueError(self._changed(slot, slot.param))
+
+    def _changed(self, slot: Slot, now: object) -> str:
+        index = self.slots.index(slot)
+        got = f"shape {list(now.shape)}" if isinstance(now, Tensor) else type(now).__name__
+        return (
+            f"parameters must stay as they were sharded; got {slot.name} replaced by one of {got}, sharded "
+            f"as {list(self.layout.shapes[index])}. Change the model before wrapping, or load_state_dict."
+        )
+
+    # ---- saving
+
+    def pieces(self) -> dict[str, Piece]:
+        """Return what this rank keeps of each parameter, by name."""
+        held = self.layout.pieces(self.shard.detach(), self.local_range()[0])
+        return {self.slots[index].name: piece for index, piece in held.items()}
+
+    @torch.no_grad()
+    def load_(self, sources: Mapping[str, Sequence[Piece]]) -> None:
+        """Fill the shard from pieces of the parameters."""
+        by_index = {index: sources.get(slot.name, ()) for index, slot in enumerate(self.slots)}
+        self.layout.load_(self.shard.detach(), self.local_range()[0], by_index)
+
+    def state_pieces(self, optimizer: Optimizer) -> dict[str, Entries]:
+        """Return what an optimizer of the shard keeps, by parameter name."""
+        split = split_state(self.layout, self.local_range()[0], optimizer.state.get(self.shard, {}))
+        return {self.slots[index].name: entries for index, entries in split.items()}
+
+    def load_state_(self, optimizer: Optimizer, saved: Sequence[Mapping[str, Entries]]) -> None:
+        """Fill the optimizer's state of the shard from what ranks saved by parameter name."""
+        start, stop = self.local_range()
+        found = [[one[slot.name] for one in saved if slot.name in one] for slot in self.slots]
+        entries = join_state(self.layout, start, stop - start, found, self.shard.device)
+        if entries:
+            optimizer.state[self.shard] = entries
+
+
+class OwnedFlatParam(FlatParam):
+    """The same, but one rank of dp_shard owns the whole vector: broadcast, delete, reduce to the owner.
+
+    The first way one thinks of. It moves as many bytes, but from and to one rank while the others wait, and
+    the owners hold unequal parts.
+    Layout: shard [S] on the owner, [0] elsewhere. Communication: broadcast S, reduce S.
+    """
+
+    def __init__(self, slots: Sequence[Slot], mesh: Mesh, wire: Wire, owner: int) -> None:
+        self.owner = owner
+        super().__init__(slots, mesh, wire)
+
+    @property
+    def num_parts(self) -> int:
+        """The vector stays whole."""
+        return 1
+
+    def local_range(self) -> tuple[int, int]:
+        """Everything, or nothing."""
+        return 0, self.layout.padded_numel if self.mesh.rank("dp_shard") == self.owner else 0
+
+    def gather_into(self, full: Tensor, local: Tensor, *, async_op: bool = False) -> dist.Work | None:
+        """Broadcast the owner's vector."""
+        if local.numel():
+            full.copy_(local)
+        if self.mesh.size("dp_shard") == 1:
+            return None
+        work: dist.Work | None = dist.broadcast(
+            full, group=self.group, group_src=self.owner, async_op=async_op
+        )
+        return work
+
+    def reduce_from(self, message: Tensor) -> tuple[Tensor, dist.Work | None]:
+        """Begin to sum on the owner."""
+        start, stop = self.local_range()
+        if self.mesh.size("dp_shard") == 1:
+            return message, None
+        work = dist.reduce(message, group=self.group, group_dst=self.owner, async_op=True)
+        return message[start:stop], work

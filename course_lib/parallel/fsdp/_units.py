@@ -1,0 +1,201 @@
+"""Cut a model into units and shard each: which parameter belongs where, tied weights, the meta device.
+
+A parameter belongs to the innermost unit around its module. Lab 05; used by `engine.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from course_lib.comm.mesh import Mesh
+from course_lib.parallel.fsdp._flat_param import FlatParam, OwnedFlatParam, Slot, Wire
+
+Init = Callable[[nn.Module], None]
+
+
+def cut_into_units(
+    model: nn.Module,
+    units: Iterable[nn.Module],
+    mesh: Mesh,
+    wire: Wire,
+    placement: Literal["shards", "owners"],
+    init_: Init | None,
+) -> list[tuple[str, nn.Module, list[FlatParam]]]:
+    """Shard a model in place; return (name, module, flat parameters) of each unit, the root first.
+
+    Afterwards the model's parameters are its units' shards, registered as `flat_param`; the old ones are
+    plain attributes where they were. One unit at a time holds data, if the model is on the meta device.
+    Raises: ValueError for units that are not inside the model, a parameter in two units, an unknown
+    placement, or meta parameters that nothing initialises.
+    """
+    if placement not in ("shards", "owners"):
+        raise ValueError(f"placement must be 'shards' or 'owners'; got {placement!r}. Choose one of them.")
+    names = _unit_names(model, list(units))
+    slots = _slots_of_units(model, names)
+    cut: list[tuple[str, nn.Module, list[FlatParam]]] = []
+    num_flats = 0
+    for unit, name in names.items():
+        _materialise(unit, names, slots[unit], init_)
+        flats: list[FlatParam] = []
+        for kind in _by_kind(slots[unit]):
+            if placement == "shards":
+                flats.append(FlatParam(kind, mesh, wire))
+            else:
+                flats.append(OwnedFlatParam(kind, mesh, wire, num_flats % mesh.size("dp_shard")))
+            num_flats += 1
+        _register(unit, flats)
+        cut.append((name, unit, flats))
+    _broadcast_buffers(model, mesh)
+    return cut
+
+
+def _unit_names(model: nn.Module, units: Sequence[nn.Module]) -> dict[nn.Module, str]:
+    """Name the model and its units, in the model's order."""
+    inside = {module: name for name, module in model.named_modules()}
+    for unit in units:
+        if unit is model or unit not in inside:
+            what = "the model itself" if unit is model else f"a {type(unit).__name__} from elsewhere"
+            raise ValueError(f"units must be modules inside the model; got {what}. Pass, say, model.blocks.")
+        if type(unit).forward is nn.Module.forward:
+            raise ValueError(
+                f"units must be modules that are called; got {inside[unit]!r}, a {type(unit).__name__} "
+                "without forward. Pass the modules in it, or leave it to the unit around it."
+            )
+    return {
+        module: name or "the root"
+        for module, name in inside.items()
+        if module is model or module in set(units)
+    }
+
+
+def _slots_of_units(model: nn.Module, names: dict[nn.Module, str]) -> dict[nn.Module, list[Slot]]:
+    """Give every parameter, once, to the unit it belongs to."""
+    slots: dict[nn.Module, list[Slot]] = {unit: [] for unit in names}
+    found: dict[nn.Parameter, tuple[Slot, nn.Module]] = {}
+    for path, module, unit in _walk(model, "", model, names):
+        for attribute, param in module._parameters.items():
+            if param is None:
+                continue
+            name = f"{path}{attribute}"
+            if param not in found:
+                found[param] = Slot(name, [], param, []), unit
+                slots[unit].append(found[param][0])
+            slot, first_unit = found[param]
+            if first_unit is not unit:
+                raise ValueError(
+                    f"a parameter must be in one unit; got {slot.name} in unit {names[first_unit]!r}, tied "
+                    f"to {name} in unit {names[unit]!r}. Leave both modules out of `units`, so that the unit "
+                    "around them holds both, or make a module that contains both the unit."
+                )
+            slot.aliases.append(name)
+            if (module, attribute) not in slot.places:
+                slot.places.append((module, attribute))
+    return slots
+
+
+def _walk(
+    module: nn.Module, path: str, unit: nn.Module, names: dict[nn.Module, str]
+) -> Iterator[tuple[str, nn.Module, nn.Module]]:
+    """Yield (path, module, its innermost unit), a module that is used at two paths twice."""
+    unit = module if module in names else unit
+    yield path, module, unit
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _walk(child, f"{path}{name}.", unit, names)
+
+
+def _by_kind(slots: list[Slot]) -> list[list[Slot]]:
+    """Group parameters that can share a flat vector: of one dtype, all trained or all frozen."""
+    kinds: dict[tuple[torch.dtype, bool], list[Slot]] = {}
+    for slot in slots:
+        kinds.setdefault((slot.param.dtype, slot.param.requires_grad), []).append(slot)
+    return list(kinds.values())
+
+
+def _register(unit: nn.Module, flats: list[FlatParam]) -> None:
+    """Make the shards the module's parameters, and the old parameters plain attributes."""
+    for index, flat in enumerate(flats):
+        for slot in flat.slots:
+            slot.param._fsdp_name = slot.name  # type: ignore[attr-defined]
+            for module, attribute in slot.places:
+                del module._parameters[attribute]
+                module.__dict__[attribute] = slot.param
+        unit.register_parameter(f"flat_param_{index}" if index else "flat_param", flat.shard)
+
+
+# ---- the meta device
+
+
+def _materialise(unit: nn.Module, names: dict[nn.Module, str], slots: list[Slot], init_: Init | None) -> None:
+    """Give a unit's meta parameters and buffers memory, then values."""
+    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    todo: list[nn.Module] = []
+    for slot in slots:
+        if slot.param.is_meta:
+            _replace_meta(slot, device)
+            todo += [module for module, _ in slot.places]
+    for _, module, owner in _walk(unit, "", unit, names):
+        for name, buffer in module._buffers.items():
+            if owner is unit and buffer is not None and buffer.is_meta:
+                module._buffers[name] = torch.zeros_like(buffer, device=device)
+                todo.append(module)
+    for module in dict.fromkeys(todo):
+        _initialise(module, init_)
+
+
+def _replace_meta(slot: Slot, device: torch.device) -> None:
+    slot.param._fsdp_name = slot.name  # type: ignore[attr-defined]
+    empty = torch.empty_like(slot.param, device=device)
+    slot.param = nn.Parameter(empty, requires_grad=slot.param.requires_grad)
+    for module, attribute in slot.places:
+        module._parameters[attribute] = slot.param
+
+
+@torch.no_grad()
+def _initialise(module: nn.Module, init_: Init | None) -> None:
+    reset = getattr(module, "reset_parameters", None)
+    if init_ is not None:
+        init_(module)
+    elif reset is not None:
+        reset()
+    else:
+        raise ValueError(
+            f"modules on the meta device must have reset_parameters(); got a {type(module).__name__} "
+            "without. Pass init_, a function that fills one module's own parameters and buffers."
+        )
+
+
+def _broadcast_buffers(model: nn.Module, mesh: Mesh) -> None:
+    for buffer in model.buffers():
+        message = buffer.detach().contiguous()
+        for axis in ("dp_shard", "dp_replicate"):
+            if mesh.size(axis) > 1:
+                dist.broadcast(message, group=mesh.group(axis), group_src=0)
+        buffer.copy_(message)
+
+
+def saved_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers that a state_dict of the unsharded model holds."""
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    return {name: value for name, value in module.state_dict().items() if name not in parameters}
+
+
+def _refuse_unsharded(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    """Stop an optimizer that would step parameters which hold nothing."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            name = getattr(param, "_fsdp_name", None)
+            if name is not None:
+                raise ValueError(
+                    f"an optimizer must be built after sharding; got one that holds {name}, unsharded. "
+                    "Build it from FSDP's parameters()."
+                )
+
+
+register_optimizer_step_pre_hook(_refuse_unsharded)

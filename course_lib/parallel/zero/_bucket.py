@@ -1,0 +1,143 @@
+"""Parameters that live in one flat vector, of which this rank updates one shard.
+
+The vector holds the whole parameters of a bucket, as views; its gradients travel as one message. Lab 04;
+`engine.py` is made of these. Megatron-Core's ParamAndGradBuffer is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_lib.comm.flat import reduce_scatter_flat
+from course_lib.parallel._sharded.layout import FlatLayout
+from course_lib.parallel._sharded.state import join_state
+
+
+@dataclass(slots=True, eq=False)
+class ShardedBucket:
+    """Parameters that live in one flat vector, this rank's shard of it, and how far this backward got."""
+
+    params: list[nn.Parameter]
+    indices: list[int]  # in torch.optim's numbering
+    layout: FlatLayout
+    flat: Tensor
+    views: list[Tensor]
+    own_slice: Tensor  # of flat
+    shard: nn.Parameter  # own_slice itself, or its copy in the master dtype
+    state_key: nn.Parameter  # whose state the optimizer keeps: the shard, or its master if that is offloaded
+    flat_grad: Tensor | None = None
+    grad_views: list[Tensor] = field(default_factory=list)
+    filled: set[int] = field(default_factory=set)
+    work: dist.Work | None = None
+    reduced: Tensor | None = None
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
+        params: list[nn.Parameter],
+        indices: list[int],
+        group: dist.ProcessGroup | None,
+        master_dtype: torch.dtype | None,
+    ) -> ShardedBucket:
+        layout = FlatLayout.of(params, dist.get_world_size(group))
+        flat = params[0].new_empty(layout.padded_numel)
+        layout.flatten_(flat, list(params))
+        if layout.num_shards > 1:
+            dist.broadcast(flat, group=group, group_src=0)
+        views = layout.unflatten(flat)
+        for param, view in zip(params, views, strict=True):
+            param.data = view
+        start, stop = layout.shard_range(dist.get_rank(group))
+        own = flat[start:stop]
+        shard = nn.Parameter(own.to(master_dtype or own.dtype))
+        return cls(params, indices, layout, flat, views, own, shard, shard)
+
+    @property
+    def owns_master(self) -> bool:
+        return self.shard.data_ptr() != self.own_slice.data_ptr()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.filled) == len(self.params)
+
+    def write_own_slice(self) -> None:
+        if self.owns_master:
+            self.own_slice.copy_(self.shard)
+
+    @torch.no_grad()
+    def fill(self, position: int, grad: Tensor | None) -> None:
+        if self.flat_grad is None:
+            self.flat_grad = torch.empty_like(self.flat)
+            self.flat_grad[self.layout.numel :].zero_()
+            self.grad_views = self.layout.unflatten(self.flat_grad)
+        view = self.grad_views[position]
+        if grad is None:
+            view.zero_()
+        elif grad.data_ptr() != view.data_ptr():
+            view.copy_(grad)
+        self.filled.add(position)
+
+    def fill_missing(self) -> None:
+        for position in range(len(self.params)):
+            if position not in self.filled:
+                self.fill(position, None)
+
+    def launch(self, group: dist.ProcessGroup | None) -> None:
+        assert self.flat_grad is not None, "a bucket is filled before it is sent"
+        self.reduced = torch.empty_like(self.own_slice)
+        self.work = reduce_scatter_flat(self.reduced, self.flat_grad, group, async_op=True)
+
+    @torch.no_grad()
+    def finish(self, world_size: int, *, keep: bool = False) -> None:
+        """Wait for the sum, free the full gradients unless told to keep, add the mean to the shard's."""
+        assert self.reduced is not None, "a bucket is sent before it is waited for"
+        if self.work is not None:
+            self.work.wait()
+        mean = self.reduced.to(self.shard.dtype).div_(world_size)
+        self.shard.grad = mean if self.shard.grad is None else self.shard.grad.add_(mean)
+        self.work = self.reduced = None
+        self.filled.clear()
+        if not keep:
+            self.flat_grad, self.grad_views = None, []
+
+    # ---- saving
+
+    def saved_state(self, inner: Optimizer) -> dict[str, Any]:
+        """The optimizer's entries for the shard, and the master weights if they are not the parameters."""
+        entries = dict(sorted(inner.state.get(self.state_key, {}).items()))
+        return {**entries, "master": self.shard.detach()} if self.owns_master else entries
+
+    @torch.no_grad()
+    def load_state(self, inner: Optimizer, saved: Sequence[dict[int, dict[str, Any]]], rank: int) -> None:
+        """Fill the shard's state from what was saved of each parameter."""
+        found = [[one[index] for one in saved if index in one] for index in self.indices]
+        start, stop = self.layout.shard_range(rank)
+        loaded = join_state(self.layout, start, stop - start, found, self.state_key.device)
+        master = loaded.pop("master", self.own_slice)
+        if self.owns_master:
+            self.shard.copy_(master)
+        inner.state.pop(self.state_key, None)
+        if loaded:
+            inner.state[self.state_key] = loaded
+
+
+def pack_reversed(params: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
+    """Group parameters of one dtype and device in reverse order, as backward finishes them, into buckets."""
+    buckets: list[list[nn.Parameter]] = []
+    free_bytes = 0
+    for param in reversed(params):
+        same_kind = buckets and (buckets[-1][0].dtype, buckets[-1][0].device) == (param.dtype, param.device)
+        if not same_kind or param.nbytes > free_bytes:
+            buckets.append([])
+            free_bytes = bucket_bytes
+        buckets[-1].append(param)
+        free_bytes -= param.nbytes
+    return buckets

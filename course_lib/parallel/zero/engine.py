@@ -1,0 +1,343 @@
+"""Data parallelism whose ranks share the optimizer's work: each updates its shard of the parameters.
+
+DDP keeps n equal optimizer states and computes n equal updates. ZeRO keeps 1/n of the state a rank: a
+reduce_scatter gives each rank the mean gradient of its shard, it updates that shard, and an all_gather brings
+the shards back: 2 moves of P elements, as one all_reduce. Stage 2 frees gradients during backward too; stage
+3 is `parallel/fsdp`. Lab 04. Production code: DeepSpeed `runtime/zero/stage_1_and_2.py`, Megatron-Core
+`DistributedOptimizer`; torch's ZeroRedundancyOptimizer gives whole parameters to ranks, which also suits
+optimizers that look at whole matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_lib.comm.flat import all_gather_flat
+from course_lib.parallel._sharded.layout import clip_sharded_norm_
+from course_lib.parallel._sharded.state import check_saved_state, copied, is_number, split_state
+from course_lib.parallel.zero._bucket import ShardedBucket, pack_reversed
+
+Params = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
+_NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
+
+
+class ZeroOptimizer(Optimizer):
+    """Step any element-wise torch optimizer (SGD, Adam, AdamW, ...), each rank on its 1/n of the parameters.
+
+    Use as the optimizer itself: zero_grad(); loss.backward(); step(). It averages the gradients over ranks:
+    no DDP around the model. Several backwards before a step accumulate, and learning-rate schedulers and
+    parameter groups work as ever; `param_groups[i]["params"]` are this rank's shards.
+    Layout (local shapes): parameters Replicate, views of flat buckets; the batch Shard(0). Optimizer state,
+    and with stage 2 gradients, Shard: 1/n of each bucket. With stage 1, `.grad` stays this rank's own.
+    Communication: at construction a broadcast a bucket or frozen parameter; a step one reduce_scatter and one
+    all_gather a bucket, num_params elements (and padding) each. Stage 2 reduce_scatters in every backward,
+    overlapped.
+    Memory a rank, P parameters: stage 1 P + P gradients + (K + 1) P/n, with K values of state a parameter;
+    stage 2 P + (K + 1) P/n and two buckets of gradients on the way. `master_dtype` adds P/n.
+    master_dtype: keep the shard that the optimizer updates in this dtype, such as float32 for a bfloat16
+    model: parameters and gradients then travel in bfloat16.
+    A parameter unused in backward has gradient zero, as in DDP; frozen ones (at construction) have no state.
+    Oracle: the optimizer in one process on the whole batch, where the shards are equal.
+    Reference: Rajbhandari et al., ZeRO (arXiv:1910.02054), sections 5.1, 5.2 and 7.
+    Raises: ValueError for an optimizer that is not element-wise, a parameter given twice, an unknown stage,
+    a bucket_bytes that is not positive, and for parameters that were moved or reshaped since construction.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        optimizer_class: Callable[..., Optimizer],
+        *,
+        stage: Literal[1, 2] = 1,
+        group: dist.ProcessGroup | None = None,
+        bucket_bytes: int = 25 * 2**20,
+        master_dtype: torch.dtype | None = None,
+        **defaults: Any,
+    ) -> None:
+        groups = _as_groups(params)
+        self._params: list[nn.Parameter] = [param for entry in groups for param in entry["params"]]
+        _check_arguments(self._params, optimizer_class, stage, bucket_bytes)
+        self.stage, self.group = stage, group
+        self.world_size, self.group_rank = dist.get_world_size(group), dist.get_rank(group)
+        self._buckets: list[ShardedBucket] = []
+        self._group_sizes = [len(entry["params"]) for entry in groups]
+        self._is_built = self._is_synced = self._in_backward = False
+        self._num_launched = 0
+        shard_groups = [
+            {**entry, "params": self._shard_group(entry["params"], bucket_bytes, master_dtype)}
+            for entry in groups
+        ]
+        self.inner = optimizer_class(shard_groups, **defaults)
+        stepped = [param for entry in self.inner.param_groups for param in entry["params"]]
+        for bucket, param in zip(self._buckets, stepped, strict=True):
+            bucket.state_key = param
+        super().__init__(self.inner.param_groups, self.inner.defaults)
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state  # one and the same
+        self._is_built = True
+        self._broadcast_frozen()
+        self._register_hooks()
+
+    # ---- use
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of the parameters and of the shards."""
+        for param in (*self._params, *(bucket.shard for bucket in self._buckets)):
+            if param.grad is not None:
+                param.grad = None if set_to_none else param.grad.zero_()
+        self._is_synced = False
+
+    def sync_gradients(self) -> None:
+        """Give every shard its mean gradient. `step` does it, unless this or `clip_grad_norm_` did."""
+        if self.stage == 1 and not self._is_synced:
+            self._launch_all()
+            for bucket in self._buckets:
+                bucket.finish(self.world_size, keep=True)
+        self._is_synced = True
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale the mean gradients so that their global 2-norm is at most max_norm; return the norm before.
+
+        Communication: one all_reduce of one number. No backward may follow before `step`.
+        """
+        self.sync_gradients()
+        grads = [bucket.shard.grad for bucket in self._buckets if bucket.shard.grad is not None]
+        return clip_sharded_norm_(grads, max_norm, self._params[0].device, self.group)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Average gradients, update this rank's shard, gather everyone's."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._check_parameters()
+        is_pending = self.stage == 1 and not self._is_synced
+        if is_pending:
+            self._launch_all()
+        self._step_bucket_by_bucket(is_pending)
+        self._is_synced = False
+        return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused after construction: the buckets are cut."""
+        if self._is_built:
+            raise ValueError(
+                "all parameter groups must be known when ZeroOptimizer cuts its buckets; got another one. "
+                "Give it at construction."
+            )
+        super().add_param_group(param_group)
+
+    # ---- saving: numbered as torch.optim numbers parameters
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's share: {"state": {index: {key: Piece or number}}, "param_groups": [...]}."""
+        state: dict[int, dict[str, Any]] = {}
+        for bucket in self._buckets:
+            start, _ = bucket.layout.shard_range(self.group_rank)
+            for position, entries in split_state(
+                bucket.layout, start, bucket.saved_state(self.inner)
+            ).items():
+                state[bucket.indices[position]] = entries
+        return {"state": state, "param_groups": self._numbered_groups()}
+
+    def full_state_dict(self) -> dict[str, Any]:
+        """Return, on every rank, what the optimizer's own state_dict would be in one process.
+
+        Communication: one all_gather a bucket and entry of the state.
+        """
+        state: dict[int, dict[str, Any]] = {}
+        for bucket in self._buckets:
+            for key, value in bucket.saved_state(self.inner).items():
+                for index, part in zip(bucket.indices, self._gathered(bucket, key, value), strict=True):
+                    state.setdefault(index, {})[key] = copied(part)
+        return {"state": dict(sorted(state.items())), "param_groups": self._numbered_groups()}
+
+    def load_state_dict(self, state_dict: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+        """Read a full state dict (also the plain optimizer's), or the list of all ranks' `state_dict`s.
+
+        The world size that saved it does not matter. Without communication.
+        Raises: ValueError that says what differs, if it is another model's or pieces are missing.
+        """
+        saved = [state_dict] if isinstance(state_dict, dict) else list(state_dict)
+        self._check_saved(saved)
+        for own, other in zip(self.param_groups, saved[0]["param_groups"], strict=True):
+            own.update({key: value for key, value in other.items() if key != "params"})
+        for bucket in self._buckets:
+            bucket.load_state(self.inner, [one["state"] for one in saved], self.group_rank)
+        if any(bucket.owns_master for bucket in self._buckets):
+            _wait_for([self._launch_gather(bucket) for bucket in self._buckets])
+
+    def _numbered_groups(self) -> list[dict[str, Any]]:
+        numbers = iter(range(len(self._params)))
+        sized = zip(self.param_groups, self._group_sizes, strict=True)
+        return [{**entry, "params": [next(numbers) for _ in range(size)]} for entry, size in sized]
+
+    def _gathered(self, bucket: ShardedBucket, key: str, value: Any) -> list[Any]:
+        if is_number(key, value):
+            return [value] * len(bucket.params)
+        full = value.new_empty(bucket.layout.padded_numel)
+        all_gather_flat(full, value, self.group)
+        return bucket.layout.unflatten(full)
+
+    def _check_saved(self, saved: Sequence[dict[str, Any]]) -> None:
+        sizes = [len(entry["params"]) for entry in saved[0]["param_groups"]]
+        if sizes != self._group_sizes:
+            raise ValueError(
+                f"the saved parameter groups must be this optimizer's; got groups of {sizes} parameters for "
+                f"{self._group_sizes}. Build the optimizer as it was when it was saved."
+            )
+        want = {str(index): param.shape for index, param in enumerate(self._params)}
+        check_saved_state(want, [one["state"] for one in saved])
+
+    # ---- building
+
+    def _shard_group(
+        self, params: list[nn.Parameter], bucket_bytes: int, master_dtype: torch.dtype | None
+    ) -> list[nn.Parameter]:
+        """Cut one parameter group into buckets; return this rank's shards of them."""
+        numbers = {id(param): index for index, param in enumerate(self._params)}
+        packed = pack_reversed([param for param in params if param.requires_grad], bucket_bytes)
+        buckets = [
+            ShardedBucket.of(bucket, [numbers[id(p)] for p in bucket], self.group, master_dtype)
+            for bucket in packed
+        ]
+        self._buckets += buckets
+        return [bucket.shard for bucket in buckets]
+
+    @torch.no_grad()
+    def _broadcast_frozen(self) -> None:
+        for param in self._params:
+            if not param.requires_grad and self.world_size > 1:
+                message = param.detach().contiguous()
+                dist.broadcast(message, group=self.group, group_src=0)
+                param.copy_(message)
+
+    def _check_parameters(self) -> None:
+        for bucket in self._buckets:
+            for index, param, view in zip(bucket.indices, bucket.params, bucket.views, strict=True):
+                if param.data_ptr() != view.data_ptr() or param.shape != view.shape:
+                    raise ValueError(
+                        f"parameters must stay where ZeroOptimizer put them; got parameter {index} of shape "
+                        f"{list(param.shape)}, sharded as {list(view.shape)}, elsewhere. "
+                        "Change or move the model before building the optimizer."
+                    )
+
+    # ---- communication
+
+    def _launch_all(self) -> None:
+        """Send all gradients of stage 1, which accumulates them at full size."""
+        for bucket in self._buckets:
+            for position, param in enumerate(bucket.params):
+                bucket.fill(position, param.grad)
+            bucket.shard.grad = None
+            bucket.launch(self.group)
+
+    def _step_bucket_by_bucket(self, is_pending: bool) -> None:
+        """Update each shard while later gradients still arrive and earlier parameters are gathered."""
+        means = [bucket.shard.grad for bucket in self._buckets]
+        for bucket in self._buckets:
+            bucket.shard.grad = None  # the optimizer skips what has no gradient
+        works = []
+        for index, bucket in enumerate(self._buckets):
+            if is_pending:
+                bucket.finish(self.world_size, keep=True)
+                means[index] = bucket.shard.grad
+            bucket.shard.grad = means[index]
+            self.inner.step()
+            bucket.shard.grad = None
+            works.append(self._launch_gather(bucket))
+        for bucket, mean in zip(self._buckets, means, strict=True):
+            bucket.shard.grad = mean
+        _wait_for(works)
+
+    @torch.no_grad()
+    def _launch_gather(self, bucket: ShardedBucket) -> dist.Work | None:
+        bucket.write_own_slice()
+        return all_gather_flat(bucket.flat, bucket.own_slice, self.group, async_op=True)
+
+    def _register_hooks(self) -> None:
+        on_gradient = self._keep_gradient if self.stage == 1 else self._send_gradient
+        for bucket in self._buckets:
+            for position, param in enumerate(bucket.params):
+                param.register_post_accumulate_grad_hook(partial(on_gradient, bucket, position))
+
+    def _keep_gradient(self, bucket: ShardedBucket, position: int, param: Tensor) -> None:
+        """Move a gradient into its bucket, where later backwards add to it and `step` sends it from."""
+        bucket.fill(position, param.grad)
+        param.grad = bucket.grad_views[position]
+
+    def _send_gradient(self, bucket: ShardedBucket, position: int, param: Tensor) -> None:
+        """Move a gradient that backward has finished into its bucket; send each bucket whose turn it is."""
+        if not self._in_backward:
+            self._in_backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+        bucket.fill(position, param.grad)
+        param.grad = None
+        while self._num_launched < len(self._buckets) and self._buckets[self._num_launched].is_full:
+            self._launch(self._num_launched)
+
+    def _end_of_backward(self) -> None:
+        for index in range(self._num_launched, len(self._buckets)):
+            self._buckets[index].fill_missing()
+            self._launch(index)
+        self._finish_launched()
+        self._in_backward = False
+
+    def _launch(self, index: int) -> None:
+        """Send a bucket; the one before has then had its time: two buckets are on the way at most."""
+        self._buckets[index].launch(self.group)
+        self._num_launched = index + 1
+        if index > 0:
+            self._buckets[index - 1].finish(self.world_size)
+
+    def _finish_launched(self) -> None:
+        if self._buckets:
+            self._buckets[-1].finish(self.world_size)
+        self._num_launched = 0
+
+
+def _wait_for(works: Sequence[dist.Work | None]) -> None:
+    for work in works:
+        if work is not None:
+            work.wait()
+
+
+def _as_groups(params: Params) -> list[dict[str, Any]]:
+    """Return parameter groups, each with its parameters in a list."""
+    given: list[Any] = list(params)
+    groups = given if given and isinstance(given[0], dict) else [{"params": given}]
+    return [
+        {
+            **entry,
+            "params": [entry["params"]] if isinstance(entry["params"], Tensor) else list(entry["params"]),
+        }
+        for entry in groups
+    ]
+
+
+def _check_arguments(
+    params: list[nn.Parameter], optimizer_class: Callable[..., Optimizer], stage: int, bucket_bytes: int
+) -> None:
+    if stage not in (1, 2):
+        raise ValueError(f"stage must be 1 or 2; got {stage}. Stage 3 is parallel.fsdp.FSDP.")
+    if bucket_bytes < 1:
+        raise ValueError(f"bucket_bytes must be positive; got {bucket_bytes}. The default is 25 * 2**20.")
+    name = getattr(optimizer_class, "__name__", "")
+    if name in _NOT_ELEMENTWISE:
+        raise ValueError(
+            f"the optimizer must update each element on its own, as SGD and Adam do; got {name}, which looks "
+            "at whole tensors. Use one that does, or torch's ZeroRedundancyOptimizer."
+        )
+    if len({id(param) for param in params}) < len(params):
+        raise ValueError("every parameter must be given once; got one twice. Put it into one group.")
+    meta = [index for index, param in enumerate(params) if param.is_meta]
+    if meta:
+        raise ValueError(
+            f"parameters must hold data; got meta parameters {meta}. Initialise the model first."
+        )

@@ -1,0 +1,120 @@
+"""How a process of a rank comes to be: from which server, with which environment, without the user's script.
+
+Ranks are forked from a fork server that has torch loaded: 0.05 s for two instead of seconds. Plain fork would
+hang after a threaded backward in the kernel; spawn cannot see functions of a notebook cell.
+"""
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver, util
+from typing import Any
+
+import psutil
+
+_start_lock = threading.Lock()
+_asked_for: list[str] = []
+
+
+def preload(module: str) -> None:
+    """Let the fork server load `module` too, so that ranks need not. Call it before the first run."""
+    if module not in _asked_for:
+        _asked_for.append(module)
+
+
+def preloaded() -> list[str]:
+    """What the fork server loads, in this order: the last module freezes what is there."""
+    return [*_asked_for, "course_lib.ranks.preload"]
+
+
+@functools.cache
+def server() -> Any:
+    """How processes are started: a fork server that has loaded torch, where there is fork."""
+    try:
+        found = multiprocessing.get_context("forkserver")
+    except ValueError:  # no fork on this platform: slower, and works the same
+        return multiprocessing.get_context("spawn")
+    found.set_forkserver_preload(preloaded())
+    return found
+
+
+def warm_up() -> None:
+    """Start the fork server, which loads torch beside what the caller does next: the first run waits less."""
+    context = server()
+    if context.get_start_method() == "forkserver":
+        with starting():
+            forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Around the start of a process: one at a time, without the user's script, the server out of the group.
+
+    A Jupyter kernel that is to end first waits 2.5 s for the processes of its group, for multiprocessing's
+    ignore its signal; and a cell that is interrupted would interrupt the server while it loads.
+    """
+    start: Any = util  # both the server and multiprocessing's tracker are started by a function of it
+    with _start_lock, without_main_file():
+        usual, start.spawnv_passfds = start.spawnv_passfds, _in_own_group
+        try:
+            yield
+        finally:
+            start.spawnv_passfds = usual
+
+
+def start_process(process: Any) -> None:
+    """Start a process of `server()`; again if that has just died, which multiprocessing learns late."""
+    deadline_s = time.monotonic() + 5.0
+    while True:
+        try:
+            process.start()
+            return
+        except (ConnectionError, EOFError):
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.05)
+
+
+def _in_own_group(path: Any, arguments: Sequence[Any], keep: Sequence[int]) -> int:
+    """Start a process that leads a process group; in place of `multiprocessing.util.spawnv_passfds`."""
+    process = subprocess.Popen(
+        arguments, executable=path, pass_fds=keep, process_group=0, restore_signals=False
+    )
+    process.returncode = 0  # multiprocessing waits for it
+    return process.pid
+
+
+@contextlib.contextmanager
+def without_main_file() -> Iterator[None]:
+    """Hide that `__main__` is a file, or each rank would run the user's script once more."""
+    main: dict[str, Any] = sys.modules["__main__"].__dict__
+    hidden: dict[str, Any] = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
+    try:
+        main["__spec__"] = None
+        yield
+    finally:
+        main.update(hidden)
+
+
+def rank_environment() -> dict[str, str]:
+    """This process's environment as it is now, and what keeps gloo on the loopback and quiet."""
+    return {
+        **os.environ,
+        "GLOO_SOCKET_IFNAME": _loopback(),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@functools.cache
+def _loopback() -> str:
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(a.address == "127.0.0.1" for a in addresses):
+            return name
+    raise OSError("ranks talk over the loopback interface; got none with 127.0.0.1. Bring up `lo`.")

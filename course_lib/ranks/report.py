@@ -1,0 +1,315 @@
+"""The texts a student reads when ranks hang, disagree, fail or die."""
+
+import linecache
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from course_lib.ranks.hang import Mismatch, RankState, WaitGraph
+from course_lib.trace.calls import BLOCKS_AT_LAUNCH, CommCall, is_machinery
+
+_ENDED = ("finished", "failed", "dead")
+_hidden: list[str] = []  # folders
+_ORDER = "Every rank of a group must make the same calls, in the same order, with the same shapes and dtypes."
+
+
+def hide_frames_of(folder: str) -> None:
+    """Leave files below `folder` out of tracebacks: for a caller that wraps what it runs on ranks."""
+    _hidden.append(os.path.join(folder, ""))
+
+
+def names(ranks: Iterable[int]) -> str:
+    """'rank 2', or 'ranks 0, 1 and 3'."""
+    listed = [str(r) for r in sorted(ranks)]
+    if len(listed) == 1:
+        return f"rank {listed[0]}"
+    return f"ranks {', '.join(listed[:-1])} and {listed[-1]}"
+
+
+def waiters(ranks: Iterable[int]) -> str:
+    """'rank 2 waits', or 'ranks 0 and 1 wait'."""
+    listed = list(ranks)
+    return f"{names(listed)} wait{'s' if len(listed) == 1 else ''}"
+
+
+def where(site: Sequence[Any] | None) -> str:
+    """'cell [5], line 3, in step: dist.all_reduce(t)', 'cell of f, line 3: ...' or 'file.py:3: ...'."""
+    if not site or not site[0]:
+        return "an unknown line"
+    file, line, function = site[0], site[1], str(site[2]).rsplit("<locals>.", 1)[-1]
+    text = (site[3] if len(site) > 3 and site[3] else linecache.getline(file, line)).strip()
+    cell = _cell_number(file)
+    if cell is not None:
+        place = f"cell [{cell}], line {line}"
+    elif file.startswith("<cell"):  # of a notebook's file, as checks read it
+        place = f"{file[1:-1]}, line {line}"
+    else:
+        place = f"{_short(file)}:{line}"
+    inside = "" if function == "<module>" else f", in {function}"
+    return f"{place}{inside}" + (f": {text}" if text else "")
+
+
+def _short(file: str) -> str:
+    if "ipykernel_" in file:
+        return "a notebook cell"
+    return file if file.startswith("<") else "/".join(file.rsplit("/", 2)[-2:])
+
+
+def _cell_number(file: str) -> int | None:
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = get_ipython() if get_ipython else None
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
+    return number if isinstance(number, int) else None
+
+
+def describe(call: CommCall, world_size: int) -> str:
+    """'all_reduce (call #3 of the world; SUM, float32 [4, 4])'; calls are numbered from 1."""
+    details = [call.reduce_op] if call.reduce_op else []
+    if call.op == "new_group":
+        details.append(f"ranks {list(call.shapes[0])}")
+    elif call.dtype:
+        shapes = call.out_shapes if call.op == "scatter" else call.shapes
+        details.append(f"{call.dtype} {', '.join(str(list(s)) for s in shapes[:3])}")
+    if call.root is not None:
+        details.append(f"root {call.root}")
+    if call.op == "send":
+        return f"send to rank {call.dst}" + _tag(call) + _in(details)
+    if call.op == "recv":
+        source = "any rank" if call.src is None else f"rank {call.src}"
+        return f"recv from {source}" + _tag(call) + _in(details)
+    return f"{call.op} (call #{call.ordinal + 1} of {_group(call, world_size)}{_in(details, '; ', '')})"
+
+
+def _tag(call: CommCall) -> str:
+    return f" with tag {call.tag}" if call.tag else ""
+
+
+def _in(details: list[str], before: str = " (", after: str = ")") -> str:
+    return f"{before}{', '.join(details)}{after}" if details else ""
+
+
+def _group(call: CommCall, world_size: int) -> str:
+    is_world = call.group.ranks == tuple(range(world_size)) and not call.group.index
+    return "the world" if is_world else str(call.group)
+
+
+def hang_report(graph: WaitGraph, stuck: dict[int, set[int]]) -> tuple[str, int]:
+    """The report on ranks that nothing can release, and the rank to look at first."""
+    culprits = _culprits(graph, stuck)
+    if culprits:
+        first = min(culprits)
+        ended = all(graph.ranks[r].status in _ENDED for r in culprits)
+        why = "already ended" if ended else "never get" + "s" * (len(culprits) == 1) + " there"
+        head = f"{waiters(set(stuck) - culprits)} for {names(culprits)}, which {why}."
+    else:
+        first = min(stuck)
+        head = f"{names(stuck)} wait for each other for ever: a deadlock."
+        if len(stuck) == 1:
+            head = f"{waiters(stuck)} for ever: no other rank could release it."
+    lines = [f"Hang: {head}", *_who(graph, range(len(graph.ranks))), _advice(graph, stuck, culprits)]
+    return "\n".join(lines), first
+
+
+def _culprits(graph: WaitGraph, stuck: dict[int, set[int]]) -> set[int]:
+    """Ranks that have ended but are waited for; else the ranks that wait elsewhere than most do."""
+    ended = {r for need in stuck.values() for r in need if graph.ranks[r].status in _ENDED}
+    if ended:
+        return ended
+    for rank, need in stuck.items():
+        call = graph.ranks[rank].blocked
+        if call is not None and call.op == "new_group" and need:
+            return need
+    targets: dict[Any, set[int]] = {}
+    for rank in stuck:
+        call = graph.ranks[rank].blocked
+        assert call is not None
+        targets.setdefault((call.op, call.group, call.ordinal), set()).add(rank)
+    sizes = sorted(targets.values(), key=len)
+    return sizes[0] if len(sizes) == 2 and len(sizes[0]) < len(sizes[1]) else set()
+
+
+def _advice(graph: WaitGraph, stuck: dict[int, set[int]], culprits: set[int]) -> str:
+    blocked = [s.blocked for r, s in enumerate(graph.ranks) if r in stuck and s.blocked]
+    if all(c.op in ("send", "recv") for c in blocked):
+        return (
+            "What to do: each send needs a recv with the same peer, tag and order. Two ranks that both send "
+            "first wait for each other: let one side receive first, or use isend / batch_isend_irecv."
+        )
+    if any(c.op == "new_group" for c in blocked):
+        return "What to do: every rank must call new_group, also ranks outside the new group, in one order."
+    skipped = f" Look at what makes {names(culprits)} skip or reorder a call." if culprits else ""
+    return f"What to do: {_ORDER[0].lower()}{_ORDER[1:]}{skipped}"
+
+
+def stall_report(graph: WaitGraph, ranks: list[int]) -> str:
+    """The report on ranks that others need and that do nothing that could release them."""
+    lines = [f"Hang: {waiters(graph_waiters(graph))} for {names(ranks)}, which makes no progress."]
+    lines += _who(graph, range(len(graph.ranks)))
+    advice = (
+        "What to do: look at that line: an endless loop, a lock, a sleep, an input()? If it is only slow, "
+        "do that work before the ranks start, or on all ranks."
+    )
+    return "\n".join([*lines, advice])
+
+
+def abandoned_report(graph: WaitGraph, abandoned: dict[int, set[int]]) -> str:
+    """The report on ranks that sleep after a call which others, already ended, never make."""
+    ended = set().union(*abandoned.values())
+    lines = [f"Hang: {waiters(abandoned)} for {names(ended)}, which already ended."]
+    for rank, need in abandoned.items():
+        call = graph.ranks[rank].last
+        assert call is not None
+        made = describe(call, len(graph.ranks))
+        lines.append(f"  rank {rank} has made {made}, which {names(need)} did not make")
+    lines += _who(graph, range(len(graph.ranks)))
+    return "\n".join([*lines, f"What to do: {_ORDER[0].lower()}{_ORDER[1:]} Have all equally many batches?"])
+
+
+def graph_waiters(graph: WaitGraph) -> list[int]:
+    """Ranks that wait for a communication call."""
+    return [r for r, s in enumerate(graph.ranks) if s.blocked is not None]
+
+
+def timeout_report(graph: WaitGraph, timeout_s: float) -> str:
+    """The report on a world that has used up its time."""
+    return "\n".join(
+        [
+            f"Timeout: the ranks must end within {timeout_s:g} s; they did not.",
+            *_who(graph, range(len(graph.ranks))),
+            "What to do: look at those lines: a loop that does not end, more work than asked for? "
+            "If your own run_ranks needs that long, give it a larger timeout_s.",
+        ]
+    )
+
+
+def mismatch_report(graph: WaitGraph, mismatch: Mismatch) -> str:
+    """The report on two ranks that made different calls where the same was due."""
+    a, b, n = mismatch.first, mismatch.second, len(graph.ranks)
+    if {a.op, b.op} == {"send", "recv"}:
+        head = f"a send and its recv must have the same dtype and size; their {mismatch.differs} differs."
+    else:
+        head = f"call #{a.ordinal + 1} of {_group(a, n)} must be the same on all its ranks; "
+        head += f"its {mismatch.differs} differs."
+    lines = [f"Mismatch: {head}"]
+    lines += [
+        f"  rank {r}: {describe(c, n)} at {where(c.site)}"
+        for r, c in zip(mismatch.ranks, (a, b), strict=True)
+    ]
+    return "\n".join([*lines, f"What to do: {_ORDER[0].lower()}{_ORDER[1:]}"])
+
+
+def death_report(graph: WaitGraph, rank: int) -> str:
+    """The report on a rank whose process ended before its function returned."""
+    state = graph.ranks[rank]
+    call, n = state.last, len(graph.ranks)
+    last = f" Its last call was {describe(call, n)} at {where(call.site)}." if call else ""
+    lines = [f"Rank {rank} died before it returned: {_exit(state.exit_code)}.{last}"]
+    others = [r for r in range(len(graph.ranks)) if r != rank]
+    return "\n".join(lines + _who(graph, others))
+
+
+def _exit(code: int | None) -> str:
+    if code is None:
+        return "its process is gone"
+    if code < 0:
+        name = signal.Signals(-code).name
+        why = {
+            "SIGKILL": " (killed from outside, or out of memory)",
+            "SIGABRT": " (aborted inside C++)",
+        }
+        return f"signal {name}{why.get(name, '')}"
+    return f"its process ended with exit code {code} (os._exit?)"
+
+
+def failure_report(graph: WaitGraph) -> tuple[str, int]:
+    """The report on exceptions: the first cause with its line, the consequences named as such."""
+    failed = [r for r, s in enumerate(graph.ranks) if s.failure]
+    first = min(failed, key=lambda r: (_is_consequence(graph.ranks[r]), graph.ranks[r].failure["time_s"]))  # type: ignore[index]
+    cause = graph.ranks[first]
+    same = [r for r in failed if _same(graph.ranks[r], cause)]
+    failure = cause.failure or {}
+    head = f"{names(same)} raised {failure['type']}: {failure['message']}"
+    if _is_consequence(cause):
+        left = [r for r in range(len(graph.ranks)) if r not in failed]
+        who = names(left) if left else "another rank"
+        head = f"{names(failed)} lost the connection to {who}: did it call destroy_process_group too early?"
+    lines = [head[0].upper() + head[1:], *_frames(failure), *_on_none(cause)]
+    rest = [r for r in failed if r not in same]
+    lines += [f"  rank {r} then raised {_one_line(graph.ranks[r])}" for r in rest]
+    waiting = graph_waiters(graph)
+    lines += ["As a consequence:"] * bool(waiting) + _who(graph, waiting)
+    return "\n".join(lines), first
+
+
+def _same(state: RankState, other: RankState) -> bool:
+    a, b = state.failure or {}, other.failure or {}
+    return bool(a["type"] == b["type"] and a["frames"][-1:] == b["frames"][-1:])
+
+
+def _is_consequence(state: RankState) -> bool:
+    message = str((state.failure or {}).get("message", ""))
+    lost = ("Connection closed by peer", "Connection reset", "connectFullMesh", "Pair is not connected")
+    return any(words in message for words in lost)
+
+
+def _on_none(state: RankState) -> list[str]:
+    """A collective's return value taken for its result."""
+    message, last = str((state.failure or {}).get("message", "")), state.last
+    if last is None or "'NoneType'" not in message:
+        return []
+    what = "a collective" if last.op == "new_group" else last.op
+    return [f"  If that None is what {what} returned: collectives write into a tensor you pass in."]
+
+
+def _one_line(state: RankState) -> str:
+    failure = state.failure or {}
+    if _is_consequence(state):
+        return "an error because its connection was lost"
+    return f"{failure['type']}: {str(failure['message']).splitlines()[0] if failure['message'] else ''}"
+
+
+def _frames(failure: dict[str, Any]) -> list[str]:
+    if failure.get("syntax"):
+        file, line, text = failure["syntax"]
+        return [f"  at {where((file, line, '<module>', text or ''))}"]
+    frames = [f for f in failure["frames"] if not (is_machinery(f[0]) or f[0].startswith(tuple(_hidden)))]
+    student = [f for f in frames if "/site-packages/" not in f[0] and "/lib/python3" not in f[0]]
+    return [f"  at {where(f)}" for f in (student or frames)[-5:]]
+
+
+def _who(graph: WaitGraph, ranks: Iterable[int]) -> list[str]:
+    """One line for each different thing that ranks do."""
+    doing: dict[str, list[int]] = {}
+    for rank in ranks:
+        doing.setdefault(_doing(graph, rank), []).append(rank)
+    return [f"  {names(who)}: {what}" for what, who in doing.items()]
+
+
+def _doing(graph: WaitGraph, rank: int) -> str:
+    state, n = graph.ranks[rank], len(graph.ranks)
+    if state.blocked is not None:
+        call = state.blocked
+        missing = graph.missing(call) - ({call.src, call.dst} if call.op in ("send", "recv") else set())
+        verb = "inside" if call.op in BLOCKS_AT_LAUNCH else "waiting in"
+        whom = f", for {names(missing)}" if missing else ""
+        return f"{verb} {describe(call, n)}{whom}, at {where(state.wait_site or call.site)}"
+    after = (
+        f" after {describe(state.last, n)} at {where(state.last.site)}" if state.last else " without any call"
+    )
+    if state.status == "finished":
+        return f"returned{after}"
+    if state.status == "failed":
+        return f"raised {_one_line(state)}"
+    if state.status == "dead":
+        return f"died: {_exit(state.exit_code)}"
+    if state.status == "starting":
+        return "not in its function yet"
+    spin_s, idle_s = state.beat.get("spin_s", 0.0), state.beat.get("idle_s", 0.0)
+    how = "computing" if max(spin_s, idle_s) < 1 else (
+        f"asleep for {idle_s:.0f} s" if idle_s > spin_s else f"{spin_s:.0f} s in Python code"
+    )  # fmt: skip
+    stack = state.beat.get("stack") or [None]
+    callers = [f"called at {where(site)}" for site in stack[1:]]
+    return ", ".join([f"{how} at {where(stack[0])}", *callers])

@@ -1,0 +1,93 @@
+"""What one communication call is, as plain data, and which line of the program made it."""
+
+import dataclasses
+import os
+import re
+import sys
+import sysconfig
+from typing import Any
+
+import torch
+
+Site = tuple[str, int, str]  # file, line number, function
+
+BLOCKS_AT_LAUNCH = ("new_group", "monitored_barrier")  # they return when they are complete
+_COURSE_DIR = os.path.dirname(os.path.dirname(__file__))
+_RANK_FILE = os.path.join(_COURSE_DIR, "ranks", "rank.py")
+_MACHINERY = re.compile(r"(trace|ranks|comm)/|.*/_[a-z]")  # rooms, and private files and folders of any room
+_SYSTEM_DIRS = (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"], torch.__path__[0])
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class GroupKey:
+    """A process group by what all its members agree on: the ordered global ranks, and which of the groups
+    with these members it is (0 for the first made)."""
+
+    ranks: tuple[int, ...]
+    index: int = 0
+
+    def __str__(self) -> str:
+        again = f" (group {self.index + 1} of these ranks)" if self.index else ""
+        return f"group {list(self.ranks)}{again}"
+
+
+@dataclasses.dataclass(slots=True)
+class CommCall:
+    """One call of a collective, a send, a recv or new_group on one rank. All ranks are global ranks."""
+
+    id: int  # order of launch on this rank
+    op: str  # torch's public name
+    group: GroupKey
+    ordinal: int  # in its group; for send and recv among those of the same (src, dst, tag)
+    reduce_op: str | None = None
+    dtype: str | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()  # of this rank's input tensors; recv: of the buffer
+    out_shapes: tuple[tuple[int, ...], ...] = ()
+    bytes_: int = 0  # of this rank's input tensors; broadcast, scatter and recv: of the buffer
+    root: int | None = None
+    src: int | None = None  # None in a recv: from any source
+    dst: int | None = None
+    tag: int | None = None
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # all_to_all_single: input, output
+    site: Site = ("", 0, "")
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return JSON-able data; `hang.call_from_plain` reads it."""
+        plain = {name: getattr(self, name) for name in CommCall.__slots__}
+        plain["group"] = {"ranks": self.group.ranks, "index": self.group.index}
+        return plain
+
+
+def call_site(frame: Any = None) -> Site:
+    """The innermost frame outside torch and this package, from `frame` outwards: the student's line.
+
+    It names what that line called of this package outside its machinery, if anything. Where the student has
+    none on the stack, it is that function itself, such as a check's program.
+    """
+    frame = frame or sys._getframe(1)
+    supplied: list[Site] = []
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == _RANK_FILE:  # what started the rank lies outside
+            break
+        if is_student_code(file):
+            name = frame.f_code.co_qualname
+            if not file.startswith(_COURSE_DIR):
+                through = f", through {supplied[-1][2].rpartition('.')[2]}" if supplied else ""
+                return file, frame.f_lineno, name + through
+            supplied.append((file, frame.f_lineno, name))
+        frame = frame.f_back
+    return supplied[0] if supplied else ("", 0, "")
+
+
+def is_student_code(file: str) -> bool:
+    """Whether a frame of this file is neither torch, Python's library nor this package's machinery."""
+    if file.startswith(_COURSE_DIR):
+        return not is_machinery(file)
+    return not file.startswith((*_SYSTEM_DIRS, "<frozen"))
+
+
+def is_machinery(file: str) -> bool:
+    """Whether a file is one of this package that records, starts ranks, communicates or is private."""
+    inside = file[len(_COURSE_DIR) + 1 :] if file.startswith(_COURSE_DIR) else ""
+    return _MACHINERY.match(inside.replace(os.sep, "/")) is not None

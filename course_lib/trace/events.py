@@ -1,0 +1,139 @@
+"""The events of a trace, each one plain data. `queries.py` holds them by rank; `recorder.py` makes them."""
+
+import dataclasses
+import operator
+from typing import Any, TypeVar
+
+from course_lib.trace.calls import CommCall, GroupKey
+
+
+@dataclasses.dataclass(slots=True)
+class Compute:
+    """One torch operation that moved or made data.
+
+    Units: seconds from the start of the run; bytes; FLOPs (0 unless matmul-class).
+    phase is "forward" (anything outside the others), "backward" or "optimizer".
+    """
+
+    t_s: float
+    duration_s: float
+    name: str
+    phase: str
+    read_bytes: int
+    written_bytes: int
+    flops: int
+    dtype: str
+
+    @property
+    def bytes_(self) -> int:
+        """Bytes read plus written."""
+        return self.read_bytes + self.written_bytes
+
+
+@dataclasses.dataclass(slots=True)
+class Launch(CommCall):
+    """A communication call handed to the backend: the fields of `CommCall`, when, and in which phase."""
+
+    t_s: float = 0.0
+    phase: str = "forward"
+
+
+@dataclasses.dataclass(slots=True)
+class Wait:
+    """The rank waited for the launch with this id (its `Launch.id`)."""
+
+    t_s: float
+    duration_s: float
+    launch_id: int
+    phase: str
+
+
+@dataclasses.dataclass(slots=True)
+class Alloc:
+    """A storage came into being, or was met for the first time (`existed`)."""
+
+    t_s: float
+    storage: int
+    bytes_: int
+    category: str
+    live_bytes: int
+    existed: bool
+
+
+@dataclasses.dataclass(slots=True)
+class Free:
+    """A storage ended. `is_shared`: communication held it too, so the moment may vary between runs."""
+
+    t_s: float
+    storage: int
+    bytes_: int
+    category: str
+    live_bytes: int
+    is_shared: bool
+
+
+POLLED = "is_completed()"  # the mark that a program polled a call instead of waiting for it
+
+
+@dataclasses.dataclass(slots=True)
+class Mark:
+    """`mark(name)` was called by the program."""
+
+    t_s: float
+    name: str
+
+
+@dataclasses.dataclass(slots=True)
+class Backward:
+    """A backward pass began or ended; depth 0 is not inside another one."""
+
+    t_s: float
+    begins: bool
+    depth: int
+
+
+Event = Compute | Launch | Wait | Alloc | Free | Mark | Backward
+E = TypeVar("E", Compute, Launch, Wait, Alloc, Free, Mark, Backward)
+_KINDS: dict[str, Any] = {
+    "compute": Compute,
+    "launch": Launch,
+    "wait": Wait,
+    "alloc": Alloc,
+    "free": Free,
+    "mark": Mark,
+    "backward": Backward,
+}
+KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
+FIELDS = {name: [f.name for f in dataclasses.fields(kind)] for name, kind in _KINDS.items()}
+_VALUES = {name: operator.attrgetter(*fields) for name, fields in FIELDS.items()}
+
+
+def to_row(event: Event) -> list[Any]:
+    """Return an event as a JSON-able list that starts with its kind."""
+    kind = KIND_NAMES[type(event)]
+    values = _VALUES[kind](event)
+    return [kind, *(map(_plain, values) if kind == "launch" else values)]  # the others hold plain values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, GroupKey):
+        return [list(value.ranks), value.index]
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def from_row(row: list[Any], zero_s: float) -> Event:
+    """Read a row of `to_row`; `zero_s` becomes time 0."""
+    values = dict(zip(FIELDS[row[0]], row[1:], strict=True))
+    values["t_s"] -= zero_s
+    if row[0] == "launch":
+        ranks, index = values["group"]
+        values["group"] = GroupKey(tuple(ranks), index)
+        for name in ("shapes", "out_shapes", "splits", "site"):
+            values[name] = _tuples(values[name])
+    return _KINDS[row[0]](**values)  # type: ignore[no-any-return]
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value

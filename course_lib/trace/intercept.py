@@ -1,0 +1,377 @@
+"""See every communication call and every operation of a rank, without touching its code.
+
+One `TorchDispatchMode` sees all `c10d` operations, also those launched from backward hooks, and all other
+torch operations; `Work.wait` and `Future.wait` are wrapped because waiting is not an operation, and
+`new_group` because it is a collective that looks like a constructor. Listeners (the hang monitor, the trace
+recorder) get the same calls in the same order.
+
+Not seen: collectives launched by C++ code (torch's own DDP), by another Python thread, under
+`_disable_current_modes`, traffic through the store, and numpy.
+"""
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import Future
+from torch._C._distributed_c10d import ProcessGroup, ReduceOp, Work
+from torch.distributed import distributed_c10d as c10d
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_lib.trace.calls import CommCall, GroupKey, call_site
+
+# The dispatcher's name of each call -> torch's public name.
+_COLLECTIVES = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "allgather_": "all_gather",
+    "_allgather_base_": "all_gather_single",
+    "allgather_coalesced_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather_single",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_single",
+    "reduce_": "reduce",
+    "broadcast_": "broadcast",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all_single",
+    "barrier": "barrier",
+    "monitored_barrier_": "monitored_barrier",
+    "send": "send",
+    "recv_": "recv",
+    "recv_any_source_": "recv",
+}
+_FUNCTIONAL = {  # torch.distributed._functional_collectives, as DTensor uses them
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "all_reduce_coalesced_": "all_reduce",
+    "all_gather_into_tensor": "all_gather_single",
+    "all_gather_into_tensor_out": "all_gather_single",
+    "all_gather_into_tensor_coalesced": "all_gather_single",
+    "reduce_scatter_tensor": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single",
+    "all_to_all_single": "all_to_all_single",
+    "broadcast": "broadcast",
+    "broadcast_": "broadcast",
+}
+_INPUT_NAMES = ("input_tensors", "input_tensor", "inputs", "input_list", "input", "tensors")
+_OUTPUT_NAMES = ("output_tensors", "output_tensor", "outputs", "output_lists", "output")
+
+
+class Listener:
+    """What a listener may override. Calls arrive in program order on the thread that makes them."""
+
+    def before_op(self, func: Any) -> None:
+        """A torch operation that is no communication is about to run."""
+
+    def after_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """It has run."""
+
+    def launch(self, call: CommCall, args: tuple[Any, ...]) -> None:
+        """The backend is about to get `call`."""
+
+    def launched(self, call: CommCall) -> None:
+        """The backend has taken `call`; without a `Work` to wait for, it is complete."""
+
+    def wait_begin(self, call: CommCall) -> None:
+        """The rank is about to wait for `call`."""
+
+    def wait_end(self, call: CommCall) -> None:
+        """`call` is complete on this rank."""
+
+    def aside(self) -> None:
+        """Another thread than the watched one has waited for communication of its own."""
+
+    def polled(self) -> None:
+        """The program has asked whether some call is complete: what it does next depends on time."""
+
+
+class Interceptor(TorchDispatchMode):
+    """Tell `listeners` of every communication call and operation of this thread while it is entered."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.listeners = tuple(listeners)
+        self.pending: dict[int, tuple[Work, CommCall]] = {}  # launched, never waited for; by id(work)
+        self.futures: dict[int, tuple[Any, CommCall]] = {}  # of Works, not waited for yet; by id(future)
+        self._pending_results: dict[int, CommCall] = {}  # functional collectives, by storage
+        self._groups: dict[str, GroupKey] = {}
+        self._groups_made: Counter[tuple[int, ...]] = Counter()
+        self._ordinals: Counter[Any] = Counter()
+        self._next_id = 0
+        self.in_op = False  # read by the heartbeat thread
+        self.num_ops = 0
+        self.thread, self.is_aside = threading.get_ident(), False
+        self._before = [o.before_op for o in listeners if _overrides(o, "before_op")]
+        self._after = [o.after_op for o in listeners if _overrides(o, "after_op")]
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        # torch.Tensor is listed when rsqrt, sigmoid and the like save their result, Parameter in p.data.
+        plain = torch.Tensor.__torch_dispatch__
+        subclasses = [t.__name__ for t in types if t.__torch_dispatch__ is not plain] if types else None
+        if subclasses:  # such as DTensor: let it become plain operations, and see those
+            is_fake = "FakeTensor" in subclasses  # shapes only, as in DTensor's planning: nothing to see
+            return func(*args, **kwargs) if is_fake else NotImplemented
+        if torch.is_inference_mode_enabled():  # composite operations arrive whole: see what they are made of
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        namespace = func.namespace
+        if namespace == "c10d" and func._opname in _COLLECTIVES:
+            return self._collective(func, args, kwargs)
+        if namespace == "_c10d_functional":
+            return self._functional(func, args, kwargs)
+        for before in self._before:
+            before(func)
+        self.in_op = True
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self.in_op = False
+            self.num_ops += 1
+        for after in self._after:
+            after(func, args, kwargs, out)
+        return out
+
+    # ---- communication
+
+    def _collective(self, func: Any, args: Any, kwargs: Any) -> Any:
+        call = self._describe(func, args, kwargs)
+        for listener in self.listeners:
+            listener.launch(call, args)
+        out = func(*args, **kwargs)
+        script = out[-1] if isinstance(out, tuple) and out else out
+        if isinstance(script, torch.ScriptObject):
+            work = Work.unbox(script)
+            # Held until waited for, so that the student's wait meets this very object.
+            self.pending[id(work)] = (work, call)
+        for listener in self.listeners:
+            listener.launched(call)
+        return out
+
+    def _functional(self, func: Any, args: Any, kwargs: Any) -> Any:
+        name = func._opname
+        if name == "wait_tensor":
+            call = self._pending_results.pop(_storage_id(args[0]), None)
+            if call is not None:
+                self._tell("wait_begin", call)
+            out = func(*args, **kwargs)
+            if call is not None:
+                self._tell("wait_end", call)
+            return out
+        if name not in _FUNCTIONAL:
+            return func(*args, **kwargs)
+        named = _named_args(func, args, kwargs)
+        group = torch._C._distributed_c10d._resolve_process_group(named["group_name"])
+        tensors = [a for a in _flat(args) if isinstance(a, torch.Tensor)]
+        call = self._new_call(_FUNCTIONAL[name], group)
+        _fill(call, tensors, tensors)
+        call.reduce_op = str(named.get("reduce_op") or "").upper() or None
+        for listener in self.listeners:
+            listener.launch(call, args)
+        out = func(*args, **kwargs)
+        for tensor in _flat([out]):
+            self._pending_results[_storage_id(tensor)] = call
+        self._tell("launched", call)
+        return out
+
+    def _describe(self, func: Any, args: Any, kwargs: Any) -> CommCall:
+        named = _named_args(func, args, kwargs)
+        name = func._opname
+        group = ProcessGroup.unbox(named["process_group"])
+        op = _COLLECTIVES[name]
+        members = dist.get_process_group_ranks(group)
+        peer: dict[str, Any] = {}
+        if op == "send":
+            peer = {"src": dist.get_rank(), "dst": members[named["dst"]], "tag": named["tag"]}
+        elif op == "recv":
+            src = members[named["src"]] if "src" in named else None
+            peer = {"src": src, "dst": dist.get_rank(), "tag": named["tag"]}
+        call = self._new_call(op, group, **peer)
+        inputs: Any = next((named[k] for k in _INPUT_NAMES if k in named), [])
+        outputs = next((named[k] for k in _OUTPUT_NAMES if k in named), inputs)
+        _fill(call, _flat([inputs]), _flat([outputs]))
+        if "reduce_op" in named:
+            call.reduce_op = _reduce_op_name(named["reduce_op"])
+        if "root_rank" in named:
+            call.root = members[named["root_rank"]]
+        if name == "alltoall_base_":
+            call.splits = (tuple(named["input_split_sizes"]), tuple(named["output_split_sizes"]))
+        return call
+
+    def _new_call(self, op: str, group: Any, **peer: Any) -> CommCall:
+        key = self.group_key(group)
+        slot = (key, peer["src"], peer["dst"], peer["tag"]) if peer else (key,)
+        ordinal = self._ordinals[slot]
+        self._ordinals[slot] += 1
+        return self._numbered(CommCall(self._next_id, op, key, ordinal, **peer, site=call_site()))
+
+    def _numbered(self, call: CommCall) -> CommCall:
+        self._next_id += 1
+        return call
+
+    def tell_aside(self) -> None:
+        """Say once that another thread communicates, which nobody sees."""
+        if not self.is_aside:
+            self.is_aside = True
+            for listener in self.listeners:
+                listener.aside()
+
+    def _tell(self, what: str, call: CommCall) -> None:
+        for listener in self.listeners:
+            getattr(listener, what)(call)
+
+    def waiting(self, work: Work) -> CommCall | None:
+        """The call that `work` belongs to, if nobody waited for it yet."""
+        held = self.pending.pop(id(work), None)
+        return held[1] if held else None
+
+    def follow_future(self, future: Any, call: CommCall | None) -> None:
+        """Take a wait for `future` as a wait for `call`."""
+        if call is not None:
+            self.futures[id(future)] = (future, call)
+
+    # ---- groups
+
+    def group_key(self, group: Any) -> GroupKey:
+        """Name a process group by its members and its ordinal among groups of the same members."""
+        name = group.group_name
+        if name not in self._groups:  # made before the interceptor, the default group first of all
+            self.made_group(tuple(dist.get_process_group_ranks(group)), name)
+        return self._groups[name]
+
+    def made_group(self, ranks: tuple[int, ...], name: str | None) -> GroupKey:
+        """Count a new group of `ranks`; `name` is None on a rank that is not a member."""
+        key = GroupKey(ranks, self._groups_made[ranks])
+        self._groups_made[ranks] += 1
+        if name is not None:
+            self._groups[name] = key
+        return key
+
+    def new_group_call(self, ranks: Sequence[int] | None, local: bool) -> CommCall:
+        """`new_group` is a collective of the world, or of its members with use_local_synchronization."""
+        world = tuple(range(dist.get_world_size()))
+        members = tuple(sorted(ranks)) if ranks else world
+        caller = GroupKey(members if local else world)
+        ordinal = self._ordinals["new_group", caller]
+        self._ordinals["new_group", caller] += 1
+        call = CommCall(self._next_id, "new_group", caller, ordinal, shapes=(members,), site=call_site())
+        return self._numbered(call)
+
+
+@contextlib.contextmanager
+def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
+    """Enter an interceptor and wrap `Work.wait` and `new_group` for it."""
+    mode = Interceptor(listeners)
+    wait, poll, make_group = Work.wait, Work.is_completed, c10d._new_group_with_tag
+    get_future, then, future_wait = Work.get_future, Future.then, Future.wait
+
+    def traced_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+        call = mode.waiting(work)
+        if call is None:
+            if threading.get_ident() != mode.thread:
+                mode.tell_aside()
+            return wait(work, *args, **kwargs)
+        mode._tell("wait_begin", call)
+        result = wait(work, *args, **kwargs)
+        mode._tell("wait_end", call)
+        return result
+
+    def traced_get_future(work: Any) -> Any:
+        future = get_future(work)
+        mode.follow_future(future, mode.waiting(work))
+        return future
+
+    def traced_then(future: Any, callback: Any) -> Any:
+        after = then(future, callback)
+        mode.follow_future(after, mode.futures.pop(id(future), (None, None))[1])
+        return after
+
+    def traced_future_wait(future: Any) -> Any:
+        call = mode.futures.pop(id(future), (None, None))[1]
+        if call is None:
+            return future_wait(future)
+        mode._tell("wait_begin", call)
+        value = future_wait(future)
+        mode._tell("wait_end", call)
+        return value
+
+    def traced_poll(work: Any) -> Any:
+        for listener in listeners:
+            listener.polled()
+        return poll(work)
+
+    def traced_new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        call = mode.new_group_call(ranks, bool(kwargs.get("use_local_synchronization", False)))
+        for listener in listeners:
+            listener.launch(call, ())
+        group = make_group(ranks, *args, **kwargs)
+        is_member = group is not dist.GroupMember.NON_GROUP_MEMBER
+        mode.made_group(call.shapes[0], group.group_name if is_member else None)
+        mode._tell("launched", call)
+        return group
+
+    Work.get_future, Future.then, Future.wait = traced_get_future, traced_then, traced_future_wait  # type: ignore[method-assign, assignment]
+    Work.is_completed = traced_poll  # type: ignore[method-assign, assignment]
+    Work.wait, c10d._new_group_with_tag = traced_wait, traced_new_group  # type: ignore[method-assign, assignment]
+    try:
+        if dist.is_initialized():
+            mode.group_key(dist.group.WORLD)
+        with mode:
+            yield mode
+    finally:
+        Work.get_future, Future.then, Future.wait = get_future, then, future_wait  # type: ignore[method-assign]
+        Work.is_completed = poll  # type: ignore[method-assign]
+        Work.wait, c10d._new_group_with_tag = wait, make_group  # type: ignore[method-assign]
+
+
+def _overrides(listener: Listener, name: str) -> bool:
+    return getattr(type(listener), name) is not getattr(Listener, name)
+
+
+def _named_args(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    names = [a.name for a in func._schema.arguments]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _flat(values: Any) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if isinstance(values, list | tuple):
+        return [t for v in values for t in _flat(v)]
+    return []
+
+
+def _fill(call: CommCall, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+    call.shapes = tuple(tuple(t.shape) for t in inputs)
+    call.out_shapes = tuple(tuple(t.shape) for t in outputs)
+    counted = outputs if call.op == "scatter" else inputs
+    call.bytes_ = 0 if "barrier" in call.op else sum(t.numel() * t.element_size() for t in counted)
+    typed = inputs or outputs
+    call.dtype = str(typed[0].dtype).removeprefix("torch.") if typed else None
+
+
+def _reduce_op_name(script: Any) -> str:
+    value: Any = script.op() if isinstance(script, torch.ScriptObject) else script  # type: ignore[attr-defined]
+    names = {int(getattr(ReduceOp.RedOpType, n)): n for n in ReduceOp.RedOpType.__members__}
+    return names.get(int(value), str(value))
+
+
+def _storage_id(tensor: torch.Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except NotImplementedError:  # a sparse tensor has no single storage
+        return id(tensor)

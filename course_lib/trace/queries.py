@@ -1,0 +1,191 @@
+"""What one rank did, as a list of events, and the questions that a check asks of it."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from course_lib.trace.events import (
+    FIELDS,
+    KIND_NAMES,
+    Alloc,
+    Backward,
+    Compute,
+    E,
+    Event,
+    Free,
+    Launch,
+    Mark,
+    Wait,
+    from_row,
+    to_row,
+)
+from course_lib.trace.memory import CATEGORIES
+
+NOT_COLLECTIVES = ("send", "recv", "barrier", "monitored_barrier", "new_group")
+
+
+@dataclasses.dataclass(slots=True)
+class RankTrace:
+    """What one rank did, in program order. `start_s` is when it began, in the trace's time."""
+
+    rank: int
+    start_s: float
+    end_s: float
+    events: list[Event]
+
+    # ---- selections
+
+    def of(self, kind: type[E]) -> list[E]:
+        """Return the events of one class, such as `Compute`."""
+        return [e for e in self.events if isinstance(e, kind)]
+
+    def launches(self, op: str | None = None, group: Sequence[int] | None = None) -> list[Launch]:
+        """Return the communication calls, of one op (torch's name) or one group (its global ranks)."""
+        ranks = None if group is None else tuple(group)
+        calls = self.of(Launch)
+        return [c for c in calls if op in (None, c.op) and ranks in (None, c.group.ranks)]
+
+    def waits(self) -> list[Wait]:
+        """Return the waits."""
+        return self.of(Wait)
+
+    def wait_of(self, launch: Launch) -> Wait | None:
+        """Return the wait for a launch, None if the program never waited for it."""
+        return next((w for w in self.waits() if w.launch_id == launch.id), None)
+
+    def computes(self, phase: str | None = None) -> list[Compute]:
+        """Return the operations, of one phase if named."""
+        return [c for c in self.of(Compute) if phase in (None, c.phase)]
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The program's marks."""
+        return self.of(Mark)
+
+    def position(self, event: Event) -> int:
+        """Return the place of `event` in program order."""
+        return next(i for i, e in enumerate(self.events) if e is event)
+
+    # ---- communication and computation
+
+    def collectives(self, op: str | None = None, group: Sequence[int] | None = None) -> list[Launch]:
+        """Return the launches that are collectives with data: no send, recv, barrier or new_group."""
+        return [c for c in self.launches(op, group) if c.op not in NOT_COLLECTIVES]
+
+    def comm_bytes(self, op: str | None = None) -> int:
+        """Return the bytes handed to collectives as this rank's input (not the bytes on the wire)."""
+        return sum(c.bytes_ for c in self.collectives(op))
+
+    def sent_bytes(self) -> int:
+        """Return the bytes of point-to-point sends."""
+        return sum(c.bytes_ for c in self.launches("send"))
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of matmul-class operations."""
+        return sum(c.flops for c in self.of(Compute))
+
+    # ---- memory
+
+    def memory(self, category: str | None = None) -> list[tuple[float, int]]:
+        """Return (time, live bytes) after each allocation and free, in all or in one category."""
+        _check_category(category)
+        return [
+            (t_s, sum(live.values()) if category is None else live[category]) for t_s, live in self.live()
+        ]
+
+    def live(self) -> Iterator[tuple[float, dict[str, int]]]:
+        """Yield (time, live bytes by category) after each allocation and free. The dict is reused."""
+        live = dict.fromkeys(CATEGORIES, 0)
+        for event in self.events:
+            if isinstance(event, Alloc):
+                live[event.category] += event.bytes_
+            elif isinstance(event, Free):
+                live[event.category] -= event.bytes_
+            else:
+                continue
+            yield event.t_s, live
+
+    def peak_bytes(
+        self, category: str | None = None, *, start: str | None = None, end: str | None = None
+    ) -> int:
+        """Return the most bytes alive at once, in all or in one category, between two marks if named."""
+        first = 0 if start is None else self._mark_index(start, last=False)
+        stop = len(self.events) if end is None else self._mark_index(end, last=True)
+        if first > stop:
+            raise ValueError(f"mark {start!r} must come before mark {end!r}; got the reverse. Swap them.")
+        return max((bytes_ for bytes_ in self._totals(category)[first : stop + 1]), default=0)
+
+    def at_peak(self) -> dict[str, int]:
+        """Return the live bytes by category at the moment of the highest total."""
+        return max(
+            (dict(live) for _, live in self.live()),
+            key=lambda live: sum(live.values()),
+            default=dict.fromkeys(CATEGORIES, 0),
+        )
+
+    def live_bytes_at(self, mark_name: str, category: str | None = None, *, occurrence: int = -1) -> int:
+        """Return the bytes alive at a mark (the last of that name), in all or in one category."""
+        return self._totals(category)[self._mark_index(mark_name, occurrence=occurrence)]
+
+    @property
+    def saved_bytes(self) -> int:
+        """Activations alive when a backward pass began: the most over the outermost passes."""
+        totals = self._totals("activations")
+        begins = (
+            i for i, e in enumerate(self.events) if isinstance(e, Backward) and e.begins and e.depth == 0
+        )
+        return max((totals[i] for i in begins), default=0)
+
+    def _totals(self, category: str | None) -> list[int]:
+        """Live bytes after each event."""
+        _check_category(category)
+        totals, live = [], 0
+        for event in self.events:
+            if isinstance(event, Alloc | Free) and category in (None, event.category):
+                live += event.bytes_ if isinstance(event, Alloc) else -event.bytes_
+            totals.append(live)
+        return totals
+
+    def _mark_index(self, name: str, *, last: bool = True, occurrence: int | None = None) -> int:
+        found = [i for i, e in enumerate(self.events) if isinstance(e, Mark) and e.name == name]
+        which = occurrence if occurrence is not None else (-1 if last else 0)
+        if not -len(found) <= which < len(found):
+            names = sorted({m.name for m in self.marks})
+            raise ValueError(
+                f"a mark must have been recorded to be asked for; got {name!r}, recorded {names}. "
+                f'Call mark("{name}") in the rank.'
+            )
+        return found[which]
+
+    # ---- plain data
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        rows = [to_row(e) for e in self.events]
+        return {"rank": self.rank, "start_s": self.start_s, "end_s": self.end_s, "events": rows}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any], zero_s: float | None = None) -> "RankTrace":
+        """Read `to_plain` data; times are shifted so that `zero_s` (default: this rank's start) is 0."""
+        zero_s = plain["start_s"] if zero_s is None else zero_s
+        events = [from_row(row, zero_s) for row in plain["events"]]
+        return cls(plain["rank"], plain["start_s"] - zero_s, plain["end_s"] - zero_s, events)
+
+    def canonical(self) -> list[tuple[Any, ...]]:
+        """Return the events without times and source lines: equal for runs of the same program.
+
+        Ends of storages that communication held are left out: whether the program or a communication thread
+        is the last to let go is chance.
+        """
+        skipped = {"t_s", "duration_s", "site", "live_bytes", "existed"}
+        return [
+            (KIND_NAMES[type(e)], *(getattr(e, f) for f in FIELDS[KIND_NAMES[type(e)]] if f not in skipped))
+            for e in self.events
+            if not (isinstance(e, Free) and e.is_shared)
+        ]
+
+
+def _check_category(category: str | None) -> None:
+    if category is not None and category not in CATEGORIES:
+        raise ValueError(f"category must be one of {CATEGORIES} or None; got {category!r}. Correct the name.")

@@ -1,0 +1,58 @@
+"""The traces of all ranks on one time line."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from course_lib.trace.perfetto import write_chrome_json, write_for_viewer
+from course_lib.trace.queries import RankTrace
+
+
+@dataclasses.dataclass(slots=True)
+class Trace:
+    """The traces of all ranks on one time line that starts at 0.
+
+    Simplification: ranks are assumed to share a clock, which holds on one machine.
+    """
+
+    ranks: list[RankTrace]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    def __getitem__(self, rank: int) -> RankTrace:
+        return self.ranks[rank]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        return {"ranks": [r.to_plain() for r in self.ranks]}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "Trace":
+        """Read `to_plain` data, or `{"ranks": [recorder.to_plain(), ...]}` of ranks of one machine."""
+        return cls.gather(plain["ranks"])
+
+    @classmethod
+    def gather(cls, plains: Iterable[dict[str, Any]]) -> "Trace":
+        """Put ranks' plain traces on one time line, in rank order."""
+        ordered = sorted(plains, key=lambda p: int(p["rank"]))
+        zero_s = min((p["start_s"] for p in ordered), default=0.0)
+        return cls([RankTrace.from_plain(p, zero_s) for p in ordered])
+
+    def canonical(self) -> list[list[tuple[Any, ...]]]:
+        """Return every rank's events without times: equal for runs of the same program."""
+        return [r.canonical() for r in self.ranks]
+
+    def to_perfetto(self, path: str | Path) -> Path:
+        """Write Chrome JSON, which https://ui.perfetto.dev and chrome://tracing open; return the path."""
+        return write_chrome_json(self.ranks, path)
+
+    def open_in_perfetto(self, path: str | Path = "trace.json") -> Path:
+        """Write the trace, and print where it is and how Perfetto opens it; return the path.
+
+        Where the folder cannot be written to, the file goes into the system's folder for temporary files.
+        """
+        return write_for_viewer(self.ranks, path)

@@ -1,0 +1,372 @@
+"""Every way to hang ends soon, with a report that names the ranks, the call and the line."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.parallel.ddp import NaiveDDP
+from course_lib.ranks import RanksError, run_ranks
+from course_lib.ranks.hang import WaitGraph
+from course_lib.trace.calls import CommCall, GroupKey
+
+
+def rank() -> int:
+    return dist.get_rank()
+
+
+def skipped_call() -> None:
+    dist.all_reduce(torch.ones(4))
+    if rank() != 0:
+        dist.all_reduce(torch.ones(4))
+
+
+def extra_call() -> None:
+    if rank() == 0:
+        dist.all_reduce(torch.ones(3))
+
+
+def reordered_calls() -> None:
+    sizes = (4, 8) if rank() == 0 else (8, 4)
+    for size in sizes:
+        dist.all_reduce(torch.ones(size))
+
+
+def skipped_sync() -> None:
+    model = NaiveDDP(torch.nn.Linear(2, 1))
+    model(torch.ones(1, 2)).sum().backward()
+    if rank() != 0:
+        model.sync_gradients()
+
+
+def other_op() -> None:
+    if rank() == 0:
+        dist.all_reduce(torch.ones(4))
+    else:
+        dist.broadcast(torch.ones(4), 0)
+
+
+def other_reduce_op() -> None:
+    dist.all_reduce(torch.ones(4), op=dist.ReduceOp.SUM if rank() else dist.ReduceOp.MAX)
+
+
+def other_dtype() -> None:
+    dist.all_reduce(torch.ones(4, dtype=torch.float32 if rank() else torch.int32))
+
+
+def other_shape() -> None:
+    dist.all_reduce(torch.ones(4 + rank()))
+
+
+def other_gather_shape() -> None:
+    out = [torch.ones(4 + rank()) for _ in range(3)]
+    dist.all_gather(out, torch.ones(4 + rank()))
+
+
+def other_root() -> None:
+    dist.broadcast(torch.ones(4), rank())
+
+
+def other_splits() -> None:
+    splits = [2, 1, 1] if rank() == 0 else [1, 1, 2]
+    dist.all_to_all_single(torch.ones(4), torch.ones(4), splits, splits)
+
+
+def other_group() -> None:
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+    if rank() < 2:
+        dist.all_reduce(torch.ones(2), group=groups[rank()])
+
+
+def skipped_new_group() -> None:
+    if rank() != 1:
+        dist.new_group([0, 1])
+    dist.barrier()
+
+
+def reordered_new_groups() -> None:
+    for members in [[0, 1], [1, 2]] if rank() else [[1, 2], [0, 1]]:
+        dist.new_group(members)
+    dist.barrier()
+
+
+def send_without_recv() -> None:
+    if rank() == 0:
+        dist.send(torch.ones(4), 1)
+
+
+def recv_without_send() -> None:
+    if rank() == 0:
+        dist.recv(torch.ones(4))
+
+
+def ring_of_recvs() -> None:
+    dist.recv(torch.ones(4), (rank() + 1) % 3)
+    dist.send(torch.ones(4), (rank() - 1) % 3)
+
+
+def other_size_received() -> None:
+    if rank() == 0:
+        dist.send(torch.ones(4), 1)
+    if rank() == 1:
+        dist.recv(torch.ones(3), 0)
+
+
+def cycle_over_groups() -> None:
+    pair = dist.new_group([0, 1])
+    if rank() == 0:
+        dist.all_reduce(torch.ones(3), group=pair)
+    dist.all_reduce(torch.ones(3))
+    if rank() == 1:
+        dist.all_reduce(torch.ones(3), group=pair)
+
+
+def skipped_monitored_barrier() -> None:
+    if rank() != 2:
+        dist.monitored_barrier()
+
+
+def leaves_the_group() -> None:
+    if rank() == 1:
+        dist.destroy_process_group()
+        return
+    dist.all_reduce(torch.ones(4))
+
+
+def exits() -> None:
+    if rank() == 1:
+        os._exit(0)
+    dist.all_reduce(torch.ones(4))
+
+
+def is_killed() -> None:
+    if rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(4))
+
+
+def leaves_by_sys_exit() -> None:
+    if rank() == 1:
+        sys.exit(3)
+    dist.all_reduce(torch.ones(4))
+
+
+def loops() -> None:
+    while rank() == 1:
+        pass
+    dist.all_reduce(torch.ones(4))
+
+
+def sleeps() -> None:
+    if rank() == 1:
+        time.sleep(60)
+    dist.all_reduce(torch.ones(4))
+
+
+def forks_and_waits() -> None:
+    child = os.fork() if rank() == 1 else 0
+    if child:
+        os.waitpid(child, 0)
+    dist.all_reduce(torch.ones(1))  # the child poses as rank 1
+
+
+def is_stopped() -> None:
+    if rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.all_reduce(torch.ones(4))
+
+
+def holds_the_gil() -> None:
+    if rank() == 1:
+        re.match(r"(a+)+$", "a" * 40 + "b")
+    dist.all_reduce(torch.ones(4))
+
+
+PROVABLE = [
+    (skipped_call, "hang", 0, "ranks 1 and 2 wait for rank 0, which already ended"),
+    (skipped_sync, "hang", 0, "in skipped_sync, through sync_gradients"),
+    (extra_call, "hang", 1, "rank 0 waits for ranks 1 and 2"),
+    (reordered_calls, "mismatch", 0, "its shape differs"),
+    (other_op, "mismatch", 0, "its op differs"),
+    (other_reduce_op, "mismatch", 0, "its reduce op differs"),
+    (other_dtype, "mismatch", 0, "its dtype differs"),
+    (other_shape, "mismatch", None, "its shape differs"),
+    (other_gather_shape, "mismatch", None, "its shape differs"),
+    (other_root, "mismatch", None, "its root differs"),
+    (other_splits, "mismatch", None, "its split sizes differs"),
+    (other_group, "hang", None, "for rank"),
+    (skipped_new_group, "hang", 1, "for rank 1, which never gets there"),
+    (reordered_new_groups, "mismatch", 0, "new_group"),
+    (send_without_recv, "hang", 1, "send to rank 1"),
+    (recv_without_send, "hang", 1, "recv from any rank"),
+    (ring_of_recvs, "hang", 0, "wait for each other for ever"),
+    (other_size_received, "mismatch", 0, "a send and its recv"),
+    (cycle_over_groups, "hang", None, "group [0, 1]"),
+    (skipped_monitored_barrier, "hang", 2, "monitored_barrier"),
+    (leaves_the_group, None, None, "rank 1"),
+    (exits, "died", 1, "exit code 0"),
+    (is_killed, "died", 1, "SIGKILL"),
+    (leaves_by_sys_exit, "exception", 1, "sys.exit(3) was called"),
+]
+STALLS = [
+    (loops, "while rank() == 1"),
+    (sleeps, "time.sleep(60)"),
+    (forks_and_waits, "os.waitpid"),
+    (is_stopped, "rank 1"),
+    (holds_the_gil, "re.match"),
+]
+
+
+@pytest.mark.parametrize(
+    ("work", "kind", "first", "says"), PROVABLE, ids=lambda v: getattr(v, "__name__", "")
+)
+def test_provable_hangs(work: Callable[[], None], kind: str | None, first: int | None, says: str) -> None:
+    with pytest.raises(RanksError) as caught:
+        run_ranks(work, 3, quiet=True)
+    error = caught.value
+    assert kind in (None, error.kind), str(error)
+    assert says in str(error), str(error)
+    assert first is None or error.first == first, str(error)
+    assert kind == "died" or "test_hangs.py" in str(error), "the report must name a line"
+    assert run_ranks(rank, 2).values == [0, 1], "the next run must work"
+
+
+@pytest.mark.parametrize(("work", "says"), STALLS, ids=lambda v: getattr(v, "__name__", ""))
+def test_ranks_that_make_no_progress(work: Callable[[], None], says: str) -> None:
+    with pytest.raises(RanksError, match="makes no progress") as caught:
+        run_ranks(work, 3, quiet=True)
+    assert (caught.value.kind, caught.value.first) == ("hang", 1)
+    assert says in str(caught.value), str(caught.value)
+
+
+def test_a_wait_inside_torch_for_ranks_that_ended() -> None:
+    """torch's own DDP waits in C++, where no wait is seen."""
+
+    def batches_differ() -> None:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        for _ in range(1 + (rank() == 0)):
+            model(torch.ones(1, 2)).sum().backward()
+
+    with pytest.raises(RanksError, match="rank 0 waits for ranks 1 and 2, which already ended") as caught:
+        run_ranks(batches_differ, 3, quiet=True)
+    assert (caught.value.kind, caught.value.first) == ("hang", 0)
+    assert "rank 0 has made broadcast" in str(caught.value)  # DDP builds its buckets anew
+
+
+def test_alone_and_waiting_for_anyone() -> None:
+    with pytest.raises(RanksError, match="rank 0 waits for ever"):
+        run_ranks(lambda: dist.recv(torch.ones(1)), 1, quiet=True)
+
+
+def test_asleep_while_another_rank_may_still_send() -> None:
+    """Rank 1 has ended, but rank 2 may yet be the source."""
+    graph = WaitGraph(3)
+    call = CommCall(id=0, op="recv", group=GroupKey((0, 1, 2)), ordinal=0, dst=0, tag=0)
+    for at in (0, 1, 2):
+        graph.feed(at, {"kind": "running"})
+    graph.feed(0, {"kind": "launch", "call": call.to_plain()})
+    graph.feed(0, {"kind": "beat", "spin_s": 0.0, "idle_s": 9.0})
+    graph.feed(1, {"kind": "finished"})
+    assert graph.abandoned() == {}
+    graph.feed(2, {"kind": "finished"})
+    assert graph.abandoned() == {0: {1, 2}}
+
+
+def test_only_the_time_counts_in_which_others_wait() -> None:
+    """Rank 0 was idle for 7 s before rank 1 needed it."""
+    graph = WaitGraph(2)
+    call = CommCall(id=0, op="barrier", group=GroupKey((0, 1)), ordinal=0, bytes_=0)
+    for at in (0, 1):
+        graph.feed(at, {"kind": "running"})
+    graph.feed(0, {"kind": "beat", "spin_s": 0.0, "idle_s": 7.0})
+    graph.feed(1, {"kind": "launch", "call": call.to_plain()})
+    graph.feed(1, {"kind": "wait", "id": 0, "site": ("a.py", 1, "f")})
+    found = []
+    for idle_s in (7.0, 9.0, 11.9, 12.0, 1.0, 5.9, 6.0):  # it moved after 12 s
+        graph.feed(0, {"kind": "beat", "spin_s": 0.0, "idle_s": idle_s})
+        found.append(graph.stalled())
+    assert found == [[], [], [], [0], [], [], [0]]
+
+
+def test_a_rank_whose_own_processes_compute_is_not_stuck() -> None:
+    burn = "import time\nwhile time.process_time() < 7: pass"
+
+    def work() -> None:
+        if rank() == 1:
+            subprocess.run([sys.executable, "-S", "-c", burn], check=True)
+        dist.barrier()
+
+    run_ranks(work, 2)
+
+
+def test_time_runs_out() -> None:
+    def all_sleep() -> None:
+        time.sleep(60)
+
+    with pytest.raises(RanksError, match="must end within 1 s") as caught:
+        run_ranks(all_sleep, 2, timeout_s=1, quiet=True)
+    assert caught.value.kind == "timeout"
+    assert "time.sleep(60)" in str(caught.value)
+
+
+def long_matmul() -> None:
+    if rank() == 1:
+        x = torch.randn(4500, 4500, dtype=torch.float64)
+        x @ x
+    dist.all_reduce(torch.ones(1))
+
+
+def many_matmuls() -> None:
+    deadline = time.monotonic() + 7
+    while rank() == 1 and time.monotonic() < deadline:
+        torch.ones(300, 300) @ torch.ones(300, 300)
+    dist.all_reduce(torch.ones(1))
+
+
+def large_message() -> None:
+    dist.all_reduce(torch.ones(150_000_000))
+
+
+def three_seconds_asleep() -> None:
+    if rank() == 1:
+        time.sleep(3)
+    dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.parametrize("work", [long_matmul, many_matmuls, large_message, three_seconds_asleep])
+def test_slow_is_not_stuck(work: Callable[[], None]) -> None:
+    run_ranks(work, 2)
+
+
+def busy() -> float:
+    """What labs do: collectives, point-to-point, groups, async calls, a backward."""
+    me, n = rank(), dist.get_world_size()
+    x = torch.full((50,), float(me), requires_grad=True)
+    (x * x).sum().backward()
+    work = dist.all_reduce(x.grad, async_op=True)
+    buffer = torch.empty(50)
+    ops = [dist.P2POp(dist.isend, x.detach(), (me + 1) % n), dist.P2POp(dist.irecv, buffer, (me - 1) % n)]
+    for request in dist.batch_isend_irecv(ops):
+        request.wait()
+    work.wait()
+    group = dist.new_group([0, n - 1])
+    if me in (0, n - 1):
+        dist.all_gather([torch.empty(50) for _ in range(2)], buffer, group=group)
+    dist.barrier()
+    return float(x.grad.sum())
+
+
+def test_no_false_alarm_in_200_loaded_worlds() -> None:
+    with ThreadPoolExecutor(5) as pool:
+        runs = list(pool.map(lambda i: run_ranks(busy, 2 + i % 3).values, range(200)))
+    for i, values in enumerate(runs):
+        n = 2 + i % 3
+        assert values == [100.0 * sum(range(n))] * n

@@ -1,0 +1,148 @@
+"""Directions inside the library that import-linter does not see: lazy imports, names in strings, circles."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "course_lib"
+MODULE_NAME = re.compile(r"course_lib(?:[./]\w+)+")
+Imports = dict[str, set[str]]
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def ranks_of_layers() -> dict[str, int]:
+    """Give every package or module below `course_lib` its height: 0 for the lowest layer."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    layers = next(c["layers"] for c in contracts if c["name"] == "Imports go down only")
+    return {
+        name: height
+        for height, layer in enumerate(reversed(layers))
+        for name in re.findall(r"course_lib\.\w+", layer)
+    }
+
+
+HEIGHTS = ranks_of_layers()
+
+
+def height_of(module: str) -> int | None:
+    return HEIGHTS.get(".".join(module.split(".")[:2]))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Yield what a file imports at any depth: modules, and what may be modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in MODULES else node.module for name in names)
+
+
+def named_in_strings(tree: ast.AST) -> Iterator[str]:
+    """Yield the modules of the library that strings name, by dots or by slashes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from (found.replace("/", ".") for found in MODULE_NAME.findall(node.value))
+
+
+def uppermost(names: set[str], below: int) -> set[str]:
+    return {name for name in names if (height_of(name) or 0) > below}
+
+
+def graph(source: dict[str, set[str]]) -> Imports:
+    return {name: {found for found in names if found in MODULES} for name, names in source.items()}
+
+
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+IMPORTED = {name: set(imported(tree)) for name, tree in TREES.items()}
+
+
+def circle(arrows: Imports) -> list[str]:
+    """Return modules that import one another in a ring, [] if there are none."""
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        found = next(filter(None, (walk(other, [*path, name]) for other in sorted(arrows.get(name, ())))), [])
+        done.add(name)
+        return found
+
+    return next(filter(None, (walk(name, []) for name in sorted(arrows))), [])
+
+
+def test_every_module_has_a_layer() -> None:
+    assert [name for name in MODULES if name != "course_lib" and height_of(name) is None] == []
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_there_are_no_circles_lazy_imports_counted() -> None:
+    assert circle(graph(IMPORTED)) == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_module_names_an_upper_one_in_a_string(name: str) -> None:
+    height = height_of(name)
+    if height is not None:
+        assert uppermost(set(named_in_strings(TREES[name])), height) == set()
+
+
+def test_what_is_pure_python_needs_no_torch() -> None:
+    pure = ("config", "units", "schedules", "cost", "planner")
+    arrows = graph(IMPORTED)
+    todo = [name for name in MODULES if name.startswith(tuple(f"course_lib.{room}" for room in pure))]
+    needed: set[str] = set()
+    while todo:
+        name = todo.pop()
+        if name not in needed:
+            needed.add(name)
+            todo += arrows[name]
+    users = {name for name in needed if any(found.split(".")[0] == "torch" for found in IMPORTED[name])}
+    assert users == set()
+
+
+def test_matplotlib_is_only_in_viz() -> None:
+    users = {
+        name for name, found in IMPORTED.items() if any(one.split(".")[0] == "matplotlib" for one in found)
+    }
+    assert {name for name in users if not name.startswith("course_lib.viz")} == set()
+
+
+def test_torch_distributed_stays_where_ranks_are() -> None:
+    rooms = ("trace", "ranks", "comm", "parallel", "checkpoint", "compose", "train", "grading", "doctor")
+    users = {
+        name for name, found in IMPORTED.items() if any(one.startswith("torch.distributed") for one in found)
+    }
+    assert {
+        name for name in users if not name.startswith(tuple(f"course_lib.{room}" for room in rooms))
+    } == set()
+
+
+def test_environment_variables_are_read_where_processes_start() -> None:
+    allowed = ("course_lib.ranks", "course_lib.staff", "course_lib.grading.torchrun")
+    users = {
+        name
+        for name, path in MODULES.items()
+        if re.search(r"\bos\.(environ|getenv)\b", path.read_text("utf-8"))
+    }
+    assert {name for name in users if not name.startswith(allowed)} == set()
