@@ -210,7 +210,7 @@ def known_positive(name: str, value: Numbers | None) -> Numbers:
         or not bool(np.all(np.isfinite(number) & (number > 0)))
     ):
         raise ValueError(
-            f"{name} must be known, positive and finite; got {value!r}. Measure it (the module `roof`) or take "
+            f"{name} must be known, positive and finite; got {value!r}. Measure it (`roof`) or take "
             "it from the table (course_lib.cost.hardware)."
         )
     return as_numbers(cast(Numbers, value))
