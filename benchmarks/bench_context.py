@@ -17,10 +17,10 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from course_lib.comm.launch import run_ranks
 from course_lib.cost.cluster import uniform
 from course_lib.model.attention import sdpa
 from course_lib.parallel.context import AllGatherAttention, ContextParallel, RingAttention, UlyssesAttention
+from course_lib.ranks import run_ranks
 from course_lib.replay import Efficiency, replay
 
 Row = tuple[str, float, str, str]

@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.comm.launch import run_ranks
-from course_lib.comm.trace import Trace
 from course_lib.cost.cluster import uniform
 from course_lib.cost.context import AttentionWork, ring_time
 from course_lib.parallel.context import ContextParallel, RingAttention
+from course_lib.ranks import run_ranks
 from course_lib.replay import Efficiency, Replay, replay
+from course_lib.trace import Trace
 
 N, HEADS, KV_HEADS, HEAD_DIM = 4, 4, 2, 16
 # A processor that is slow beside its memory and links, so that products alone take time.
