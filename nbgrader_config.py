@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+from nbgrader.converters import Autograde, GenerateSolution
+from nbgrader.validator import Validator
+
 from course_lib.staff.feedback import SafePage, feedback_steps
-from course_lib.staff.gradebook import cell_timeout_s, gradebook_url, release_steps
+from course_lib.staff.gradebook import cell_timeout_s, gradebook_url, limited, release_steps
 from course_lib.staff.late import LatePolicy
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821
@@ -31,6 +34,11 @@ c.GenerateAssignment.preprocessors = release_steps()
 # A feedback page shows nothing of a student's that could act in a browser.
 c.GenerateFeedback.preprocessors = feedback_steps()
 c.GenerateFeedback.exporter_class = SafePage
+
+# Kernels start and end every time, and a notebook has a limit: c.LimitedRun.limit_s (900 s).
+c.Autograde.autograde_preprocessors = limited(Autograde, "autograde_preprocessors")
+c.GenerateSolution.preprocessors = limited(GenerateSolution)
+c.Validator.preprocessors = limited(Validator)
 
 # Each cell has its own budget; a hang of the ranks is diagnosed within seconds and is not a timeout.
 c.Execute.timeout = None

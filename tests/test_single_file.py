@@ -16,11 +16,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib import REPOSITORY, __version__
+from course_lib import REPOSITORY, __version__, kernels
 
 ROOT = Path(__file__).resolve().parents[1]
 LAB = "00_start_here"
@@ -81,9 +80,7 @@ def run(folder: Path, python: Path, address: str, sources: list[str]) -> list[nb
     notebook = new_notebook(cells=[new_code_cell(source) for source in sources])
     os.environ["JUPYTER_PATH"] = str(kernel.parents[1])
     try:
-        resources = {"metadata": {"path": str(folder)}}
-        client = NotebookClient(notebook, kernel_name="alone", timeout=600, resources=resources)
-        return client.execute().cells
+        return kernels.run(notebook, folder, kernel_name="alone", timeout=600).cells
     finally:
         del os.environ["JUPYTER_PATH"]
 

@@ -10,17 +10,14 @@ import ctypes
 import json
 import os
 import sys
-import tempfile
 from typing import Any
 
 import nbformat
 from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
-from traitlets.config import Config
 
 from course_lib.grading import wire
+from course_lib.kernels import LimitedRun, PrivateKernel
 
 TOO_LONG, DIED = "a cell ran longer than it may", "the kernel died"
 NO_MESSAGE = "the kernel sent what no kernel sends"
@@ -37,7 +34,7 @@ del _grading
 """
 
 
-class PageKernel(AsyncKernelManager):
+class PageKernel(PrivateKernel):
     """Starts `page_kernel.py`, whatever kernels are installed."""
 
     @property
@@ -65,8 +62,7 @@ def run(requests: int, answers: int) -> None:
         if cell_index:
             wire.send(answers, wire.pack({"cell": cell_index - 1, "outputs": _outputs(cell)}))
 
-    folder = tempfile.mkdtemp()
-    client = NotebookClient(
+    client = LimitedRun(
         notebook,
         timeout_func=lambda cell: cell.metadata.timeout_s,
         allow_errors=True,
@@ -75,9 +71,7 @@ def run(requests: int, answers: int) -> None:
         on_cell_executed=ended,
         record_timing=False,
         shutdown_kernel="immediate",  # the sandbox ends next
-        config=Config(
-            KernelManager={"transport": "ipc", "connection_file": os.path.join(folder, "kernel.json")}
-        ),
+        iopub_timeout=10,  # for outputs that no page needs
     )
     end = ""
     try:

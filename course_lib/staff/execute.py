@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
-from traitlets.config import Config
 
+from course_lib import kernels
 from course_lib.staff.source import BuildError, where
 
 CELL_TIMEOUT_S = 300
@@ -81,28 +80,13 @@ def _run(
 
     work = os.path.join(folder, "work")
     os.mkdir(work)
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_TIMEOUT_S,
-        kernel_name="python3",
-        resources={"metadata": {"path": work}},
-        record_timing=False,
-        on_cell_complete=report,
-        config=_private_kernel(folder),
-    )
+    options = {"timeout": CELL_TIMEOUT_S, "record_timing": False, "on_cell_complete": report}
     try:
-        client.execute()
+        kernels.run(notebook, work, name=name, kernel_name="python3", **options)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise BuildError(
             f"every cell must run; got an error in {_failed(notebook, name)}:\n{_plain(str(error))}"
         ) from error
-
-
-def _private_kernel(folder: str) -> Config:
-    """Talk to the kernel through files of this run: no port, nothing to overhear, no warning about either."""
-    return Config(
-        {"KernelManager": {"transport": "ipc", "connection_file": os.path.join(folder, "kernel.json")}}
-    )
 
 
 def _failed(notebook: nbformat.NotebookNode, name: str) -> str:

@@ -17,11 +17,12 @@ from typing import Any
 
 from nbgrader.apps import NbGraderAPI
 from nbgrader.converters import GenerateAssignment
-from nbgrader.preprocessors import ClearSolutions, SaveCells
+from nbgrader.preprocessors import ClearSolutions, Execute, SaveCells
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
+from course_lib.kernels import LimitedRun
 from course_lib.staff import downloads
 from course_lib.staff.reflections import AskForReflections
 
@@ -43,6 +44,16 @@ def release_steps() -> list[type]:
     default: list[type] = GenerateAssignment.class_traits()["preprocessors"].default_args[0]
     place = default.index(ClearSolutions)
     return [*default[:place], NamedStubs, AskForReflections, *default[place + 1 :]]
+
+
+class LimitedExecute(LimitedRun, Execute):  # type: ignore[misc]
+    """Run a submission as nbgrader does, in a kernel that starts and ends every time."""
+
+
+def limited(converter: type, name: str = "preprocessors") -> list[type]:
+    """Return the steps `name` of one of nbgrader's converters, with notebooks run by LimitedExecute."""
+    steps: list[type] = getattr(converter, name).default_args[0]
+    return [LimitedExecute if step is Execute else step for step in steps]
 
 
 def cell_timeout_s(cell: Any) -> int:

@@ -5,9 +5,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from helpers import HELLO
-from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
+from course_lib import kernels
 from course_lib.grading.present import MIME
 
 CHECK = 'from course_lib import grading\ngrading.check("rank_hello", globals())'
@@ -16,8 +16,7 @@ SCORE = '# graded\ngrading.score("rank_hello", globals())'
 
 def _run(folder: Path, *cells: str) -> list[nbformat.NotebookNode]:
     notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells])
-    resources = {"metadata": {"path": str(folder)}}
-    return NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute().cells
+    return kernels.run(notebook, folder, timeout=120, kernel_name="python3").cells
 
 
 def _report(cell) -> str:

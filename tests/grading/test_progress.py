@@ -10,10 +10,9 @@ from pathlib import Path
 import nbformat
 import pytest
 from helpers import HELLO
-from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib import grading
+from course_lib import grading, kernels
 from course_lib.grading import progress
 from course_lib.grading.exercise import PartResult, Verdict
 from course_lib.grading.standing import progress_map
@@ -170,7 +169,7 @@ def test_a_check_in_a_notebook_is_noted_with_its_cell(tmp_path: Path) -> None:
     notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells])
     place = tmp_path / "any name.ipynb"  # a notebook may be called as one likes
     nbformat.write(notebook, place)
-    NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    kernels.run(notebook, tmp_path, kernel_name="python3")
     entry = progress.read(tmp_path)["rank_hello"]
     assert entry["answer"] == definition.strip()
     assert entry["score"] == 2.0

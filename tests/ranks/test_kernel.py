@@ -7,7 +7,9 @@ from typing import Any
 
 import psutil
 import pytest
-from jupyter_client.manager import KernelManager, start_new_kernel
+from jupyter_client.manager import KernelManager
+
+from course_lib.kernels import private_folder
 
 SETUP = """
 import time, torch, torch.distributed as dist
@@ -37,10 +39,17 @@ run_ranks(skips, 3)
 
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[tuple[KernelManager, Any]]:
-    manager, client = start_new_kernel(kernel_name="python3")
-    yield manager, client
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
+    with private_folder() as folder:
+        manager = KernelManager(
+            kernel_name="python3", transport="ipc", connection_file=f"{folder}/kernel.json"
+        )
+        manager.start_kernel()
+        client = manager.client()
+        client.start_channels(hb=False)
+        client.wait_for_ready(timeout=120)
+        yield manager, client
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 def run(client: Any, code: str) -> dict[str, str]:

@@ -17,10 +17,9 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 from nbgrader.utils import determine_grade
 
-from course_lib import grading
+from course_lib import grading, kernels
 from course_lib.staff import build, zoo
 from course_lib.staff.source import notebook_of
 from course_lib.staff.submissions import answer_cells, graded_cells
@@ -64,9 +63,7 @@ def rounds(name: str) -> list[nbformat.NotebookNode]:
     ran = copy.deepcopy(notebook)
     ran.cells = [copy.deepcopy(cell) for one in made for cell in one.cells]
     with tempfile.TemporaryDirectory() as folder:
-        NotebookClient(
-            ran, timeout=300, allow_errors=True, resources={"metadata": {"path": folder}}
-        ).execute()
+        kernels.run(ran, folder, timeout=300, allow_errors=True)
     length = len(notebook.cells)
     for index, one in enumerate(made):
         one.cells = ran.cells[index * length : (index + 1) * length]

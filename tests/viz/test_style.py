@@ -10,10 +10,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 from PIL import Image
 
+from course_lib import kernels
 from course_lib.staff.execute import FIGURE
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
@@ -122,7 +122,7 @@ def test_a_notebook_file_keeps_the_figure_last_chosen(tmp_path: Path) -> None:
         "shown.turn(step=2)",
     ]
     notebook = new_notebook(cells=[new_code_cell(text) for text in cells])
-    NotebookClient(notebook, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    kernels.run(notebook, tmp_path, kernel_name="python3")
     *_, figure = notebook.cells[1].outputs
     assert FIGURE.fullmatch(figure.data["text/html"])["alt"] == figure.data["text/plain"]  # type: ignore[index]
     assert figure.data["text/plain"] == style.alternative_text(draw_step("tree", 4, 2))
