@@ -23,9 +23,8 @@ from course_lib.parallel.context import (
     ContextParallel,
     RingAttention,
     UlyssesAttention,
-    context_parallel_loss,
-    sum_gradients_,
 )
+from course_lib.parallel.context.step import context_parallel_loss, sum_gradients_
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.trace.events import Compute, Launch, Wait
 

@@ -7,12 +7,10 @@ of weights are then one addend a rank: sum them over cp. Lab 10. Production code
 `context_parallel_size` (Transformer Engine), DeepSpeed-Ulysses.
 """
 
-from course_lib.parallel.context.blocks import merge_attention
 from course_lib.parallel.context.core import ContextParallel
 from course_lib.parallel.context.gathered import AllGatherAttention
 from course_lib.parallel.context.layout import LAYOUTS, Layout, local_positions
 from course_lib.parallel.context.ring import RingAttention
-from course_lib.parallel.context.step import context_parallel_loss, sum_gradients_
 from course_lib.parallel.context.ulysses import UlyssesAttention
 
 __all__ = [
@@ -22,8 +20,5 @@ __all__ = [
     "Layout",
     "RingAttention",
     "UlyssesAttention",
-    "context_parallel_loss",
     "local_positions",
-    "merge_attention",
-    "sum_gradients_",
 ]

@@ -14,12 +14,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from course_lib.comm.autograd import all_gather_along, reduce_scatter_along
-from course_lib.parallel.context.blocks import (
-    accumulation_dtype,
-    add_gradients_,
-    attend_,
-    new_accumulators,
-)
+from course_lib.model.partial_attention import accumulation_dtype, new_accumulators
+from course_lib.parallel.context.blocks import add_gradients_, attend_
 from course_lib.parallel.context.core import ContextParallel
 
 

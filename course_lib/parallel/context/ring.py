@@ -17,12 +17,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from course_lib.comm.p2p import members
-from course_lib.parallel.context.blocks import (
-    accumulation_dtype,
-    add_gradients_,
-    attend_,
-    new_accumulators,
-)
+from course_lib.model.partial_attention import accumulation_dtype, new_accumulators
+from course_lib.parallel.context.blocks import add_gradients_, attend_
 from course_lib.parallel.context.core import ContextParallel
 
 

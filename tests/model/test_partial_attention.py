@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from course_lib.parallel.context.blocks import block_attention, block_gradients, merge_attention
+from course_lib.model.partial_attention import block_attention, block_gradients, merge_attention
 
 
 def plain(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,19 +50,19 @@ def test_the_precision_of_the_first_part_is_kept() -> None:
     assert merged.dtype == torch.float32
 
 
-@pytest.mark.parametrize("triangle", [True, False])
-def test_block_gradients_add_up_to_the_whole(triangle: bool) -> None:
+@pytest.mark.parametrize("causal", [True, False])
+def test_block_gradients_add_up_to_the_whole(causal: bool) -> None:
     torch.manual_seed(5)
     query = torch.randn(2, 4, 6, 8, dtype=torch.float64, requires_grad=True)
     key, value = (torch.randn(2, 2, 6, 8, dtype=torch.float64, requires_grad=True) for _ in range(2))
     grad = torch.randn_like(query)
     repeated = [x.repeat_interleave(2, 1) for x in (key, value)]
     mask = torch.zeros(6, 6, dtype=torch.float64).masked_fill(
-        torch.ones(6, 6).triu(1).bool() & triangle, -math.inf
+        torch.ones(6, 6).triu(1).bool() & causal, -math.inf
     )
     scores = query @ repeated[0].transpose(-1, -2) / math.sqrt(8) + mask
     want = torch.autograd.grad(scores.softmax(-1) @ repeated[1], (query, key, value), grad)
     with torch.no_grad():
-        out, lse = block_attention(query, key, value, triangle)
+        out, lse = block_attention(query, key, value, causal)
         torch.testing.assert_close(lse, scores.logsumexp(-1))
-        torch.testing.assert_close(block_gradients(grad, query, key, value, out, lse, triangle), want)
+        torch.testing.assert_close(block_gradients(grad, query, key, value, out, lse, causal), want)
