@@ -1,9 +1,12 @@
 """Send functions and values between the notebook and its ranks: cloudpickle, with what it needs for torch."""
 
+import importlib
 import inspect
 import io
 import pickle
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -12,12 +15,10 @@ import torch
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     def reducer_override(self, obj: Any) -> Any:
-        # cloudpickle follows `torch.ops` and `torch.classes` when a function merely uses the names "ops" or
-        # "classes", and cannot pickle the objects behind them.
-        if obj is torch.ops:
-            return getattr, (torch, "ops")
-        if obj is torch.classes:
-            return getattr, (torch, "classes")
+        # cloudpickle sends along every submodule that a function's names may mean, such as torch.distributed's
+        # `config`, and cannot pickle the modules that are instances of a class of their own.
+        if isinstance(obj, ModuleType) and sys.modules.get(obj.__name__) is obj and type(obj) is not ModuleType:
+            return importlib.import_module, (obj.__name__,)
         if isinstance(obj, torch.Tensor) and obj.is_cuda:
             return obj.cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return super().reducer_override(obj)

@@ -1,5 +1,6 @@
 """run_ranks: values, output, arguments, environment, generators, errors and bad input."""
 
+import argparse
 import multiprocessing
 import os
 import random
@@ -53,6 +54,15 @@ def test_closures_tensors_and_modules_travel_both_ways() -> None:
     assert results[1][0].tolist() == [4.0, 4.0]
     x = torch.randn(1, 2)
     assert torch.equal(results[0][1](x), model(x))
+
+
+def test_the_name_config_does_not_break_pickling() -> None:
+    settings = argparse.Namespace(config=3)
+
+    def work() -> int:
+        return dist.get_rank() * int(settings.config)  # there is a module torch.distributed.config
+
+    assert list(run_ranks(work, 2)) == [0, 3]
 
 
 def test_names_ops_and_classes_do_not_break_pickling() -> None:
