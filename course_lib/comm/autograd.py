@@ -54,7 +54,10 @@ def copy_to(x: Tensor, group: Group) -> Tensor:
     other positions by the same weight.
     Communication: forward none; backward one all_reduce of x.numel() elements.
     """
-    return x if group_size(group) == 1 else _apply(_CopyTo, x, group)
+    if group_size(group) == 1:
+        return x
+    out: Tensor = run(_CopyTo, x, group)
+    return out
 
 
 def reduce_from(x: Tensor, group: Group) -> Tensor:
@@ -63,7 +66,10 @@ def reduce_from(x: Tensor, group: Group) -> Tensor:
     Layout: x Partial -> sum Replicate. x is not changed.
     Communication: forward one all_reduce of x.numel() elements; backward none.
     """
-    return x if group_size(group) == 1 else _apply(_ReduceFrom, x, group)
+    if group_size(group) == 1:
+        return x
+    out: Tensor = run(_ReduceFrom, x, group)
+    return out
 
 
 def split(x: Tensor, group: Group, dim: int) -> Tensor:
@@ -73,7 +79,10 @@ def split(x: Tensor, group: Group, dim: int) -> Tensor:
     Communication: forward none; backward one all_gather of local_x.numel() elements a rank.
     Raises: ValueError if the group's size does not divide x.shape[dim].
     """
-    return x if group_size(group) == 1 else _apply(_Split, x, group, dim)
+    if group_size(group) == 1:
+        return x
+    out: Tensor = run(_Split, x, group, dim)
+    return out
 
 
 def gather(x: Tensor, group: Group, dim: int) -> Tensor:
@@ -83,7 +92,10 @@ def gather(x: Tensor, group: Group, dim: int) -> Tensor:
     Communication: forward one all_gather of x.numel() elements a rank; backward none, since every rank has
     the same gradient of the whole.
     """
-    return x if group_size(group) == 1 else _apply(_Gather, x, group, dim)
+    if group_size(group) == 1:
+        return x
+    out: Tensor = run(_Gather, x, group, dim)
+    return out
 
 
 def all_gather(x: Tensor, group: Group, dim: int) -> Tensor:
@@ -93,7 +105,10 @@ def all_gather(x: Tensor, group: Group, dim: int) -> Tensor:
     Communication: forward one all_gather of x.numel() elements a rank; backward one reduce_scatter of
     full_x.numel() elements.
     """
-    return x if group_size(group) == 1 else _apply(_AllGather, x, group, dim)
+    if group_size(group) == 1:
+        return x
+    out: Tensor = run(_AllGather, x, group, dim)
+    return out
 
 
 def reduce_scatter(x: Tensor, group: Group, dim: int) -> Tensor:
@@ -104,7 +119,10 @@ def reduce_scatter(x: Tensor, group: Group, dim: int) -> Tensor:
     local_x.numel() elements a rank.
     Raises: ValueError if the group's size does not divide x.shape[dim].
     """
-    return x if group_size(group) == 1 else _apply(_ReduceScatter, x, group, dim)
+    if group_size(group) == 1:
+        return x
+    out: Tensor = run(_ReduceScatter, x, group, dim)
+    return out
 
 
 def all_to_all(
@@ -130,7 +148,8 @@ def all_to_all(
     received = _splits("output_splits", output_splits, x.shape[0], group)
     if group_size(group) == 1:
         return x
-    return _apply(_AllToAll, x, group, received, sent)
+    out: Tensor = run(_AllToAll, x, group, received, sent)
+    return out
 
 
 # ---- the collectives themselves, on tensors that are not cut along dim 0
@@ -182,9 +201,9 @@ def _splits(name: str, splits: Sequence[int] | None, rows: int, group: Group) ->
 # ---- autograd functions: written with one another, so that gradients of gradients work too
 
 
-def _apply(function: type[Function], *args: Any) -> Tensor:
-    out: Tensor = function.apply(*args)
-    return out
+def run(function: type[Function], *args: Any) -> Any:
+    """Apply an autograd function; torch's `apply` has no types."""
+    return function.apply(*args)
 
 
 class _CopyTo(Function):

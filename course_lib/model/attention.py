@@ -91,13 +91,28 @@ class Attention(nn.Module):
         self.out_proj = nn.Linear(query_dim, config.model_dim, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
-        query = apply_rope(self._heads(self.q_proj(x)), cos, sin)  # [B, N, S, H]
-        key = apply_rope(self._heads(self.k_proj(x)), cos, sin)  # [B, K, S, H]
-        value = self._heads(self.v_proj(x))  # [B, K, S, H]
-        mixed = self.attend(query, key, value, positions)  # [B, N, S, H]
-        out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))  # [B, S, NH] -> [B, S, D]
-        return out
+        heads = self.q_proj(x), self.k_proj(x), self.v_proj(x)  # [B, S, NH], twice [B, S, KH]
+        out: Tensor = self.out_proj(mix_heads(heads, cos, sin, positions, self.head_dim, self.attend))
+        return out  # [B, S, NH] -> [B, S, D]
 
-    def _heads(self, x: Tensor) -> Tensor:
-        heads = x.view(*x.shape[:2], x.shape[-1] // self.head_dim, self.head_dim)
-        return heads.transpose(1, 2)  # [B, S, heads * H] -> [B, heads, S, H]
+
+def mix_heads(
+    projected: tuple[Tensor, Tensor, Tensor],
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor,
+    head_dim: int,
+    attend: Attend,
+) -> Tensor:
+    """Turn queries and keys by position and let `attend` mix the tokens, for however many heads there are.
+
+    Layout: projected queries [B, S, NH], keys and values [B, S, KH] -> [B, S, NH].
+    """
+    queries, keys, values = (_heads(x, head_dim) for x in projected)
+    mixed = attend(apply_rope(queries, cos, sin), apply_rope(keys, cos, sin), values, positions)
+    return mixed.transpose(1, 2).flatten(2)  # [B, N, S, H] -> [B, S, NH]
+
+
+def _heads(x: Tensor, head_dim: int) -> Tensor:
+    heads = x.view(*x.shape[:2], x.shape[-1] // head_dim, head_dim)
+    return heads.transpose(1, 2)  # [B, S, heads * H] -> [B, heads, S, H]

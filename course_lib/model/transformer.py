@@ -33,7 +33,12 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(model_dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps) * self.weight
+        return rms_norm(x, self.weight, self.eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Compute x / sqrt(mean(x^2) + eps) * weight over the last dim."""
+    return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps) * weight
 
 
 class SwiGLU(nn.Module):

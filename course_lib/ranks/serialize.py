@@ -15,9 +15,13 @@ import torch
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     def reducer_override(self, obj: Any) -> Any:
-        # cloudpickle sends along every submodule that a function's names may mean, such as torch.distributed's
-        # `config`, and cannot pickle the modules that are instances of a class of their own.
-        if isinstance(obj, ModuleType) and sys.modules.get(obj.__name__) is obj and type(obj) is not ModuleType:
+        # cloudpickle sends along every submodule that a function's names may mean, such as `config` of
+        # torch.distributed, and cannot pickle the modules that are instances of a class of their own.
+        if (
+            isinstance(obj, ModuleType)
+            and sys.modules.get(obj.__name__) is obj
+            and type(obj) is not ModuleType
+        ):
             return importlib.import_module, (obj.__name__,)
         if isinstance(obj, torch.Tensor) and obj.is_cuda:
             return obj.cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)

@@ -1,0 +1,36 @@
+"""Tensor parallelism: the ranks of a group share every layer's matrices, and each step of it.
+
+A column-parallel linear gives each rank some of the outputs, a row-parallel one some of the inputs. One after
+the other they need a single all_reduce: what lies between them (GELU, SwiGLU, an attention head) stays on its
+rank. Sequence parallelism cuts that all_reduce into its halves, reduce_scatter and all_gather, and the norms
+and dropouts between them work on S/tp positions: as many bytes, less memory. The vocabulary is cut too, and
+the loss is computed without ever putting the logits together.
+
+Lab 08. Megatron-Core `tensor_parallel/layers.py` and `cross_entropy.py` fuse more (gradient accumulation into
+the weight's buffer, FP8); torch's DTensor (`tensor/parallel/style.py`) derives the same collectives from
+placements. Shoeybi et al. (arXiv:1909.08053); Korthikanti et al. (arXiv:2205.05198) for the sequence.
+"""
+
+from course_lib.parallel.tensor.attention import ParallelAttention
+from course_lib.parallel.tensor.linear import ColumnParallelLinear, RowParallelLinear, column_parallel
+from course_lib.parallel.tensor.mlp import ParallelMLP, ParallelSwiGLU
+from course_lib.parallel.tensor.sequence import SequenceParallelDropout, SequenceParallelRMSNorm
+from course_lib.parallel.tensor.shards import ShardSpec
+from course_lib.parallel.tensor.transformer import shard_transformer_, sharded_parameters
+from course_lib.parallel.tensor.vocabulary import VocabParallelEmbedding, vocab_parallel_cross_entropy
+
+__all__ = [
+    "ColumnParallelLinear",
+    "ParallelAttention",
+    "ParallelMLP",
+    "ParallelSwiGLU",
+    "RowParallelLinear",
+    "SequenceParallelDropout",
+    "SequenceParallelRMSNorm",
+    "ShardSpec",
+    "VocabParallelEmbedding",
+    "column_parallel",
+    "shard_transformer_",
+    "sharded_parameters",
+    "vocab_parallel_cross_entropy",
+]

@@ -1,0 +1,243 @@
+"""Linear layers whose weight is shared by the ranks of a group: by columns of the product, or by rows.
+
+torch stores a weight as [out, in] and computes x @ weight.T, so "column" parallel cuts dim 0 of the stored
+tensor (outputs) and "row" parallel cuts dim 1 (inputs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from course_lib.comm.autograd import all_gather_along, copy_to, reduce_from, reduce_scatter, run
+from course_lib.comm.sharding import all_gather_flat, reduce_scatter_flat
+from course_lib.parallel.tensor.rings import gather_matmul, matmul_scatter
+from course_lib.parallel.tensor.shards import ShardSpec, TensorParallel, shard_parameter
+
+
+class ColumnParallelLinear(nn.Module):
+    """Compute this rank's outputs of a linear layer: x @ weight.T + bias for F/tp of F outputs.
+
+    Layout: x [..., D] Replicate -> [..., F/tp] Shard(-1); weight [F/tp, D] and bias [F/tp] Shard(0). With
+    sequence_parallel x is [..., S/tp, D] Shard(-2) and the output [..., S, F/tp].
+    Communication: forward none, backward one all_reduce of x.numel() elements, while the weight's gradient is
+    computed. With sequence_parallel: forward an all_gather of x; backward an all_gather of x again (it is not
+    kept) while the input's gradient is computed, and a reduce_scatter of that one while the weight's is.
+    Memory: 1/tp of the parameters; saves x as it came in.
+    num_shards: fewer than tp where only so many exist (kv heads): tp / num_shards ranks hold the same shard,
+    and backward adds up its gradients in one all_reduce of the full weight's size.
+    Oracle: the linear layer it was made of.
+    Raises: ValueError if tp (or num_shards) does not divide F.
+    """
+
+    def __init__(self, linear: nn.Linear, tp: TensorParallel, *, num_shards: int | None = None) -> None:
+        super().__init__()
+        self.tp = tp
+        self.spec = tp.spec("the output features", linear.out_features, 0, num_shards)
+        self.weight = shard_parameter(linear.weight, self.spec)
+        self.bias = None if linear.bias is None else shard_parameter(linear.bias, self.spec)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return this rank's outputs."""
+        return column_parallel(x, [self])[0]
+
+    def own(self, param: Tensor) -> Tensor:
+        """Return the parameter, its gradient shared with the ranks that hold a copy of the shard."""
+        if self.spec.num_shards == self.tp.size:
+            return param
+        shared: Tensor = run(_Copies, param, self.tp.group, self.spec)
+        return shared
+
+    def extra_repr(self) -> str:
+        """Show the shapes of this rank."""
+        return f"local weight {list(self.weight.shape)}, shard {self.spec.index} of {self.spec.num_shards}"
+
+
+class RowParallelLinear(nn.Module):
+    """Add up the ranks' products of a linear layer: each has D_in/tp of the inputs.
+
+    Layout: x [..., F/tp] Shard(-1) -> [..., D] Replicate; weight [D, F/tp] Shard(1), bias [D] Replicate,
+    added once, after the sum. With sequence_parallel the output is [..., S/tp, D] Shard(-2).
+    Communication: forward one all_reduce of the output, backward none. With sequence_parallel: forward a
+    reduce_scatter, backward an all_gather of the output's gradient, and an all_reduce of the bias's.
+    Memory: 1/tp of the weight, the whole bias; saves x.
+    Oracle: the linear layer it was made of.
+    Raises: ValueError if tp does not divide the input features.
+    """
+
+    def __init__(self, linear: nn.Linear, tp: TensorParallel) -> None:
+        super().__init__()
+        self.tp = tp
+        self.spec = tp.spec("the input features", linear.in_features, 1)
+        self.weight = shard_parameter(linear.weight, self.spec)
+        self.bias = None if linear.bias is None else shard_parameter(linear.bias, ShardSpec(0, 0, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum over ranks, whole or this rank's positions of it."""
+        if not self.tp.sequence_parallel:
+            total = reduce_from(F.linear(x, self.weight), self.tp.group)
+            return total if self.bias is None else total + self.bias
+        if self.tp.overlap and self.tp.size > 1:
+            check_sequence(x, self.tp)
+            part: Tensor = run(_RowRing, x, self.weight, self.tp.group)
+        else:
+            part = reduce_scatter(F.linear(x, self.weight), self.tp.group, -2)
+        # Each rank adds the bias to its own positions, so its gradient is a part of the sum.
+        return part if self.bias is None else part + copy_to(self.bias, self.tp.group)
+
+    def extra_repr(self) -> str:
+        """Show the shapes of this rank."""
+        return f"local weight {list(self.weight.shape)}, shard {self.spec.index} of {self.spec.num_shards}"
+
+
+def column_parallel(x: Tensor, linears: Sequence[ColumnParallelLinear]) -> tuple[Tensor, ...]:
+    """Apply column-parallel layers that share an input (q, k and v; gate and up) with one set of collectives.
+
+    Communication: that of one ColumnParallelLinear, however many there are: their input gradients are added
+    before they are reduced.
+    Raises: ValueError if the layers do not share one TensorParallel.
+    """
+    tp = linears[0].tp
+    if any(linear.tp != tp for linear in linears):
+        raise ValueError(
+            f"layers that share an input must share their group and settings; got {[x.tp for x in linears]}. "
+            "Make them with one TensorParallel."
+        )
+    weights = [linear.own(linear.weight) for linear in linears]
+    biases = [None if linear.bias is None else linear.own(linear.bias) for linear in linears]
+    if tp.size == 1:
+        return tuple(F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))
+    outs: tuple[Tensor, ...] = run(_Column, x, tp, *weights, *biases)
+    return outs
+
+
+def check_sequence(x: Tensor, tp: TensorParallel) -> None:
+    """Raise ValueError unless tp divides the sequence, dim -2 of x."""
+    if x.shape[-2] % tp.size:
+        raise ValueError(
+            f"tp must divide the sequence; got shape {list(x.shape)} for tp={tp.size}. Cut or pad the tokens."
+        )
+
+
+class _Column(Function):
+    """x @ weight.T + bias for several weights, whose backward hides its communication behind its products."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, tp: TensorParallel, *params: Tensor | None) -> tuple[Tensor, ...]:
+        num = len(params) // 2
+        weights, biases = [w for w in params[:num] if w is not None], params[num:]
+        ctx.tp, ctx.has_bias = tp, [bias is not None for bias in biases]
+        ctx.save_for_backward(x, *weights)  # x as it came: with sequence_parallel 1/tp of what is multiplied
+        assert tp.group is not None, "a group of one never comes here"
+        if tp.overlap:
+            return gather_matmul(x, weights, biases, tp.group)
+        full_x = all_gather_along(x, tp.group, -2) if tp.sequence_parallel else x
+        return tuple(F.linear(full_x, w, b) for w, b in zip(weights, biases, strict=True))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, *weights = ctx.saved_tensors
+        tp, needs_x = ctx.tp, ctx.needs_input_grad[0]
+        needs_weights = ctx.needs_input_grad[2 : 2 + len(weights)]
+        regather = _Gather(x, tp.group) if tp.sequence_parallel and any(needs_weights) else None
+        reduce = _Reduce(_sum_of_products(grads, weights), tp) if needs_x else None
+        full_x = regather.wait() if regather is not None else x
+        grad_weights = [
+            grad.flatten(0, -2).T @ full_x.flatten(0, -2) if needed else None
+            for grad, needed in zip(grads, needs_weights, strict=True)
+        ]
+        grad_biases = [
+            grad.flatten(0, -2).sum(0) if has else None for grad, has in zip(grads, ctx.has_bias, strict=True)
+        ]
+        return reduce.wait() if reduce is not None else None, None, *grad_weights, *grad_biases
+
+
+def _sum_of_products(grads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """The input's gradient of layers that share an input: sum of grad @ weight, in one buffer."""
+    first, *others = zip(grads, weights, strict=True)
+    total = first[0] @ first[1]
+    for grad, weight in others:
+        total.flatten(0, -2).addmm_(grad.flatten(0, -2), weight)
+    return total
+
+
+class _Gather:
+    """An all_gather along dim -2 that was launched and not yet waited for."""
+
+    def __init__(self, x: Tensor, group: dist.ProcessGroup) -> None:
+        self.stacked = x.new_empty(dist.get_world_size(group), *x.shape)
+        self.work = all_gather_flat(self.stacked.view(-1), x.contiguous().view(-1), group, async_op=True)
+
+    def wait(self) -> Tensor:
+        """Return the whole tensor."""
+        assert self.work is not None
+        self.work.wait()
+        return torch.cat(self.stacked.unbind(0), -2)
+
+
+class _Reduce:
+    """The sum over ranks of an input's gradient, launched and not yet waited for; its halves with SP."""
+
+    def __init__(self, total: Tensor, tp: TensorParallel) -> None:
+        assert tp.group is not None
+        self.work: dist.Work | None
+        if tp.sequence_parallel:
+            parts = total.chunk(tp.size, -2)
+            self.out, self.sent = (
+                torch.empty_like(parts[0]).contiguous(),
+                torch.cat([p.flatten() for p in parts]),
+            )
+            self.work = reduce_scatter_flat(self.out.view(-1), self.sent, tp.group, async_op=True)
+        else:
+            self.out = total
+            self.work = dist.all_reduce(total, group=tp.group, async_op=True)
+
+    def wait(self) -> Tensor:
+        """Return the sum, or this rank's positions of it."""
+        assert self.work is not None
+        self.work.wait()
+        return self.out
+
+
+class _RowRing(Function):
+    """reduce_scatter(x @ weight.T) in steps of a ring; backward gathers the output's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        ctx.save_for_backward(x, weight)
+        return matmul_scatter(x, weight, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        grad = all_gather_along(grads[0], ctx.group, -2)
+        return grad @ weight, grad.flatten(0, -2).T @ x.flatten(0, -2), None
+
+
+class _Copies(Function):
+    """A shard that several ranks hold: forward as it is, backward adds up the gradients of its copies.
+
+    The group of these ranks alone would need another process group; one all_reduce of the full tensor, zero
+    but for the own shard, adds up all shards' copies at once.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, param: Tensor, group: dist.ProcessGroup, spec: ShardSpec) -> Tensor:
+        ctx.group, ctx.spec = group, spec
+        return param.view_as(param)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        full = grads[0].new_zeros(ctx.spec.num_shards, *grads[0].shape)
+        full[ctx.spec.index] = grads[0]
+        return reduce_from(full, ctx.group)[ctx.spec.index], None, None

@@ -1,0 +1,57 @@
+"""Feed-forward networks with the hidden width shared by a group: column-parallel in, row-parallel out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.model.transformer import SwiGLU
+from course_lib.parallel.tensor.linear import ColumnParallelLinear, RowParallelLinear, column_parallel
+from course_lib.parallel.tensor.shards import TensorParallel
+
+
+class ParallelMLP(nn.Module):
+    """Transform each token alone: down(gelu(up(x))), the hidden width shared by the group.
+
+    Layout: x [..., D] -> [..., D], Replicate, or Shard(-2) with sequence_parallel; up [F/tp, D] and
+    down [D, F/tp].
+    Communication: forward one all_reduce, backward one, of x.numel() elements each; with sequence_parallel
+    their halves, and one all_gather more in backward.
+    Memory: 1/tp of the matrices; hidden activations [..., F/tp].
+    """
+
+    def __init__(
+        self,
+        up: nn.Linear,
+        down: nn.Linear,
+        tp: TensorParallel,
+        activation: Callable[[Tensor], Tensor] = F.gelu,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.up_proj = ColumnParallelLinear(up, tp)
+        self.down_proj = RowParallelLinear(down, tp)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(self.activation(self.up_proj(x)))
+        return out
+
+
+class ParallelSwiGLU(nn.Module):
+    """The model's feed-forward network, down(silu(gate(x)) * up(x)), the hidden width shared by the group.
+
+    Layout, communication and memory as ParallelMLP: gate and up share their collectives.
+    """
+
+    def __init__(self, ffn: SwiGLU, tp: TensorParallel) -> None:
+        super().__init__()
+        self.gate_proj = ColumnParallelLinear(ffn.gate_proj, tp)
+        self.up_proj = ColumnParallelLinear(ffn.up_proj, tp)
+        self.down_proj = RowParallelLinear(ffn.down_proj, tp)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = column_parallel(x, [self.gate_proj, self.up_proj])
+        out: Tensor = self.down_proj(F.silu(gate) * up)
+        return out

@@ -1,0 +1,73 @@
+"""Which part of a full parameter a rank keeps, and what a tensor-parallel group's layers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.comm.autograd import Group, group_rank, group_size
+
+
+@dataclass(frozen=True)
+class ShardSpec:
+    """Say which part of the full parameter a local one is: number `index` of `num_shards` along `dim`.
+
+    Ranks with the same index hold copies (key/value heads fewer than ranks).
+    """
+
+    dim: int
+    index: int
+    num_shards: int
+
+    def cut(self, full: Tensor) -> Tensor:
+        """Return this part of a full tensor, as a view."""
+        return full.chunk(self.num_shards, self.dim)[self.index]
+
+
+@dataclass(frozen=True)
+class TensorParallel:
+    """How a tensor-parallel layer communicates.
+
+    group: the ranks that share the layer; None or one rank: the layer is whole here, nothing is sent.
+    sequence_parallel: activations between column and row pairs are Shard(-2): [..., S/tp, D] a rank.
+    overlap: with sequence_parallel, multiply one rank's positions while those of the next one travel.
+    """
+
+    group: Group
+    sequence_parallel: bool = False
+    overlap: bool = False
+
+    def __post_init__(self) -> None:
+        if self.overlap and not self.sequence_parallel:
+            raise ValueError(
+                "overlap needs sequence_parallel: only a gather and a scatter can be cut into steps; "
+                f"got overlap={self.overlap}, sequence_parallel={self.sequence_parallel}. Turn on both."
+            )
+
+    @property
+    def size(self) -> int:
+        """Ranks that share the layer."""
+        return group_size(self.group)
+
+    @property
+    def rank(self) -> int:
+        """This rank's place among them."""
+        return group_rank(self.group)
+
+    def spec(self, what: str, full_size: int, dim: int, num_shards: int | None = None) -> ShardSpec:
+        """Return this rank's shard of a dim of `full_size`; raise ValueError if it does not divide evenly."""
+        num_shards = num_shards or self.size
+        if full_size % num_shards:
+            raise ValueError(
+                f"tp must divide {what}; got {full_size} for tp={self.size}. "
+                "Use a tp that divides it, or pad the layer."
+            )
+        return ShardSpec(dim, self.rank * num_shards // self.size, num_shards)
+
+
+def shard_parameter(full: Tensor, spec: ShardSpec) -> nn.Parameter:
+    """Copy a rank's part of a full parameter, so that the full one can be freed; frozen stays frozen."""
+    part = spec.cut(full.detach()).clone(memory_format=torch.contiguous_format)
+    return nn.Parameter(part, requires_grad=full.requires_grad)

@@ -1,0 +1,105 @@
+"""Turn the course's Transformer, or a part of it, into its tensor-parallel form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from course_lib.comm.autograd import Group
+from course_lib.comm.mesh import Mesh
+from course_lib.model.attention import Attention
+from course_lib.model.transformer import RMSNorm, SwiGLU
+from course_lib.parallel.tensor.attention import ParallelAttention
+from course_lib.parallel.tensor.linear import ColumnParallelLinear, RowParallelLinear
+from course_lib.parallel.tensor.mlp import ParallelSwiGLU
+from course_lib.parallel.tensor.sequence import SequenceParallelRMSNorm
+from course_lib.parallel.tensor.shards import ShardSpec, TensorParallel
+from course_lib.parallel.tensor.vocabulary import VocabParallelEmbedding
+
+HEAD = "head"
+_KNOWN = (Attention, SwiGLU, RMSNorm, nn.Embedding, nn.Linear)
+
+
+def shard_transformer_(
+    model: nn.Module, mesh: Mesh | Group, *, sequence_parallel: bool = False, overlap: bool = False
+) -> None:
+    """Replace a model's layers by tensor-parallel ones with this rank's part of their weights.
+
+    Initialise in full, equally on all ranks of the group, then shard. Parameters keep their names.
+    model: a Transformer, or a module made of its parts (a pipeline stage: blocks, an embedding, a `head`).
+    mesh: its axis tp is the group; or the group itself (None: this rank alone).
+    Layout: tokens [B, S] Replicate -> logits [B, S, V/tp] Shard(-1): take `vocab_parallel_cross_entropy`.
+    Communication of a step, a block: 2 all_reduces forward and 2 backward, of BSD elements each. With
+    sequence_parallel each is a reduce_scatter and an all_gather, one all_gather more a column-parallel input
+    in backward, and one all_reduce of D elements a norm. The same for the embedding and the head, and 3T
+    elements for the loss of T tokens.
+    Memory: 1/tp of the parameters; norms whole. Activations between the pairs whole, with sequence_parallel
+    1/tp.
+    Oracle: the model before it.
+    Raises: ValueError, and leaves the model as it was, if tp does not divide features, query heads or
+    vocabulary, if it and the kv heads do not divide one another, or for a layer without such a form.
+    """
+    tp = TensorParallel(mesh.group("tp") if isinstance(mesh, Mesh) else mesh, sequence_parallel, overlap)
+    found = [
+        (parent, name, child, _sharded(child, where, tp)) for parent, name, child, where in _parts(model)
+    ]
+    tied: dict[Tensor, Tensor | nn.Module] = {}
+    for parent, name, child, sharded in found:
+        setattr(parent, name, sharded)
+        if isinstance(child, nn.Embedding | nn.Linear):
+            sharded.weight = tied.setdefault(child.weight, sharded.weight)
+
+
+def sharded_parameters(model: nn.Module) -> dict[str, ShardSpec]:
+    """Return which part of the full parameter each sharded one is, by its name in `named_parameters`.
+
+    What is missing is whole on every rank.
+    """
+    own = dict(model.named_parameters())  # a tied one has one name
+    specs: dict[str, ShardSpec] = {}
+    for prefix, module in model.named_modules():
+        if isinstance(module, ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding):
+            for name, _ in module.named_parameters(prefix, recurse=False):
+                if name in own and not (isinstance(module, RowParallelLinear) and name.endswith("bias")):
+                    specs[name] = module.spec
+    return specs
+
+
+def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[nn.Module, str, nn.Module, str]]:
+    """Yield (parent, name, child, full name) of every child to replace: the outermost ones of known types."""
+    for name, child in module.named_children():
+        where = f"{prefix}{name}"
+        _check_form(child, where)
+        if isinstance(child, _KNOWN):
+            yield module, name, child, where
+        else:
+            yield from _parts(child, f"{where}.")
+
+
+def _check_form(module: nn.Module, where: str) -> None:
+    if isinstance(getattr(module, "tp", None), TensorParallel):
+        raise ValueError(f"a model must be sharded once; got one with {where!r} sharded. Build it anew.")
+    known = isinstance(module, _KNOWN)
+    if not known and next(module.parameters(recurse=False), None) is not None:
+        raise ValueError(
+            f"every layer must have a tensor-parallel form; got {type(module).__name__} at {where!r}. "
+            "Shard the model before it is wrapped, and replace this layer yourself."
+        )
+
+
+def _sharded(layer: nn.Module, where: str, tp: TensorParallel) -> nn.Module:
+    if isinstance(layer, Attention):
+        return ParallelAttention(layer, tp)
+    if isinstance(layer, SwiGLU):
+        return ParallelSwiGLU(layer, tp)
+    if isinstance(layer, nn.Embedding):
+        return VocabParallelEmbedding(layer, tp)
+    if isinstance(layer, RMSNorm):
+        return SequenceParallelRMSNorm(layer, tp) if tp.sequence_parallel else layer
+    if isinstance(layer, nn.Linear) and where.rpartition(".")[2] == HEAD:
+        return ColumnParallelLinear(layer, tp)
+    raise ValueError(
+        f"a linear layer outside attention and feed-forward must be the {HEAD!r}; got {where!r}. "
+        "Replace this layer yourself."
+    )

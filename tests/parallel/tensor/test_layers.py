@@ -1,0 +1,320 @@
+"""Tensor-parallel layers against the layers they were made of: outputs, gradients, bytes; bad input."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.comm.launch import RanksError, run_ranks
+from course_lib.config import ModelConfig
+from course_lib.model.attention import Attention, rope_tables
+from course_lib.model.transformer import RMSNorm, SwiGLU, cross_entropy
+from course_lib.parallel.tensor import (
+    ColumnParallelLinear,
+    ParallelAttention,
+    ParallelMLP,
+    ParallelSwiGLU,
+    RowParallelLinear,
+    SequenceParallelDropout,
+    SequenceParallelRMSNorm,
+    VocabParallelEmbedding,
+    sharded_parameters,
+    vocab_parallel_cross_entropy,
+)
+from course_lib.parallel.tensor.shards import TensorParallel
+
+B, S, D, F_DIM, V = 2, 8, 16, 24, 20
+MODES = {"tp": {}, "sp": {"sequence_parallel": True}, "ring": {"sequence_parallel": True, "overlap": True}}
+
+
+def config(num_kv_heads: int) -> ModelConfig:
+    return ModelConfig(model_dim=D, num_heads=4, num_kv_heads=num_kv_heads, ffn_dim=F_DIM, max_seq_len=S)
+
+
+def attend(layer: nn.Module, x: Tensor) -> Tensor:
+    positions = torch.arange(S)
+    cos, sin = rope_tables(positions, D // 4, 1e4, x.dtype)
+    out: Tensor = layer(x, cos, sin, positions)
+    return out
+
+
+class TwoLinears(nn.Module):
+    """Column then row parallel, or the two linear layers they are made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up_proj, self.down_proj = nn.Linear(D, F_DIM), nn.Linear(F_DIM, D)
+        self.activation: Callable[[Tensor], Tensor] = F.gelu
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(self.activation(self.up_proj(x)))
+        return out
+
+
+@dataclass
+class Case:
+    full: Callable[[], nn.Module]
+    form: Callable[[Any, TensorParallel], nn.Module]
+    call: Callable[[nn.Module, Tensor], Tensor] = lambda layer, x: layer(x)
+
+
+CASES = {
+    "mlp": Case(TwoLinears, lambda full, tp: ParallelMLP(full.up_proj, full.down_proj, tp)),
+    "swiglu": Case(lambda: SwiGLU(config(4)), ParallelSwiGLU),
+    "norm": Case(lambda: RMSNorm(D, 1e-5), SequenceParallelRMSNorm),
+    "dropout": Case(
+        lambda: SequenceParallelDropout(0.3, TensorParallel(None)), lambda full, tp: drop(full, tp)
+    ),
+    **{
+        f"attention, {kv} kv heads": Case(lambda kv=kv: Attention(config(kv)), ParallelAttention, attend)
+        for kv in (4, 2, 1)
+    },
+}
+
+
+def drop(full: SequenceParallelDropout, tp: TensorParallel) -> SequenceParallelDropout:
+    return SequenceParallelDropout(full.p, tp)
+
+
+def full_layer(name: str) -> nn.Module:
+    torch.manual_seed(7)
+    layer = CASES[name].full().double()
+    for param in layer.parameters():
+        nn.init.normal_(param)
+    return layer
+
+
+def data(seed: int) -> Tensor:
+    return torch.randn(B, S, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def gradients(layer: nn.Module, call: Any, x: Tensor, weights: Tensor) -> dict[str, Tensor]:
+    x = x.clone().requires_grad_()
+    torch.manual_seed(3)  # of the dropout
+    out = call(layer, x)
+    (out * weights).sum().backward()
+    found = {name: param.grad for name, param in layer.named_parameters()}
+    return {"out": out.detach(), "x": x.grad, **found}  # type: ignore[dict-item]
+
+
+def run_layers(mode: str) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
+    """In a rank: every layer's output and gradients, and how its parameters are cut."""
+    tp = TensorParallel(dist.group.WORLD, **MODES[mode])
+    seen = {}
+    for name, case in CASES.items():
+        layer = case.form(full_layer(name), tp)
+        x, weights = data(1), data(2)
+        if tp.sequence_parallel:
+            x, weights = (t.chunk(tp.size, 1)[tp.rank] for t in (x, weights))
+        seen[name] = (gradients(layer, case.call, x, weights), sharded_parameters(layer))
+    return seen
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_layers_equal_one_process(mode: str, n: int) -> None:
+    results = run_ranks(run_layers, n, mode)
+    for name, case in CASES.items():
+        if mode == "tp" and name in ("norm", "dropout"):
+            continue  # whole on every rank: the sums of gradients are for shards of the sequence
+        want = gradients(full_layer(name), case.call, data(1), data(2))
+        for rank, result in enumerate(results):
+            got, specs = result[name]
+            for what, value in got.items():
+                full = want[what]
+                if what in specs:
+                    full = specs[what].cut(full)
+                elif what in ("out", "x") and mode != "tp":
+                    full = full.chunk(n, 1)[rank]
+                torch.testing.assert_close(value, full, rtol=1e-10, atol=1e-10, msg=f"{name} {what} {rank}")
+
+
+def test_dropout_drops_as_often_as_it_says_and_not_in_eval() -> None:
+    layer, x = SequenceParallelDropout(0.3, TensorParallel(None)), torch.ones(4, 64, 64)
+    kept = layer(x)
+    assert (kept == 0).float().mean().item() == pytest.approx(0.3, abs=0.02)
+    assert torch.equal(kept[kept > 0], torch.full_like(kept[kept > 0], 1 / 0.7))
+    assert not torch.equal(kept, layer(x)), "every forward drops anew"
+    flat = (kept > 0).float().flatten()
+    assert abs(torch.corrcoef(torch.stack((flat[1:], flat[:-1])))[0, 1].item()) < 0.03
+    assert layer.eval()(x) is x
+
+
+def logits_and_targets(scale: float) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    logits = scale * torch.randn(B, S, V, generator=generator, dtype=torch.float64)
+    return logits, torch.randint(V, (B, S), generator=generator)
+
+
+def run_vocabulary() -> dict[str, Any]:
+    """In a rank: loss and gradient at three scales, with a sum and a mean, and the embedding's."""
+    tp, seen = TensorParallel(dist.group.WORLD), {}
+    for scale in (1.0, 1e3, 1e6):
+        full, targets = logits_and_targets(scale)
+        local = full.chunk(tp.size, -1)[tp.rank].clone().requires_grad_()
+        loss = vocab_parallel_cross_entropy(local, targets, tp.group, "sum" if scale > 1 else "mean")
+        (2 * loss).backward()
+        seen[f"loss {scale}"] = (loss.detach(), local.grad)
+    layer = VocabParallelEmbedding(embedding(), tp)
+    out = layer(logits_and_targets(1.0)[1])
+    (out * data(2)).sum().backward()
+    seen["embedding"] = (out.detach(), layer.weight.grad)
+    half = logits_and_targets(1.0)[0].bfloat16().chunk(tp.size, -1)[tp.rank]
+    seen["bfloat16"] = vocab_parallel_cross_entropy(half, logits_and_targets(1.0)[1], tp.group)
+    return seen
+
+
+def embedding() -> nn.Embedding:
+    torch.manual_seed(7)
+    return nn.Embedding(V, D).double()
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_vocabulary_equals_one_process(n: int) -> None:
+    results = run_ranks(run_vocabulary, n, trace=True)
+    table = embedding()
+    rows = table(logits_and_targets(1.0)[1])
+    (rows * data(2)).sum().backward()
+    assert table.weight.grad is not None
+    for rank, seen in enumerate(results):
+        for scale in (1.0, 1e3, 1e6):
+            full, targets = logits_and_targets(scale)
+            full.requires_grad_()
+            loss = cross_entropy(full, targets, "sum" if scale > 1 else "mean")
+            (2 * loss).backward()
+            assert full.grad is not None
+            torch.testing.assert_close(seen[f"loss {scale}"][0], loss.detach())
+            torch.testing.assert_close(seen[f"loss {scale}"][1], full.grad.chunk(n, -1)[rank])
+        torch.testing.assert_close(seen["embedding"][0], rows.detach())
+        torch.testing.assert_close(seen["embedding"][1], table.weight.grad.chunk(n)[rank])
+        full, targets = logits_and_targets(1.0)
+        torch.testing.assert_close(seen["bfloat16"], cross_entropy(full.bfloat16().float(), targets))
+        assert not results.trace[rank].launches("all_gather_single"), "the logits are never put together"
+    sizes = [call.bytes_ // (B * S * 8) for call in results.trace[0].collectives()[:2]]
+    assert sizes == ([1, 2] if n > 1 else [])
+
+
+def one_layer(mode: str) -> None:
+    tp = TensorParallel(dist.group.WORLD, **MODES[mode])
+    layer = ParallelSwiGLU(SwiGLU(config(4)).double(), tp)
+    x = data(1).chunk(tp.size, 1)[tp.rank] if tp.sequence_parallel else data(1)
+    layer(x.clone().requires_grad_()).sum().backward()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_bytes_of_a_feed_forward_network(mode: str) -> None:
+    n, full = 2, B * S * D * 8
+    calls = run_ranks(one_layer, n, mode, trace=True).trace[1].launches()
+    seen = [(call.op, call.phase, call.bytes_) for call in calls if call.op != "recv"]
+    part = full // n
+    ring = [("send", "forward", part)] * (n - 1)
+    backward = [  # of the output, of the input again, of its gradient
+        ("all_gather_single", "backward", part),
+        ("all_gather_single", "backward", part),
+        ("reduce_scatter_single", "backward", full),
+    ]
+    gather, scatter = ("all_gather_single", "forward", part), ("reduce_scatter_single", "forward", full)
+    assert (
+        seen
+        == {
+            "tp": [("all_reduce", "forward", full), ("all_reduce", "backward", full)],
+            "sp": [gather, scatter, *backward],
+            "ring": [*ring, *ring, *backward],
+        }[mode]
+    )
+
+
+def test_backward_communicates_while_it_multiplies() -> None:
+    """A matrix product lies between the launch and the wait of all that backward sends for its input."""
+    for mode in MODES:
+        trace = run_ranks(one_layer, 2, mode, trace=True).trace[0]
+        launches = [call for call in trace.launches() if call.phase == "backward"]
+        hidden = (
+            launches if mode == "tp" else launches[1:]
+        )  # the output's gradient has nothing to hide behind
+        for call in hidden:
+            wait = trace.wait_of(call)
+            assert wait is not None
+            between = trace.events[trace.position(call) : trace.position(wait)]
+            assert any(getattr(event, "flops", 0) for event in between), (mode, call.op)
+
+
+def frozen_and_without_input_gradient() -> list[Any]:
+    group = dist.group.WORLD
+    linear = nn.Linear(D, F_DIM).double()
+    linear.weight.requires_grad_(False)
+    layer = ColumnParallelLinear(linear, TensorParallel(group, sequence_parallel=True))
+    x = data(1).chunk(2, 1)[dist.get_rank()].clone()
+    layer(x).sum().backward()  # only the bias learns: nothing to send
+    return [layer.weight.grad, layer.bias is not None and layer.bias.grad is not None, x.grad]
+
+
+def test_nothing_is_sent_for_what_needs_no_gradient() -> None:
+    results = run_ranks(frozen_and_without_input_gradient, 2, trace=True)
+    assert results[0] == [None, True, None]
+    assert [call.phase for call in results.trace[0].collectives()] == ["forward"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda tp: ColumnParallelLinear(nn.Linear(6, 8), tp),
+            "tp must divide the output features; got 8 for",
+        ),
+        (
+            lambda tp: RowParallelLinear(nn.Linear(8, 6), tp),
+            "tp must divide the input features; got 8 for tp=3",
+        ),
+        (lambda tp: VocabParallelEmbedding(nn.Embedding(8, 6), tp), "tp must divide the vocabulary; got 8"),
+        (
+            lambda tp: ParallelAttention(Attention(config(2)), tp),
+            "tp must divide the query heads; got 4 heads",
+        ),
+        (
+            lambda tp: ParallelAttention(
+                Attention(ModelConfig(model_dim=24, num_heads=6, num_kv_heads=2, ffn_dim=12)), tp
+            ),
+            "kv heads and tp must divide one another; got 2 kv heads for tp=3",
+        ),
+        (
+            lambda tp: RowParallelLinear(nn.Linear(6, 6), replace(tp, sequence_parallel=True))(
+                torch.zeros(4, 2)
+            ),
+            r"3 ranks must divide dim -2 of x; got shape \[4, 6\]",
+        ),
+        (
+            lambda tp: RowParallelLinear(nn.Linear(6, 6), replace(tp, sequence_parallel=True, overlap=True))(
+                torch.zeros(4, 2)
+            ),
+            r"tp must divide the sequence; got shape \[4, 2\] for tp=3",
+        ),
+    ],
+)
+def test_what_does_not_divide_is_named(make: Callable[[TensorParallel], Any], message: str) -> None:
+    def work() -> None:
+        make(TensorParallel(dist.group.WORLD))
+
+    with pytest.raises(RanksError, match=message):
+        run_ranks(work, 3, quiet=True)
+
+
+def test_bad_settings_are_named() -> None:
+    with pytest.raises(ValueError, match="overlap needs sequence_parallel"):
+        TensorParallel(None, overlap=True)
+    with pytest.raises(ValueError, match="p must be a probability below 1; got 1"):
+        SequenceParallelDropout(1.0, TensorParallel(None))
+    with pytest.raises(ValueError, match="must be a plain table"):
+        VocabParallelEmbedding(nn.Embedding(4, 2, padding_idx=0), TensorParallel(None))
+    logits, targets = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"targets' shape plus V/tp; got logits \[2, 3, 4\], targets \[2\]"):
+        vocab_parallel_cross_entropy(logits, targets[:, 0], None)
+    with pytest.raises(ValueError, match="reduction must be"):
+        vocab_parallel_cross_entropy(logits, targets, None, "none")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least one token"):
+        vocab_parallel_cross_entropy(logits[:0], targets[:0], None)
