@@ -17,7 +17,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from course_lib.comm.autograd import all_gather_along, copy_to, reduce_from, reduce_scatter, run
-from course_lib.comm.sharding import all_gather_flat, reduce_scatter_flat
+from course_lib.comm.flat import all_gather_flat, reduce_scatter_flat
 from course_lib.parallel.tensor.rings import gather_matmul, matmul_scatter
 from course_lib.parallel.tensor.shards import ShardSpec, TensorParallel, shard_parameter
 

@@ -10,7 +10,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.comm.launch import RanksError, run_ranks
 from course_lib.config import ModelConfig
 from course_lib.model.attention import Attention, rope_tables
 from course_lib.model.transformer import RMSNorm, SwiGLU, cross_entropy
@@ -27,6 +26,7 @@ from course_lib.parallel.tensor import (
     vocab_parallel_cross_entropy,
 )
 from course_lib.parallel.tensor.shards import TensorParallel
+from course_lib.ranks.launch import RanksError, run_ranks
 
 B, S, D, F_DIM, V = 2, 8, 16, 24, 20
 MODES = {"tp": {}, "sp": {"sequence_parallel": True}, "ring": {"sequence_parallel": True, "overlap": True}}

@@ -8,9 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from course_lib.comm.launch import RanksError, run_ranks
 from course_lib.comm.mesh import Mesh, make_mesh
-from course_lib.comm.trace import mark
 from course_lib.config import ModelConfig
 from course_lib.model.batches import Batch, shard_batch, synthetic_batch
 from course_lib.model.transformer import Block, Transformer, cross_entropy
@@ -21,6 +19,8 @@ from course_lib.parallel.tensor import (
     sharded_parameters,
     vocab_parallel_cross_entropy,
 )
+from course_lib.ranks.launch import RanksError, run_ranks
+from course_lib.trace import mark
 
 SIZES = ModelConfig(vocab_size=24, model_dim=16, num_heads=4, num_kv_heads=2, ffn_dim=24, max_seq_len=8)
 TIED = ModelConfig(
