@@ -1,0 +1,429 @@
+"""Read published measurements of training steps into rows that `cost.step_time` understands.
+
+A folder holds files named as in READERS, with the columns their sources print; other rows of the same files
+may be given instead. A column nobody reads is an error, and so is a value that cannot be a size. Rows the
+model does not describe (8-bit matmuls, hybrid blocks, offloading) are left out and counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from course_lib.cost.constants import GENERATIONS, STACKS
+from course_lib.cost.lines import Machine
+from course_lib.cost.step_time import Layout, Model
+
+Csv = Mapping[str, str]
+
+HARDWARE = {  # peak FLOP/s, HBM bytes/s, HBM bytes, NVLink bytes/s one way, network bytes/s a GPU
+    "A100": (312e12, 2.039e12, 80e9, 300e9, 25e9),
+    "A100-40GB": (312e12, 1.555e12, 40e9, 300e9, 25e9),
+    "H100": (989.4e12, 3.35e12, 80e9, 450e9, 50e9),
+    "H100-HBM2e": (0.8 * 989.4e12, 2.4e12, 96e9, 450e9, 50e9),  # 500 W part: its clock is assumed at 80%
+    "B200": (2250e12, 8e12, 180e9, 900e9, 50e9),
+}
+MODELS = {  # D, F, N, K, L, V, gated, tied
+    "llama3-8b": (4096, 14336, 32, 8, 32, 128256, 1, 0),
+    "llama3-70b": (8192, 28672, 64, 8, 80, 128256, 1, 0),
+    "llama3-405b": (16384, 53248, 128, 8, 126, 128256, 1, 0),
+    "gpt3-175b": (12288, 49152, 96, 96, 96, 51200, 0, 1),
+    "nemotron4-15b": (6144, 24576, 48, 8, 32, 256000, 0, 0),
+    "nemotron4-340b": (18432, 73728, 96, 8, 96, 256000, 0, 0),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Hold one published run: sizes by name, the measured seconds of a step, and what it is compared with.
+
+    choices: fields the source does not print -> values to try; the prediction is the fastest of them.
+    scaling: runs of one key differ in the number of GPUs only. ranking: layouts of one key compete.
+    """
+
+    label: str
+    seconds: float
+    sizes: dict[str, float]
+    stack: str
+    hardware: str
+    choices: dict[str, list[float]] = field(default_factory=dict)
+    scaling: tuple[Any, ...] = ()
+    ranking: tuple[Any, ...] = ()
+
+
+@dataclass
+class Table:
+    """Hold the runs of one table, and how many rows of its file the model does not describe."""
+
+    name: str
+    runs: list[Run]
+    calibrates: bool = False
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+def number(row: Csv, column: str, default: float | None = None) -> float:
+    """Return a number of a row; an empty field is the default.
+
+    Raises: ValueError for text that is no number, or an empty field without a default.
+    """
+    text = row[column].strip()
+    if not text and default is not None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"column {column} must hold a number; got {text!r} in {dict(row)}. Mend the row.")
+    return value
+
+
+def sizes(row: Csv, **columns: str | float) -> dict[str, float]:
+    """Return sizes by name: a text names a column, a number is itself."""
+    return {k: number(row, v) if isinstance(v, str) else float(v) for k, v in columns.items()}
+
+
+def gpt(row: Csv, **more: str | float) -> dict[str, float]:
+    """Sizes of a GPT block as Megatron's papers print them: F = 4 D, tied embeddings, no GQA."""
+    found = sizes(row, D="hidden", N="heads", L="layers", S="seq_len", **{"V": 51200, **more})
+    return {"F": 4 * found["D"], "tied": 1, **found}
+
+
+def _vtrain(rows: list[Csv]) -> Iterator[Table]:
+    runs = []
+    for row in rows:
+        found = gpt(row, tp="tp", pp="pp", dp="dp", mbs="mbs", recompute=2, grad_bytes=2)
+        found["m"] = number(row, "gbs") / found["dp"] / found["mbs"]
+        runs.append(
+            Run(_label(found), number(row, "iter_time_ms") / 1e3, found, "megatron-deepspeed", "A100")
+        )
+    yield Table("vTrain, one server", runs, calibrates=True)
+
+
+def _korthikanti(rows: list[Csv]) -> Iterator[Table]:
+    full, present = [], []
+    for row in rows:
+        found = gpt(row, V="vocab", tp="tp", pp="pp", mbs="mbs")
+        found |= {"m": number(row, "gbs") / found["mbs"], "v": number(row, "interleave_m", 1.0)}
+        seconds = number(row, "full_recompute_iter_s"), number(row, "present_work_iter_s")
+        full.append(Run(row["model"], seconds[0], {**found, "recompute": 2}, "megatron", "A100"))
+        now = {**found, "recompute": 1, "sp": 1}
+        present.append(Run(row["model"], seconds[1], now, "megatron", "A100"))
+    yield Table("Korthikanti 2022, full recompute", full, calibrates=True)
+    yield Table("Korthikanti 2022, present work", present)
+
+
+def _megatron_1(rows: list[Csv]) -> Iterator[Table]:
+    runs = []
+    for row in rows:
+        found = gpt(row, V="vocab", tp="tp", pp="pp", dp="dp", recompute=2)
+        batch = number(row, "gbs") / found["dp"]
+        seconds = number(row, "iter_time_s_derived")
+        label = f"{row['params_b']}B"
+        runs.append(Run(label, seconds, found, "megatron", "A100", choices=_microbatches(batch)))
+    yield Table("Megatron 2021, table 1", runs)
+
+
+def _megatron_2(rows: list[Csv]) -> Iterator[Table]:
+    runs = []
+    chosen = [row for row in rows if row["scheme"] == "PTD"]
+    for row in chosen:
+        found = gpt(row, V="vocab", mbs="mbs", tp=8, recompute=2)
+        found["pp"] = number(row, "model_parallel_size") / 8
+        found["dp"] = number(row, "gpus") / number(row, "model_parallel_size")
+        found["m"] = number(row, "gbs") / found["dp"] / found["mbs"]
+        label = f"{row['params_b']}B on {row['gpus']}"
+        runs.append(Run(label, number(row, "iter_time_s_derived"), found, "megatron", "A100"))
+    left = {"ZeRO-3 of DeepSpeed 2021: no calibrated stack": len(rows) - len(chosen)}
+    yield Table("Megatron 2021, table 2", runs, left_out=left)
+
+
+def _megatron_core(rows: list[Csv]) -> Iterator[Table]:
+    runs = []
+    for row in rows:
+        found = gpt(row, V="vocab", tp="tp", pp="pp", dp="dp", zero=1, sp=1, flash=1, overlap=1, grad_bytes=2)
+        found["tied"] = 0
+        flops = number(row, "gbs") * found["S"] * _megatron_flops(found)
+        seconds = flops / number(row, "gpus") / (number(row, "tflops_per_gpu") * 1e12)
+        choices = _microbatches(number(row, "gbs") / found["dp"], most=4)
+        runs.append(Run(row["model"], seconds, found, "megatron", "H100", choices=choices))
+    yield Table("Megatron-Core, weak scaling", runs)
+
+
+def _megatron_flops(found: Mapping[str, float]) -> float:
+    """Model FLOPs a token: 72 L D^2 (1 + S / 6D + V / 12 L D), without recompute."""
+    dim, layers = found["D"], found["L"]
+    return 72 * layers * dim**2 * (1 + found["S"] / (6 * dim) + found["V"] / (12 * layers * dim))
+
+
+def _foundry(rows: list[Csv]) -> Iterator[Table]:
+    small, large, left = [], [], 0
+    for row in rows:
+        if row["precision"] == "amp_fp8" or not 0 < number(row, "gpus") != 16:
+            left += 1
+            continue
+        found = sizes(
+            row, D="d_model", N="n_heads", L="n_layers", V="vocab", S="seq_len", mbs="mbs", m="grad_acc"
+        )
+        found |= {
+            "F": 4 * found["D"],
+            "tied": 1,
+            "dp": number(row, "gpus"),
+            "zero": 3,
+            "flash": 1,
+            "grad_bytes": 2,
+        }
+        found["recompute"] = 2 * float(row["act_ckpt"] == "True")
+        seconds = found["S"] * found["mbs"] * found["m"] / number(row, "tok_s_gpu")
+        hardware = {"h100_80gb": "H100", "a100_80gb": "A100", "a100_40gb": "A100-40GB"}[row["gpu"]]
+        key = (row["model"], row["gpu"], row["seq_len"], row["mbs"], row["act_ckpt"], row["section"])
+        run = Run(_label(found, row["model"]), seconds, found, "llm-foundry", hardware, scaling=key)
+        (small if found["dp"] <= 8 else large).append(run)
+    yield Table("llm-foundry, 8 GPUs", small, calibrates=True)
+    yield Table("llm-foundry, 32 GPUs and more", large, left_out={"8-bit matmuls, or 16 GPUs": left})
+
+
+def _playbook(rows: list[Csv]) -> Iterator[Table]:
+    few, many = [], []
+    for row in rows:
+        if row["status"] != "ok" or not row["tok_s_gpu"]:
+            continue
+        found = sizes(
+            row, D="hidden", F="ffn", N="heads", K="kv_heads", L="layers", V="vocab", S="seq_len", tp="tp",
+            pp="pp", dp="dp", mbs="mbs", zero="zero_stage", tied="tied_embeddings", gated=1, flash=1, overlap=1,
+        )  # fmt: skip
+        found |= {
+            "sp": float(found["tp"] > 1),
+            "m": number(row, "gbs_sequences") / found["dp"] / found["mbs"],
+        }
+        tokens = number(row, "gbs_sequences") * found["S"] / number(row, "gpus")
+        key = (row["model"], row["nodes"])
+        run = Run(
+            _label(found, row["model"]),
+            tokens / number(row, "tok_s_gpu"),
+            found,
+            "nanotron",
+            "H100",
+            ranking=key,
+        )
+        (few if number(row, "nodes") <= 2 else many).append(run)
+    yield Table("playbook, 1 and 2 servers", few, calibrates=True)
+    yield Table("playbook, 4 and 8 servers", many)
+
+
+def _titan(rows: list[Csv]) -> Iterator[Table]:
+    few, many, left = [], [], 0
+    for row in rows:
+        plain = row["precision"] == "bf16" and row["compile"] == "1" and row["model"] in ("8B", "70B")
+        if not plain or row["async_tp"] == "1" or number(row, "cp") > 1 or number(row, "pp") > 1:
+            left += 1
+            continue
+        found = _named(f"llama3-{row['model'].lower()}") | sizes(row, S="seq_len", mbs="local_batch", tp="tp")
+        found |= {
+            "dp": number(row, "fsdp"),
+            "zero": 3,
+            "flash": 1,
+            "grad_bytes": 2,
+            "sp": float(found["tp"] > 1),
+        }
+        found["recompute"] = {"full": 2, "selective": 1}.get(row["act_ckpt"], 0)
+        seconds = found["mbs"] * found["S"] / number(row, "tps_per_gpu") / found["tp"]
+        run = Run(_label(found, row["model"]), seconds, found, "torchtitan", "H100-HBM2e")
+        (few if row["table"] == "T1" else many).append(run)
+    yield Table("torchtitan, 8 GPUs", few, calibrates=True)
+    yield Table(
+        "torchtitan, 128 GPUs and more", many, left_out={"8-bit, eager, asynchronous TP, CP, PP": left}
+    )
+
+
+def _dgxc(rows: list[Csv]) -> Iterator[Table]:
+    runs, left = [], 0
+    for row in rows:
+        model = _dgxc_model(row["title"].lower())
+        if row["precision"] != "BF16" or row["accelerator"] != "H100" or not row["tp"] or model is None:
+            left += 1
+            continue
+        found = _named(model) | sizes(row, S="seq_len", mbs="mbs", tp="tp", pp="pp")
+        found |= {"cp": number(row, "cp", 1.0), "zero": 1, "flash": 1, "grad_bytes": 2, "overlap": 1}
+        found |= {"sp": float(found["tp"] > 1), "v": number(row, "vp", 1.0)}
+        found["v"] = min(found["v"], max(1.0, found["L"] // found["pp"]))
+        found["dp"] = number(row, "gpus") / (found["tp"] * found["pp"] * found["cp"])
+        found["m"] = number(row, "gbs") / found["dp"] / found["mbs"]
+        if found["m"] < 1:
+            left += 1
+            continue
+        key = (row["tag"], row["title"])
+        label = f"{row['title']} on {row['gpus']}"
+        runs.append(Run(label, number(row, "step_time_s"), found, "megatron", "H100", scaling=key))
+    yield Table("NVIDIA DGX Cloud", runs, left_out={"8-bit, MoE, other frameworks or GPUs": left})
+
+
+def _dgxc_model(title: str) -> str | None:
+    words = {"llama 3.1 8b": "llama3-8b", "llama 3.1 70b": "llama3-70b", "nemo megatron": "gpt3-175b"}
+    words |= {"nemotron4 15b": "nemotron4-15b", "nemotron4 340b": "nemotron4-340b"}
+    return next((model for word, model in words.items() if word in title), None)
+
+
+def _llama3(rows: list[Csv]) -> Iterator[Table]:
+    runs = []
+    for row in rows:
+        found = _named("llama3-405b") | sizes(row, S="seq_len", tp="tp", cp="cp", pp="pp", dp="dp", mbs=1)
+        found |= {"m": number(row, "batch_per_dp"), "v": 8, "zero": 1, "sp": 1, "flash": 1, "overlap": 1}
+        flops = 6 * 405.9e9 + 6 * found["L"] * found["D"] * found["S"]  # causal half
+        tokens = found["m"] * found["dp"] * found["S"]
+        seconds = flops * tokens / number(row, "gpus") / (number(row, "tflops_per_gpu") * 1e12)
+        runs.append(Run(f"{row['gpus']} GPUs, {row['seq_len']} tokens", seconds, found, "megatron", "H100"))
+    yield Table("Llama 3, table 4 (reported, not a target)", runs)
+
+
+READERS: dict[str, Callable[[list[Csv]], Iterator[Table]]] = {
+    "vtrain_single_node_half.csv": _vtrain,
+    "korthikanti2022_table3_5.csv": _korthikanti,
+    "megatron2021_table1.csv": _megatron_1,
+    "megatron2021_table2_ptd_vs_zero3.csv": _megatron_2,
+    "megatron_core_h100_weak_scaling.csv": _megatron_core,
+    "llm_foundry_mpt_throughput.csv": _foundry,
+    "hf_playbook_runs_1_to_8_nodes.csv": _playbook,
+    "torchtitan_benchmarks.csv": _titan,
+    "nvidia_dgxc_benchmarks_part.csv": _dgxc,
+    "llama3_table4.csv": _llama3,
+}
+
+
+COLUMNS = {
+    "vtrain_single_node_half.csv": (
+        "gpus gbs mbs hidden heads layers seq_len tp dp pp iter_time_ms gpu schedule recompute framework "
+        "source"
+    ),
+    "korthikanti2022_table3_5.csv": (
+        "model heads hidden layers tp pp interleave_m gpus gbs mbs seq_len vocab full_recompute_iter_s "
+        "present_work_iter_s throughput_gain_pct mfu_pct hfu_pct gpu source confidence note"
+    ),
+    "megatron2021_table1.csv": (
+        "params_b heads hidden layers tp pp gpus dp gbs seq_len vocab achieved_tflops_gpu pct_peak "
+        "aggregate_pflops iter_time_s_derived recompute gpu source confidence note"
+    ),
+    "megatron2021_table2_ptd_vs_zero3.csv": (
+        "scheme params_b heads hidden layers model_parallel_size gbs gpus mbs seq_len vocab "
+        "achieved_tflops_gpu train_days_300b_tokens iter_time_s_derived gpu source confidence note"
+    ),
+    "megatron_core_h100_weak_scaling.csv": (
+        "model heads hidden layers tp pp dp gpus gbs tflops_per_gpu mfu_pct aggregate_pflops seq_len "
+        "vocab gpu precision source confidence note"
+    ),
+    "llm_foundry_mpt_throughput.csv": (
+        "section model seq_len gpus gpu mfu_pct hfu_pct model_tflops_per_gpu mbs grad_acc gbs seq_per_s "
+        "tok_per_s tok_s_gpu gbs_tokens precision mp_mode sharding act_ckpt act_offload num_params "
+        "n_layers d_model n_heads expansion_ratio vocab source confidence"
+    ),
+    "hf_playbook_runs_1_to_8_nodes.csv": (
+        "model layers hidden heads kv_heads ffn vocab tied_embeddings params_b gpu nodes gpus seq_len "
+        "gbs_sequences mbs grad_acc dp tp pp zero_stage mfu_pct tok_s_gpu tok_s gpu_memory_gb status "
+        "source"
+    ),
+    "torchtitan_benchmarks.csv": (
+        "table model gpus fsdp tp pp cp schedule seq_len local_batch global_batch act_ckpt compile "
+        "async_tp precision tps_per_gpu memory_gib gpu source confidence note"
+    ),
+    "nvidia_dgxc_benchmarks_part.csv": (
+        "tag title size precision accelerator gpus seq_len layers tp pp cp ep etp vp dp fsdp mbs gbs ga "
+        "step_time_s tokens_per_s tokens_s_gpu mfu_pct_reported source confidence note"
+    ),
+    "llama3_table4.csv": (
+        "model gpu gpus tp cp pp dp seq_len batch_per_dp tokens_per_batch tflops_per_gpu bf16_mfu_pct "
+        "layers hidden heads kv_heads ffn vocab network source confidence note"
+    ),
+}
+"""File -> the columns its source prints."""
+
+
+def _named(model: str) -> dict[str, float]:
+    names = ("D", "F", "N", "K", "L", "V", "gated", "tied")
+    return dict(zip(names, map(float, MODELS[model]), strict=True))
+
+
+def _microbatches(per_rank: float, most: float = 16) -> dict[str, list[float]]:
+    """Micro-batch sizes, powers of two that divide what a data-parallel rank processes a step."""
+    fits = [2.0**k for k in range(5) if 2**k <= min(most, per_rank) and per_rank % 2**k == 0]
+    return {"mbs": fits, "m": [per_rank / size for size in fits]}
+
+
+def _label(found: Mapping[str, float], model: str = "") -> str:
+    axes = " ".join(f"{k}{found[k]:g}" for k in ("dp", "tp", "pp", "mbs", "m", "zero") if k in found)
+    return f"{model} {axes}".strip() or f"D{found['D']:g}"
+
+
+def arrays(runs: list[Run]) -> tuple[Model, Layout, Machine]:
+    """Lay runs out as rows of arrays."""
+
+    def column(name: str, default: float | str = 1.0) -> np.ndarray:
+        values = [
+            run.sizes.get(name, run.sizes.get(default, 1.0) if isinstance(default, str) else default)
+            for run in runs
+        ]
+        return np.array(values, dtype=np.float64)
+
+    heads = column("N")
+    model = Model(
+        model_dim=column("D"), ffn_dim=column("F"), num_heads=heads, num_kv_heads=column("K", "N"),
+        head_dim=column("D") / heads, num_layers=column("L"), vocab_size=column("V"), gated=column("gated", 0),
+        tied=column("tied", 0) > 0, num_experts=column("experts"), experts_per_token=column("top_k"),
+    )  # fmt: skip
+    layout = Layout(
+        seq_len=column("S"), tp=column("tp"), cp=column("cp"), pp=column("pp"), virtual_stages=column("v"),
+        dp=column("dp"), shard=column("dp"), ep=column("ep"), zero=column("zero", 0).astype(np.int64),
+        microbatch_size=column("mbs"), num_microbatches=column("m"),
+        recompute=column("recompute", 0).astype(np.int64), sequence_parallel=column("sp", 0) > 0,
+        fused_attention=column("flash", 0) > 0, overlap_reduce=column("overlap", 0),
+        grad_bytes=column("grad_bytes", 4), stack=np.array([STACKS.index(run.stack) for run in runs]),
+    )  # fmt: skip
+    return model, layout, _machine(runs)
+
+
+def _machine(runs: list[Run]) -> Machine:
+    peak, hbm, memory, inside, across = np.array([HARDWARE[run.hardware] for run in runs]).T
+    generation = np.array([GENERATIONS.index(run.hardware.partition("-")[0]) for run in runs])
+    everywhere = np.full(len(runs), np.inf)
+    return Machine(
+        peak_flops_per_s=peak, memory_bytes_per_s=hbm, memory_bytes=memory, inside_bytes_per_s=inside,
+        across_bytes_per_s=across, server_size=np.full(len(runs), 8.0), generation=generation,
+        pod_size=everywhere, uplink_bytes_per_s=everywhere,
+    )  # fmt: skip
+
+
+def read(folder: Path) -> list[Table]:
+    """Read every known file of a folder.
+
+    Raises: ValueError if there is none, or for a column that its reader does not know.
+    """
+    found = [name for name in READERS if (folder / name).is_file()]
+    if not found:
+        raise ValueError(
+            f"{folder} must hold files named as {', '.join(READERS)}; got none. Name their folder."
+        )
+    tables = []
+    for name in found:
+        with (folder / name).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        check_columns(name, rows)
+        tables += list(READERS[name](rows))
+    return tables
+
+
+def check_columns(name: str, rows: list[Csv]) -> None:
+    """Refuse a table whose columns are not those its reader knows."""
+    known = COLUMNS[name].split()
+    got = list(rows[0]) if rows else []
+    strange = [c for c in got if c not in known]
+    missing = [c for c in known if c not in got]
+    if strange or missing:
+        wrong = f"unknown {', '.join(strange)}" if strange else f"no {', '.join(missing)}"
+        raise ValueError(
+            f"{name} must have the columns {', '.join(known)}; got {wrong}. Rename or remove them."
+        )

@@ -1,0 +1,100 @@
+"""Time collectives over lines of a mesh, many at once, without listing ranks.
+
+A line along a mesh axis is n ranks at equal distance (`stride`). It lies inside a server, or g of its ranks
+share a server and their rings share the server's network cards. A ring that leaves a pod crosses its border
+once: what counts there is the pod's uplink shared by all lines of the axis. `cost/collectives` prices one
+group exactly; this module prices 100,000 layouts a second. Lab 12 and `planner` use it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from course_lib.cost.cluster import Cluster
+from course_lib.cost.constants import GENERATIONS, Array, Calibration, Index
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Describe the hardware under each row; every field is a number or an array over rows.
+
+    Units: FLOP/s, bytes/s (one way, one device), bytes, devices.
+    """
+
+    peak_flops_per_s: Array
+    memory_bytes_per_s: Array
+    memory_bytes: Array
+    inside_bytes_per_s: Array
+    across_bytes_per_s: Array
+    server_size: Array
+    generation: Index
+    pod_size: Array
+    """Devices at full bisection bandwidth; infinity where the whole network is."""
+    uplink_bytes_per_s: Array
+    """A pod's uplink, a device of it."""
+
+
+def machine_of(cluster: Cluster, precision: str = "bf16") -> Machine:
+    """Describe a cluster of `cost.cluster` as a Machine: one value a field.
+
+    Raises: ValueError for an accelerator without that precision.
+    """
+    acc, spans = cluster.accelerator, cluster.spans
+    network = spans[1].link.collective_bandwidth_bytes_per_s if len(spans) > 1 else np.inf
+    full = [s for s in spans[1:] if s.link.collective_bandwidth_bytes_per_s >= network]
+    beyond = [s for s in spans[1:] if s.link.collective_bandwidth_bytes_per_s < network]
+    one = np.atleast_1d
+    return Machine(
+        peak_flops_per_s=one(float(acc.peak_flops_per_s(precision))),
+        memory_bytes_per_s=one(float(acc.memory_bandwidth_bytes_per_s)),
+        memory_bytes=one(float(acc.memory_bytes)),
+        inside_bytes_per_s=one(spans[0].link.collective_bandwidth_bytes_per_s),
+        across_bytes_per_s=one(network),
+        server_size=one(float(cluster.server_size)),
+        generation=one(np.int64(generation_of(acc.name))),
+        pod_size=one(float(full[-1].devices) if beyond and full else np.inf),
+        uplink_bytes_per_s=one(beyond[0].link.collective_bandwidth_bytes_per_s if beyond else np.inf),
+    )
+
+
+def generation_of(name: str) -> int:
+    """Return the index of an accelerator's generation; unknown ones count as the newest measured, H100."""
+    # Simplification: other accelerators reach the shares of peak that were measured on an H100.
+    known = [i for i, generation in enumerate(GENERATIONS) if generation in name.replace("GB200", "B200")]
+    return known[0] if known else GENERATIONS.index("H100")
+
+
+def gather_time_s(
+    size: Array, stride: Array, full_bytes: Array, machine: Machine, fitted: Calibration
+) -> Array:
+    """Time an all_gather or reduce_scatter of `full_bytes` over lines; an all_reduce takes twice as long.
+
+    Layout: all arrays over rows; size = ranks of the line, stride = distance of neighbours in ranks.
+    Formula: (n-1)/n S/B + (n-1) steps of latency, B as in the module's first lines; 0 for a line of one.
+    """
+    near = np.clip(machine.server_size // stride, 1, size)
+    servers = np.maximum(size / near, 1)
+    inside = machine.inside_bytes_per_s * fitted.at("inside_efficiency", machine.generation)
+    across = machine.across_bytes_per_s * fitted["across_efficiency"] * servers ** -fitted["across_decay"]
+    across = np.minimum(near * across, _uplink(size, stride, near, machine))
+    bandwidth = np.where(servers > 1, np.minimum(inside, across), inside)
+    far = fitted["across_latency_s"] * servers + fitted["inside_latency_s"] * (near - 1)
+    latency = np.where(servers > 1, far, fitted["inside_latency_s"] * (size - 1))
+    return np.where(size > 1, (size - 1) / size * full_bytes / bandwidth + latency, 0.0)
+
+
+def _uplink(size: Array, stride: Array, near: Array, machine: Machine) -> Array:
+    """Bandwidth of a line where it leaves its pod: the uplink of a pod over the lines that cross it."""
+    with np.errstate(invalid="ignore"):
+        crossing = size * stride > machine.pod_size
+        share = machine.uplink_bytes_per_s * machine.pod_size / np.maximum(stride / near, 1)
+    return np.where(crossing, share, np.inf)
+
+
+def send_time_s(stride: Array, size_bytes: Array, machine: Machine, fitted: Calibration) -> Array:
+    """Time a message between neighbours at a distance of `stride` ranks, without its latency."""
+    near = machine.inside_bytes_per_s * fitted.at("inside_efficiency", machine.generation)
+    far = machine.across_bytes_per_s * fitted["across_efficiency"]
+    return size_bytes / np.where(stride >= machine.server_size, far, near)

@@ -1,0 +1,307 @@
+"""Predict the time of a training step for many layouts at once, as a sum of named terms.
+
+A micro-batch's block is matmuls by shape, attention, elementwise traffic and tensor-parallel collectives, or
+the host's launches if they take longer. Blocks make stages, stages a pipeline with its bubble; what data
+parallelism exposes, the optimizer and the step's fixed time come on top. Constants are measured
+(`cost/constants`). Labs 07 and 12. Others: vTrain (arXiv:2312.12391) and Calculon (SC'23) price one layout
+at a time; neither knows context parallelism, sharded weights or GQA.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from course_lib.cost.constants import Array, Calibration, Flags, Index
+from course_lib.cost.kernels import Pass, attention_time_s, linear_time_s, smooth_max
+from course_lib.cost.lines import Machine, gather_time_s, send_time_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """Hold sizes of a decoder, one value or one a row. The alphabet is that of `config`."""
+
+    model_dim: Array
+    ffn_dim: Array
+    num_heads: Array
+    num_kv_heads: Array
+    head_dim: Array
+    num_layers: Array
+    vocab_size: Array
+    gated: Array
+    """1 for SwiGLU (three matrices), 0 for an MLP of two."""
+    tied: Flags
+    num_experts: Array
+    """1 for a dense feed-forward network."""
+    experts_per_token: Array
+
+    @property
+    def attention_params(self) -> Array:
+        """Matrices of a block's attention."""
+        heads = 2 * self.num_heads + 2 * self.num_kv_heads
+        return self.model_dim * heads * self.head_dim
+
+    @property
+    def expert_params(self) -> Array:
+        """Matrices of one expert, or of the dense feed-forward network."""
+        return self.model_dim * self.ffn_dim * (2 + self.gated)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Hold a layout and its batch, one value or one a row; tp is innermost, then cp, dp, pp.
+
+    dp: ranks of data parallelism, sharded and replicated. shard: ranks that share one copy of sharded state.
+    zero: 0 to 3. recompute: 0 nothing, 1 attention's core, 2 all. stack: index of `constants.STACKS`.
+    """
+
+    seq_len: Array
+    tp: Array
+    cp: Array
+    pp: Array
+    virtual_stages: Array
+    dp: Array
+    shard: Array
+    ep: Array
+    zero: Index
+    microbatch_size: Array
+    num_microbatches: Array
+    recompute: Index
+    sequence_parallel: Flags
+    fused_attention: Flags
+    overlap_reduce: Array
+    """1 if gradients are reduced during the last backward."""
+    grad_bytes: Array
+    stack: Index
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of a micro-batch on one rank."""
+        return self.microbatch_size * self.seq_len / self.cp
+
+    @property
+    def world_size(self) -> Array:
+        """Ranks."""
+        return self.tp * self.cp * self.dp * self.pp
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Give the seconds of a step and what they are made of; every field is an array over rows."""
+
+    blocks_s: Array
+    """Compute, launches and tensor-parallel collectives of all micro-batches' blocks."""
+    recompute_s: Array
+    """Forwards that backward runs again."""
+    context_s: Array
+    """Context-parallel communication that compute does not hide."""
+    ends_s: Array
+    """Embedding, output head and loss, averaged over stages."""
+    bubble_s: Array
+    """Waiting for the pipeline to fill and drain, and for uneven ends."""
+    send_s: Array
+    """Messages between stages that compute does not hide."""
+    reduce_s: Array
+    """Collectives over gradients and sharded weights that compute does not hide."""
+    optimizer_s: Array
+    """Optimizer, and the step's fixed time."""
+    stall_s: Array
+    """Allocator stalls of one software stack when memory is nearly full."""
+
+    @property
+    def total_s(self) -> Array:
+        """Seconds of a step."""
+        return sum((value for value in self.terms().values()), start=np.zeros(1))
+
+    def terms(self) -> dict[str, Array]:
+        """Return the terms by name, without the unit."""
+        return {f.name.removesuffix("_s"): getattr(self, f.name) for f in fields(self)}
+
+
+def step_time(
+    model: Model, layout: Layout, machine: Machine, fitted: Calibration, used_bytes: Array | None = None
+) -> StepTime:
+    """Predict a step.
+
+    used_bytes: device memory of a rank by formula; with it, stalls of a nearly full memory are priced.
+    Raises: nothing; rows that cannot exist must be left out before.
+    """
+    block, again, context = _block(model, layout, machine, fitted)
+    ends = _ends(model, layout, machine, fitted)
+    per_stage = model.num_layers / layout.pp
+    whole = block.forward + block.backward + again + context
+    busiest = per_stage * whole + np.where(layout.pp > 1, np.maximum(*ends), ends[0] + ends[1])
+    average = per_stage * whole + (ends[0] + ends[1]) / layout.pp
+    bubble = _pipeline_s(layout, busiest, average) - layout.num_microbatches * average
+    blocks = layout.num_microbatches * per_stage
+    stage_s = per_stage * whole + (ends[0] + ends[1]) / layout.pp
+    return StepTime(
+        blocks_s=blocks * (block.forward + block.backward),
+        recompute_s=blocks * again,
+        context_s=blocks * context,
+        ends_s=layout.num_microbatches * (ends[0] + ends[1]) / layout.pp,
+        bubble_s=bubble,
+        send_s=_send_s(model, layout, machine, fitted),
+        reduce_s=_reduce_s(model, layout, machine, fitted, per_stage * block.backward, stage_s),
+        optimizer_s=_optimizer_s(model, layout, machine, fitted),
+        stall_s=_stall_s(layout, machine, fitted, used_bytes),
+    )
+
+
+def params_per_rank(model: Model, layout: Layout) -> Array:
+    """Return parameters of the largest stage's rank, before data parallelism shards them."""
+    experts = model.num_experts / layout.ep
+    block = model.attention_params + experts * model.expert_params
+    tables = np.where((layout.pp > 1) | model.tied, 1.0, 2.0) * model.vocab_size * model.model_dim
+    return (model.num_layers / layout.pp * block + tables) / layout.tp
+
+
+def _block(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> tuple[Pass, Array, Array]:
+    """Return a block's pass, what is recomputed, and exposed context-parallel communication."""
+    tokens, core = layout.tokens, _attention(model, layout, machine, fitted)
+    linears = _linears(model, layout, machine, fitted)
+    moved = _elementwise(model, layout, machine, fitted)
+    device = linears + core + moved + _tensor_parallel(model, layout, machine, fitted)
+    host = _host(layout, machine, fitted)
+    block = Pass(
+        forward=smooth_max(device.forward, host.forward),
+        backward=smooth_max(device.backward, host.backward),
+    )
+    kv_heads = model.num_kv_heads / np.minimum(layout.tp, model.num_kv_heads)
+    kv_bytes = 2 * 2 * layout.microbatch_size * layout.seq_len * kv_heads * model.head_dim
+    gather = gather_time_s(layout.cp, layout.tp, kv_bytes, machine, fitted)
+    exposed = 3 * (1 - fitted["context_hidden"]) * gather + _experts_s(model, layout, machine, fitted, tokens)
+    selective = np.where(layout.fused_attention, 0.0, core.forward)
+    again = np.choose(layout.recompute, [np.zeros_like(block.forward), selective, block.forward])
+    return block, again, exposed
+
+
+def _linears(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> Pass:
+    tp, tokens, dim = layout.tp, layout.tokens, model.model_dim
+    qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim / tp
+    mixed = model.num_heads * model.head_dim / tp
+    ffn = model.ffn_dim / tp
+    routed = tokens * model.experts_per_token
+    grouped = np.maximum(model.num_experts / layout.ep, 1)
+    up = linear_time_s(routed / grouped, dim, ffn * (1 + model.gated), machine, fitted)
+    down = linear_time_s(routed / grouped, ffn, dim, machine, fitted)
+    experts = Pass(
+        forward=grouped * (up.forward + down.forward), backward=grouped * (up.backward + down.backward)
+    )
+    attention = linear_time_s(tokens, dim, qkv, machine, fitted) + linear_time_s(
+        tokens, mixed, dim, machine, fitted
+    )
+    return attention + experts
+
+
+def _attention(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> Pass:
+    newer = np.where(machine.generation > 0, fitted.at("attention_slowdown", layout.stack), 1.0)
+    efficiency = fitted.at("attention_efficiency", layout.stack) / newer
+    heads = layout.microbatch_size * model.num_heads / layout.tp
+    return attention_time_s(
+        layout.seq_len / layout.cp, layout.seq_len, heads, model.head_dim, layout.fused_attention, efficiency,
+        machine, fitted,
+    )  # fmt: skip
+
+
+def _elementwise(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> Pass:
+    """Norms, residuals, dropout on [tokens, D]; the activation function on [tokens, F]; 2 bytes each."""
+    split = np.where(layout.sequence_parallel, layout.tp, 1.0)
+    norms = fitted.at("norm_traffic", layout.stack) * model.model_dim / split
+    routed = model.experts_per_token * model.ffn_dim / layout.tp
+    hidden = (2 + model.gated) * routed * fitted.at("ffn_traffic", layout.stack)
+    forward = 2 * layout.tokens * (norms + hidden) / machine.memory_bytes_per_s
+    return Pass(forward=forward, backward=fitted["backward_traffic"] * forward)
+
+
+def _tensor_parallel(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> Pass:
+    """Two all_reduces a pass (or as many bytes by reduce_scatter and all_gather), nothing hidden."""
+    full_bytes = 2 * layout.tokens * model.model_dim
+    twice = 2 * 2 * gather_time_s(layout.tp, np.ones_like(layout.tp), full_bytes, machine, fitted)
+    return Pass(forward=twice, backward=twice)
+
+
+def _experts_s(model: Model, layout: Layout, machine: Machine, fitted: Calibration, tokens: Array) -> Array:
+    """Dispatch and combine, forward and backward: an all_to_all sends (n-1)/n of its bytes, as a gather."""
+    sent = 2 * tokens * model.experts_per_token * model.model_dim / layout.tp
+    return 4 * gather_time_s(layout.ep, layout.tp * layout.cp, sent, machine, fitted)
+
+
+def _host(layout: Layout, machine: Machine, fitted: Calibration) -> Pass:
+    """Time the host needs to launch a block's kernels; a pipeline across servers slows some stacks."""
+    launch = fitted.at("host_s", layout.stack)
+    collectives = np.where(layout.tp > 1, 2 * fitted.at("host_collective_s", layout.stack), 0.0)
+    spans = (layout.pp > 1) & (layout.world_size > machine.server_size)
+    slow = fitted.at("host_pipeline_s", layout.stack)
+    slow = np.where(spans, slow + layout.tp * fitted.at("host_pipeline_tp_s", layout.stack), 0.0)
+    return Pass(
+        forward=smooth_max(launch, slow / 3) + collectives,
+        backward=smooth_max(1.2 * launch, slow * 2 / 3) + collectives,
+    )
+
+
+def _ends(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> tuple[Array, Array]:
+    """Return seconds of the embedding and of the head with its loss, forward and backward."""
+    tokens, vocab = layout.tokens, model.vocab_size / layout.tp
+    head = linear_time_s(tokens, model.model_dim, vocab, machine, fitted)
+    logits = fitted["logit_bytes"] * tokens * vocab / machine.memory_bytes_per_s
+    embedding = 2 * fitted["embedding_traffic"] * tokens * model.model_dim / machine.memory_bytes_per_s
+    return embedding, head.forward + head.backward + logits
+
+
+def _pipeline_s(layout: Layout, busiest: Array, average: Array) -> Array:
+    """Time the pipeline: the busiest stage works without pause, the others only while it fills and drains.
+
+    Formula: m busiest + (p average - busiest) / v, which is (m + (p-1)/v) t for equal stages.
+    Reference: Narayanan et al. (arXiv:2104.04473), section 2.2.
+    """
+    fill = (layout.pp * average - busiest) / layout.virtual_stages
+    alone = layout.num_microbatches * average
+    return np.where(layout.pp > 1, layout.num_microbatches * busiest + fill, alone)
+
+
+def _send_s(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> Array:
+    """Each micro-batch enters and leaves each virtual stage once forward and once backward."""
+    size_bytes = 2 * layout.tokens * model.model_dim / layout.tp
+    stride = layout.tp * layout.cp * layout.dp
+    messages = 2 * layout.virtual_stages * layout.num_microbatches + 2 * (layout.pp - 1)
+    one = fitted["pipeline_exposed"] * send_time_s(stride, size_bytes, machine, fitted)
+    return np.where(layout.pp > 1, messages * (one + fitted["pipeline_latency_s"]), 0.0)
+
+
+def _reduce_s(
+    model: Model, layout: Layout, machine: Machine, fitted: Calibration, backward: Array, stage: Array
+) -> Array:
+    """Gradients once a step; sharded weights (ZeRO-3) twice, and their gradients once, a micro-batch."""
+    params, stride = params_per_rank(model, layout), layout.tp * layout.cp
+    grad_bytes, weight_bytes = layout.grad_bytes * params, 2 * params
+    replicas = layout.dp / layout.shard
+    reduced = gather_time_s(layout.dp, stride, grad_bytes, machine, fitted)
+    gathered = gather_time_s(layout.dp, stride, weight_bytes, machine, fitted)
+    once = np.where(layout.zero == 0, 2 * reduced, reduced + gathered)
+    hidden = layout.overlap_reduce * fitted["reduce_hidden"] * backward
+    exposed = np.maximum(once - hidden, 0.1 * once)
+    across = 2 * gather_time_s(replicas, stride * layout.shard, grad_bytes / layout.shard, machine, fitted)
+    each = 2 * gather_time_s(layout.shard, stride, weight_bytes, machine, fitted)
+    each = each + gather_time_s(layout.shard, stride, grad_bytes, machine, fitted)
+    moved = (2 * weight_bytes + grad_bytes) / machine.inside_bytes_per_s
+    late = np.maximum(each - fitted["gather_hidden"] * stage, 0) + fitted["gather_interference"] * moved
+    sharded = layout.num_microbatches * late + np.maximum(across - hidden, 0.1 * across)
+    return np.where(layout.zero == 3, sharded, exposed)
+
+
+def _optimizer_s(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> Array:
+    own = params_per_rank(model, layout) / np.where(layout.zero >= 1, layout.shard, 1)
+    moved = own * fitted["optimizer_bytes"] / machine.memory_bytes_per_s
+    return moved + fitted.at("step_s", layout.stack)
+
+
+def _stall_s(layout: Layout, machine: Machine, fitted: Calibration, used_bytes: Array | None) -> Array:
+    if used_bytes is None:
+        return np.zeros_like(layout.tokens)
+    spans = (layout.pp > 1) & (layout.world_size > machine.server_size)
+    full = used_bytes * fitted["memory_slack"] / machine.memory_bytes
+    share = 1 / (1 + np.exp(-(full - 0.9) / 0.05))
+    stall = fitted.at("full_memory_s", layout.stack) * np.minimum(layout.pp - 1, 2) * share
+    return np.where(spans, layout.num_microbatches * stall, 0.0)
