@@ -18,7 +18,7 @@ import numpy as np
 
 from course_lib.cost.constants import GENERATIONS, STACKS
 from course_lib.cost.lines import Machine
-from course_lib.cost.step_time import Layout, Model
+from course_lib.cost.step_time import ModelSizes, StepLayout
 
 Csv = Mapping[str, str]
 
@@ -359,7 +359,7 @@ def _label(found: Mapping[str, float], model: str = "") -> str:
     return f"{model} {axes}".strip() or f"D{found['D']:g}"
 
 
-def arrays(runs: list[Run]) -> tuple[Model, Layout, Machine]:
+def arrays(runs: list[Run]) -> tuple[ModelSizes, StepLayout, Machine]:
     """Lay runs out as rows of arrays."""
 
     def column(name: str, default: float | str = 1.0) -> np.ndarray:
@@ -370,12 +370,12 @@ def arrays(runs: list[Run]) -> tuple[Model, Layout, Machine]:
         return np.array(values, dtype=np.float64)
 
     heads = column("N")
-    model = Model(
+    model = ModelSizes(
         model_dim=column("D"), ffn_dim=column("F"), num_heads=heads, num_kv_heads=column("K", "N"),
         head_dim=column("D") / heads, num_layers=column("L"), vocab_size=column("V"), gated=column("gated", 0),
         tied=column("tied", 0) > 0, num_experts=column("experts"), experts_per_token=column("top_k"),
     )  # fmt: skip
-    layout = Layout(
+    layout = StepLayout(
         seq_len=column("S"), tp=column("tp"), cp=column("cp"), pp=column("pp"), virtual_stages=column("v"),
         dp=column("dp"), shard=column("dp"), ep=column("ep"), zero=column("zero", 0).astype(np.int64),
         microbatch_size=column("mbs"), num_microbatches=column("m"),

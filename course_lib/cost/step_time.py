@@ -19,7 +19,7 @@ from course_lib.cost.lines import Machine, gather_time_s, send_time_s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class ModelSizes:
     """Hold sizes of a decoder, one value or one a row. The alphabet is that of `config`."""
 
     model_dim: Array
@@ -49,7 +49,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class StepLayout:
     """Hold a layout and its batch, one value or one a row; tp is innermost, then cp, dp, pp.
 
     dp: ranks of data parallelism, sharded and replicated. shard: ranks that share one copy of sharded state.
@@ -120,7 +120,7 @@ class StepTime:
 
 
 def step_time(
-    model: Model, layout: Layout, machine: Machine, fitted: Calibration, used_bytes: Array | None = None
+    model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration, used_bytes: Array | None = None
 ) -> StepTime:
     """Predict a step.
 
@@ -149,7 +149,7 @@ def step_time(
     )
 
 
-def params_per_rank(model: Model, layout: Layout) -> Array:
+def params_per_rank(model: ModelSizes, layout: StepLayout) -> Array:
     """Return parameters of the largest stage's rank, before data parallelism shards them."""
     experts = model.num_experts / layout.ep
     block = model.attention_params + experts * model.expert_params
@@ -157,7 +157,7 @@ def params_per_rank(model: Model, layout: Layout) -> Array:
     return (model.num_layers / layout.pp * block + tables) / layout.tp
 
 
-def _block(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> tuple[Pass, Array, Array]:
+def _block(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> tuple[Pass, Array, Array]:
     """Return a block's pass, what is recomputed, and exposed context-parallel communication."""
     tokens, core = layout.tokens, _attention(model, layout, machine, fitted)
     linears = _linears(model, layout, machine, fitted)
@@ -177,7 +177,7 @@ def _block(model: Model, layout: Layout, machine: Machine, fitted: Calibration) 
     return block, again, exposed
 
 
-def _linears(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> Pass:
+def _linears(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
     tp, tokens, dim = layout.tp, layout.tokens, model.model_dim
     qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim / tp
     mixed = model.num_heads * model.head_dim / tp
@@ -195,7 +195,7 @@ def _linears(model: Model, layout: Layout, machine: Machine, fitted: Calibration
     return attention + experts
 
 
-def _attention(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> Pass:
+def _attention(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
     newer = np.where(machine.generation > 0, fitted.at("attention_slowdown", layout.stack), 1.0)
     efficiency = fitted.at("attention_efficiency", layout.stack) / newer
     heads = layout.microbatch_size * model.num_heads / layout.tp
@@ -205,7 +205,7 @@ def _attention(model: Model, layout: Layout, machine: Machine, fitted: Calibrati
     )  # fmt: skip
 
 
-def _elementwise(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> Pass:
+def _elementwise(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
     """Norms, residuals, dropout on [tokens, D]; the activation function on [tokens, F]; 2 bytes each."""
     split = np.where(layout.sequence_parallel, layout.tp, 1.0)
     norms = fitted.at("norm_traffic", layout.stack) * model.model_dim / split
@@ -215,20 +215,20 @@ def _elementwise(model: Model, layout: Layout, machine: Machine, fitted: Calibra
     return Pass(forward=forward, backward=fitted["backward_traffic"] * forward)
 
 
-def _tensor_parallel(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> Pass:
+def _tensor_parallel(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
     """Two all_reduces a pass (or as many bytes by reduce_scatter and all_gather), nothing hidden."""
     full_bytes = 2 * layout.tokens * model.model_dim
     twice = 2 * 2 * gather_time_s(layout.tp, np.ones_like(layout.tp), full_bytes, machine, fitted)
     return Pass(forward=twice, backward=twice)
 
 
-def _experts_s(model: Model, layout: Layout, machine: Machine, fitted: Calibration, tokens: Array) -> Array:
+def _experts_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration, tokens: Array) -> Array:
     """Dispatch and combine, forward and backward: an all_to_all sends (n-1)/n of its bytes, as a gather."""
     sent = 2 * tokens * model.experts_per_token * model.model_dim / layout.tp
     return 4 * gather_time_s(layout.ep, layout.tp * layout.cp, sent, machine, fitted)
 
 
-def _host(layout: Layout, machine: Machine, fitted: Calibration) -> Pass:
+def _host(layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
     """Time the host needs to launch a block's kernels; a pipeline across servers slows some stacks."""
     launch = fitted.at("host_s", layout.stack)
     collectives = np.where(layout.tp > 1, 2 * fitted.at("host_collective_s", layout.stack), 0.0)
@@ -241,7 +241,7 @@ def _host(layout: Layout, machine: Machine, fitted: Calibration) -> Pass:
     )
 
 
-def _ends(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> tuple[Array, Array]:
+def _ends(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> tuple[Array, Array]:
     """Return seconds of the embedding and of the head with its loss, forward and backward."""
     tokens, vocab = layout.tokens, model.vocab_size / layout.tp
     head = linear_time_s(tokens, model.model_dim, vocab, machine, fitted)
@@ -250,7 +250,7 @@ def _ends(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -
     return embedding, head.forward + head.backward + logits
 
 
-def _pipeline_s(layout: Layout, busiest: Array, average: Array) -> Array:
+def _pipeline_s(layout: StepLayout, busiest: Array, average: Array) -> Array:
     """Time the pipeline: the busiest stage works without pause, the others only while it fills and drains.
 
     Formula: m busiest + (p average - busiest) / v, which is (m + (p-1)/v) t for equal stages.
@@ -261,7 +261,7 @@ def _pipeline_s(layout: Layout, busiest: Array, average: Array) -> Array:
     return np.where(layout.pp > 1, layout.num_microbatches * busiest + fill, alone)
 
 
-def _send_s(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> Array:
+def _send_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Array:
     """Each micro-batch enters and leaves each virtual stage once forward and once backward."""
     size_bytes = 2 * layout.tokens * model.model_dim / layout.tp
     stride = layout.tp * layout.cp * layout.dp
@@ -271,7 +271,7 @@ def _send_s(model: Model, layout: Layout, machine: Machine, fitted: Calibration)
 
 
 def _reduce_s(
-    model: Model, layout: Layout, machine: Machine, fitted: Calibration, backward: Array, stage: Array
+    model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration, backward: Array, stage: Array
 ) -> Array:
     """Gradients once a step; sharded weights (ZeRO-3) twice, and their gradients once, a micro-batch."""
     params, stride = params_per_rank(model, layout), layout.tp * layout.cp
@@ -291,13 +291,13 @@ def _reduce_s(
     return np.where(layout.zero == 3, sharded, exposed)
 
 
-def _optimizer_s(model: Model, layout: Layout, machine: Machine, fitted: Calibration) -> Array:
+def _optimizer_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Array:
     own = params_per_rank(model, layout) / np.where(layout.zero >= 1, layout.shard, 1)
     moved = own * fitted["optimizer_bytes"] / machine.memory_bytes_per_s
     return moved + fitted.at("step_s", layout.stack)
 
 
-def _stall_s(layout: Layout, machine: Machine, fitted: Calibration, used_bytes: Array | None) -> Array:
+def _stall_s(layout: StepLayout, machine: Machine, fitted: Calibration, used_bytes: Array | None) -> Array:
     if used_bytes is None:
         return np.zeros_like(layout.tokens)
     spans = (layout.pp > 1) & (layout.world_size > machine.server_size)

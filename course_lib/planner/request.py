@@ -1,0 +1,145 @@
+"""Say what is to be planned: a model, a cluster, GPUs, sequence length, tokens a step.
+
+Models and clusters come by name, or from a TOML file with the fields of `ModelConfig` or of a cluster
+(`[cluster] accelerator, devices_per_server, inside, across, servers`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from course_lib.config import ModelConfig
+from course_lib.cost import cluster as clusters
+from course_lib.cost.cluster import Cluster, Link, Span
+from course_lib.cost.hardware import accelerator
+from course_lib.cost.models import model, models
+from course_lib.units import quantity
+
+CLUSTERS: dict[str, Callable[[int], Cluster]] = {
+    "meta": lambda num_gpus: clusters.meta_24k(),
+    "dgx-h100": lambda num_gpus: clusters.dgx_h100(-(-num_gpus // 8)),
+}
+"""Name -> the cluster for so many GPUs."""
+COUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KkMm]?)\s*$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Describe the run to plan.
+
+    Units: seq_len in tokens, tokens_per_step in tokens over the whole batch.
+    Raises: ValueError if the batch is no whole number of sequences, or the cluster has fewer GPUs.
+    """
+
+    config: ModelConfig
+    cluster: Cluster
+    num_gpus: int
+    seq_len: int
+    tokens_per_step: int
+    name: str = "the model"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_gpus <= self.cluster.num_devices:
+            raise ValueError(
+                f"the GPUs of a run must be 1 to the cluster's {self.cluster.num_devices:,}; got "
+                f"{self.num_gpus:,} on {self.cluster.name}. Ask for fewer, or name a larger cluster."
+            )
+        if self.seq_len < 1 or self.tokens_per_step % self.seq_len or self.tokens_per_step < self.seq_len:
+            raise ValueError(
+                f"the tokens of a step must be a whole number of sequences of {self.seq_len:,} tokens; got "
+                f"{self.tokens_per_step:,}. {self._near_batch()}"
+            )
+
+    def _near_batch(self) -> str:
+        if self.seq_len < 1:
+            return "Give a sequence length of 1 or more."
+        below = max(1, self.tokens_per_step // self.seq_len) * self.seq_len
+        return f"Use {below:,} or {below + self.seq_len:,}."
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences of one step."""
+        return self.tokens_per_step // self.seq_len
+
+
+def count_of(text: str | int, what: str) -> int:
+    """Read a count of tokens or GPUs: "8192", "8K" (1,024 each), "16M" (1,048,576 each).
+
+    Raises: ValueError for anything else, such as "16MB".
+    """
+    found = COUNT.match(str(text).replace(",", "").replace("_", ""))
+    value = float(found[1]) * {"": 1, "K": 1024, "M": 1024**2}[found[2].upper()] if found else 0.5
+    if value != int(value) or value < 1:
+        raise ValueError(
+            f"{what} must be a whole number, or one with K (1,024) or M (1,048,576); got {text!r}. "
+            "Write 8192, 8K or 16M."
+        )
+    return int(value)
+
+
+def model_named(name: str) -> tuple[str, ModelConfig]:
+    """Return a model of the table by name, or of a TOML file.
+
+    Raises: ValueError for an unknown name or field.
+    """
+    if name.endswith(".toml"):
+        given = _toml(name).get("model", {})
+        known = {f.name for f in fields(ModelConfig)}
+        _refuse_unknown(name, given, known)
+        return Path(name).stem, ModelConfig(**given)
+    if name.lower() not in models():
+        raise ValueError(_unknown("a model", name, models()))
+    return name.lower(), model(name)
+
+
+def cluster_named(name: str, num_gpus: int) -> Cluster:
+    """Return a described cluster by name, or of a TOML file; a DGX cluster has as many servers as needed.
+
+    Raises: ValueError for an unknown name or field.
+    """
+    if name.endswith(".toml"):
+        return _cluster_of(name, _toml(name).get("cluster", {}))
+    if name.lower() not in CLUSTERS:
+        raise ValueError(_unknown("a cluster", name, tuple(CLUSTERS)))
+    return CLUSTERS[name.lower()](num_gpus)
+
+
+def _cluster_of(file: str, given: dict[str, Any]) -> Cluster:
+    known = {"accelerator", "devices_per_server", "inside", "across", "servers", "memory"}
+    _refuse_unknown(file, given, known)
+    missing = sorted(known - {"memory"} - set(given))
+    if missing:
+        raise ValueError(f"{file} must give [cluster] {', '.join(sorted(known))}; got no {missing[0]}. Add it.")
+    card, size = accelerator(str(given["accelerator"])), int(given["devices_per_server"])
+    if "memory" in given:
+        card = card.replace(memory_bytes=quantity(str(given["memory"]), "bytes"))
+    near = Link(latency_s=2e-6, bandwidth_bytes_per_s=quantity(str(given["inside"]), "bytes_per_s"))
+    far = Link(latency_s=5e-6, bandwidth_bytes_per_s=quantity(str(given["across"]), "bytes_per_s"))
+    spans = (
+        Span(name="server", devices=size, link=near),
+        Span(name="cluster", devices=size * int(given["servers"]), link=far),
+    )
+    return Cluster(name=Path(file).stem, accelerator=card, spans=spans)
+
+
+def _toml(file: str) -> dict[str, Any]:
+    with Path(file).open("rb") as opened:
+        return tomllib.load(opened)
+
+
+def _refuse_unknown(file: str, given: dict[str, Any], known: set[str]) -> None:
+    strange = sorted(set(given) - known)
+    if strange:
+        raise ValueError(f"{file} must hold fields among {', '.join(sorted(known))}; got {strange[0]}. Remove it.")
+
+
+def _unknown(what: str, name: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
+    guess = f"Did you mean {near[0]!r}? " if near else ""
+    return f"{what} must be one of {', '.join(known)}, or a .toml file; got {name!r}. {guess}".rstrip()

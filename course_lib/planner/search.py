@@ -1,0 +1,240 @@
+"""Enumerate layouts as arrays, leave out what cannot run and say why, price the rest, rank.
+
+The mesh is (pp, dp_replicate, dp_shard, cp, tp), tp innermost. Every count of layouts that a rule leaves out
+is kept: a plan that finds nothing says which rule was last, and by how much memory was short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from course_lib.config import ModelConfig
+from course_lib.cost.constants import STACKS, calibration
+from course_lib.cost.layout import Layout
+from course_lib.cost.lines import machine_of
+from course_lib.cost.memory import Memory, worst_stage_memory
+from course_lib.cost.step_time import ModelSizes, StepLayout, StepTime, step_time
+from course_lib.planner.request import Request
+
+Counts = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+AXES = ("tp", "cp", "pp", "v", "dp_replicate", "dp_shard", "ep", "zero", "mbs", "recompute")
+"""Columns of a table of layouts; recompute is 0 nothing, 1 attention's core, 2 all."""
+RECOMPUTE = ("none", "selective", "full")
+RESERVED_BYTES = 2e9  # CUDA context, communication buffers, fragments
+STACK = STACKS.index("megatron")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Hold what was found: layouts that run, best first, with time, memory, and why others were left out.
+
+    table: [layouts, AXES]. left_out: rule -> layouts it removed, in the order of the rules.
+    """
+
+    request: Request
+    table: Counts
+    time: StepTime
+    memory: Memory
+    left_out: dict[str, int]
+    shortest_bytes: float
+    """Memory of the layout that needs least, of those that only memory left out; infinity if none."""
+
+    @property
+    def step_s(self) -> NDArray[np.float64]:
+        """Seconds of a step, best first."""
+        return self.time.total_s
+
+    @property
+    def tokens_per_s_per_gpu(self) -> NDArray[np.float64]:
+        """Tokens a second and GPU, best first."""
+        return self.request.tokens_per_step / self.step_s / self.request.num_gpus
+
+
+def plan(request: Request) -> Plan:
+    """Find all layouts that fit and rank them by tokens a second.
+
+    Raises: ValueError if none fits, saying by how much and what would.
+    """
+    table, left_out = _candidates(request)
+    found = price(request, table)
+    fits = np.asarray(found.memory.total) + RESERVED_BYTES <= request.cluster.accelerator.memory_bytes
+    left_out["memory: does not fit"] = int((~fits).sum())
+    least = float(np.min(found.memory.total)) if len(table) else np.inf
+    if not fits.any():
+        raise ValueError(_nothing_fits(request, left_out, least))
+    order = np.flatnonzero(fits)[np.argsort(found.step_s[fits], kind="stable")]
+    return Plan(
+        request, table[order], _rows_of(found.time, order), _rows_of(found.memory, order), left_out, least
+    )
+
+
+def price(request: Request, table: Counts) -> Plan:
+    """Price given layouts, in the given order, whether they fit or not."""
+    columns = dict(zip(AXES, table.T.astype(np.float64), strict=True))
+    layout = _step_layout(request, columns)
+    memory = _memory(request, columns)
+    used = np.asarray(memory.total, dtype=np.float64)
+    machine = machine_of(request.cluster)
+    time = step_time(sizes_of(request.config), layout, machine, calibration(), used)
+    return Plan(request, table, time, memory, {}, float(used.min()) if len(used) else np.inf)
+
+
+def sizes_of(config: ModelConfig) -> ModelSizes:
+    """Return a model's sizes as arrays of one."""
+    one = np.atleast_1d
+    moe = config.num_experts > 0  # Simplification: all layers of a mixture are priced as MoE layers
+    return ModelSizes(
+        model_dim=one(float(config.model_dim)),
+        ffn_dim=one(float(config.expert_ffn_dim if moe else config.ffn_dim)),
+        num_heads=one(float(config.num_heads)),
+        num_kv_heads=one(float(config.num_kv_heads)),
+        head_dim=one(float(config.head_dim)),
+        num_layers=one(float(config.num_layers)),
+        vocab_size=one(float(config.vocab_size)),
+        gated=one(float(config.gated_ffn)),
+        tied=one(config.tied_embeddings),
+        num_experts=one(float(max(1, config.num_experts + config.num_shared_experts))),
+        experts_per_token=one(float(max(1, config.experts_per_token + config.num_shared_experts))),
+    )
+
+
+def _candidates(request: Request) -> tuple[Counts, dict[str, int]]:
+    """Return the layouts that can run, and rule -> how many it left out."""
+    table = _grid(request)
+    left_out: dict[str, int] = {}
+    for name, rule in _rules(request).items():
+        holds = rule(dict(zip(AXES, table.T, strict=True)))
+        left_out[name] = int((~holds).sum())
+        table = table[holds]
+    return table, left_out
+
+
+def _grid(request: Request) -> Counts:
+    config, gpus = request.config, request.num_gpus
+    powers = [2**k for k in range(15)]
+    axes = [
+        [n for n in powers if gpus % n == 0 and config.num_heads % n == 0 and n <= 64],
+        [n for n in powers if gpus % n == 0 and request.seq_len % (2 * n) == 0 and n <= 128],
+        [n for n in range(1, config.num_layers + 1) if gpus % n == 0],
+        [n for n in range(1, 17) if n <= config.num_layers],
+        powers,
+        [n for n in powers if config.num_experts and config.num_experts % n == 0] or [1],
+        [0, 1, 3],
+        [1, 2, 4, 8],
+        [0, 1, 2],
+    ]
+    tp, cp, pp, v, shard, ep, zero, mbs, recompute = (
+        a.ravel() for a in np.meshgrid(*(np.array(a, dtype=np.int64) for a in axes), indexing="ij")
+    )
+    exists = (gpus % (tp * cp * pp) == 0) & (pp * v <= config.num_layers) & ((pp > 1) | (v == 1))
+    exists &= (gpus // (tp * cp * pp)) % shard == 0
+    exists &= (zero > 0) | (shard == 1)  # nothing is sharded without ZeRO
+    exists &= (zero != 1) | (shard == gpus // (tp * cp * pp))  # ZeRO-1 shards over all
+    exists &= (zero != 3) | (shard > 1)
+    exists &= (recompute != 1) | ~np.bool_(True)  # fused attention stores no scores: nothing to select
+    kept = [a[exists] for a in (tp, cp, pp, v, shard, ep, zero, mbs, recompute)]
+    tp, cp, pp, v, shard, ep, zero, mbs, recompute = kept
+    replicate = gpus // (tp * cp * pp * shard)
+    return np.stack([tp, cp, pp, v, replicate, shard, ep, zero, mbs, recompute], axis=1)
+
+
+def _rules(request: Request) -> dict[str, Callable[[dict[str, Counts]], Flags]]:
+    config = request.config
+
+    def whole_microbatches(c: dict[str, Counts]) -> Flags:
+        ranks = c["dp_replicate"] * c["dp_shard"] * c["mbs"]
+        return (request.num_sequences % ranks == 0) & (request.num_sequences >= ranks)
+
+    def microbatches(c: dict[str, Counts]) -> Counts:
+        return request.num_sequences // (c["dp_replicate"] * c["dp_shard"] * c["mbs"])
+
+    def kv_heads(c: dict[str, Counts]) -> Flags:
+        return (config.num_kv_heads % c["tp"] == 0) | (c["tp"] % config.num_kv_heads == 0)
+
+    return {
+        "kv heads: neither divide tp nor are divided by it": kv_heads,
+        "ffn: not divided by tp": lambda c: config.ffn_dim % c["tp"] == 0,
+        "batch: data-parallel ranks x micro-batch do not divide it": whole_microbatches,
+        "interleaving: micro-batches are no multiple of the stages": lambda c: (
+            (c["v"] == 1) | (microbatches(c) % c["pp"] == 0)
+        ),
+        "experts: ep exceeds data- and context-parallel ranks": lambda c: (
+            (c["dp_replicate"] * c["dp_shard"] * c["cp"]) % c["ep"] == 0
+        ),
+    }
+
+
+def _step_layout(request: Request, c: dict[str, NDArray[np.float64]]) -> StepLayout:
+    dp = c["dp_replicate"] * c["dp_shard"]
+    count = len(dp)
+    return StepLayout(
+        seq_len=np.full(count, float(request.seq_len)),
+        tp=c["tp"],
+        cp=c["cp"],
+        pp=c["pp"],
+        virtual_stages=c["v"],
+        dp=dp,
+        shard=c["dp_shard"],
+        ep=c["ep"],
+        zero=c["zero"].astype(np.int64),
+        microbatch_size=c["mbs"],
+        num_microbatches=request.num_sequences / (dp * c["mbs"]),
+        recompute=c["recompute"].astype(np.int64),
+        sequence_parallel=c["tp"] > 1,
+        fused_attention=np.full(count, True),
+        overlap_reduce=np.ones(count),
+        grad_bytes=np.full(count, 4.0),
+        stack=np.full(count, STACK),
+    )
+
+
+def _memory(request: Request, c: dict[str, NDArray[np.float64]]) -> Memory:
+    """Price each kind of recomputation for its own rows."""
+    out: dict[str, NDArray[np.float64]] = {}
+    for kind, name in enumerate(RECOMPUTE):
+        rows = c["recompute"] == kind
+        if not rows.any():
+            continue
+        one = {axis: values[rows] for axis, values in c.items()}
+        dp = one["dp_replicate"] * one["dp_shard"]
+        layout = Layout(
+            tp=one["tp"],
+            pp=one["pp"],
+            cp=one["cp"],
+            dp=one["dp_shard"],
+            ep=one["ep"],
+            zero_stage=one["zero"],
+            microbatch_size=one["mbs"],
+            num_microbatches=np.maximum(1, request.num_sequences // (dp * one["mbs"])),
+            virtual_stages=one["v"],
+        )
+        found = worst_stage_memory(
+            request.config, layout, seq_len=request.seq_len, recompute=name, precision=GRAD_FP32
+        )
+        for category, value in found.by_category().items():
+            out.setdefault(category, np.zeros(len(rows)))[rows] = value
+    return Memory(**out)
+
+
+def _rows_of[T: (StepTime, Memory)](found: T, order: Counts) -> T:
+    kept = {name: np.broadcast_to(value, (int(order.max()) + 1,))[order] if np.size(value) == 1 else value[order]
+            for name, value in vars(found).items()}  # fmt: skip
+    return type(found)(**kept)
+
+
+def _nothing_fits(request: Request, left_out: dict[str, int], least: float) -> str:
+    have = request.cluster.accelerator.memory_bytes - RESERVED_BYTES
+    rules = "; ".join(f"{name} ({n:,})" for name, n in left_out.items() if n)
+    if not np.isfinite(least):
+        return f"some layout must be possible; got none: {rules}. Change the GPUs, the batch or the sequence."
+    return (
+        f"some layout must fit into {have / 1e9:.0f} GB of each GPU; the one that needs least takes "
+        f"{least / 1e9:.1f} GB, {(least - have) / 1e9:.1f} GB too much ({rules}). "
+        f"Use {int(np.ceil(request.num_gpus * least / have))} GPUs or more, a shorter sequence, or GPUs with more memory."
+    )
