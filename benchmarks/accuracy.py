@@ -8,16 +8,19 @@ Where layouts compete: Kendall's tau and regret (how much slower the predicted b
 from __future__ import annotations
 
 import argparse
+import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from published import Run, Table, arrays, read
+from published import Run, Table, arrays, read, used_bytes
 
-from course_lib.cost.constants import Array, Calibration, calibration
-from course_lib.cost.step_time import StepTime, step_time
+from course_lib.cost.constants import Array, Calibration, Index, calibration
+from course_lib.cost.lines import Machine
+from course_lib.cost.step_time import ModelSizes, StepLayout, StepTime, step_time
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,29 +37,38 @@ def expand(runs: Sequence[Run]) -> tuple[list[Run], list[int]]:
     return rows, owner
 
 
-def terms_of(runs: Sequence[Run], fitted: Calibration) -> tuple[StepTime, list[int]]:
-    """Predict all runs; return the terms of all choices, and the row that is fastest for each run."""
-    rows, owner = expand(runs)
-    found = step_time(*arrays(rows), fitted)
-    total = found.total_s
-    best: dict[int, int] = {}
-    for row, run in enumerate(owner):
-        if run not in best or total[row] < total[best[run]]:
-            best[run] = row
-    return found, [best[i] for i in range(len(runs))]
+@dataclass(frozen=True)
+class Prepared:
+    """Hold runs as arrays, once for many predictions; `owner` says which run a row belongs to."""
 
+    rows: tuple[ModelSizes, StepLayout, Machine]
+    used: Array
+    owner: Index
 
-def predict(runs: Sequence[Run], fitted: Calibration) -> Array:
-    """Return predicted seconds of each run."""
-    found, chosen = terms_of(runs, fitted)
-    total: Array = found.total_s[chosen]
-    return total
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Prepared:
+        """Lay out runs and all their choices."""
+        rows, owner = expand(runs)
+        return cls(arrays(rows), used_bytes(rows), np.array(owner))
+
+    def terms(self, fitted: Calibration) -> tuple[StepTime, Index]:
+        """Return the terms of all choices, and the fastest row of each run."""
+        found = step_time(*self.rows, fitted, self.used)
+        order = np.lexsort((found.total_s, self.owner))
+        _, first = np.unique(self.owner[order], return_index=True)
+        return found, order[first]
+
+    def predict(self, fitted: Calibration) -> Array:
+        """Return predicted seconds of each run."""
+        found, chosen = self.terms(fitted)
+        total: Array = found.total_s[chosen]
+        return total
 
 
 def errors(table: Table, fitted: Calibration) -> dict[str, float]:
     """Return the error summary of a table, in percent where it is one."""
     measured = np.array([run.seconds for run in table.runs])
-    predicted = predict(table.runs, fitted)
+    predicted = Prepared.of(table.runs).predict(fitted)
     off = predicted / measured - 1
     found = {
         "runs": len(measured), "MAPE": 100 * np.abs(off).mean(), "bias": 100 * off.mean(),
@@ -70,8 +82,8 @@ def errors(table: Table, fitted: Calibration) -> dict[str, float]:
 
 def _constant_error(table: Table, measured: Array) -> float:
     """MAPE of the best constant efficiency: seconds proportional to FLOPs over peak."""
-    model, layout, machine = arrays(expand(table.runs)[0])
-    owner = expand(table.runs)[1]
+    rows, owner = expand(table.runs)
+    model, layout, machine = arrays(rows)
     first = [owner.index(i) for i in range(len(table.runs))]
     params = (
         model.num_layers * (model.attention_params + model.expert_params) + model.vocab_size * model.model_dim
@@ -79,6 +91,8 @@ def _constant_error(table: Table, measured: Array) -> float:
     tokens = layout.microbatch_size * layout.num_microbatches * layout.dp * layout.seq_len
     attention = 12 * model.num_layers * model.model_dim * layout.seq_len
     ideal = ((6 * params + attention) * tokens / layout.world_size / machine.peak_flops_per_s)[first]
+    if len(measured) < 3:  # one constant would explain them
+        return math.inf
     ratio = ideal / measured
     candidates = 1 / np.quantile(ratio, np.linspace(0, 1, 101))
     return float(min(np.abs(c * ratio - 1).mean() for c in candidates))
@@ -139,9 +153,23 @@ def line(table: Table, found: dict[str, float]) -> str:
 HEAD = "| table | use | runs | MAPE % | bias % | max % | skill | more |\n|---|---|---|---|---|---|---|---|"
 
 
+PAGE = """# How far predictions are off
+
+`course bench accuracy --tables FOLDER --write` makes this page: `cost/step_time` against published
+runs. Tables marked "calibrates" gave the constants, all together; the fit did not see the others. The published
+rows are not part of this repository: `benchmarks/published.py` names their files and columns.
+
+MAPE: mean absolute error of a step's time. Skill: 1 - MAPE / MAPE of the best constant efficiency; 0 is no
+better than one number. Scaling: error of the change from a run's smallest number of GPUs. Tau: Kendall's, the mean
+over groups of competing layouts (by run: weighted by their size). Regret: how much slower the predicted best
+layout is than the real best.
+
+"""
+
+
 def print_rows(table: Table, fitted: Calibration) -> None:
     """Print each run with its terms in seconds."""
-    found, chosen = terms_of(table.runs, fitted)
+    found, chosen = Prepared.of(table.runs).terms(fitted)
     print(f"\n## {table.name}")
     for run, row in zip(table.runs, chosen, strict=True):
         terms = ", ".join(
@@ -151,23 +179,55 @@ def print_rows(table: Table, fitted: Calibration) -> None:
         print(f"{run.label}: measured {run.seconds:.3g} s, predicted {total:.3g} s ({terms})")
 
 
+def interval(tables: Sequence[Table], fitted: Calibration) -> dict[str, float]:
+    """Return measured over predicted, 10th and 90th percentile; each validated table counts the same."""
+    ratios, weights = [], []
+    for table in tables:
+        if table.calibrates or len(table.runs) < 3 or table.runs[0].stack == "nanotron":
+            continue
+        measured = np.array([run.seconds for run in table.runs])
+        ratios.append(measured / Prepared.of(table.runs).predict(fitted))
+        weights.append(np.full(len(measured), 1 / len(measured)))
+    if not ratios:
+        return {}
+    ratio, weight = np.concatenate(ratios), np.concatenate(weights)
+    order = np.argsort(ratio)
+    share = np.cumsum(weight[order]) / weight.sum()
+    return {f"{q:g}": float(ratio[order][np.searchsorted(share, q)]) for q in (0.1, 0.5, 0.9)}
+
+
+def write(report: str, found: dict[str, float]) -> None:
+    """Write docs/accuracy.md and data/step_time_interval.csv."""
+    (ROOT / "docs" / "accuracy.md").write_text(PAGE + report + "\n", encoding="utf-8")
+    lines = ["quantile,measured_over_predicted", *(f"{q},{value:.4f}" for q, value in found.items())]
+    path = ROOT / "data" / "step_time_interval.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def main() -> None:
-    """Print the report; write docs/accuracy.md unless rows are asked for."""
+    """Print the report; with --write, also into the docs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tables", type=Path, required=True, help="folder of published tables")
     parser.add_argument("--rows", action="store_true", help="print every run with its terms")
+    parser.add_argument("--write", action="store_true", help="write docs/accuracy.md and the interval")
     given = parser.parse_args()
     fitted = calibration()
     tables = [table for table in read(given.tables) if table.runs]
     report = [HEAD, *(line(table, errors(table, fitted)) for table in tables)]
     left = [f"- {table.name}: {why}: {n}" for table in tables for why, n in table.left_out.items() if n]
-    print("\n".join([*report, "", "Left out (rows the model does not describe):", *left]))
+    text = "\n".join([*report, "", "Left out (rows the model does not describe):", "", *left])
+    print(text)
     if given.rows:
         for table in tables:
             print_rows(table, fitted)
+    if given.write:
+        write(text, interval(tables, fitted))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"accuracy: {error}") from error

@@ -3,9 +3,8 @@
     python benchmarks/calibrate_step_time.py --tables FOLDER
 
 Reads the tables that are marked for calibration (`published.py`), minimises robust log errors by
-Levenberg-Marquardt with a prior on every constant, and writes `data/step_time_constants.csv`. A constant whose
-spread
-is 0 keeps its value. Accuracy on the other tables: `course bench accuracy --tables FOLDER`.
+Levenberg-Marquardt with a prior on every constant, and writes `data/step_time_constants.csv`. A constant
+whose spread is 0 keeps its value. Accuracy on the other tables: `course bench accuracy --tables FOLDER`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from accuracy import predict
+from accuracy import Prepared
 from published import Run, Table, read
 
 from course_lib.cost.constants import Array, from_rows
@@ -53,6 +52,7 @@ def main() -> None:
 def fit(tables: list[Table], rows: list[dict[str, str]], free: list[int]) -> Array:
     """Return log values of the free constants that minimise the robust errors of all tables."""
     runs: list[Run] = [run for table in tables for run in table.runs]
+    prepared = Prepared.of(runs)
     weight = np.concatenate([_weights(table) for table in tables])
     measured = np.log([run.seconds for run in runs])
     start = np.log([float(rows[i]["start"]) for i in free])
@@ -62,7 +62,7 @@ def fit(tables: list[Table], rows: list[dict[str, str]], free: list[int]) -> Arr
         changed = [dict(row) for row in rows]
         for i, value in zip(free, values, strict=True):
             changed[i]["value"] = repr(float(np.exp(value)))
-        error = np.log(predict(runs, from_rows(changed))) - measured
+        error = np.log(prepared.predict(from_rows(changed))) - measured
         error = np.sign(error) * ROBUST * np.sqrt(2 * (np.sqrt(1 + (error / ROBUST) ** 2) - 1))
         return np.concatenate([weight * error, PRIOR * (values - start) / spread])
 

@@ -16,8 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from course_lib.config import ModelConfig
 from course_lib.cost.constants import GENERATIONS, STACKS
+from course_lib.cost.layout import Layout as MemoryLayout
 from course_lib.cost.lines import Machine
+from course_lib.cost.memory import Precision, worst_stage_memory
 from course_lib.cost.step_time import ModelSizes, StepLayout
 
 Csv = Mapping[str, str]
@@ -196,7 +199,8 @@ def _playbook(rows: list[Csv]) -> Iterator[Table]:
             continue
         found = sizes(
             row, D="hidden", F="ffn", N="heads", K="kv_heads", L="layers", V="vocab", S="seq_len", tp="tp",
-            pp="pp", dp="dp", mbs="mbs", zero="zero_stage", tied="tied_embeddings", gated=1, flash=1, overlap=1,
+            pp="pp", dp="dp", mbs="mbs", zero="zero_stage", tied="tied_embeddings", gated=1,
+            flash=1, overlap=1,
         )  # fmt: skip
         found |= {
             "sp": float(found["tp"] > 1),
@@ -372,7 +376,8 @@ def arrays(runs: list[Run]) -> tuple[ModelSizes, StepLayout, Machine]:
     heads = column("N")
     model = ModelSizes(
         model_dim=column("D"), ffn_dim=column("F"), num_heads=heads, num_kv_heads=column("K", "N"),
-        head_dim=column("D") / heads, num_layers=column("L"), vocab_size=column("V"), gated=column("gated", 0),
+        head_dim=column("D") / heads, num_layers=column("L"), vocab_size=column("V"),
+        gated=column("gated", 0),
         tied=column("tied", 0) > 0, num_experts=column("experts"), experts_per_token=column("top_k"),
     )  # fmt: skip
     layout = StepLayout(
@@ -395,6 +400,33 @@ def _machine(runs: list[Run]) -> Machine:
         across_bytes_per_s=across, server_size=np.full(len(runs), 8.0), generation=generation,
         pod_size=everywhere, uplink_bytes_per_s=everywhere,
     )  # fmt: skip
+
+
+def used_bytes(runs: list[Run]) -> np.ndarray:
+    """Return each rank's memory by formula: what PyTorch's autograd saves, gradients in float32."""
+    out = np.zeros(len(runs))
+    groups: dict[tuple[float, ...], list[int]] = {}
+    for i, run in enumerate(runs):
+        key = tuple(run.sizes.get(name, 0.0) for name in ("D", "F", "N", "K", "L", "V", "gated", "tied", "S"))
+        groups.setdefault(key, []).append(i)
+    for key, members in groups.items():
+        dim, ffn, heads, kv_heads, layers, vocab, gated, tied, seq_len = map(int, key)
+        config = ModelConfig(
+            model_dim=dim, ffn_dim=ffn, num_heads=heads, num_kv_heads=kv_heads or heads, num_layers=layers,
+            vocab_size=vocab, gated_ffn=bool(gated), tied_embeddings=bool(tied), max_seq_len=seq_len,
+        )  # fmt: skip
+        _, rows, _ = arrays([runs[i] for i in members])
+        layout = MemoryLayout(
+            tp=rows.tp, pp=rows.pp, cp=rows.cp, dp=rows.dp, zero_stage=rows.zero.astype(np.float64),
+            microbatch_size=rows.microbatch_size,
+            num_microbatches=np.maximum(1, np.floor(rows.num_microbatches)),
+            virtual_stages=rows.virtual_stages, sequence_parallel=rows.sequence_parallel,
+        )  # fmt: skip
+        found = worst_stage_memory(
+            config, layout, seq_len=seq_len, mode="autograd", precision=Precision(grad_bytes=4)
+        )
+        out[members] = found.total
+    return out
 
 
 def read(folder: Path) -> list[Table]:

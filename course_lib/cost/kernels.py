@@ -22,7 +22,6 @@ def matmul_time_s(
     inner: Array,
     machine: Machine,
     fitted: Calibration,
-    peak_scale: Array | float = 1.0,
 ) -> Array:
     """Time [rows, inner] @ [inner, cols]: 2 rows cols inner FLOPs at the ceiling, less for short sides."""
     ceiling = fitted.at("matmul_ceiling", machine.generation)

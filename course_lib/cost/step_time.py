@@ -120,7 +120,11 @@ class StepTime:
 
 
 def step_time(
-    model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration, used_bytes: Array | None = None
+    model: ModelSizes,
+    layout: StepLayout,
+    machine: Machine,
+    fitted: Calibration,
+    used_bytes: Array | None = None,
 ) -> StepTime:
     """Predict a step.
 
@@ -131,11 +135,10 @@ def step_time(
     ends = _ends(model, layout, machine, fitted)
     per_stage = model.num_layers / layout.pp
     whole = block.forward + block.backward + again + context
-    busiest = per_stage * whole + np.where(layout.pp > 1, np.maximum(*ends), ends[0] + ends[1])
     average = per_stage * whole + (ends[0] + ends[1]) / layout.pp
+    busiest = _busiest_s(model, layout, whole, ends)
     bubble = _pipeline_s(layout, busiest, average) - layout.num_microbatches * average
     blocks = layout.num_microbatches * per_stage
-    stage_s = per_stage * whole + (ends[0] + ends[1]) / layout.pp
     return StepTime(
         blocks_s=blocks * (block.forward + block.backward),
         recompute_s=blocks * again,
@@ -143,7 +146,7 @@ def step_time(
         ends_s=layout.num_microbatches * (ends[0] + ends[1]) / layout.pp,
         bubble_s=bubble,
         send_s=_send_s(model, layout, machine, fitted),
-        reduce_s=_reduce_s(model, layout, machine, fitted, per_stage * block.backward, stage_s),
+        reduce_s=_reduce_s(model, layout, machine, fitted, per_stage * block.backward, average),
         optimizer_s=_optimizer_s(model, layout, machine, fitted),
         stall_s=_stall_s(layout, machine, fitted, used_bytes),
     )
@@ -157,7 +160,9 @@ def params_per_rank(model: ModelSizes, layout: StepLayout) -> Array:
     return (model.num_layers / layout.pp * block + tables) / layout.tp
 
 
-def _block(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> tuple[Pass, Array, Array]:
+def _block(
+    model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration
+) -> tuple[Pass, Array, Array]:
     """Return a block's pass, what is recomputed, and exposed context-parallel communication."""
     tokens, core = layout.tokens, _attention(model, layout, machine, fitted)
     linears = _linears(model, layout, machine, fitted)
@@ -222,7 +227,9 @@ def _tensor_parallel(model: ModelSizes, layout: StepLayout, machine: Machine, fi
     return Pass(forward=twice, backward=twice)
 
 
-def _experts_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration, tokens: Array) -> Array:
+def _experts_s(
+    model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration, tokens: Array
+) -> Array:
     """Dispatch and combine, forward and backward: an all_to_all sends (n-1)/n of its bytes, as a gather."""
     sent = 2 * tokens * model.experts_per_token * model.model_dim / layout.tp
     return 4 * gather_time_s(layout.ep, layout.tp * layout.cp, sent, machine, fitted)
@@ -241,13 +248,22 @@ def _host(layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
     )
 
 
-def _ends(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> tuple[Array, Array]:
+def _ends(
+    model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration
+) -> tuple[Array, Array]:
     """Return seconds of the embedding and of the head with its loss, forward and backward."""
     tokens, vocab = layout.tokens, model.vocab_size / layout.tp
     head = linear_time_s(tokens, model.model_dim, vocab, machine, fitted)
     logits = fitted["logit_bytes"] * tokens * vocab / machine.memory_bytes_per_s
     embedding = 2 * fitted["embedding_traffic"] * tokens * model.model_dim / machine.memory_bytes_per_s
     return embedding, head.forward + head.backward + logits
+
+
+def _busiest_s(model: ModelSizes, layout: StepLayout, block: Array, ends: tuple[Array, Array]) -> Array:
+    """Return the seconds of the stage that works most; a stage with an end has fewer blocks where it can."""
+    least, most = np.floor(model.num_layers / layout.pp), np.ceil(model.num_layers / layout.pp)
+    with_end = least * block + np.maximum(*ends)
+    return np.where(layout.pp > 1, np.maximum(most * block, with_end), most * block + ends[0] + ends[1])
 
 
 def _pipeline_s(layout: StepLayout, busiest: Array, average: Array) -> Array:
@@ -271,9 +287,14 @@ def _send_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Cal
 
 
 def _reduce_s(
-    model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration, backward: Array, stage: Array
+    model: ModelSizes,
+    layout: StepLayout,
+    machine: Machine,
+    fitted: Calibration,
+    backward: Array,
+    stage: Array,
 ) -> Array:
-    """Gradients once a step; sharded weights (ZeRO-3) twice, and their gradients once, a micro-batch."""
+    """Gradients once a step; a micro-batch: sharded gradients (ZeRO-2) once, sharded weights (3) twice."""
     params, stride = params_per_rank(model, layout), layout.tp * layout.cp
     grad_bytes, weight_bytes = layout.grad_bytes * params, 2 * params
     replicas = layout.dp / layout.shard
@@ -282,6 +303,8 @@ def _reduce_s(
     once = np.where(layout.zero == 0, 2 * reduced, reduced + gathered)
     hidden = layout.overlap_reduce * fitted["reduce_hidden"] * backward
     exposed = np.maximum(once - hidden, 0.1 * once)
+    scattered = layout.num_microbatches * np.maximum(reduced - hidden, 0.1 * reduced)
+    exposed = np.where(layout.zero == 2, scattered + gathered, exposed)
     across = 2 * gather_time_s(replicas, stride * layout.shard, grad_bytes / layout.shard, machine, fitted)
     each = 2 * gather_time_s(layout.shard, stride, weight_bytes, machine, fitted)
     each = each + gather_time_s(layout.shard, stride, grad_bytes, machine, fitted)

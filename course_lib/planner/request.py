@@ -22,7 +22,7 @@ from course_lib.cost.models import model, models
 from course_lib.units import quantity
 
 CLUSTERS: dict[str, Callable[[int], Cluster]] = {
-    "meta": lambda num_gpus: clusters.meta_24k(),
+    "meta": lambda _: clusters.meta_24k(),
     "dgx-h100": lambda num_gpus: clusters.dgx_h100(-(-num_gpus // 8)),
 }
 """Name -> the cluster for so many GPUs."""
@@ -115,7 +115,9 @@ def _cluster_of(file: str, given: dict[str, Any]) -> Cluster:
     _refuse_unknown(file, given, known)
     missing = sorted(known - {"memory"} - set(given))
     if missing:
-        raise ValueError(f"{file} must give [cluster] {', '.join(sorted(known))}; got no {missing[0]}. Add it.")
+        raise ValueError(
+            f"{file} must give [cluster] {', '.join(sorted(known))}; got no {missing[0]}. Add it."
+        )
     card, size = accelerator(str(given["accelerator"])), int(given["devices_per_server"])
     if "memory" in given:
         card = card.replace(memory_bytes=quantity(str(given["memory"]), "bytes"))
@@ -136,7 +138,9 @@ def _toml(file: str) -> dict[str, Any]:
 def _refuse_unknown(file: str, given: dict[str, Any], known: set[str]) -> None:
     strange = sorted(set(given) - known)
     if strange:
-        raise ValueError(f"{file} must hold fields among {', '.join(sorted(known))}; got {strange[0]}. Remove it.")
+        raise ValueError(
+            f"{file} must hold fields among {', '.join(sorted(known))}; got {strange[0]}. Remove it."
+        )
 
 
 def _unknown(what: str, name: str, known: tuple[str, ...]) -> str:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from course_lib.config import ModelConfig
 from course_lib.cost.constants import STACKS, calibration
+from course_lib.cost.flops import Recompute
 from course_lib.cost.layout import Layout
 from course_lib.cost.lines import machine_of
-from course_lib.cost.memory import Memory, worst_stage_memory
+from course_lib.cost.memory import Memory, Precision, worst_stage_memory
 from course_lib.cost.step_time import ModelSizes, StepLayout, StepTime, step_time
 from course_lib.planner.request import Request
 
@@ -25,9 +27,11 @@ Flags = NDArray[np.bool_]
 
 AXES = ("tp", "cp", "pp", "v", "dp_replicate", "dp_shard", "ep", "zero", "mbs", "recompute")
 """Columns of a table of layouts; recompute is 0 nothing, 1 attention's core, 2 all."""
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 RESERVED_BYTES = 2e9  # CUDA context, communication buffers, fragments
 STACK = STACKS.index("megatron")
+GRAD_FP32 = Precision(grad_bytes=4)
+"""Gradients are kept and reduced in float32, as Megatron and Llama 3 do."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,8 @@ def plan(request: Request) -> Plan:
     if not fits.any():
         raise ValueError(_nothing_fits(request, left_out, least))
     order = np.flatnonzero(fits)[np.argsort(found.step_s[fits], kind="stable")]
-    return Plan(
-        request, table[order], _rows_of(found.time, order), _rows_of(found.memory, order), left_out, least
-    )
+    time, memory = StepTime(**_picked(found.time, order)), Memory(**_picked(found.memory, order))
+    return Plan(request, table[order], time, memory, left_out, least)
 
 
 def price(request: Request, table: Counts) -> Plan:
@@ -125,7 +128,7 @@ def _grid(request: Request) -> Counts:
         [n for n in range(1, 17) if n <= config.num_layers],
         powers,
         [n for n in powers if config.num_experts and config.num_experts % n == 0] or [1],
-        [0, 1, 3],
+        [0, 1, 2, 3],
         [1, 2, 4, 8],
         [0, 1, 2],
     ]
@@ -135,9 +138,9 @@ def _grid(request: Request) -> Counts:
     exists = (gpus % (tp * cp * pp) == 0) & (pp * v <= config.num_layers) & ((pp > 1) | (v == 1))
     exists &= (gpus // (tp * cp * pp)) % shard == 0
     exists &= (zero > 0) | (shard == 1)  # nothing is sharded without ZeRO
-    exists &= (zero != 1) | (shard == gpus // (tp * cp * pp))  # ZeRO-1 shards over all
+    exists &= ((zero != 1) & (zero != 2)) | (shard == gpus // (tp * cp * pp))  # ZeRO-1 and 2 shard over all
     exists &= (zero != 3) | (shard > 1)
-    exists &= (recompute != 1) | ~np.bool_(True)  # fused attention stores no scores: nothing to select
+    exists &= recompute != 1  # fused attention stores no scores: nothing to select
     kept = [a[exists] for a in (tp, cp, pp, v, shard, ep, zero, mbs, recompute)]
     tp, cp, pp, v, shard, ep, zero, mbs, recompute = kept
     replicate = gpus // (tp * cp * pp * shard)
@@ -149,13 +152,15 @@ def _rules(request: Request) -> dict[str, Callable[[dict[str, Counts]], Flags]]:
 
     def whole_microbatches(c: dict[str, Counts]) -> Flags:
         ranks = c["dp_replicate"] * c["dp_shard"] * c["mbs"]
-        return (request.num_sequences % ranks == 0) & (request.num_sequences >= ranks)
+        holds: Flags = (request.num_sequences % ranks == 0) & (request.num_sequences >= ranks)
+        return holds
 
     def microbatches(c: dict[str, Counts]) -> Counts:
         return request.num_sequences // (c["dp_replicate"] * c["dp_shard"] * c["mbs"])
 
     def kv_heads(c: dict[str, Counts]) -> Flags:
-        return (config.num_kv_heads % c["tp"] == 0) | (c["tp"] % config.num_kv_heads == 0)
+        holds: Flags = (config.num_kv_heads % c["tp"] == 0) | (c["tp"] % config.num_kv_heads == 0)
+        return holds
 
     return {
         "kv heads: neither divide tp nor are divided by it": kv_heads,
@@ -222,10 +227,9 @@ def _memory(request: Request, c: dict[str, NDArray[np.float64]]) -> Memory:
     return Memory(**out)
 
 
-def _rows_of[T: (StepTime, Memory)](found: T, order: Counts) -> T:
-    kept = {name: np.broadcast_to(value, (int(order.max()) + 1,))[order] if np.size(value) == 1 else value[order]
-            for name, value in vars(found).items()}  # fmt: skip
-    return type(found)(**kept)
+def _picked(found: Any, order: Counts) -> dict[str, NDArray[np.float64]]:
+    """Return the fields of terms or memory in another order."""
+    return {name: np.asarray(value, dtype=np.float64)[order] for name, value in vars(found).items()}
 
 
 def _nothing_fits(request: Request, left_out: dict[str, int], least: float) -> str:
@@ -236,5 +240,6 @@ def _nothing_fits(request: Request, left_out: dict[str, int], least: float) -> s
     return (
         f"some layout must fit into {have / 1e9:.0f} GB of each GPU; the one that needs least takes "
         f"{least / 1e9:.1f} GB, {(least - have) / 1e9:.1f} GB too much ({rules}). "
-        f"Use {int(np.ceil(request.num_gpus * least / have))} GPUs or more, a shorter sequence, or GPUs with more memory."
+        f"Use {int(np.ceil(request.num_gpus * least / have))} GPUs or more, a shorter sequence, or GPUs with "
+        "more memory."
     )
