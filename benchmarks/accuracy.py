@@ -155,14 +155,14 @@ HEAD = "| table | use | runs | MAPE % | bias % | max % | skill | more |\n|---|--
 
 PAGE = """# How far predictions are off
 
-`course bench accuracy --tables FOLDER --write` makes this page: `cost/step_time` against published
-runs. Tables marked "calibrates" gave the constants, all together; the fit did not see the others. The published
+`course bench accuracy --tables FOLDER --write` makes this page: `cost/step_time` against published runs.
+Tables marked "calibrates" gave the constants, all together; the fit did not see the others. The published
 rows are not part of this repository: `benchmarks/published.py` names their files and columns.
 
-MAPE: mean absolute error of a step's time. Skill: 1 - MAPE / MAPE of the best constant efficiency; 0 is no
-better than one number. Scaling: error of the change from a run's smallest number of GPUs. Tau: Kendall's, the mean
-over groups of competing layouts (by run: weighted by their size). Regret: how much slower the predicted best
-layout is than the real best.
+MAPE: mean absolute error of a step's time. Skill: 1 - MAPE / MAPE of the best constant efficiency; 0 is
+no better than one number. Scaling: error of the change from a run's smallest number of GPUs. Tau: Kendall's,
+the mean over groups of competing layouts (by run: weighted by their size). Regret: how much slower the
+predicted best layout is than the real best.
 
 """
 

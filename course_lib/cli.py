@@ -9,11 +9,14 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from course_lib.cli_plan import plan
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -252,19 +255,8 @@ def autograde(
 
     if dask is not None:
         _need("distributed", "staff")
-    code = grader.command(
-        _checkout(),
-        lab,
-        console,
-        jobs=jobs,
-        dask=dask,
-        trust=trust_students,
-        show=run,
-        db_url=db,
-        again=again,
-        only=regrade,
-    )
-    raise typer.Exit(code=code)
+    judge = partial(grader.command, _checkout(), lab, console, jobs=jobs, dask=dask, trust=trust_students)
+    raise typer.Exit(code=judge(show=run, db_url=db, again=again, only=regrade))
 
 
 @app.command()
@@ -310,14 +302,16 @@ def export_class(
     raise typer.Exit(code=export.command(_checkout(), folder, console))
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})
 def bench(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="which of benchmarks/bench_*.py; all by default")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="of benchmarks/bench_*.py; none: all")] = None,
 ) -> None:
-    """Measure the course's ratios; write docs/benchmarks.md."""
-    _script("benchmarks/run.py", *(names or []))
+    """Measure the course's ratios, or `accuracy --tables FOLDER`: how far predictions are off."""
+    name = "accuracy" if names and names[0] == "accuracy" else "run"
+    _script(f"benchmarks/{name}.py", *(names or [])[name == "accuracy" :])
+
+
+app.command()(plan)
 
 
 @app.command("test")

@@ -191,3 +191,22 @@ def _megatron(layout: dict[str, Any], request: Request) -> str:
     if layout["recompute"] == "full":
         flags.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
     return " \\\n".join(flags)
+
+
+def summary(found: Plan, top: int = 10) -> str:
+    """Return the whole answer as text: the table, the winner explained, the runner-up, what was left out."""
+    request = found.request
+    left = "; ".join(f"{name} {count:,}" for name, count in found.left_out.items() if count)
+    return "\n".join(
+        [
+            f"{request.name} on {request.num_gpus:,} GPUs of {request.cluster.name}: "
+            f"{request.seq_len:,} tokens a sequence, {request.num_sequences:,} sequences a step",
+            "",
+            table(found, top),
+            "",
+            f"The best, {explain(found, 0)}",
+            "",
+            f"Against it, {why_second_lost(found)}",
+            f"Priced: {len(found.table):,} layouts that fit. Left out: {left or 'none'}.",
+        ]
+    )

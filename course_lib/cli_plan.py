@@ -1,0 +1,50 @@
+"""`course plan`: the best layouts of a training run, why, and settings to take away."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def plan(
+    model: Annotated[str, typer.Option(help="a model's name, or a .toml file with [model]")] = "llama3-405b",
+    cluster: Annotated[str, typer.Option(help="meta, dgx-h100, or a .toml file with [cluster]")] = "meta",
+    gpus: Annotated[str, typer.Option(help="number of GPUs")] = "16384",
+    seq: Annotated[str, typer.Option(help="tokens of a sequence: 8192 or 8K")] = "8192",
+    tokens: Annotated[
+        str, typer.Option(help="tokens of a step, all GPUs together: 16M is 16,777,216")
+    ] = "16M",
+    top: Annotated[int, typer.Option(help="how many layouts to print", min=1)] = 10,
+    explain: Annotated[
+        str, typer.Option(metavar="LAYOUT", help='price a layout of your own: "tp=8,pp=16,v=7"')
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="print plain data")] = False,
+    emit: Annotated[str, typer.Option(help="print the best layout as settings: torchtitan or megatron")] = "",
+) -> None:
+    """Rank layouts (tp, cp, pp, data parallel, ...) of a model on a cluster by predicted tokens/s."""
+    from course_lib.planner import Request, report
+    from course_lib.planner import plan as search
+    from course_lib.planner.request import cluster_named, count_of, model_named
+
+    name, config = model_named(model)
+    num_gpus = count_of(gpus, "--gpus")
+    request = Request(
+        config=config,
+        cluster=cluster_named(cluster, num_gpus),
+        num_gpus=num_gpus,
+        seq_len=count_of(seq, "--seq"),
+        tokens_per_step=count_of(tokens, "--tokens"),
+        name=name,
+    )
+    found = report.priced(explain, request) if explain else search(request)
+    if emit:
+        typer.echo(report.emit(report.row_of(found, 0)["layout"], request, emit))
+    elif as_json:
+        rows = [report.row_of(found, i) for i in range(min(top, len(found.table)))]
+        typer.echo(json.dumps({"layouts": rows, "left_out": found.left_out}, indent=1))
+    elif explain:
+        typer.echo(report.explain(found, 0))
+    else:
+        typer.echo(report.summary(found, top))

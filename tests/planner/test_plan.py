@@ -1,0 +1,147 @@
+"""The planner finds what a brute force finds, respects memory, and explains itself."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from functools import cache
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from course_lib.cli import app
+from course_lib.cost.models import model
+from course_lib.planner import Plan, Request, plan, report
+from course_lib.planner.request import cluster_named, count_of, model_named
+from course_lib.planner.search import AXES, RESERVED_BYTES, price
+
+
+def request(name="llama3-8b", gpus=64, tokens=2**20, seq_len=8192, cluster="dgx-h100"):
+    return Request(
+        config=model(name),
+        cluster=cluster_named(cluster, gpus),
+        num_gpus=gpus,
+        seq_len=seq_len,
+        tokens_per_step=tokens,
+    )
+
+
+@cache
+def small() -> Plan:
+    return plan(request())
+
+
+def test_the_best_is_the_best_of_all_that_fit():
+    found = small()
+    assert np.all(np.diff(found.step_s) >= 0)
+    again = price(found.request, found.table)
+    assert np.allclose(again.step_s, found.step_s)
+
+
+def test_what_is_kept_fits_and_multiplies_to_the_gpus():
+    found = small()
+    columns = dict(zip(AXES, found.table.T, strict=True))
+    ranks = columns["tp"] * columns["cp"] * columns["pp"] * columns["dp_replicate"] * columns["dp_shard"]
+    assert np.all(ranks == 64)
+    most = found.request.cluster.accelerator.memory_bytes
+    assert np.all(np.asarray(found.memory.total) + RESERVED_BYTES <= most)
+
+
+def test_a_small_model_on_few_gpus_needs_no_pipeline():
+    assert dict(zip(AXES, small().table[0], strict=True))["pp"] == 1
+
+
+def test_llama3_405b_keeps_tensor_parallelism_inside_the_server():
+    found = plan(request("llama3-405b", 16384, 2**24, cluster="meta"))
+    best = dict(zip(AXES, found.table[0], strict=True))
+    assert best["tp"] <= 8
+    assert best["pp"] > 1
+
+
+def test_more_memory_never_makes_the_best_slower(tmp_path):
+    text = '[cluster]\naccelerator = "H100 SXM"\ndevices_per_server = 8\nservers = 8\n'
+    text += 'inside = "450 GB/s"\nacross = "50 GB/s"\nmemory = "192 GB"\n'
+    (tmp_path / "big.toml").write_text(text)
+    big = cluster_named(str(tmp_path / "big.toml"), 64)
+    have = plan(request("llama3-70b", tokens=2**22))
+    more = plan(
+        Request(config=model("llama3-70b"), cluster=big, num_gpus=64, seq_len=8192, tokens_per_step=2**22)
+    )
+    assert more.step_s[0] <= have.step_s[0] * 1.001
+
+
+def test_terms_add_up_to_the_step():
+    row = report.row_of(small(), 0)
+    assert sum(row["terms_s"].values()) == pytest.approx(row["step_s"])
+    assert row["step_s_interval"][0] < row["step_s"] < row["step_s_interval"][1]
+
+
+def test_what_does_not_fit_says_by_how_much_and_what_would():
+    with pytest.raises(ValueError, match=r"GB too much.*Use \d+ GPUs or more"):
+        plan(request("llama3-405b", 32, 2**20))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tp=8,pq=3", "Did you mean|must name axes"),
+        ("tp=3", "must be the 64 GPUs"),
+        ("tp=x", "whole number"),
+        ("dp=64,mbs=3", "divide"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(text, words):
+    with pytest.raises(ValueError, match=words):
+        report.layout_of(text, request())
+
+
+def test_tensor_parallelism_beyond_the_server_is_priced_and_warned_of():
+    found = report.priced("tp=16", request())
+    assert "leaves the server" in report.explain(found, 0)
+
+
+@pytest.mark.parametrize(("text", "value"), [("8192", 8192), ("8K", 8192), ("16M", 2**24), ("16,384", 16384)])
+def test_counts(text, value):
+    assert count_of(text, "--tokens") == value
+
+
+@pytest.mark.parametrize("text", ["16MB", "0", "-1", "1.3", "many"])
+def test_counts_in_another_unit_are_refused(text):
+    with pytest.raises(ValueError, match="Write 8192, 8K or 16M"):
+        count_of(text, "--tokens")
+
+
+def test_unknown_names_are_guessed():
+    with pytest.raises(ValueError, match="Did you mean 'llama3-8b'"):
+        model_named("llama3-8")
+    with pytest.raises(ValueError, match="Did you mean 'meta'"):
+        cluster_named("metta", 8)
+
+
+def test_a_batch_that_is_no_whole_number_of_sequences_is_refused():
+    with pytest.raises(ValueError, match="Use 8,192 or 16,384"):
+        request(tokens=10_000)
+
+
+def test_settings_to_take_away():
+    rows = report.row_of(small(), 0)["layout"]
+    settings = tomllib.loads(report.emit(rows, small().request, "torchtitan"))
+    assert settings["parallelism"]["tensor_parallel_degree"] == rows["tp"]
+    assert f"--tensor-model-parallel-size {rows['tp']}" in report.emit(rows, small().request, "megatron")
+    with pytest.raises(ValueError, match="torchtitan, megatron"):
+        report.emit(rows, small().request, "jax")
+
+
+def test_the_command_prints_a_table_and_plain_data():
+    arguments = ["plan", "--model", "llama3-8b", "--cluster", "dgx-h100", "--gpus", "8", "--tokens", "1M"]
+    text = CliRunner().invoke(app, arguments).output
+    assert "tok/s/GPU" in text
+    assert "Against it" in text
+    rows = json.loads(CliRunner().invoke(app, [*arguments, "--json", "--top", "3"]).output)
+    assert len(rows["layouts"]) == 3
+
+
+def test_the_planner_needs_no_torch():
+    code = "import sys, course_lib.planner; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
