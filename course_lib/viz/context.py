@@ -1,0 +1,122 @@
+"""Draw context parallelism: who computes which block of the attention matrix when, and who waits. Lab 10."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from course_lib.parallel.context.layout import Layout, local_positions, rectangles
+from course_lib.viz import style
+
+RANKS = (
+    style.SKY,
+    style.ORANGE,
+    style.GREEN,
+    style.PINK,
+    style.YELLOW,
+    style.BLUE,
+    style.VERMILLION,
+    style.GREY,
+)
+_TOKENS = 4  # a rank, in the picture
+
+
+def draw_attention_matrix(layouts: Sequence[Layout], cp_size: int = 4, *, causal: bool = True) -> Figure:
+    """Colour each score by the rank that computes it and number it by the step of the ring, a panel a layout.
+
+    A square is a piece of the sequence: 4 for every rank. Rows are queries, columns keys.
+    Raises: ValueError for more ranks than there are colours, or an unknown layout.
+    """
+    if not 1 <= cp_size <= len(RANKS):
+        raise ValueError(f"cp_size must be 1 to {len(RANKS)}, one colour a rank; got {cp_size}. Draw fewer.")
+    with style.course_style():
+        figure = style.new_figure(4.2 * len(layouts) + 0.6, 4.6, _matrix_alt(layouts, cp_size, causal))
+        panels = figure.subplots(1, len(layouts), squeeze=False)[0]
+        for ax, layout in zip(panels, layouts, strict=True):
+            _draw_matrix(ax, layout, cp_size, causal)
+        handles = [Patch(color=color, label=f"rank {rank}") for rank, color in enumerate(RANKS[:cp_size])]
+        figure.legend(handles=handles, loc="outside lower center", ncols=cp_size, frameon=False)
+    return figure
+
+
+def _matrix_alt(layouts: Sequence[Layout], cp_size: int, causal: bool) -> str:
+    shape = "lower triangle" if causal else "whole square"
+    return (
+        f"The attention matrix of {cp_size} ranks, {shape}, one panel for each of {', '.join(layouts)}. Every "
+        "row has the colour of the rank that holds its query; the number in a square is the step of the ring "
+        "at which the key's block is there: 0 for the rank's own keys, 1 for those of the rank before it."
+    )
+
+
+def _draw_matrix(ax: Axes, layout: Layout, cp_size: int, causal: bool) -> None:
+    size = _TOKENS * cp_size
+    holder = {
+        int(position): rank
+        for rank in range(cp_size)
+        for position in local_positions(layout, size, cp_size, rank)
+    }
+    for query in range(size):
+        for key in range(query + 1 if causal else size):
+            rank, step = holder[query], (holder[query] - holder[key]) % cp_size
+            ax.add_patch(Rectangle((key, query), 1, 1, facecolor=RANKS[rank], edgecolor="white", lw=0.6))
+            ax.text(key + 0.5, query + 0.55, str(step), ha="center", va="center", fontsize=6.5)
+    ax.set(xlim=(0, size), ylim=(size, 0), aspect="equal", title=layout, xlabel="keys", ylabel="queries")
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.spines[:].set_visible(False)
+
+
+def draw_ring_work(layouts: Sequence[Layout], cp_size: int = 4) -> Figure:
+    """Draw when each rank of a causal ring computes, if all go on when the slowest has done its block.
+
+    The unit of time is one full block, S/cp queries against S/cp keys.
+    Raises: ValueError for an unknown layout.
+    """
+    found = {layout: block_shares(layout, cp_size) for layout in layouts}
+    longest = max(sum(map(max, shares)) for shares in found.values())
+    with style.course_style():
+        figure = style.new_figure(9, 0.6 + (0.36 * cp_size + 0.5) * len(layouts), _work_alt(found))
+        panels = figure.subplots(len(layouts), 1, squeeze=False, sharex=True)[:, 0]
+        for ax, (layout, shares) in zip(panels, found.items(), strict=True):
+            _draw_work(ax, shares)
+            ax.set_title(f"{layout}: {sum(map(max, shares)):.3g} blocks of time")
+            ax.set_xlim(0, longest * 1.01)
+        panels[-1].set_xlabel("time, in full blocks (the number is the step of the ring)")
+    return figure
+
+
+def block_shares(layout: Layout, cp_size: int, block_len: int = 1024) -> list[list[float]]:
+    """Return the part of a full block that is computed at each step of a causal ring, by each rank."""
+    seq_len = cp_size * block_len
+
+    def share(rank: int, step: int) -> float:
+        seen = rectangles(layout, seq_len, cp_size, rank, (rank - step) % cp_size)
+        return sum(part.scores for part in seen) / block_len**2
+
+    return [[share(rank, step) for rank in range(cp_size)] for step in range(cp_size)]
+
+
+def _work_alt(found: Mapping[Layout, list[list[float]]]) -> str:
+    words = "; ".join(f"{layout} {sum(map(max, shares)):.3g}" for layout, shares in found.items())
+    return (
+        "Bars of computing for each rank over the steps of a causal ring, gaps where a rank waits for the "
+        f"slowest. Time in full blocks: {words}."
+    )
+
+
+def _draw_work(ax: Axes, shares: list[list[float]]) -> None:
+    begin = 0.0
+    for step, each in enumerate(shares):
+        for rank, share in enumerate(each):
+            ax.broken_barh([(begin, share)], (rank - 0.38, 0.76), facecolors=RANKS[rank % len(RANKS)])
+            if share > 0.05:
+                ax.text(begin + share / 2, rank, str(step), ha="center", va="center", fontsize=8)
+        begin += max(each)
+        ax.axvline(begin, color=style.MUTED, lw=0.8)
+    ax.set_yticks(range(len(shares)), [f"rank {rank}" for rank in range(len(shares))])
+    ax.set_ylim(len(shares) - 0.5, -0.5)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
