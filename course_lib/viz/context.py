@@ -45,9 +45,10 @@ def draw_attention_matrix(layouts: Sequence[Layout], cp_size: int = 4, *, causal
 def _matrix_alt(layouts: Sequence[Layout], cp_size: int, causal: bool) -> str:
     shape = "lower triangle" if causal else "whole square"
     return (
-        f"The attention matrix of {cp_size} ranks, {shape}, one panel for each of {', '.join(layouts)}. Every "
-        "row has the colour of the rank that holds its query; the number in a square is the step of the ring "
-        "at which the key's block is there: 0 for the rank's own keys, 1 for those of the rank before it."
+        f"The attention matrix of {cp_size} ranks, {shape}, one panel for each of {', '.join(layouts)}. "
+        "Every row has the colour of the rank that holds its query; the number in a square is the step of "
+        "the ring at which the key's block is there: 0 for the rank's own keys, 1 for those of the rank "
+        "before it."
     )
 
 
