@@ -1,0 +1,85 @@
+"""Cut the course's transformer into stages: consecutive blocks, the embedding first, the head last.
+
+A pipeline gives each rank one or more of them. Lab 09. Megatron-Core builds only the layers a rank needs
+(`TransformerBlock`, with `pre_process` and `post_process`); torchtitan deletes the others from a full model
+on the meta device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.model.attention import rope_tables
+from course_lib.model.batches import Batch
+from course_lib.model.transformer import Block, Transformer
+
+Piece = TypeVar("Piece", Tensor, Batch)
+
+
+class Stage(nn.Module):
+    """Run some consecutive blocks of a transformer.
+
+    Layout: tokens int64 [B, S] for the first stage, else x [B, S, D] -> logits [B, S, V] for the last stage,
+    else [B, S, D].
+    """
+
+    def __init__(self, model: Transformer, blocks: range) -> None:
+        super().__init__()
+        self.config = model.config
+        self.embedding = model.embedding if blocks.start == 0 else None
+        self.blocks = nn.ModuleList(model.blocks[index] for index in blocks)
+        is_last = blocks.stop == model.config.num_layers
+        self.norm = model.norm if is_last else None
+        self.head = model.head if is_last else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.embedding is not None:
+            x = self.embedding(x)  # [B, S] -> [B, S, D]
+        positions = torch.arange(x.shape[1], device=x.device)
+        cos, sin = rope_tables(positions, self.config.head_dim, self.config.rope_theta, x.dtype)
+        for block in self.blocks:
+            x = cast(Block, block)(x, cos, sin, positions)
+        if self.head is not None and self.norm is not None:
+            x = self.head(self.norm(x))  # [B, S, D] -> [B, S, V]
+        return x
+
+
+def transformer_stages(
+    model: Transformer, num_stages: int, layers: Sequence[int] | None = None
+) -> list[Stage]:
+    """Return the stages of a model; they hold its own parameters.
+
+    Args:
+        layers: blocks of each stage. By default as equal as can be, the first num_layers % num_stages stages
+            one more.
+    Raises: ValueError for fewer layers than stages, for a stage without a layer, for layers that do not add
+    up.
+    """
+    total = model.config.num_layers
+    if layers is None:
+        layers = [total // num_stages + (stage < total % num_stages) for stage in range(num_stages)]
+    if len(layers) != num_stages or sum(layers) != total or min(layers) < 1:
+        raise ValueError(
+            f"every stage must have a layer, and all of them together the model's {total}; got "
+            f"{list(layers)} for {num_stages} stages. Use at most {total} stages."
+        )
+    ends = [sum(layers[: stage + 1]) for stage in range(num_stages)]
+    return [Stage(model, range(end - size, end)) for end, size in zip(ends, layers, strict=True)]
+
+
+def microbatches(batch: Piece, num_microbatches: int) -> list[Piece]:
+    """Cut a batch (a tensor [B, ...] or a `Batch`) into micro-batches of equal size.
+
+    Raises: ValueError if they do not divide it.
+    """
+    if num_microbatches < 1 or len(batch) % num_microbatches:
+        raise ValueError(
+            f"num_microbatches must divide the batch; got {len(batch)} samples and "
+            f"num_microbatches={num_microbatches}. Change one of them."
+        )
+    size = len(batch) // num_microbatches
+    return [batch[start : start + size] for start in range(0, len(batch), size)]

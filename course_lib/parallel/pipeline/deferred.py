@@ -1,0 +1,123 @@
+"""Split a linear layer's backward: the input's gradient now, the weight's when the schedule says so.
+
+The stage before waits for the input's gradient only. Asking autograd twice, `autograd.grad(out, x)` and later
+`autograd.grad(out, weights)`, computes the input's gradients of all layers twice (37% more backward FLOPs on
+an MLP of 4 layers). Here each linear notes what its weight's gradient needs, the input and the output's
+gradient, and that product is computed later. Lab 09, bonus. Megatron's zero-bubble fork does the same with a
+`WeightGradStore`; torch cuts the graph at each parameter (`pipelining/_backward.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Owed = tuple[Tensor, Tensor | None, Tensor, Tensor]
+"""weight [out, in], bias [out], input [..., in], output's gradient [..., out]."""
+
+
+class WeightQueue:
+    """Collect what backward owes while it is deferring; `pay` computes one collection.
+
+    Memory: the inputs and output gradients of every linear of a stage, until paid.
+    """
+
+    def __init__(self) -> None:
+        self.owed: list[Owed] | None = None
+
+    @contextmanager
+    def deferring(self) -> Iterator[list[Owed]]:
+        """Yield the list into which backwards inside put what they owe."""
+        self.owed = []
+        try:
+            yield self.owed
+        finally:
+            self.owed = None
+
+
+def pay(owed: list[Owed]) -> None:
+    """Add the weight gradients that are owed to `.grad`, and run the parameters' hooks, as backward would."""
+    with torch.enable_grad():
+        roots = [_apply(_Product, *one) for one in owed]
+    owed.clear()
+    torch.autograd.backward(roots, [torch.zeros_like(root) for root in roots])
+
+
+def defer_linears_(module: nn.Module) -> WeightQueue:
+    """Replace every nn.Linear inside by one whose weight gradient can wait; parameters and names stay.
+
+    All other parameters (norms, embeddings) get their gradients with the input's: they cost next to nothing.
+    """
+    queue = WeightQueue()
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear:
+                setattr(parent, name, DeferredLinear(child, queue))
+    return queue
+
+
+class DeferredLinear(nn.Module):
+    """x @ weight.T + bias, with the linear's own parameters.
+
+    Layout: x [..., in] -> [..., out].
+    """
+
+    def __init__(self, linear: nn.Linear, queue: WeightQueue) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+        self._queue = queue
+        # Keeps the output in the graph where x is data. The weight itself stays out of it: backward would run
+        # its hooks (a data-parallel wrapper's) although nothing has come yet.
+        self._anchor = linear.weight.new_zeros((), requires_grad=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _apply(_Linear, x, self._anchor, self)
+
+
+def _apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
+    out: Tensor = function.apply(*args)
+    return out
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, _anchor: Tensor, linear: DeferredLinear) -> Tensor:
+        ctx.save_for_backward(x, linear.weight)
+        ctx.linear = linear
+        return F.linear(x, linear.weight, linear.bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        bias, queue = ctx.linear.bias, ctx.linear._queue
+        if weight.requires_grad or (bias is not None and bias.requires_grad):
+            owed = (weight, bias, x.detach(), grad.detach())  # detached: else the graph would live on
+            if queue.owed is None:
+                pay([owed])
+            else:
+                queue.owed.append(owed)
+        return grad @ weight if ctx.needs_input_grad[0] else None, None, None
+
+
+class _Product(torch.autograd.Function):
+    """A root without a value, whose backward is the owed product: so that hooks and traces see a backward."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, x: Tensor, grad: Tensor) -> Tensor:
+        ctx.save_for_backward(x, grad, bias)
+        return weight.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
+        x, grad, bias = ctx.saved_tensors
+        return *_products(x, grad, bias), None, None
+
+
+def _products(x: Tensor, grad: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    rows = grad.flatten(0, -2)  # [tokens, out]
+    return rows.t() @ x.flatten(0, -2), None if bias is None else rows.sum(0)

@@ -1,0 +1,259 @@
+"""Run a schedule on ranks: one interpreter for all of them.
+
+Every rank walks through its own list (`schedules.messages.program`): compute an action, send what it made,
+post a receive. Activations go to the next stage, their gradients come back, micro-batches add up in `.grad`.
+Lab 09. torch's `_PipelineScheduleRuntime` interprets its lists in the same way; Megatron-Core has one
+hand-written loop for each schedule.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.comm.p2p import exchange, members
+from course_lib.parallel.pipeline.deferred import Owed, WeightQueue, defer_linears_, pay
+from course_lib.schedules.actions import Action, Schedule, next_stage
+from course_lib.schedules.messages import Message, program
+from course_lib.schedules.validate import validate
+
+LossFn = Callable[[Tensor, Any], Tensor]
+"""loss_fn(output of the last stage, target of the micro-batch) -> its share of the batch's loss, a scalar."""
+
+Tied = tuple[tuple[int, nn.Parameter | None], tuple[int, nn.Parameter | None]]
+
+
+class Pipeline:
+    """Compute the loss and the gradients of a batch whose micro-batches go through stages on several ranks.
+
+    Layout: stage s lives on rank `schedule.rank_of[s]` of the group; inputs are needed where stage 0 is,
+    targets where the last one is.
+    Communication: a micro-batch, for each link between stages on different ranks: one activation one way, its
+    gradient back, both of `activation_shape`. Sends never block computing; messages are posted in an order
+    that all ranks share, so they cannot deadlock. A tied parameter: one more message of its size each way a
+    step.
+    Memory: `Timeline.peak_in_flight` micro-batches' activations; with split backwards also what W needs.
+    Oracle: one process that adds loss_fn(model(input), target) over the micro-batches and calls backward.
+    Raises: ValueError for a schedule that cannot run, chunks that are not the schedule's, a wrong number of
+    micro-batches, an output that is not of `activation_shape`.
+
+    Around it: wrap each chunk in `BucketedDDP` before, and call its `sync_gradients()` after `step`: all
+    backwards but a chunk's last run under `no_sync()`. The loss must then count all ranks' samples.
+    """
+
+    # Simplification: every activation has one shape. torch's runtime learns each stage's shapes by sending
+    # them.
+
+    def __init__(
+        self,
+        chunks: Mapping[int, nn.Module],
+        schedule: Schedule,
+        *,
+        activation_shape: Sequence[int],
+        dtype: torch.dtype = torch.float32,
+        group: dist.ProcessGroup | None = None,
+        tied: Tied | None = None,
+    ) -> None:
+        """Take this rank's stages.
+
+        Args:
+            chunks: stage -> module, for the stages that the schedule gives this rank. If the schedule splits
+                backwards, their linears are replaced by deferred ones.
+            activation_shape: of one micro-batch between stages, [B, S, D].
+            dtype: of activations.
+            group: the pipeline's ranks in order; the world by default.
+            tied: ((first stage, its parameter), (last stage, its parameter)), the parameter None on ranks
+            that do
+                not hold it: gradients of both are added after each step.
+        """
+        validate(schedule)
+        self.schedule, self.chunks = schedule, dict(chunks)
+        self.group, self.ranks = group, members(group)
+        self.rank = self.ranks.index(dist.get_rank())
+        self._check_chunks()
+        self.activation_shape, self.dtype = tuple(activation_shape), dtype
+        self.tied = tied
+        self._steps = program(schedule)[self.rank]
+        self._queues = self._defer()
+
+    def step(self, inputs: Sequence[Tensor], targets: Sequence[Any], loss_fn: LossFn) -> Tensor | None:
+        """Run all micro-batches forward and backward; gradients add to `.grad`.
+
+        `loss_fn` returns what a micro-batch adds to the batch's loss: a sum over its tokens, divided by the
+        tokens of the whole batch. Returns the batch's loss on the last stage's rank, None elsewhere.
+        """
+        self._check_count("inputs", inputs, 0)
+        self._check_count("targets", targets, self.schedule.num_stages - 1)
+        run = _Run(self, inputs, targets, loss_fn)
+        for step in self._steps:
+            if isinstance(step, Message):
+                run.message(step)
+            else:
+                run.compute(step)
+        run.finish()
+        if self.tied is not None:
+            self._add_tied_gradients(*self.tied)
+        return run.loss
+
+    def call(self, stage: int, microbatch: int, x: Tensor) -> Tensor:  # noqa: ARG002 - asynchronous ones need it
+        """Run a stage's module on one micro-batch."""
+        out: Tensor = self.chunks[stage](x)
+        return out
+
+    def backward_done(self, stage: int, microbatch: int) -> None:
+        """Called after each B and I; nothing to do before the last micro-batch of a synchronous step."""
+
+    @cached_property
+    def last_backwards(self) -> set[Action]:
+        """Each stage's last B or I, and its last W."""
+        last = {(a.stage, a.kind == "W"): a for a in self.schedule.ranks[self.rank] if a.kind != "F"}
+        return set(last.values())
+
+    def peer_of(self, stage: int) -> int | None:
+        """Return the global rank that holds a stage, None if it is this one."""
+        holder = self.schedule.rank_of[stage]
+        return None if holder == self.rank else self.ranks[holder]
+
+    @torch.no_grad()
+    def _add_tied_gradients(self, *uses: tuple[int, nn.Parameter | None]) -> None:
+        (here, there) = uses if uses[0][1] is not None else uses[::-1]
+        param, peer = here[1], self.peer_of(there[0])
+        if param is None or peer is None:  # no use of it here; or both, and then autograd has added them
+            return
+        assert param.grad is not None, "both uses have had a backward"
+        other = torch.empty_like(param.grad)
+        exchange([(param.grad.contiguous(), peer)], [(other, peer)], self.group)
+        param.grad += other
+
+    def _defer(self) -> dict[int, WeightQueue]:
+        split = {a.stage for a in self.schedule.ranks[self.rank] if a.kind == "I"}
+        return {stage: defer_linears_(self.chunks[stage]) for stage in split}
+
+    def _check_chunks(self) -> None:
+        if len(self.ranks) != self.schedule.num_ranks:
+            raise ValueError(
+                f"a schedule must be for as many ranks as the group has; got {self.schedule.num_ranks} and "
+                f"{len(self.ranks)}. Make the schedule for {len(self.ranks)} ranks."
+            )
+        wanted = self.schedule.stages_of(self.rank)
+        if sorted(self.chunks) != wanted:
+            raise ValueError(
+                f"chunks must be the stages that the schedule gives pipeline rank {self.rank}: {wanted}; "
+                f"got {sorted(self.chunks)}. Pass stage -> module for each."
+            )
+
+    def _check_count(self, name: str, items: Sequence[Any], stage: int) -> None:
+        if self.peer_of(stage) is None and len(items) != self.schedule.num_microbatches:
+            raise ValueError(
+                f"{name} must be one a micro-batch of the schedule, {self.schedule.num_microbatches}; got "
+                f"{len(items)}. Cut the batch with model.stages.microbatches."
+            )
+
+
+class _Run:
+    """What is in flight during one step. Keys of mail: (is it a gradient, stage it is for, micro-batch)."""
+
+    def __init__(
+        self, pipeline: Pipeline, inputs: Sequence[Tensor], targets: Sequence[Any], loss_fn: LossFn
+    ) -> None:
+        self.pipeline, self.inputs, self.targets, self.loss_fn = pipeline, inputs, targets, loss_fn
+        self.num_stages = pipeline.schedule.num_stages
+        self.loss: Tensor | None = None
+        self.saved: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # (stage, micro-batch) -> input, output
+        self.owed: dict[tuple[int, int], list[Owed]] = {}
+        self.mail: dict[tuple[bool, int, int], Tensor] = {}
+        self.receiving: dict[tuple[bool, int, int], dist.Work] = {}
+        self.sending: deque[tuple[dist.Work, Tensor]] = deque()
+
+    # ---- computing
+
+    def compute(self, action: Action) -> None:
+        if action.kind == "F":
+            self._forward(action.stage, action.microbatch, action)
+        elif action.kind == "W":
+            with self._syncing(action):
+                pay(self.owed.pop((action.stage, action.microbatch)))
+        else:
+            self._backward(action.stage, action.microbatch, action)
+
+    def _forward(self, stage: int, i: int, action: Action) -> None:
+        x = self.inputs[i] if stage == 0 else self._take(False, stage, i).requires_grad_()
+        out = self.pipeline.call(stage, i, x)
+        if stage == self.num_stages - 1:
+            out = self.loss_fn(out, self.targets[i])
+            self.loss = out.detach() + (0 if self.loss is None else self.loss)
+        else:
+            self._check_output(out, action)
+        self.saved[stage, i] = (x, out)
+        self._put(action, out.detach())
+
+    def _backward(self, stage: int, i: int, action: Action) -> None:
+        x, out = self.saved.pop((stage, i))
+        grad = None if stage == self.num_stages - 1 else self._take(True, stage, i)
+        queue = self.pipeline._queues.get(stage)
+        with self._syncing(action):
+            if action.kind == "B" or queue is None:
+                torch.autograd.backward(out, grad)
+            else:
+                with queue.deferring() as self.owed[stage, i]:
+                    torch.autograd.backward(out, grad)
+        self.pipeline.backward_done(stage, i)
+        if stage > 0:
+            self._put(action, torch.zeros_like(x) if x.grad is None else x.grad)
+
+    def _syncing(self, action: Action) -> AbstractContextManager[Any]:
+        """Keep a data-parallel wrapper from sending before the stage's last backward."""
+        no_sync = getattr(self.pipeline.chunks[action.stage], "no_sync", nullcontext)
+        return nullcontext() if action in self.pipeline.last_backwards else no_sync()
+
+    def _check_output(self, out: Tensor, action: Action) -> None:
+        want = (self.pipeline.activation_shape, self.pipeline.dtype)
+        if (tuple(out.shape), out.dtype) != want:
+            raise ValueError(
+                f"a stage's output must be of activation_shape {list(want[0])} and {want[1]}; got "
+                f"{list(out.shape)} and {out.dtype} from {action}. All micro-batches must be equal."
+            )
+
+    # ---- passing on
+
+    def _put(self, action: Action, tensor: Tensor) -> None:
+        to_stage = next_stage(action, self.num_stages)
+        if to_stage is not None:
+            self.mail[action.kind != "F", to_stage, action.microbatch] = tensor
+
+    def _take(self, is_gradient: bool, stage: int, i: int) -> Tensor:
+        work = self.receiving.pop((is_gradient, stage, i), None)
+        if work is not None:
+            work.wait()
+        return self.mail.pop((is_gradient, stage, i))
+
+    def message(self, message: Message) -> None:
+        action, pipeline = message.action, self.pipeline
+        key = (action.kind != "F", message.to_stage, action.microbatch)
+        peer = pipeline.ranks[message.peer]
+        if message.op == "send":
+            tensor = self.mail.pop(key).contiguous()
+            self._start(dist.isend(tensor, peer, group=pipeline.group), tensor)
+        else:
+            device = next(pipeline.chunks[message.to_stage].parameters()).device
+            buffer = torch.empty(pipeline.activation_shape, dtype=pipeline.dtype, device=device)
+            work = dist.irecv(buffer, peer, group=pipeline.group)
+            assert work is not None
+            self.mail[key], self.receiving[key] = buffer, work
+
+    def _start(self, work: dist.Work | None, tensor: Tensor) -> None:
+        assert work is not None
+        self.sending.append((work, tensor))
+        if len(self.sending) > 2 * len(self.pipeline.ranks):  # what is sent is kept until it has gone
+            self.sending.popleft()[0].wait()
+
+    def finish(self) -> None:
+        while self.sending:
+            self.sending.popleft()[0].wait()

@@ -1,0 +1,382 @@
+"""Every schedule on real ranks against one process: loss, gradients, an optimizer step, memory, bubble."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+
+from course_lib.comm.launch import RanksError, run_ranks
+from course_lib.comm.mesh import make_mesh
+from course_lib.config import ModelConfig
+from course_lib.cost.cluster import dgx_h100
+from course_lib.model.batches import shard_slice, synthetic_batch
+from course_lib.model.stages import microbatches, transformer_stages
+from course_lib.model.transformer import Transformer, cross_entropy
+from course_lib.parallel.ddp import BucketedDDP
+from course_lib.parallel.pipeline.asynchronous import AsynchronousPipeline
+from course_lib.parallel.pipeline.deferred import defer_linears_
+from course_lib.parallel.pipeline.engine import Pipeline
+from course_lib.replay import Efficiency, replay
+from course_lib.schedules import generators as schedules
+from course_lib.schedules.actions import Schedule, schedule_of
+from course_lib.schedules.asynchronous import asynchronous
+
+SAMPLES, SEQ, VOCAB, DIM = 24, 6, 17, 8
+Result = tuple[float | None, dict[tuple[int, str], Tensor]]
+
+
+def config(num_layers: int, tied: bool = False) -> ModelConfig:
+    return ModelConfig(
+        num_layers=num_layers,
+        model_dim=DIM,
+        num_heads=2,
+        num_kv_heads=1,
+        ffn_dim=12,
+        vocab_size=VOCAB,
+        tied_embeddings=tied,
+    )
+
+
+def model_of(num_layers: int, tied: bool = False) -> Transformer:
+    return Transformer(config(num_layers, tied), dtype=torch.float64)
+
+
+def share(out: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(out, targets, "sum") / (SAMPLES * SEQ)
+
+
+def tied_use(mine: dict[int, Any], last: int) -> Any:
+    return (0, mine[0].embedding.weight if 0 in mine else None), (
+        last,
+        mine[last].head.weight if last in mine else None,
+    )
+
+
+def sgd(*modules: nn.Module) -> torch.optim.Optimizer:
+    params = dict.fromkeys(param for module in modules for param in module.parameters())
+    return torch.optim.SGD(params, lr=0.5, momentum=0.9)
+
+
+def pipelined(schedule: Schedule, num_layers: int, tied: bool) -> Result:
+    """Two steps of training with a pipeline; the loss of the second and this rank's parameters after it."""
+    model = model_of(num_layers, tied)
+    stages = transformer_stages(model, schedule.num_stages)
+    mine: dict[int, nn.Module] = {s: stages[s] for s in schedule.stages_of(dist.get_rank())}
+    m = schedule.num_microbatches
+    pipeline = Pipeline(
+        mine,
+        schedule,
+        activation_shape=(SAMPLES // m, SEQ, DIM),
+        dtype=torch.float64,
+        tied=tied_use(mine, schedule.num_stages - 1) if tied else None,
+    )
+    optimizer = sgd(*mine.values())
+    loss = None
+    for step in range(2):
+        parts = microbatches(synthetic_batch(SAMPLES, SEQ, VOCAB, seed=step), m)
+        optimizer.zero_grad()
+        loss = pipeline.step([part.tokens for part in parts], [part.targets for part in parts], share)
+        optimizer.step()
+    named = {(s, n): p.detach() for s, module in mine.items() for n, p in module.named_parameters()}
+    return None if loss is None else loss.item(), named
+
+
+def one_process(num_layers: int, num_stages: int, tied: bool) -> Result:
+    model = model_of(num_layers, tied)
+    optimizer = sgd(model)
+    for step in range(2):
+        batch = synthetic_batch(SAMPLES, SEQ, VOCAB, seed=step)
+        optimizer.zero_grad()
+        loss = cross_entropy(model(batch.tokens), batch.targets)
+        loss.backward()
+        optimizer.step()
+    named = {
+        (s, n): p.detach()
+        for s, module in enumerate(transformer_stages(model, num_stages))
+        for n, p in module.named_parameters(remove_duplicate=False)
+    }
+    return loss.item(), named
+
+
+def every_schedule(p: int) -> list[tuple[Schedule, bool]]:
+    cases = [(schedules.naive(p, 1), False), (schedules.gpipe(p, 4), True), (schedules.zb_h2(p, 8), False)]
+    cases += [(schedules.one_f_one_b(p, m), m == 8) for m in (1, 2, 3, 8)]
+    cases += [(schedules.zb_h1(p, m), m == 6) for m in (2, 6)]
+    cases += [(schedules.interleaved(p, 2 * p, 2), True), (schedules.interleaved_zero_bubble(p, p, 2), True)]
+    return cases
+
+
+def run_all(cases: list[tuple[Schedule, bool]]) -> list[Result]:
+    return [pipelined(schedule, schedule.num_stages + 1, tied) for schedule, tied in cases]
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4])
+def test_every_schedule_trains_as_one_process(p: int) -> None:
+    cases = every_schedule(p)[:: 3 if p == 1 else 1]
+    assert all(SAMPLES % schedule.num_microbatches == 0 for schedule, _ in cases)
+    ranks = run_ranks(run_all, p, cases)
+    for index, (schedule, tied) in enumerate(cases):
+        loss, want = one_process(schedule.num_stages + 1, schedule.num_stages, tied)
+        got: dict[tuple[int, str], Tensor] = {}
+        losses = []
+        for rank in ranks:
+            got |= rank[index][1]
+            losses += [rank[index][0]] if rank[index][0] is not None else []
+        assert losses == pytest.approx([loss], abs=1e-12), schedule.name
+        for name, tensor in got.items():
+            torch.testing.assert_close(tensor, want[name], atol=1e-12, rtol=0, msg=f"{schedule.name} {name}")
+        tied_twice = (
+            tied and p == 1 and schedule.num_stages == 1
+        )  # one module, which names the parameter once
+        assert len(got) == len(want) - tied_twice
+
+
+def swapped_v() -> Schedule:
+    """Stages 0 and 3 on rank 0, 1 and 2 on rank 1: what passes between 1 and 2 stays on its rank."""
+    order = [("F", 0), ("F", 3), ("B", 3), ("B", 0)], [("F", 1), ("F", 2), ("B", 2), ("B", 1)]
+    return schedule_of("v", [[(kind, i, s) for i in range(3) for kind, s in own] for own in order])
+
+
+def v_with_tied_ends() -> Result:
+    return pipelined(swapped_v(), 4, True)
+
+
+def test_stages_in_a_v_pass_on_within_a_rank() -> None:
+    ranks = run_ranks(v_with_tied_ends, 2)
+    loss, want = one_process(4, 4, True)
+    assert ranks[0][0] == pytest.approx(loss)
+    for rank in ranks:
+        for name, tensor in rank[1].items():
+            torch.testing.assert_close(tensor, want[name], atol=1e-12, rtol=0)
+
+
+def with_ddp(schedule: Schedule) -> Result:
+    """2 pipelines of 2 ranks: each sees half the batch, gradients are averaged over both."""
+    mesh = make_mesh(dp_replicate=2, pp=2)
+    stages = transformer_stages(model_of(4), schedule.num_stages)
+    mine = {
+        s: BucketedDDP(stages[s], 2000, mesh.group("dp_replicate"))
+        for s in schedule.stages_of(mesh.rank("pp"))
+    }
+    batch = synthetic_batch(SAMPLES, SEQ, VOCAB)[shard_slice(SAMPLES, mesh.rank("dp_replicate"), 2)]
+    parts = microbatches(batch, schedule.num_microbatches)
+    shape = (len(parts[0]), SEQ, DIM)
+    pipeline = Pipeline(mine, schedule, activation_shape=shape, dtype=torch.float64, group=mesh.group("pp"))
+    loss = pipeline.step(
+        [part.tokens for part in parts], [part.targets for part in parts], lambda o, t: 2 * share(o, t)
+    )
+    for module in mine.values():
+        module.sync_gradients()
+    grads = {(s, n): p.grad for s, ddp in mine.items() for n, p in ddp.module.named_parameters()}
+    return None if loss is None else loss.item(), {
+        name: grad.clone() for name, grad in grads.items() if grad is not None
+    }
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [schedules.one_f_one_b(2, 4), schedules.interleaved(2, 4, 2), schedules.zb_h1(2, 4)],
+    ids=lambda s: s.name,
+)
+def test_ddp_around_sends_once_and_averages(schedule: Schedule) -> None:
+    ranks = run_ranks(with_ddp, 4, schedule, trace=True)
+    model = model_of(4)
+    batch = synthetic_batch(SAMPLES, SEQ, VOCAB)
+    cross_entropy(model(batch.tokens), batch.targets).backward()
+    want = {
+        (s, n): p.grad
+        for s, module in enumerate(transformer_stages(model, schedule.num_stages))
+        for n, p in module.named_parameters()
+    }
+    for rank, (_, grads) in enumerate(ranks):
+        for name, grad in grads.items():
+            torch.testing.assert_close(grad, want[name], atol=1e-12, rtol=0)
+        sent = sum(call.bytes_ for call in ranks.trace[rank].collectives("all_reduce"))
+        assert sent == sum(grad.nbytes for grad in grads.values())
+    assert {name for _, grads in ranks for name in grads} == set(want)
+
+
+# ---- asynchronous
+
+
+def pipedream(m: int) -> tuple[dict[str, Tensor], int]:
+    schedule = asynchronous(dist.get_world_size(), m)
+    rank = dist.get_rank()
+    stage = transformer_stages(model_of(3), 3)[rank]
+    optimizers = {rank: torch.optim.SGD(stage.parameters(), lr=0.5)}
+    pipeline = AsynchronousPipeline(
+        {rank: stage}, schedule, optimizers, activation_shape=(4, SEQ, DIM), dtype=torch.float64
+    )
+    parts = microbatches(synthetic_batch(4 * m, SEQ, VOCAB), m)
+    pipeline.step([part.tokens for part in parts], [part.targets for part in parts], cross_entropy)
+    return {n: p.detach() for n, p in stage.named_parameters()}, pipeline.most_kept[rank]
+
+
+def late_updates(m: int) -> list[dict[str, Tensor]]:
+    """One process: stage s computes micro-batch i with its weights after max(0, i - (2 - s)) updates."""
+    stages = transformer_stages(model_of(3), 3)
+    history: list[list[dict[str, Tensor]]] = [
+        [{n: p.detach().clone() for n, p in stage.named_parameters()}] for stage in stages
+    ]
+    for i, part in enumerate(microbatches(synthetic_batch(4 * m, SEQ, VOCAB), m)):
+        x = part.tokens
+        used = []
+        for s, stage in enumerate(stages):
+            old = history[s][max(0, i - (2 - s))]
+            used.append({n: t.clone().requires_grad_() for n, t in old.items()})
+            x = torch.func.functional_call(stage, used[s], (x,))
+        cross_entropy(x, part.targets).backward()
+        for s, version in enumerate(used):
+            grads = {n: t.grad for n, t in version.items()}
+            history[s].append(
+                {n: t - 0.5 * grads[n] for n, t in history[s][-1].items() if grads[n] is not None}
+            )
+    return [versions[-1] for versions in history]
+
+
+def test_an_asynchronous_pipeline_updates_with_the_weights_it_used() -> None:
+    want = late_updates(5)
+    for rank, (params, kept) in enumerate(run_ranks(pipedream, 3, 5)):
+        assert kept == 3 - rank
+        for name, tensor in params.items():
+            torch.testing.assert_close(tensor, want[rank][name], atol=1e-12, rtol=0)
+
+
+# ---- torch's, traces, bad input
+
+
+def torchs_gradients(chunks: int, m: int) -> Result:
+    rank, p = dist.get_rank(), dist.get_world_size()
+    stages = transformer_stages(model_of(4), p * chunks)
+    mine = {c * p + rank: stages[c * p + rank] for c in range(chunks)}
+    wrapped = [PipelineStage(stage, s, p * chunks, torch.device("cpu")) for s, stage in mine.items()]
+    schedule: Any = Schedule1F1B(wrapped[0], m, loss_fn=cross_entropy)
+    if chunks > 1:
+        schedule = ScheduleInterleaved1F1B(wrapped, m, loss_fn=cross_entropy)
+    batch = synthetic_batch(SAMPLES, SEQ, VOCAB)
+    losses: list[Tensor] = []
+    schedule.step(
+        *([batch.tokens] if rank == 0 else []), target=batch.targets if rank == p - 1 else None, losses=losses
+    )
+    grads = {(s, n): p.grad for s, stage in mine.items() for n, p in stage.named_parameters()}
+    return None, {name: grad for name, grad in grads.items() if grad is not None}
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_gradients_equal_those_of_torchs_pipelining(chunks: int) -> None:
+    model = model_of(4)
+    batch = synthetic_batch(SAMPLES, SEQ, VOCAB)
+    cross_entropy(model(batch.tokens), batch.targets).backward()
+    stages = transformer_stages(model, 2 * chunks)
+    for _, grads in run_ranks(torchs_gradients, 2, chunks, 4):
+        for (stage, name), grad in grads.items():
+            torch.testing.assert_close(
+                grad, dict(stages[stage].named_parameters())[name].grad, atol=1e-12, rtol=0
+            )
+
+
+def equal_stages(cases: list[Schedule]) -> None:
+    """Linears whose FLOPs are all that counts."""
+    for schedule in cases:
+        chunks = {
+            s: nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+            for s in schedule.stages_of(dist.get_rank())
+        }
+        m = schedule.num_microbatches
+        pipeline = Pipeline(chunks, schedule, activation_shape=(4, 16))
+        x = [
+            torch.randn(4, 16, requires_grad=True) for _ in range(m)
+        ]  # so that the first stage's I is one too
+        pipeline.step(x, x, lambda out, _: out.sum())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "theory"),
+    [
+        (schedules.gpipe(4, 4), 3 / 7),
+        (schedules.one_f_one_b(4, 8), 3 / 11),
+        (schedules.interleaved(4, 8, 2), 1.5 / 9.5),
+        (schedules.zb_h1(4, 8), 1 / 9),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_the_replayed_bubble_of_equal_stages_is_theorys(schedule: Schedule, theory: float) -> None:
+    trace = run_ranks(equal_stages, 4, [schedule], trace=True).trace
+    run = replay(
+        trace, dgx_h100(), efficiency=Efficiency(matmul=1e-8, memory=1.0)
+    )  # FLOPs are all that counts
+    assert 1 - sum(rank.compute_s for rank in run.ranks) / (4 * run.step_s) == pytest.approx(
+        theory, abs=0.005
+    )
+
+
+def test_a_split_backward_computes_no_more_flops() -> None:
+    flops = [
+        [rank.flops for rank in run_ranks(equal_stages, 2, [schedule], trace=True).trace.ranks]
+        for schedule in (schedules.one_f_one_b(2, 4), schedules.zb_h1(2, 4))
+    ]
+    assert flops[0] == flops[1]
+
+
+def test_deferred_linears_outside_a_pipeline_are_linears() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2, bias=False)).double()
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+    plain(x).square().sum().backward()
+    want = [param.grad for param in plain.parameters()]
+    for param in plain.parameters():
+        param.grad = None
+    defer_linears_(plain)
+    plain[0].weight.requires_grad_(False)
+    plain(x).square().sum().backward()
+    got = [param.grad for param in plain.parameters()]
+    assert got[0] is None
+    for grad, wanted in zip(got[1:], want[1:], strict=True):
+        torch.testing.assert_close(grad, wanted)
+
+
+def chunk(**options: Any) -> None:
+    schedule = options.pop("schedule", schedules.gpipe(2, 2))
+    rank = dist.get_rank()
+    stages = options.pop("stages", {rank: nn.Linear(3, 3)})
+    count = options.pop("count", 2)
+    shape = options.pop("shapes", [(2, 3), (2, 3)])[rank]
+    pipeline = Pipeline(stages, schedule, activation_shape=shape)
+    x = [torch.ones(2, 3) for _ in range(count)]
+    pipeline.step(x, x, lambda out, _: out.sum())
+
+
+def call_with(options: dict[str, Any]) -> None:
+    chunk(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schedule": schedules.gpipe(3, 2)}, "as many ranks as the group has; got 3 and 2"),
+        (
+            {"schedule": schedule_of("half", [[("F", 0, 0)], [("F", 0, 1)]])},
+            "got none of them for microbatch 0",
+        ),
+        ({"stages": {7: nn.Linear(3, 3)}}, r"pipeline rank .: \[.\]; got \[7\]"),
+        ({"count": 3}, "one a micro-batch of the schedule, 2; got 3"),
+        ({"shapes": [(2, 4), (2, 4)]}, r"activation_shape \[2, 4\].*got \[2, 3\]"),
+        ({"shapes": [(2, 3), (3, 3)]}, r"\(2, 3\)|\[2, 3\]"),
+    ],
+    ids=["ranks", "schedule", "stages", "count", "output", "stages differ"],
+)
+def test_bad_input_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RanksError, match=message):
+        run_ranks(call_with, 2, options)
+
+
+def test_a_model_that_cannot_be_cut_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"got \[1, 1, 0\] for 3 stages. Use at most 2"):
+        transformer_stages(model_of(2), 3)
+    with pytest.raises(ValueError, match=r"the model's 3; got \[1, 1\]"):
+        transformer_stages(model_of(3), 2, [1, 1])
+    with pytest.raises(ValueError, match="must divide the batch; got 10 samples"):
+        microbatches(torch.zeros(10), 4)
