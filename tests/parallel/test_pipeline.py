@@ -8,7 +8,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 
-from course_lib.comm.launch import RanksError, run_ranks
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import dgx_h100
@@ -19,6 +18,7 @@ from course_lib.parallel.ddp import BucketedDDP
 from course_lib.parallel.pipeline.asynchronous import AsynchronousPipeline
 from course_lib.parallel.pipeline.deferred import defer_linears_
 from course_lib.parallel.pipeline.engine import Pipeline
+from course_lib.ranks.launch import RanksError, run_ranks
 from course_lib.replay import Efficiency, replay
 from course_lib.schedules import generators as schedules
 from course_lib.schedules.actions import Schedule, schedule_of
