@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from course_lib.config import ModelConfig
 from course_lib.model.attention import Attend, Attention, rope_tables, sdpa
+from course_lib.model.moe import MoE
 
 INIT_STD = 0.02
 
@@ -77,17 +78,24 @@ class GeluFFN(nn.Module):
 class Block(nn.Module):
     """Add attention, then the feed-forward network, to the residual stream [B, S, D]."""
 
-    def __init__(self, config: ModelConfig, attend: Attend = sdpa) -> None:
+    def __init__(self, config: ModelConfig, attend: Attend = sdpa, layer: int = 0) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(config.model_dim, config.norm_eps)
         self.attention = Attention(config, attend)
         self.ffn_norm = RMSNorm(config.model_dim, config.norm_eps)
-        self.ffn = SwiGLU(config) if config.gated_ffn else GeluFFN(config)
+        self.ffn = feed_forward(config, layer)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), cos, sin, positions)
         out: Tensor = x + self.ffn(self.ffn_norm(x))
         return out
+
+
+def feed_forward(config: ModelConfig, layer: int) -> nn.Module:
+    """Return a layer's feed-forward network: SwiGLU, GELU, or experts after the dense layers."""
+    if config.num_experts and layer >= config.num_dense_layers:
+        return MoE(config)
+    return SwiGLU(config) if config.gated_ffn else GeluFFN(config)
 
 
 class Transformer(nn.Module):
@@ -110,14 +118,10 @@ class Transformer(nn.Module):
         attend: Attend = sdpa,
     ) -> None:
         super().__init__()
-        if config.num_experts:
-            raise ValueError(
-                f"this model must be dense; got num_experts={config.num_experts}. Set num_experts=0."
-            )
         self.config = config
         self.attend = attend
         self.embedding = nn.Embedding(config.vocab_size, config.model_dim)
-        self.blocks = nn.ModuleList(Block(config, attend) for _ in range(config.num_layers))
+        self.blocks = nn.ModuleList(Block(config, attend, i) for i in range(config.num_layers))
         self.norm = RMSNorm(config.model_dim, config.norm_eps)
         self.head = nn.Linear(config.model_dim, config.vocab_size, bias=False)
         if config.tied_embeddings:
@@ -172,7 +176,8 @@ def init_weights_(model: Transformer, seed: int) -> None:
         if param.dim() == 1:
             param.fill_(1.0)
             continue
-        std = residual_std if name.endswith(("out_proj.weight", "down_proj.weight")) else INIT_STD
+        is_last = name.endswith(("out_proj.weight", "down_proj.weight", ".down"))
+        std = residual_std if is_last else INIT_STD
         param.copy_(torch.randn(param.shape, generator=generator, dtype=torch.float64) * std)
 
 

@@ -1,0 +1,170 @@
+"""Split experts over ranks: tokens travel to their experts and back by two all_to_alls.
+
+Each rank of the expert-parallel group has its own tokens, the whole router and E/ep experts. It sorts its
+choices by expert, sends every rank the rows of that rank's experts, computes what it received, sends the
+results back and adds them up. Lab 11. Production: Megatron-Core `transformer/moe/token_dispatcher.py`; DeepEP
+fuses permutation and all_to_all and sends 8-bit rows inside and between servers by different links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.comm.autograd import Group, all_to_all, copy_to, group_rank, group_size, reduce_from
+from course_lib.config import ModelConfig
+from course_lib.model.moe import Experts, MoE, add_up, sort_by_expert
+from course_lib.model.routing import Routing, Score
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """Say which rows travel where, to bring them back the same way.
+
+    sent: rows for each rank of the group; received: rows from each. order: received rows -> rows sorted by
+    local expert. counts: rows of each local expert.
+    """
+
+    sent: list[int]
+    received: list[int]
+    order: Tensor
+    counts: list[int]
+
+
+class ExpertParallelMoE(nn.Module):
+    """Compute the same mixture as `model.moe.MoE`, with E/ep experts on each rank of `group`.
+
+    Layout (local shapes): x [B, S, D], this rank's tokens -> [B, S, D]; experts [E/ep, F/tp, D]; router
+    and shared expert Replicate.
+    Communication: forward two all_to_alls of the routed rows [R, D], and one of E counts; backward the two
+    again. With a tp group: rows are the same on its ranks, experts are cut along F, one all_reduce of [T, D].
+    Memory: the experts' parameters divide by ep tp; rows received depend on the routing.
+    Capacity counts the tokens of this rank alone, as production does.
+    Oracle: MoE on each rank's tokens. Reference: GShard (arXiv:2006.16668), section 3.
+    Raises: ValueError if ep does not divide the experts, or tp their width.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        group: Group,
+        *,
+        tp_group: Group = None,
+        capacity_factor: float | None = None,
+        score: Score = "softmax",
+    ) -> None:
+        super().__init__()
+        _check_divides(config, group_size(group), group_size(tp_group))
+        self.group, self.tp_group = group, tp_group
+        whole = MoE(config, capacity_factor=capacity_factor, score=score)
+        self.whole = whole
+        self.num_local = config.num_experts // group_size(group)
+        whole.experts = shard_experts(whole.experts, group, tp_group)
+        if whole.shared is not None:
+            whole.shared = shard_experts(whole.shared, None, tp_group)
+
+    @torch.no_grad()
+    def load_full_(self, moe: MoE) -> None:
+        """Copy this rank's part of a whole mixture."""
+        self.whole.router.load_state_dict(moe.router.state_dict())
+        self.whole.bias.copy_(moe.bias)
+        pairs = [(self.whole.experts, shard_experts(moe.experts, self.group, self.tp_group))]
+        if moe.shared is not None and self.whole.shared is not None:
+            pairs.append((self.whole.shared, shard_experts(moe.shared, None, self.tp_group)))
+        for mine, theirs in pairs:
+            mine.load_state_dict(theirs.state_dict())
+
+    @property
+    def routing(self) -> Routing | None:
+        """The last forward's routing of this rank's tokens."""
+        return self.whole.routing
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(0, -2)  # [T, D]
+        self.whole.routing = routing = self.whole.choose(flat)
+        token, weight, counts = sort_by_expert(routing)
+        mine = copy_to(flat, self.tp_group)
+        plan = plan_dispatch(counts, self.group)
+        rows = all_to_all(mine[token], self.group, plan.received, plan.sent)  # sorted by sender, then expert
+        computed = self.whole.experts(rows[plan.order], plan.counts)
+        back = torch.empty_like(plan.order)
+        back[plan.order] = torch.arange(len(back), device=back.device)
+        returned = all_to_all(computed[back], self.group, plan.sent, plan.received)
+        out = add_up(returned, token, copy_to(weight, self.tp_group), len(flat))
+        if self.whole.shared is not None:
+            out = out + self.whole.shared(mine, [len(flat)])
+        return reduce_from(out, self.tp_group).view_as(x)
+
+
+def plan_dispatch(counts: Sequence[int], group: Group) -> Dispatch:
+    """Tell every rank how many rows come for each of its experts, and how to sort them.
+
+    counts: this rank's rows for each of all E experts.
+    Communication: one all_to_all of E numbers.
+    """
+    ep = group_size(group)
+    local = len(counts) // ep
+    incoming = torch.tensor(counts).view(ep, local)  # [sender, local expert] after the exchange
+    if ep > 1:
+        outgoing = incoming.contiguous()
+        incoming = torch.empty_like(outgoing)
+        dist.all_to_all_single(incoming, outgoing, group=group)
+    expert = torch.arange(local).repeat(ep).repeat_interleave(incoming.flatten())
+    return Dispatch(
+        sent=torch.tensor(counts).view(ep, local).sum(1).tolist(),
+        received=incoming.sum(1).tolist(),
+        order=expert.sort(stable=True).indices,
+        counts=incoming.sum(0).tolist(),
+    )
+
+
+def shard_experts(experts: Experts, group: Group, tp_group: Group = None) -> Experts:
+    """Return the experts of this rank's part: E/ep of them, each F/tp wide."""
+    count, ffn_dim, model_dim = experts.gate.shape
+    local, width = count // group_size(group), ffn_dim // group_size(tp_group)
+    chosen = slice(group_rank(group) * local, (group_rank(group) + 1) * local)
+    cut = slice(group_rank(tp_group) * width, (group_rank(tp_group) + 1) * width)
+    part = Experts(local, model_dim, width).to(experts.gate)
+    with torch.no_grad():
+        part.gate.copy_(experts.gate[chosen, cut])
+        part.up.copy_(experts.up[chosen, cut])
+        part.down.copy_(experts.down[chosen, :, cut])
+    return part
+
+
+@torch.no_grad()
+def reduce_gradients_(
+    model: ExpertParallelMoE, data_group: Group, expert_data_group: Group, num_shards: int
+) -> None:
+    """Average gradients over data-parallel ranks: experts' over ranks that hold the same, others over all.
+
+    data_group: all ranks with other tokens (ep x replicas). expert_data_group: ranks with the same experts.
+    The all_to_all has summed an expert's gradient over the ep group already; num_shards = ranks of
+    data_group, for a loss that each rank averages over its own tokens.
+    Communication: one all_reduce a parameter.
+    """
+    local = {id(p) for p in model.whole.experts.parameters()}
+    for param in model.parameters():
+        if param.grad is None:
+            continue
+        group = expert_data_group if id(param) in local else data_group
+        if group_size(group) > 1:
+            dist.all_reduce(param.grad, group=group)
+        param.grad /= num_shards
+
+
+def _check_divides(config: ModelConfig, ep: int, tp: int) -> None:
+    if config.num_experts % ep:
+        raise ValueError(
+            f"the ranks of expert parallelism must divide the experts; got {config.num_experts} experts on "
+            f"{ep} ranks. Choose ep among their divisors."
+        )
+    if config.expert_ffn_dim % tp:
+        raise ValueError(
+            f"tp must divide the width of an expert; got expert_ffn_dim={config.expert_ffn_dim} and tp={tp}. "
+            "Choose another tp."
+        )

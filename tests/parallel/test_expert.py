@@ -1,0 +1,131 @@
+"""Expert parallelism against one process: outputs, gradients, an optimizer step; bytes follow the routing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.comm.mesh import make_mesh
+from course_lib.config import ModelConfig
+from course_lib.model.moe import MoE
+from course_lib.parallel.expert import ExpertParallelMoE, reduce_gradients_, shard_experts
+from course_lib.ranks import RanksError, run_ranks
+
+CONFIG = ModelConfig(
+    num_experts=4, experts_per_token=2, expert_ffn_dim=6, num_shared_experts=1, model_dim=8, num_heads=2,
+    num_kv_heads=2,
+)  # fmt: skip
+
+
+def tokens_of(shard: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 + shard)
+    return torch.randn(1, 5 + shard, 8, generator=generator, dtype=torch.float64)
+
+
+def whole(factor: float | None, skewed: bool) -> MoE:
+    torch.manual_seed(7)
+    moe = MoE(CONFIG, capacity_factor=factor).double()
+    if skewed:  # nobody chooses the last two experts
+        with torch.no_grad():
+            moe.bias.copy_(torch.tensor([0.0, 0.0, -9.0, -9.0]))
+    return moe
+
+
+def oracle(num_shards: int, factor: float | None, skewed: bool) -> dict[str, list[torch.Tensor]]:
+    """One process, shard after shard; the loss is the mean of the shards' means of squares."""
+    moe = whole(factor, skewed)
+    inputs = [tokens_of(i).requires_grad_() for i in range(num_shards)]
+    outputs = [moe(x) for x in inputs]
+    sum(y.square().mean() / num_shards for y in outputs).backward()
+    torch.optim.SGD(moe.parameters(), lr=0.5).step()
+    return {"out": outputs, "grad": [x.grad * num_shards for x in inputs], "after": [moe]}
+
+
+def step(ep: int, tp: int, factor: float | None, skewed: bool) -> dict[str, torch.Tensor]:
+    mesh = make_mesh(edp=dist.get_world_size() // (ep * tp), ep=ep, tp=tp)
+    moe = whole(factor, skewed)
+    model = ExpertParallelMoE(
+        CONFIG, mesh.group("ep"), tp_group=mesh.group("tp"), capacity_factor=factor
+    ).double()
+    model.load_full_(moe)
+    shard = mesh.rank("edp") * ep + mesh.rank("ep")
+    x = tokens_of(shard).requires_grad_()
+    out = model(x)
+    out.square().mean().backward()
+    reduce_gradients_(model, mesh.group("edp", "ep"), mesh.group("edp"), mesh.size("edp") * ep)
+    torch.optim.SGD(model.parameters(), lr=0.5).step()
+    found = {"out": out.detach(), "grad": x.grad, "router": model.whole.router.weight.detach()}
+    coords = torch.tensor([mesh.rank("ep"), mesh.rank("tp"), shard])
+    experts = {f"expert {k}": v.detach() for k, v in model.whole.experts.named_parameters()}
+    return {**found, **experts, "shared down": model.whole.shared.down.detach(), "coords": coords}
+
+
+@pytest.mark.parametrize(
+    ("world", "ep", "tp", "factor", "skewed"),
+    [
+        (1, 1, 1, None, False),
+        (2, 2, 1, None, False),
+        (2, 2, 1, 0.7, True),
+        (4, 4, 1, None, True),
+        (4, 2, 1, 0.7, False),
+        (4, 2, 2, None, False),
+        (4, 1, 2, None, False),
+    ],
+)
+def test_equal_to_one_process(world, ep, tp, factor, skewed):
+    want = oracle(world // tp, factor, skewed)
+    after = want["after"][0]
+    for got in run_ranks(step, world, ep, tp, factor, skewed):
+        at_ep, at_tp, shard = got["coords"].tolist()
+        width = CONFIG.expert_ffn_dim // tp
+        cut = slice(at_tp * width, (at_tp + 1) * width)
+        chosen = slice(at_ep * (4 // ep), (at_ep + 1) * (4 // ep))
+        assert torch.allclose(got["out"], want["out"][shard])
+        assert torch.allclose(got["grad"], want["grad"][shard])
+        assert torch.allclose(got["router"], after.router.weight)
+        assert torch.allclose(got["expert gate"], after.experts.gate[chosen, cut])
+        assert torch.allclose(got["expert down"], after.experts.down[chosen, :, cut])
+        shared = CONFIG.expert_ffn_dim // tp
+        assert torch.allclose(
+            got["shared down"], after.shared.down[:, :, at_tp * shared : (at_tp + 1) * shared]
+        )
+
+
+def forward_only() -> int:
+    model = ExpertParallelMoE(CONFIG, dist.group.WORLD).double()
+    x = tokens_of(dist.get_rank())
+    model(x)
+    return model.routing.experts.numel()
+
+
+def test_bytes_follow_the_routing():
+    world = run_ranks(forward_only, 2, trace=True)
+    for rank, chosen in enumerate(world):
+        sent = list(world.trace.ranks[rank].launches("all_to_all_single"))
+        assert sent[0].bytes_ == 4 * 8  # E counts
+        assert sent[1].bytes_ == chosen * 8 * 8  # k rows a token, D float64 each
+
+
+def bad(ep_experts: int) -> None:
+    config = ModelConfig(
+        num_experts=ep_experts,
+        experts_per_token=1,
+        expert_ffn_dim=4,
+        model_dim=8,
+        num_heads=2,
+        num_kv_heads=2,
+    )
+    ExpertParallelMoE(config, dist.group.WORLD)
+
+
+def test_experts_that_ep_does_not_divide():
+    with pytest.raises(RanksError, match="must divide the experts"):
+        run_ranks(bad, 2, 3)
+
+
+def test_a_shard_is_a_copy():
+    moe = whole(None, False)
+    part = shard_experts(moe.experts, None)
+    assert torch.equal(part.gate, moe.experts.gate)
+    assert part.gate.data_ptr() != moe.experts.gate.data_ptr()
