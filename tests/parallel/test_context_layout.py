@@ -5,14 +5,22 @@ from itertools import product
 import pytest
 import torch
 
-from course_lib.parallel.context.layout import LAYOUTS, Layout, Rectangle, local_positions, rectangles
+from course_lib.parallel.context.layout import (
+    LAYOUTS,
+    Layout,
+    Rectangle,
+    gathered_order,
+    local_positions,
+    rectangles,
+    rectangles_of_all,
+)
 
 DOCUMENTS = [None, (24,), (1, 5, 2, 16), (13, 11), (3, 3, 3, 3, 3, 3, 3, 3)]
 
 
-def covered(seen: tuple[Rectangle, ...], share: int) -> torch.Tensor:
-    """How often each score of a block is computed, [S/cp, S/cp]."""
-    count = torch.zeros(share, share, dtype=torch.int64)
+def covered(seen: tuple[Rectangle, ...], rows: int, columns: int) -> torch.Tensor:
+    """How often each score of a rank's queries is computed, [rows, columns]."""
+    count = torch.zeros(rows, columns, dtype=torch.int64)
     for part in seen:
         block = count[part.queries, part.keys]
         ones = torch.ones_like(block)
@@ -35,12 +43,33 @@ def test_rectangles_are_what_the_mask_shows(layout: Layout, cp_size: int) -> Non
             rows, columns = places[rank][:, None], places[source][None, :]
             mask = (document[rows] == document[columns]) & ((rows >= columns) | (not causal))
             seen = rectangles(layout, 24, cp_size, rank, source, causal, documents)
-            assert torch.equal(covered(seen, 24 // cp_size), mask.long()), (documents, causal, rank, source)
+            assert torch.equal(covered(seen, 24 // cp_size, 24 // cp_size), mask.long()), (
+                documents,
+                causal,
+                rank,
+                source,
+            )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("cp_size", [1, 2, 4])
+def test_of_gathered_keys_the_same_is_seen_in_fewer_rectangles(layout: Layout, cp_size: int) -> None:
+    stacked = torch.cat([local_positions(layout, 24, cp_size, rank) for rank in range(cp_size)])
+    order = gathered_order(layout, 24, cp_size)
+    columns = (stacked if order is None else stacked[order])[None, :]
+    for rank, documents, causal in product(range(cp_size), DOCUMENTS, (True, False)):
+        lengths = torch.tensor(documents or (24,))
+        document = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        rows = local_positions(layout, 24, cp_size, rank)[:, None]
+        mask = (document[rows] == document[columns]) & ((rows >= columns) | (not causal))
+        seen = rectangles_of_all(layout, 24, cp_size, rank, causal, documents)
+        assert torch.equal(covered(seen, 24 // cp_size, 24), mask.long()), (documents, causal, rank)
+        assert documents or layout == "striped" or len(seen) <= 4
 
 
 def test_every_query_meets_a_key_in_its_own_block_first() -> None:
     for layout, rank in product(LAYOUTS, range(4)):
-        rows = covered(rectangles(layout, 24, 4, rank, rank, True, (1, 5, 2, 16)), 6).sum(1)
+        rows = covered(rectangles(layout, 24, 4, rank, rank, True, (1, 5, 2, 16)), 6, 6).sum(1)
         assert (rows > 0).all(), "its lse is finite before any other block arrives"
 
 

@@ -127,13 +127,57 @@ def rectangles(
     documents: lengths that fill the sequence; tokens of different documents do not see one another.
     Raises: ValueError as `runs` and `check_documents`.
     """
+    queries, keys = (runs(layout, seq_len, cp_size, each) for each in (rank, source))
+    return _rectangles(queries, keys, seq_len, causal, documents)
+
+
+@lru_cache(maxsize=4096)
+def rectangles_of_all(
+    layout: Layout,
+    seq_len: int,
+    cp_size: int,
+    rank: int,
+    causal: bool = True,
+    documents: tuple[int, ...] | None = None,
+) -> tuple[Rectangle, ...]:
+    """Return what the queries of `rank` see of all keys, which lie in the order of `gathered_order`.
+
+    Raises: ValueError as `rectangles`.
+    """
+    share = seq_len // cp_size
+    if layout == "striped":
+        keys = [Run(source * share, source, cp_size, share) for source in range(cp_size)]
+    else:
+        keys = [Run(0, 0, 1, seq_len)]
+    return _rectangles(runs(layout, seq_len, cp_size, rank), keys, seq_len, causal, documents)
+
+
+def gathered_order(layout: Layout, seq_len: int, cp_size: int) -> Tensor | None:
+    """Return how to index the ranks' tokens, one rank after the other, for few and large rectangles.
+
+    Zigzag: into the order of their positions. None where they may stay: contiguous, and striped, where each
+    rank's keys make one triangle.
+    """
+    if layout != "zigzag" or cp_size == 1:
+        return None
+    places = torch.cat([local_positions(layout, seq_len, cp_size, rank) for rank in range(cp_size)])
+    return places.argsort()
+
+
+def _rectangles(
+    queries: Sequence[Run],
+    keys: Sequence[Run],
+    seq_len: int,
+    causal: bool,
+    documents: tuple[int, ...] | None,
+) -> tuple[Rectangle, ...]:
     check_documents(documents, seq_len)
     bounds = [0, *accumulate(documents or (seq_len,))]
     found: list[Rectangle] = []
-    for queries in runs(layout, seq_len, cp_size, rank):
-        for keys in runs(layout, seq_len, cp_size, source):
+    for rows in queries:
+        for columns in keys:
             for start, stop in pairwise(bounds):
-                found += _visible(queries.between(start, stop), keys.between(start, stop), causal)
+                found += _visible(rows.between(start, stop), columns.between(start, stop), causal)
     return tuple(_joined(found))
 
 
