@@ -738,8 +738,8 @@ def numbers_05() -> dict[str, float]:
 #   the first step, then prefetches by it.
 # - **Megatron-Core** (`megatron/core/distributed/fsdp/`): its own FSDP with buffers that are reused, beside
 #   the distributed optimizer (ZeRO-1).
-# - **This course** (`course_lib/parallel/fsdp/`): hooks, mixed precision, accumulation, clipping, saved
-#   states.
+# - **This course** (`course_lib/parallel/fsdp/`): hooks, mixed precision, accumulation, clipping;
+#   `course_lib/checkpoint/` saves its states.
 #
 # ## Questions people ask
 #

@@ -1,12 +1,89 @@
-"""The two collectives on flat vectors that n ranks split evenly: bring the shards together, sum and scatter.
+"""Lay tensors one after the other in a flat vector, pad it, and cut it evenly over ranks.
 
-torch renamed both in 2.13; either spelling works here, and one rank alone communicates nothing.
+Sharding a model tensor by tensor would leave ranks with unequal parts and many small messages. In one flat
+vector of n equal shards a single all_gather brings all tensors back, as views without a copy, and a single
+reduce_scatter sums all their gradients. Labs 04 and 05; `parallel/zero` and `parallel/fsdp` build on it.
+torch's FSDP1 used such a FlatParameter; FSDP2 (`fully_shard`) cuts each tensor along dim 0 instead, which
+copies once more and keeps a dtype and a requires_grad for each tensor.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import torch
 import torch.distributed as dist
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class FlatLayout:
+    """Where tensors of these shapes lie in a flat vector that `num_shards` ranks split evenly.
+
+    Layout: tensors, then zeros up to padded_numel = num_shards * shard_numel; shard r is
+    flat[r * shard_numel : (r + 1) * shard_numel]. shard_numel = ceil(numel / num_shards), at least 1.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    num_shards: int
+
+    @classmethod
+    def of(cls, tensors: Iterable[Tensor], num_shards: int) -> FlatLayout:
+        """Lay out tensors in the given order."""
+        return cls(tuple(tuple(tensor.shape) for tensor in tensors), num_shards)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Elements of each tensor."""
+        return [torch.Size(shape).numel() for shape in self.shapes]
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Where each tensor begins; the last entry is where the last one ends."""
+        return list(accumulate(self.sizes, initial=0))
+
+    @property
+    def numel(self) -> int:
+        """Elements without padding."""
+        return self.offsets[-1]
+
+    @property
+    def shard_numel(self) -> int:
+        """Elements of one shard."""
+        return max(1, -(-self.numel // self.num_shards))
+
+    @property
+    def padded_numel(self) -> int:
+        """Elements with padding."""
+        return self.num_shards * self.shard_numel
+
+    def shard_range(self, rank: int) -> tuple[int, int]:
+        """Return where the shard of the group's rank begins and ends in the flat vector."""
+        return rank * self.shard_numel, (rank + 1) * self.shard_numel
+
+    def flatten_(self, flat: Tensor, tensors: Sequence[Tensor | None]) -> None:
+        """Copy the tensors (None: zeros) into `flat` [padded_numel] and zero the padding."""
+        for view, tensor in zip(self.unflatten(flat), tensors, strict=True):
+            if tensor is None:
+                view.zero_()
+            else:
+                view.copy_(tensor)
+        flat[self.numel :].zero_()
+
+    def unflatten(self, flat: Tensor) -> list[Tensor]:
+        """Return the tensors as views of `flat`."""
+        parts = torch.split(flat[: self.numel], self.sizes) if self.sizes else ()
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def overlaps(self, start: int, stop: int) -> Iterator[tuple[int, int, slice]]:
+        """Yield (tensor, offset in it, slice of flat[start:stop]) for what the range holds of each tensor."""
+        for index, (offset, size) in enumerate(zip(self.offsets, self.sizes, strict=False)):
+            first, last = max(start, offset), min(stop, offset + size)
+            if first < last:
+                yield index, first - offset, slice(first - start, last - start)
 
 
 def all_gather_flat(

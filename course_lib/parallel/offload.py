@@ -17,9 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from course_lib.parallel._sharded.layout import check_same_tensors
-from course_lib.parallel._sharded.state import check_saved_state
-
 Arrived = Callable[[], None]
 
 
@@ -185,10 +182,24 @@ class OffloadedOptimizer(Optimizer):
     # ---- parts
 
     def _check_saved(self, state_dict: dict[str, Any]) -> None:
-        want = {str(index): param.shape for index, param in enumerate(self._params)}
-        masters = enumerate(state_dict.get("masters", self._params))
-        check_same_tensors(want, {str(index): one.shape for index, one in masters}, "the master weights")
-        check_saved_state(want, [state_dict["state"]])
+        """Raise ValueError if a master weight, or a tensor of the state, has not its parameter's shape."""
+        masters: list[Tensor] = state_dict.get("masters", self._params)
+        if len(masters) != len(self._params):
+            raise ValueError(
+                f"the state must be of this model; got {len(masters)} master weights for "
+                f"{len(self._params)}. Build the model as it was when it was saved."
+            )
+        wrong = []
+        for index, (param, master) in enumerate(zip(self._params, masters, strict=True)):
+            entries = state_dict["state"].get(index, {}).values()
+            kept = [value for value in entries if isinstance(value, Tensor) and value.dim()]  # no step count
+            shapes = [list(value.shape) for value in (master, *kept) if value.shape != param.shape]
+            wrong += [f"{index} {shapes[0]} for {list(param.shape)}"] if shapes else []
+        if wrong:
+            raise ValueError(
+                f"the state must be of this model; got shapes: {', '.join(wrong)}. "
+                "Build the model as it was when it was saved."
+            )
 
     def _make_masters(self, dtype: torch.dtype | None) -> list[nn.Parameter]:
         self._masters: list[nn.Parameter] = []

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course_lib.checkpoint.fsdp import full_state_dict
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
 from course_lib.model.batches import Batch, synthetic_batch
@@ -68,7 +69,7 @@ def test_with_sharded_data_parallelism() -> None:
         loss = context_parallel_loss(sharded, core, mine)  # a mean over its pair: half of the tokens
         (loss * 4 / 2).backward()  # FSDP takes the mean over four ranks
         optimizer.step()
-        return sharded.full_state_dict()
+        return full_state_dict(sharded)
 
     before = dict(Transformer(CONFIG, seed=3, dtype=torch.float64).named_parameters())
     want = {name: before[name].detach() - grad for name, grad in oracle().items()}

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
+from course_lib.checkpoint.fsdp import full_state_dict, load_state_dict_
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import uniform
@@ -104,7 +105,7 @@ def copied(state: Any) -> State:
 def full_gradients(model: FSDP) -> State:
     """Gather gradients by putting them where the weights are."""
     grads: State = {}
-    for flat in model._flats():
+    for flat in model.flats():
         full = torch.zeros(flat.layout.padded_numel, dtype=flat.shard.dtype)
         local = torch.zeros_like(flat.shard) if flat.shard.grad is None else flat.shard.grad
         flat.gather_into(full, local)
@@ -133,7 +134,7 @@ def train(mesh_sizes: tuple[int, int], options: dict[str, Any], sync_all: bool =
         norm = model.clip_grad_norm_(1.0)
         history.append((torch.cat([out.detach() for out in outputs]), full_gradients(model), norm))
         optimizer.step()
-    return history, model.full_state_dict(), sum(p.numel() for p in model.parameters())
+    return history, full_state_dict(model), sum(p.numel() for p in model.parameters())
 
 
 def train_oracle() -> Any:
@@ -213,7 +214,7 @@ def train_against_torch(mesh_sizes: tuple[int, int]) -> float:
             cross_entropy(model(x), y).backward()
             optimizer.step()
     want = {name: value.full_tensor() for name, value in theirs.state_dict().items()}
-    got = sharded.full_state_dict()
+    got = full_state_dict(sharded)
     assert got.keys() == want.keys()  # embedding.weight and head.weight, tied, are both there
     return max((got[name] - want[name]).abs().max().item() for name in want)
 
@@ -238,7 +239,7 @@ def six_layers(prefetch: int, placement: str, mesh_sizes: tuple[int, int]) -> tu
         model(torch.ones(3, 13, dtype=torch.float64)).square().sum().backward()
         optimizer.step()
         mark("step over")
-    unit_bytes = [flat.layout.padded_numel * 8 for flat in model._flats()]
+    unit_bytes = [flat.layout.padded_numel * 8 for flat in model.flats()]
     return unit_bytes, sum(shard.nbytes for shard in model.parameters())
 
 
@@ -326,14 +327,14 @@ def low_precision(reduce_dtype: torch.dtype | None) -> Any:
         nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), param_dtype=torch.bfloat16, reduce_dtype=reduce_dtype
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    before = model.full_state_dict()["1.bias"]
+    before = full_state_dict(model)["1.bias"]
     for _ in range(10):
         optimizer.zero_grad()
         out = model(torch.ones(2, 8))
         out.float().sum().backward()
         optimizer.step()
     grads = [p.grad.dtype for p in model.parameters() if p.grad is not None]
-    return out.dtype, grads, before, model.full_state_dict()["1.bias"]
+    return out.dtype, grads, before, full_state_dict(model)["1.bias"]
 
 
 @pytest.mark.parametrize("reduce_dtype", [None, torch.float32])
@@ -359,10 +360,10 @@ def deferred(init: str) -> Any:
         return str(error)
     with pytest.raises(ValueError, match=r"got one that holds gain, unsharded"):
         early.step()
-    values = {value.item() for tensor in model.full_state_dict().values() for value in tensor.flatten()}
-    model.load_state_dict(Odd(seed=0).state_dict())
+    values = {value.item() for tensor in full_state_dict(model).values() for value in tensor.flatten()}
+    load_state_dict_(model, Odd(seed=0).state_dict())
     model(own_data(0)[0]).sum().backward()
-    return values, model.full_state_dict()
+    return values, full_state_dict(model)
 
 
 def seven(module: nn.Module) -> None:
@@ -387,7 +388,7 @@ def evaluate_and_checkpoint() -> Any:
     x, y = own_data(0)
     with torch.no_grad():
         evaluated = [model(x), model(x)]
-    empty = all(flat.full.untyped_storage().nbytes() == 0 for flat in model._flats())
+    empty = all(flat.full.untyped_storage().nbytes() == 0 for flat in model.flats())
     abandoned = model(x)  # no backward follows
     F.mse_loss(model(x), y).backward()
     del abandoned
@@ -405,74 +406,6 @@ def test_evaluation_abandoned_forwards_and_recomputation() -> None:
         for name, param in want.named_parameters():
             if param.grad is not None:
                 torch.testing.assert_close(grads[name], param.grad)
-
-
-# ---- saving
-
-
-def save() -> Any:
-    module = Odd(seed=3)
-    model = FSDP(module, module.units(), placement="owners" if dist.get_world_size() == 3 else "shards")
-    return model.full_state_dict(), model.sharded_state_dict()
-
-
-def load(saved: Any) -> State:
-    module = Odd(seed=dist.get_rank())
-    model = FSDP(module, [module.first, module.pair])  # other units than those that saved
-    model.load_state_dict(saved)
-    return model.full_state_dict()
-
-
-@pytest.mark.parametrize(("num_saved", "num_loading"), [(1, 3), (2, 4), (3, 2), (4, 1)])
-def test_states_load_at_another_world_size(num_saved: int, num_loading: int) -> None:
-    want = copied(Odd(seed=3).state_dict())
-    saved = run_ranks(save, num_saved)
-    for full, _ in saved:
-        assert_equal(full, want)
-    for state in (saved[0][0], [sharded for _, sharded in saved], want):
-        for got in run_ranks(load, num_loading, state):
-            assert_equal(got, want)
-
-
-def checkpoint_after_two_steps() -> Any:
-    module = Odd(seed=0)
-    model = FSDP(module, module.units())
-    optimizer = adamw(model)
-    steps(model, optimizer, range(2))
-    return model.sharded_state_dict(), model.optimizer_state_dict(optimizer)
-
-
-def steps(model: nn.Module, optimizer: torch.optim.Optimizer, indices: range) -> None:
-    for step in indices:
-        x, y = own_data(step)
-        optimizer.zero_grad()
-        F.mse_loss(model(x), y).backward()
-        optimizer.step()
-
-
-def resume(saved: Any, placement: str) -> State:
-    module = Odd(seed=dist.get_rank() + 1)
-    model = FSDP(module, [module.pair, module.half_frozen, module.unused], placement=placement)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=7.0)
-    model.load_state_dict([weights for weights, _ in saved])
-    model.load_optimizer_state_dict(optimizer, [state for _, state in saved])
-    steps(model, optimizer, range(2, 4))
-    return model.full_state_dict()
-
-
-def train_at_once() -> State:
-    module = Odd(seed=0)
-    model = FSDP(module, module.units())
-    steps(model, adamw(model), range(4))
-    return model.full_state_dict()
-
-
-@pytest.mark.parametrize(("num_saved", "num_resumed", "placement"), [(2, 3, "shards"), (3, 2, "owners")])
-def test_training_resumes_at_another_world_size(num_saved: int, num_resumed: int, placement: str) -> None:
-    want = run_ranks(train_at_once, 1)[0]
-    saved = list(run_ranks(checkpoint_after_two_steps, num_saved))
-    for got in run_ranks(resume, num_resumed, saved, placement):
-        assert_equal(got, want)
 
 
 # ---- misuse
@@ -527,41 +460,6 @@ def early_optimizer() -> None:
     optimizer.step()
 
 
-def other_model() -> None:
-    module = nn.Sequential(nn.Linear(3, 2))
-    FSDP(module).load_state_dict({"0.weight": torch.zeros(2, 4), "1.bias": torch.zeros(2)})
-
-
-def saved_optimizer(module: nn.Module) -> tuple[FSDP, torch.optim.Optimizer, list[Any]]:
-    """FSDP around a module, its optimizer, and all ranks' states after a step."""
-    model = FSDP(module)
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    states: list[Any] = [None, None]
-    dist.all_gather_object(states, model.optimizer_state_dict(optimizer))
-    return model, optimizer, states
-
-
-def other_models_optimizer() -> None:
-    _, _, states = saved_optimizer(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)))
-    model, optimizer, _ = saved_optimizer(nn.Sequential(nn.Linear(3, 5, bias=False)))
-    model.load_optimizer_state_dict(optimizer, states)
-
-
-def other_groups() -> None:
-    model, optimizer, states = saved_optimizer(nn.Linear(3, 3))
-    states[0]["param_groups"].append({"lr": 1.0})
-    model.load_optimizer_state_dict(optimizer, states)
-
-
-def missing_ranks() -> None:
-    model = FSDP(nn.Linear(3, 3, bias=False))
-    states: list[Any] = [None, None]
-    dist.all_gather_object(states, model.sharded_state_dict())
-    FSDP(nn.Linear(3, 3, bias=False)).load_state_dict(states[:1])
-
-
 def outside() -> None:
     module = nn.Sequential(nn.Linear(2, 2))
     FSDP(module, [module[0]])
@@ -581,10 +479,6 @@ MISUSES: dict[str, Callable[[], Any]] = {
     r"got weight replaced by one of shape \[4, 3\], sharded as \[2, 3\]": lambda: reshaped(True),
     r"got weight replaced by one of shape \[4, 3\], sharded as": lambda: reshaped(False),
     "got one that holds weight, unsharded. Build it from FSDP's parameters": early_optimizer,
-    r"missing: 0.bias; unexpected: 1.bias; shapes: 0.weight \[2, 4\] for \[2, 3\]": other_model,
-    r"unexpected: 0.bias, 1.weight, 1.bias; shapes: 0.weight \[4, 3\] for \[5, 3\]": other_models_optimizer,
-    "groups must be this optimizer's; got 2 for 1. Build the optimizer as it was": other_groups,
-    "Load the state dicts of all ranks that saved": missing_ranks,
     "got unit '0' alone. Call the FSDP module": outside,
     "prefetch must be 0 or more": lambda: FSDP(nn.Linear(2, 2), prefetch=-1),
     "placement must be 'shards' or 'owners'; got 'x'": lambda: FSDP(nn.Linear(2, 2), placement="x"),
@@ -592,7 +486,6 @@ MISUSES: dict[str, Callable[[], Any]] = {
     "got 'blocks', a ModuleList without forward": list_as_unit,
     "multiply to the world size 2; got": lambda: make_mesh(dp_shard=3),
     "mesh must have an axis dp_shard; got": lambda: FSDP(nn.Linear(2, 2), mesh=make_mesh(dp_replicate=2)),
-    "Call full_state_dict": lambda: FSDP(nn.Linear(2, 2)).state_dict(),
 }
 
 
@@ -610,7 +503,7 @@ def tiny_and_nan() -> Any:
     optimizer.step()
     frozen = FSDP(nn.Linear(2, 2).requires_grad_(False))
     frozen(torch.ones(1, 2))
-    return norm, model.full_state_dict()["weight"], FSDP(nn.ReLU())(torch.ones(1)).item()
+    return norm, full_state_dict(model)["weight"], FSDP(nn.ReLU())(torch.ones(1)).item()
 
 
 def test_more_ranks_than_elements_nan_frozen_and_empty_models() -> None:

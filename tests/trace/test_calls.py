@@ -17,7 +17,7 @@ PACKAGE = Path(course_lib.__file__).parent
         "trace/intercept.py",
         "ranks/rank.py",
         "comm/collectives.py",
-        "parallel/_sharded/layout.py",
+        "parallel/_sharded.py",
         "parallel/fsdp/_units.py",
     ],
 )

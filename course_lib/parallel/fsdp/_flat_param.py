@@ -8,18 +8,15 @@ autograd has saved views of it, and they are whole again once it is gathered aga
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from course_lib.comm.flat import all_gather_flat, reduce_scatter_flat
+from course_lib.comm.flat import FlatLayout, all_gather_flat, reduce_scatter_flat
 from course_lib.comm.mesh import Mesh
-from course_lib.parallel._sharded.layout import FlatLayout, Piece
-from course_lib.parallel._sharded.state import Entries, join_state, split_state
 
 
 @dataclass(slots=True, eq=False)
@@ -145,13 +142,6 @@ class FlatParam:
         """Fill `full` from what every rank keeps."""
         return all_gather_flat(full, local, self.group, async_op=async_op)
 
-    @torch.no_grad()
-    def gathered_copy(self) -> list[Tensor]:
-        """Return the parameters in their own dtype, as views of a fresh vector."""
-        full = torch.empty(self.layout.padded_numel, dtype=self.shard.dtype, device=self.shard.device)
-        self.gather_into(full, self.shard.detach())
-        return self.layout.unflatten(full)
-
     # ---- gradients
 
     def open_gradients(self) -> None:
@@ -244,34 +234,8 @@ class FlatParam:
         got = f"shape {list(now.shape)}" if isinstance(now, Tensor) else type(now).__name__
         return (
             f"parameters must stay as they were sharded; got {slot.name} replaced by one of {got}, sharded "
-            f"as {list(self.layout.shapes[index])}. Change the model before wrapping, or load_state_dict."
+            f"as {list(self.layout.shapes[index])}. Change the model before wrapping, or load a checkpoint."
         )
-
-    # ---- saving
-
-    def pieces(self) -> dict[str, Piece]:
-        """Return what this rank keeps of each parameter, by name."""
-        held = self.layout.pieces(self.shard.detach(), self.local_range()[0])
-        return {self.slots[index].name: piece for index, piece in held.items()}
-
-    @torch.no_grad()
-    def load_(self, sources: Mapping[str, Sequence[Piece]]) -> None:
-        """Fill the shard from pieces of the parameters."""
-        by_index = {index: sources.get(slot.name, ()) for index, slot in enumerate(self.slots)}
-        self.layout.load_(self.shard.detach(), self.local_range()[0], by_index)
-
-    def state_pieces(self, optimizer: Optimizer) -> dict[str, Entries]:
-        """Return what an optimizer of the shard keeps, by parameter name."""
-        split = split_state(self.layout, self.local_range()[0], optimizer.state.get(self.shard, {}))
-        return {self.slots[index].name: entries for index, entries in split.items()}
-
-    def load_state_(self, optimizer: Optimizer, saved: Sequence[Mapping[str, Entries]]) -> None:
-        """Fill the optimizer's state of the shard from what ranks saved by parameter name."""
-        start, stop = self.local_range()
-        found = [[one[slot.name] for one in saved if slot.name in one] for slot in self.slots]
-        entries = join_state(self.layout, start, stop - start, found, self.shard.device)
-        if entries:
-            optimizer.state[self.shard] = entries
 
 
 class OwnedFlatParam(FlatParam):

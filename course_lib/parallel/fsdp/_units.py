@@ -180,12 +180,6 @@ def _broadcast_buffers(model: nn.Module, mesh: Mesh) -> None:
         buffer.copy_(message)
 
 
-def saved_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The buffers that a state_dict of the unsharded model holds."""
-    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    return {name: value for name, value in module.state_dict().items() if name not in parameters}
-
-
 def _refuse_unsharded(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     """Stop an optimizer that would step parameters which hold nothing."""
     for group in optimizer.param_groups:

@@ -9,7 +9,7 @@ of P elements a step against DDP's 2, for P/n of memory. Lab 05. Production code
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,22 +19,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from course_lib.comm.mesh import Mesh, make_mesh
-from course_lib.parallel._sharded.layout import (
-    Piece,
-    check_same_tensors,
-    clip_sharded_norm_,
-    join_pieces,
-    whole,
-)
-from course_lib.parallel._sharded.state import check_saved_state
+from course_lib.parallel._sharded import clip_sharded_norm_
 from course_lib.parallel.fsdp._flat_param import FlatParam, Wire
-from course_lib.parallel.fsdp._units import cut_into_units, saved_buffers
+from course_lib.parallel.fsdp._units import cut_into_units
 
-State = dict[str, Tensor]
+_ELSEWHERE = (
+    "a sharded model is saved whole or in shards, told by parameter; got a call of {}(). "
+    "Use full_state_dict, sharded_state_dict and load_state_dict_ of checkpoint.fsdp."
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -164,11 +159,12 @@ class FSDP(nn.Module):
         Communication: one all_reduce of one number over dp_shard. A NaN anywhere makes the norm and all
         gradients NaN.
         """
-        grads = [flat.shard.grad for flat in self._flats() if flat.shard.grad is not None]
+        grads = [flat.shard.grad for flat in self.flats() if flat.shard.grad is not None]
         device = next(self.parameters(), torch.empty(0)).device
         return clip_sharded_norm_(grads, max_norm, device, self.mesh.group("dp_shard"))
 
-    def _flats(self) -> list[FlatParam]:
+    def flats(self) -> list[FlatParam]:
+        """Return the flat parameters of all units, in the model's order."""
         return [flat for unit in self._units for flat in unit.flats]
 
     def _cast(self, value: Any) -> Any:
@@ -176,88 +172,13 @@ class FSDP(nn.Module):
             value.to(self.param_dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
         )
 
-    # ---- saving: names and shapes of the unsharded model
-
-    def full_state_dict(self) -> State:
-        """Return, on every rank, the state_dict of the unsharded model, in the parameters' own dtype.
-
-        Communication: one all_gather a unit. Memory: the whole model.
-        """
-        state: State = {}
-        for flat in self._flats():
-            for slot, value in zip(flat.slots, flat.gathered_copy(), strict=True):
-                state.update(dict.fromkeys(slot.aliases, value.clone()))
-        return {**state, **saved_buffers(self.module)}
-
-    def sharded_state_dict(self) -> dict[str, Piece]:
-        """Return what this rank keeps, by parameter; buffers whole. Without communication."""
-        pieces = {name: piece for flat in self._flats() for name, piece in flat.pieces().items()}
-        return {**pieces, **{name: whole(value) for name, value in saved_buffers(self.module).items()}}
-
-    def load_state_dict(self, state: State | Sequence[dict[str, Piece]]) -> None:  # type: ignore[override]
-        """Read a full state dict, or the list of all ranks' sharded ones, saved by any number of ranks.
-
-        Raises: ValueError that says what differs, if it is another model's.
-        """
-        saved: list[Any] = [state] if isinstance(state, Mapping) else list(state)
-        sources: dict[str, list[Piece]] = {}
-        for one in saved:
-            for name, value in one.items():
-                sources.setdefault(name, []).append(whole(value) if isinstance(value, Tensor) else value)
-        buffers = saved_buffers(self.module)
-        self._check_saved(sources, buffers)
-        for flat in self._flats():
-            flat.load_(sources)
-        with torch.no_grad():
-            for name, buffer in buffers.items():
-                buffer.copy_(join_pieces(sources[name][:1]))
-
-    def optimizer_state_dict(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Return this rank's optimizer state by parameter: {"state": {name: entries}, "param_groups": ...}.
-
-        For an optimizer of `parameters()`, in any groups. Without communication.
-        """
-        state = {name: part for flat in self._flats() for name, part in flat.state_pieces(optimizer).items()}
-        groups = [{key: v for key, v in group.items() if key != "params"} for group in optimizer.param_groups]
-        return {"state": state, "param_groups": groups}
-
-    def load_optimizer_state_dict(self, optimizer: Optimizer, saved: Sequence[dict[str, Any]]) -> None:
-        """Read the list of all ranks' `optimizer_state_dict`s, saved by any number of ranks.
-
-        Raises: ValueError that says what differs, if it is another model's or has other groups.
-        """
-        groups = len(saved[0]["param_groups"])
-        if groups != len(optimizer.param_groups):
-            raise ValueError(
-                f"the saved parameter groups must be this optimizer's; got {groups} for "
-                f"{len(optimizer.param_groups)}. Build the optimizer as it was when it was saved."
-            )
-        check_saved_state(self._shapes(), [one["state"] for one in saved])
-        for flat in self._flats():
-            flat.load_state_(optimizer, [one["state"] for one in saved])
-        for group, other in zip(optimizer.param_groups, saved[0]["param_groups"], strict=True):
-            group.update(other)
-
     def state_dict(self, *_: Any, **__: Any) -> Any:
         """Refused: it would save shards under names that no other model has."""
-        raise ValueError(
-            "a sharded model is saved whole or in shards; got a call of state_dict(). "
-            "Call full_state_dict() on all ranks, or sharded_state_dict()."
-        )
+        raise ValueError(_ELSEWHERE.format("state_dict"))
 
-    def _shapes(self) -> dict[str, Sequence[int]]:
-        """Shapes of the unsharded parameters by name."""
-        return {
-            slot.name: shape
-            for flat in self._flats()
-            for slot, shape in zip(flat.slots, flat.layout.shapes, strict=True)
-        }
-
-    def _check_saved(self, sources: Mapping[str, Sequence[Piece]], buffers: State) -> None:
-        want = {**{name: buffer.shape for name, buffer in buffers.items()}, **self._shapes()}
-        aliases = {alias for flat in self._flats() for slot in flat.slots for alias in slot.aliases}
-        got = {n: p[0]["shape"] for n, p in sources.items() if n in want or n not in aliases}
-        check_same_tensors(want, got, "the state dict")
+    def load_state_dict(self, *_: Any, **__: Any) -> Any:
+        """Refused, as `state_dict` is."""
+        raise ValueError(_ELSEWHERE.format("load_state_dict"))
 
     # ---- when
 

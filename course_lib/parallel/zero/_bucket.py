@@ -6,18 +6,13 @@ The vector holds the whole parameters of a bucket, as views; its gradients trave
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from course_lib.comm.flat import reduce_scatter_flat
-from course_lib.parallel._sharded.layout import FlatLayout
-from course_lib.parallel._sharded.state import join_state
+from course_lib.comm.flat import FlatLayout, reduce_scatter_flat
 
 
 @dataclass(slots=True, eq=False)
@@ -107,26 +102,6 @@ class ShardedBucket:
         self.filled.clear()
         if not keep:
             self.flat_grad, self.grad_views = None, []
-
-    # ---- saving
-
-    def saved_state(self, inner: Optimizer) -> dict[str, Any]:
-        """The optimizer's entries for the shard, and the master weights if they are not the parameters."""
-        entries = dict(sorted(inner.state.get(self.state_key, {}).items()))
-        return {**entries, "master": self.shard.detach()} if self.owns_master else entries
-
-    @torch.no_grad()
-    def load_state(self, inner: Optimizer, saved: Sequence[dict[int, dict[str, Any]]], rank: int) -> None:
-        """Fill the shard's state from what was saved of each parameter."""
-        found = [[one[index] for one in saved if index in one] for index in self.indices]
-        start, stop = self.layout.shard_range(rank)
-        loaded = join_state(self.layout, start, stop - start, found, self.state_key.device)
-        master = loaded.pop("master", self.own_slice)
-        if self.owns_master:
-            self.shard.copy_(master)
-        inner.state.pop(self.state_key, None)
-        if loaded:
-            inner.state[self.state_key] = loaded
 
 
 def pack_reversed(params: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:

@@ -20,11 +20,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.comm.flat import all_gather_flat
-from course_lib.parallel._sharded.layout import clip_sharded_norm_
-from course_lib.parallel._sharded.state import check_saved_state, copied, is_number, split_state
+from course_lib.parallel._sharded import clip_sharded_norm_
 from course_lib.parallel.zero._bucket import ShardedBucket, pack_reversed
 
 Params = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
+_ELSEWHERE = (
+    "a sharded optimizer is saved whole or in shards, told by parameter; got a call of {}(). "
+    "Use full_state_dict, sharded_state_dict and load_state_dict_ of checkpoint.zero."
+)
 _NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 
 
@@ -62,12 +65,12 @@ class ZeroOptimizer(Optimizer):
         **defaults: Any,
     ) -> None:
         groups = _as_groups(params)
-        self._params: list[nn.Parameter] = [param for entry in groups for param in entry["params"]]
-        _check_arguments(self._params, optimizer_class, stage, bucket_bytes)
+        self.params: list[nn.Parameter] = [param for entry in groups for param in entry["params"]]
+        _check_arguments(self.params, optimizer_class, stage, bucket_bytes)
         self.stage, self.group = stage, group
         self.world_size, self.group_rank = dist.get_world_size(group), dist.get_rank(group)
-        self._buckets: list[ShardedBucket] = []
-        self._group_sizes = [len(entry["params"]) for entry in groups]
+        self.buckets: list[ShardedBucket] = []
+        self.group_sizes = [len(entry["params"]) for entry in groups]
         self._is_built = self._is_synced = self._in_backward = False
         self._num_launched = 0
         shard_groups = [
@@ -76,7 +79,7 @@ class ZeroOptimizer(Optimizer):
         ]
         self.inner = optimizer_class(shard_groups, **defaults)
         stepped = [param for entry in self.inner.param_groups for param in entry["params"]]
-        for bucket, param in zip(self._buckets, stepped, strict=True):
+        for bucket, param in zip(self.buckets, stepped, strict=True):
             bucket.state_key = param
         super().__init__(self.inner.param_groups, self.inner.defaults)
         self.param_groups, self.state = self.inner.param_groups, self.inner.state  # one and the same
@@ -88,7 +91,7 @@ class ZeroOptimizer(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the parameters and of the shards."""
-        for param in (*self._params, *(bucket.shard for bucket in self._buckets)):
+        for param in (*self.params, *(bucket.shard for bucket in self.buckets)):
             if param.grad is not None:
                 param.grad = None if set_to_none else param.grad.zero_()
         self._is_synced = False
@@ -97,7 +100,7 @@ class ZeroOptimizer(Optimizer):
         """Give every shard its mean gradient. `step` does it, unless this or `clip_grad_norm_` did."""
         if self.stage == 1 and not self._is_synced:
             self._launch_all()
-            for bucket in self._buckets:
+            for bucket in self.buckets:
                 bucket.finish(self.world_size, keep=True)
         self._is_synced = True
 
@@ -107,8 +110,8 @@ class ZeroOptimizer(Optimizer):
         Communication: one all_reduce of one number. No backward may follow before `step`.
         """
         self.sync_gradients()
-        grads = [bucket.shard.grad for bucket in self._buckets if bucket.shard.grad is not None]
-        return clip_sharded_norm_(grads, max_norm, self._params[0].device, self.group)
+        grads = [bucket.shard.grad for bucket in self.buckets if bucket.shard.grad is not None]
+        return clip_sharded_norm_(grads, max_norm, self.params[0].device, self.group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Average gradients, update this rank's shard, gather everyone's."""
@@ -124,6 +127,13 @@ class ZeroOptimizer(Optimizer):
         self._is_synced = False
         return loss
 
+    def gather_parameters(self) -> None:
+        """Bring every rank's shards into the parameters, as `step` does.
+
+        Communication: one all_gather a bucket.
+        """
+        _wait_for([_launch_gather(bucket, self.group) for bucket in self.buckets])
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused after construction: the buckets are cut."""
         if self._is_built:
@@ -133,67 +143,13 @@ class ZeroOptimizer(Optimizer):
             )
         super().add_param_group(param_group)
 
-    # ---- saving: numbered as torch.optim numbers parameters
+    def state_dict(self) -> Any:
+        """Refused: it would save shards under numbers that no other optimizer has."""
+        raise ValueError(_ELSEWHERE.format("state_dict"))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's share: {"state": {index: {key: Piece or number}}, "param_groups": [...]}."""
-        state: dict[int, dict[str, Any]] = {}
-        for bucket in self._buckets:
-            start, _ = bucket.layout.shard_range(self.group_rank)
-            for position, entries in split_state(
-                bucket.layout, start, bucket.saved_state(self.inner)
-            ).items():
-                state[bucket.indices[position]] = entries
-        return {"state": state, "param_groups": self._numbered_groups()}
-
-    def full_state_dict(self) -> dict[str, Any]:
-        """Return, on every rank, what the optimizer's own state_dict would be in one process.
-
-        Communication: one all_gather a bucket and entry of the state.
-        """
-        state: dict[int, dict[str, Any]] = {}
-        for bucket in self._buckets:
-            for key, value in bucket.saved_state(self.inner).items():
-                for index, part in zip(bucket.indices, self._gathered(bucket, key, value), strict=True):
-                    state.setdefault(index, {})[key] = copied(part)
-        return {"state": dict(sorted(state.items())), "param_groups": self._numbered_groups()}
-
-    def load_state_dict(self, state_dict: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
-        """Read a full state dict (also the plain optimizer's), or the list of all ranks' `state_dict`s.
-
-        The world size that saved it does not matter. Without communication.
-        Raises: ValueError that says what differs, if it is another model's or pieces are missing.
-        """
-        saved = [state_dict] if isinstance(state_dict, dict) else list(state_dict)
-        self._check_saved(saved)
-        for own, other in zip(self.param_groups, saved[0]["param_groups"], strict=True):
-            own.update({key: value for key, value in other.items() if key != "params"})
-        for bucket in self._buckets:
-            bucket.load_state(self.inner, [one["state"] for one in saved], self.group_rank)
-        if any(bucket.owns_master for bucket in self._buckets):
-            _wait_for([self._launch_gather(bucket) for bucket in self._buckets])
-
-    def _numbered_groups(self) -> list[dict[str, Any]]:
-        numbers = iter(range(len(self._params)))
-        sized = zip(self.param_groups, self._group_sizes, strict=True)
-        return [{**entry, "params": [next(numbers) for _ in range(size)]} for entry, size in sized]
-
-    def _gathered(self, bucket: ShardedBucket, key: str, value: Any) -> list[Any]:
-        if is_number(key, value):
-            return [value] * len(bucket.params)
-        full = value.new_empty(bucket.layout.padded_numel)
-        all_gather_flat(full, value, self.group)
-        return bucket.layout.unflatten(full)
-
-    def _check_saved(self, saved: Sequence[dict[str, Any]]) -> None:
-        sizes = [len(entry["params"]) for entry in saved[0]["param_groups"]]
-        if sizes != self._group_sizes:
-            raise ValueError(
-                f"the saved parameter groups must be this optimizer's; got groups of {sizes} parameters for "
-                f"{self._group_sizes}. Build the optimizer as it was when it was saved."
-            )
-        want = {str(index): param.shape for index, param in enumerate(self._params)}
-        check_saved_state(want, [one["state"] for one in saved])
+    def load_state_dict(self, _state_dict: Any) -> None:
+        """Refused, as `state_dict` is."""
+        raise ValueError(_ELSEWHERE.format("load_state_dict"))
 
     # ---- building
 
@@ -201,25 +157,25 @@ class ZeroOptimizer(Optimizer):
         self, params: list[nn.Parameter], bucket_bytes: int, master_dtype: torch.dtype | None
     ) -> list[nn.Parameter]:
         """Cut one parameter group into buckets; return this rank's shards of them."""
-        numbers = {id(param): index for index, param in enumerate(self._params)}
+        numbers = {id(param): index for index, param in enumerate(self.params)}
         packed = pack_reversed([param for param in params if param.requires_grad], bucket_bytes)
         buckets = [
             ShardedBucket.of(bucket, [numbers[id(p)] for p in bucket], self.group, master_dtype)
             for bucket in packed
         ]
-        self._buckets += buckets
+        self.buckets += buckets
         return [bucket.shard for bucket in buckets]
 
     @torch.no_grad()
     def _broadcast_frozen(self) -> None:
-        for param in self._params:
+        for param in self.params:
             if not param.requires_grad and self.world_size > 1:
                 message = param.detach().contiguous()
                 dist.broadcast(message, group=self.group, group_src=0)
                 param.copy_(message)
 
     def _check_parameters(self) -> None:
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             for index, param, view in zip(bucket.indices, bucket.params, bucket.views, strict=True):
                 if param.data_ptr() != view.data_ptr() or param.shape != view.shape:
                     raise ValueError(
@@ -232,7 +188,7 @@ class ZeroOptimizer(Optimizer):
 
     def _launch_all(self) -> None:
         """Send all gradients of stage 1, which accumulates them at full size."""
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             for position, param in enumerate(bucket.params):
                 bucket.fill(position, param.grad)
             bucket.shard.grad = None
@@ -240,30 +196,25 @@ class ZeroOptimizer(Optimizer):
 
     def _step_bucket_by_bucket(self, is_pending: bool) -> None:
         """Update each shard while later gradients still arrive and earlier parameters are gathered."""
-        means = [bucket.shard.grad for bucket in self._buckets]
-        for bucket in self._buckets:
+        means = [bucket.shard.grad for bucket in self.buckets]
+        for bucket in self.buckets:
             bucket.shard.grad = None  # the optimizer skips what has no gradient
         works = []
-        for index, bucket in enumerate(self._buckets):
+        for index, bucket in enumerate(self.buckets):
             if is_pending:
                 bucket.finish(self.world_size, keep=True)
                 means[index] = bucket.shard.grad
             bucket.shard.grad = means[index]
             self.inner.step()
             bucket.shard.grad = None
-            works.append(self._launch_gather(bucket))
-        for bucket, mean in zip(self._buckets, means, strict=True):
+            works.append(_launch_gather(bucket, self.group))
+        for bucket, mean in zip(self.buckets, means, strict=True):
             bucket.shard.grad = mean
         _wait_for(works)
 
-    @torch.no_grad()
-    def _launch_gather(self, bucket: ShardedBucket) -> dist.Work | None:
-        bucket.write_own_slice()
-        return all_gather_flat(bucket.flat, bucket.own_slice, self.group, async_op=True)
-
     def _register_hooks(self) -> None:
         on_gradient = self._keep_gradient if self.stage == 1 else self._send_gradient
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             for position, param in enumerate(bucket.params):
                 param.register_post_accumulate_grad_hook(partial(on_gradient, bucket, position))
 
@@ -279,27 +230,33 @@ class ZeroOptimizer(Optimizer):
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
         bucket.fill(position, param.grad)
         param.grad = None
-        while self._num_launched < len(self._buckets) and self._buckets[self._num_launched].is_full:
+        while self._num_launched < len(self.buckets) and self.buckets[self._num_launched].is_full:
             self._launch(self._num_launched)
 
     def _end_of_backward(self) -> None:
-        for index in range(self._num_launched, len(self._buckets)):
-            self._buckets[index].fill_missing()
+        for index in range(self._num_launched, len(self.buckets)):
+            self.buckets[index].fill_missing()
             self._launch(index)
         self._finish_launched()
         self._in_backward = False
 
     def _launch(self, index: int) -> None:
         """Send a bucket; the one before has then had its time: two buckets are on the way at most."""
-        self._buckets[index].launch(self.group)
+        self.buckets[index].launch(self.group)
         self._num_launched = index + 1
         if index > 0:
-            self._buckets[index - 1].finish(self.world_size)
+            self.buckets[index - 1].finish(self.world_size)
 
     def _finish_launched(self) -> None:
-        if self._buckets:
-            self._buckets[-1].finish(self.world_size)
+        if self.buckets:
+            self.buckets[-1].finish(self.world_size)
         self._num_launched = 0
+
+
+@torch.no_grad()
+def _launch_gather(bucket: ShardedBucket, group: dist.ProcessGroup | None) -> dist.Work | None:
+    bucket.write_own_slice()
+    return all_gather_flat(bucket.flat, bucket.own_slice, group, async_op=True)
 
 
 def _wait_for(works: Sequence[dist.Work | None]) -> None:

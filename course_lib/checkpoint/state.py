@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.parallel._sharded.layout import FlatLayout, Piece, check_same_tensors, whole
+from course_lib.checkpoint.pieces import Piece, check_same_tensors, fill_from_pieces_, pieces_of, whole
+from course_lib.comm.flat import FlatLayout
 
 Entries = dict[str, Any]  # such as {"step": 3, "exp_avg": Tensor or Piece}
 
@@ -59,7 +60,7 @@ def split_state(layout: FlatLayout, start: int, state: Mapping[str, Any]) -> dic
         if is_number(key, value):
             parts: dict[int, Any] = dict.fromkeys(range(len(layout.shapes)), value)
         else:
-            parts = dict(layout.pieces(value, start))
+            parts = dict(pieces_of(layout, value, start))
         for index, part in parts.items():
             split.setdefault(index, {})[key] = copied(part)
     return split
@@ -86,5 +87,5 @@ def join_state(
             zeros = torch.zeros(layout.shapes[index], dtype=dtype)
             sources[index] = [whole(v) if isinstance(v, Tensor) else v for v in several or [zeros]]
         joined[key] = torch.zeros(numel, dtype=dtype, device=device)
-        layout.load_(joined[key], start, sources)
+        fill_from_pieces_(layout, joined[key], start, sources)
     return joined

@@ -1,0 +1,105 @@
+"""Save and load the state of a `ZeroOptimizer`, numbered as torch.optim numbers parameters.
+
+Saved whole, it is the plain optimizer's; saved in shards, each rank writes what it holds. Either is read by
+any number of ranks, with any stage and bucket size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from course_lib.checkpoint.state import check_saved_state, copied, is_number, join_state, split_state
+from course_lib.comm.flat import all_gather_flat
+from course_lib.parallel.zero import ShardedBucket, ZeroOptimizer
+
+Saved = dict[str, Any]  # {"state": {index: entries}, "param_groups": [...]}
+
+
+def sharded_state_dict(optimizer: ZeroOptimizer) -> Saved:
+    """Return this rank's share: {"state": {index: {key: Piece or number}}, "param_groups": [...]}."""
+    state: dict[int, dict[str, Any]] = {}
+    for bucket in optimizer.buckets:
+        start, _ = bucket.layout.shard_range(optimizer.group_rank)
+        for position, entries in split_state(bucket.layout, start, _entries(optimizer, bucket)).items():
+            state[bucket.indices[position]] = entries
+    return {"state": state, "param_groups": _numbered_groups(optimizer)}
+
+
+def full_state_dict(optimizer: ZeroOptimizer) -> Saved:
+    """Return, on every rank, what the optimizer's own state_dict would be in one process.
+
+    Communication: one all_gather a bucket and entry of the state.
+    """
+    state: dict[int, dict[str, Any]] = {}
+    for bucket in optimizer.buckets:
+        for key, value in _entries(optimizer, bucket).items():
+            for index, part in zip(bucket.indices, _gathered(optimizer, bucket, key, value), strict=True):
+                state.setdefault(index, {})[key] = copied(part)
+    return {"state": dict(sorted(state.items())), "param_groups": _numbered_groups(optimizer)}
+
+
+def load_state_dict_(optimizer: ZeroOptimizer, saved: Saved | Sequence[Saved]) -> None:
+    """Read a full state dict (also the plain optimizer's), or the list of all ranks' sharded ones.
+
+    Communication: none; with `master_dtype` one all_gather a bucket.
+    Raises: ValueError that says what differs, if it is another model's or pieces are missing.
+    """
+    states = [saved] if isinstance(saved, dict) else list(saved)
+    _check_saved(optimizer, states)
+    for own, other in zip(optimizer.param_groups, states[0]["param_groups"], strict=True):
+        own.update({key: value for key, value in other.items() if key != "params"})
+    for bucket in optimizer.buckets:
+        _load_bucket_(optimizer, bucket, [one["state"] for one in states])
+    if any(bucket.owns_master for bucket in optimizer.buckets):
+        optimizer.gather_parameters()
+
+
+def _entries(optimizer: ZeroOptimizer, bucket: ShardedBucket) -> dict[str, Any]:
+    """Return the optimizer's entries for the shard, and the master weights if they are not the parameters."""
+    entries = dict(sorted(optimizer.inner.state.get(bucket.state_key, {}).items()))
+    return {**entries, "master": bucket.shard.detach()} if bucket.owns_master else entries
+
+
+def _gathered(optimizer: ZeroOptimizer, bucket: ShardedBucket, key: str, value: Any) -> list[Any]:
+    """Return one entry of the state for each parameter of a bucket."""
+    if is_number(key, value):
+        return [value] * len(bucket.params)
+    full = value.new_empty(bucket.layout.padded_numel)
+    all_gather_flat(full, value, optimizer.group)
+    return bucket.layout.unflatten(full)
+
+
+def _numbered_groups(optimizer: ZeroOptimizer) -> list[dict[str, Any]]:
+    numbers = iter(range(len(optimizer.params)))
+    sized = zip(optimizer.param_groups, optimizer.group_sizes, strict=True)
+    return [{**entry, "params": [next(numbers) for _ in range(size)]} for entry, size in sized]
+
+
+def _check_saved(optimizer: ZeroOptimizer, states: Sequence[Saved]) -> None:
+    sizes = [len(entry["params"]) for entry in states[0]["param_groups"]]
+    if sizes != optimizer.group_sizes:
+        raise ValueError(
+            f"the saved parameter groups must be this optimizer's; got groups of {sizes} parameters for "
+            f"{optimizer.group_sizes}. Build the optimizer as it was when it was saved."
+        )
+    want = {str(index): param.shape for index, param in enumerate(optimizer.params)}
+    check_saved_state(want, [one["state"] for one in states])
+
+
+@torch.no_grad()
+def _load_bucket_(
+    optimizer: ZeroOptimizer, bucket: ShardedBucket, states: Sequence[Mapping[int, dict[str, Any]]]
+) -> None:
+    """Fill the shard's state from what was saved of each parameter."""
+    found = [[one[index] for one in states if index in one] for index in bucket.indices]
+    start, stop = bucket.layout.shard_range(optimizer.group_rank)
+    loaded = join_state(bucket.layout, start, stop - start, found, bucket.state_key.device)
+    master = loaded.pop("master", bucket.own_slice)
+    if bucket.owns_master:
+        bucket.shard.copy_(master)
+    optimizer.inner.state.pop(bucket.state_key, None)
+    if loaded:
+        optimizer.inner.state[bucket.state_key] = loaded

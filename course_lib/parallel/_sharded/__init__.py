@@ -1,1 +1,0 @@
-"""What techniques that shard flat vectors share: a vector's layout, and optimizer state by parameter."""
