@@ -15,7 +15,10 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-ALWAYS = ("course_lib.grading.verdicts", "course_lib.grading.programs")
+# The judge's side, and how other exercises run.
+ALWAYS = tuple(
+    f"course_lib.grading.{name}" for name in ("labs", "worlds", "parts", "scenarios", "verdicts", "programs")
+)
 
 _PIPE = ("pipeline", "PipelineStage", "ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B")
 _STYLES = (
@@ -51,6 +54,13 @@ TORCH: dict[str, tuple[str, ...]] = {
         "torch.distributed.tensor.experimental:context_parallel",
     ),
     "mesh": ("torch.distributed.device_mesh:init_device_mesh", "torch.distributed.device_mesh:DeviceMesh"),
+    "autograd_collectives": tuple(
+        f"torch.distributed.nn.functional:{name}"
+        for name in (
+            *("all_reduce", "all_gather", "_all_gather_base", "reduce_scatter", "all_to_all"),
+            *("all_to_all_single", "broadcast", "reduce", "gather", "scatter"),
+        )
+    ),
     "join": ("torch.distributed.algorithms.join:Join",),
     "sampler": ("torch.utils.data.distributed:DistributedSampler",),
     "comm_hooks": (

@@ -28,6 +28,7 @@ from course_lib.grading.exercise import Case, Exercise, Part, PartResult, RankDa
 from course_lib.grading.inside import Job, check_kind
 from course_lib.grading.launcher import CaseFailed, Launcher, run_here
 from course_lib.grading.measure import outside_tensors
+from course_lib.grading.parts.in_flight import in_flight_gate
 from course_lib.grading.present import in_notebook, say, show
 from course_lib.grading.registry import Spec, owner_of, program_name, spec
 from course_lib.grading.source import (
@@ -267,7 +268,9 @@ def _one_thread() -> Iterator[None]:
 def _parts_of(declared: Spec, case: Case, got: list[RankData]) -> list[Part]:
     want = declared.oracle(case)
     try:
-        failing = gate_parts(case, got, want)
+        scenario = declared.EXERCISE.scenario
+        left = in_flight_gate(scenario, case, got) if scenario is not None else None
+        failing = [left] if left is not None else gate_parts(case, got, want)
         if failing:
             return failing
         parts = declared.verdict(case, got, want)

@@ -1,13 +1,13 @@
 """What an exercise is: its declaration, its cases, what ranks hand back, and the verdict.
 
-One `Exercise` is declared per file of `verdicts/`; the notebook header, the check, the hidden cell and
+One `Exercise` is declared per file; the notebook header, the check, the hidden cell and
 the docs all read it from there. Nothing here imports torch: the judge needs none to compare.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,36 +37,44 @@ class Exercise:
     """Declare one exercise, once.
 
     Attributes:
-        id: the name in `grading.check("<id>", ...)`, of its two files and of its zoo file.
-        lab: folder name of the lab, "03_data_parallel".
         order: position in the lab, from 1.
-        symbol: what the student defines: a class or a function.
         title: a few words for tables.
         minutes: honest working time, at most 30.
         difficulty: 1 to 5 stars.
         importance: 1 to 5 stars.
         lines: about how many lines the answer has.
         points: points of each part; "values" is awarded when every gate holds.
-        graded: one sentence, what is checked, with the bounds spelled out.
+        graded: part -> one sentence that says when it is awarded. (One text for all: the old form.)
         hints: three steps, from a nudge to nearly there; none prints the solution.
-        closed: what the answer may not reach, see `closed.py`.
+        id: the name in `grading.check("<id>", ...)`, of its file and of its zoo file. Taken from the file.
+        lab: folder name of the lab, "03_data_parallel". Taken from the folder.
+        symbol: what the student defines: a class or a function. The id, if it is not given.
+        task: one or two sentences: what to write.
+        details: below a fold of the card: exact bounds, sizes, hidden ones too.
+        scenario: how the answer is run.
+        forbids: techniques that the answer must not use, see `core/forbids.py`.
+        closed: what it may not reach; follows from `forbids`.
         signature: how the program calls the symbol, "(module, *, bucket_bytes)"; "" skips the gate.
         bonus: points on top of the lab's full mark.
         numeric: the symbol returns {name: number} and each name is a part; no gate but "implemented".
     """
 
-    id: str
-    lab: str
     order: int
-    symbol: str
     title: str
     minutes: int
     difficulty: int
     importance: int
     lines: int
     points: Mapping[str, float]
-    graded: str
+    graded: str | Mapping[str, str]
     hints: tuple[str, str, str]
+    id: str = ""
+    lab: str = ""
+    symbol: str = ""
+    task: str = ""
+    details: str = ""
+    scenario: Scenario | None = None
+    forbids: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
     signature: str = ""
     bonus: bool = False
@@ -83,6 +91,48 @@ class Exercise:
         return tuple(self.points)
 
 
+def with_seed(cases: Sequence[Any], seed: int) -> list[Case]:
+    """Return the listed cases with the seed of a check."""
+    return [replace(case, seed=seed) for case in cases]
+
+
+def _same_wants(case: Case, wants: dict[str, Want]) -> dict[str, Want]:
+    del case
+    return wants
+
+
+def _no_marks(case: Case) -> Sequence[tuple[str, str]]:
+    del case
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """How an answer is run: a module of `scenarios/` inside the ranks, and its data on the judge's side.
+
+    Attributes:
+        rank_side: the module; it holds `program(impl, params, inputs, probe)`.
+        inputs: (case, rank) -> this rank's arrays, and no others.
+        options: plain data for the rank side, the same in every case; there it is `params["options"]`.
+        cases: (what OPEN and HIDDEN list, seed) -> the cases of one check.
+        complete: what the scenario adds to what an exercise expects: results of later calls, say.
+        follows: names that only follow from others. They are compared once those hold, so that the cause is
+            reported and not its effect.
+        returned: marks at which a call of the answer has returned, with the words for it; at each, all it
+            launched must have been waited for. The end of the run is always one.
+        numeric: the answer takes no arguments and returns {name: number}; each name is a part.
+    """
+
+    rank_side: str
+    inputs: Callable[[Case, int], dict[str, Array]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    cases: Callable[[Sequence[Any], int], list[Case]] = with_seed
+    complete: Callable[[Case, dict[str, Want]], dict[str, Want]] = _same_wants
+    follows: Callable[[str], bool] = lambda name: False
+    returned: Callable[[Case], Sequence[tuple[str, str]]] = _no_marks
+    numeric: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One world the answer is run in.
@@ -97,7 +147,7 @@ class Case:
     """
 
     world_size: int
-    seed: int
+    seed: int = 0
     params: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
     trace: bool = True

@@ -69,12 +69,13 @@ def numeric(answers: Mapping[str, Number]) -> Functions:
 
     def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
         del case, want
-        return [_part(name, number, got[0].values.get("answers")) for name, number in answers.items()]
+        return [judge_number(name, number, got[0].values.get("answers")) for name, number in answers.items()]
 
     return cases, inputs, oracle, verdict
 
 
-def _part(name: str, number: Number, answers: Any) -> Part:
+def judge_number(name: str, number: Number, answers: Any) -> Part:
+    """Judge one number of an answer: a part of that name."""
     if not isinstance(answers, dict):
         return Part(name, False, f"the function must return a dict of numbers; got {answers!r}.")
     if name not in answers:

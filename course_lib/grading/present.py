@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from course_lib.grading.core.card import card as short_card
 from course_lib.grading.exercise import Exercise, PartResult, Verdict
 from course_lib.grading.registry import get
 
@@ -118,6 +119,8 @@ def hint(exercise_id: str, step: int = 1) -> None:
 
 def card(exercise: Exercise) -> str:
     """Return the markdown above an exercise, from its declaration."""
+    if exercise.scenario is not None:
+        return short_card(exercise)
     points = ", ".join(f"{name} {_points(p)}" for name, p in exercise.points.items())
     bonus = " (bonus)" if exercise.bonus else ""
     table = (
@@ -125,7 +128,7 @@ def card(exercise: Exercise) -> str:
         ("difficulty", _stars(exercise.difficulty)),
         ("importance", _stars(exercise.importance)),
         ("points", f"{_points(exercise.max_score)}{bonus}: {points}"),
-        ("graded", exercise.graded),
+        ("graded", str(exercise.graded)),
         *((("closed", _closed(exercise)),) if exercise.closed else ()),
     )
     head = f"### Exercise {exercise.order}: {exercise.title} (`{exercise.id}`)"

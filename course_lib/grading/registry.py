@@ -1,4 +1,4 @@
-"""Find exercises: one file of `verdicts/` each, nothing to register."""
+"""Find exercises: one file of `labs/` each (the old form: of `verdicts/`), nothing to register."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pkgutil
 from typing import Any, Protocol, cast
 
 from course_lib.grading import verdicts
+from course_lib.grading.core import exercise_file
 from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
 
 
 class Spec(Protocol):
-    """What a file of `verdicts/` holds."""
+    """What the engine asks of an exercise: an `ExerciseFile`, or a file of `verdicts/`."""
 
     EXERCISE: Exercise
 
@@ -31,11 +32,12 @@ class Spec(Protocol):
 
 def ids() -> list[str]:
     """Names of all exercises."""
-    return sorted(module.name for module in pkgutil.iter_modules(verdicts.__path__))
+    old = {module.name for module in pkgutil.iter_modules(verdicts.__path__)}
+    return sorted(old | set(exercise_file.found()))
 
 
 def spec(exercise_id: str) -> Spec:
-    """Return the verdict file of an exercise.
+    """Return the file of an exercise.
 
     Raises: ValueError for a name that does not exist, with the nearest one.
     """
@@ -44,6 +46,8 @@ def spec(exercise_id: str) -> Spec:
         near = difflib.get_close_matches(str(exercise_id), known, n=1)
         guess = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}."
         raise ValueError(f"the first argument must be the id of an exercise; got {exercise_id!r}.{guess}")
+    if exercise_id in exercise_file.found():
+        return cast(Spec, exercise_file.load(exercise_id))
     module = cast(Spec, importlib.import_module(f"{verdicts.__name__}.{exercise_id}"))
     if module.EXERCISE.id != exercise_id:
         raise ValueError(
@@ -53,7 +57,9 @@ def spec(exercise_id: str) -> Spec:
 
 
 def program_name(exercise_id: str, numeric: bool) -> str:
-    """Module of the program; numeric problems share one."""
+    """Module that runs the answer inside a rank; numeric problems share one."""
+    if exercise_id in exercise_file.found():
+        return exercise_file.load(exercise_id).scenario.rank_side
     return "course_lib.grading.numbers" if numeric else f"course_lib.grading.programs.{exercise_id}"
 
 

@@ -51,6 +51,19 @@ class CommCall:
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # all_to_all_single: input, output
     site: Site = ("", 0, "")
 
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of the whole buffer, as often as a ring sends it; 0 in a group of one.
+
+        An all_gather counts what comes out, an all_reduce double, a recv nothing (its send counts).
+        """
+        n = len(self.group.ranks)
+        if n == 1:
+            return 0
+        if self.op.startswith(("all_gather", "gather")):
+            return self.bytes_ * n
+        return {"all_reduce": 2, "recv": 0}.get(self.op, 1) * self.bytes_
+
     def to_plain(self) -> dict[str, Any]:
         """Return JSON-able data; `hang.call_from_plain` reads it."""
         plain = {name: getattr(self, name) for name in CommCall.__slots__}

@@ -7,6 +7,7 @@ from typing import Any
 from course_lib.trace.events import (
     FIELDS,
     KIND_NAMES,
+    POLLED,
     Alloc,
     Backward,
     Compute,
@@ -22,6 +23,7 @@ from course_lib.trace.events import (
 from course_lib.trace.memory import CATEGORIES
 
 NOT_COLLECTIVES = ("send", "recv", "barrier", "monitored_barrier", "new_group")
+SILENT = ("new_group", "barrier")  # they carry no data
 
 
 @dataclasses.dataclass(slots=True)
@@ -66,7 +68,42 @@ class RankTrace:
         """Return the place of `event` in program order."""
         return next(i for i, e in enumerate(self.events) if e is event)
 
+    def between(self, start: str | None, end: str | None = None) -> "RankTrace":
+        """Return the part from one mark (None: the beginning) to the first mark `end` after it (None: all).
+
+        Memory is counted from the beginning of a run: ask the whole trace for live bytes.
+        """
+        first = 0 if start is None else self._mark_index(start, last=False)
+        stop = len(self.events) if end is None else self._next_mark(end, first)
+        return dataclasses.replace(self, events=self.events[first:stop])
+
+    def _next_mark(self, name: str, first: int) -> int:
+        for i in range(first, len(self.events)):
+            event = self.events[i]
+            if isinstance(event, Mark) and event.name == name:
+                return i
+        raise ValueError(
+            f"a window must end at a mark after its beginning; got {name!r}, recorded "
+            f"{sorted({m.name for m in self.marks})}. Call mark({name!r}) in the rank."
+        )
+
     # ---- communication and computation
+
+    @property
+    def polled(self) -> bool:
+        """Whether the program asked `is_completed()` of a call."""
+        return any(m.name == POLLED for m in self.marks)
+
+    def in_flight(self) -> list[Launch]:
+        """Return the calls that were launched and never waited for; none where the program polled instead."""
+        if self.polled:
+            return []
+        waited = {w.launch_id for w in self.waits()}
+        return [c for c in self.launches() if c.op not in SILENT and c.id not in waited]
+
+    def moved_bytes(self) -> int:
+        """Return the bytes that calls move if each is a ring: `CommCall.moved_bytes` of all of them."""
+        return sum(c.moved_bytes for c in self.launches())
 
     def collectives(self, op: str | None = None, group: Sequence[int] | None = None) -> list[Launch]:
         """Return the launches that are collectives with data: no send, recv, barrier or new_group."""
@@ -127,6 +164,13 @@ class RankTrace:
     def live_bytes_at(self, mark_name: str, category: str | None = None, *, occurrence: int = -1) -> int:
         """Return the bytes alive at a mark (the last of that name), in all or in one category."""
         return self._totals(category)[self._mark_index(mark_name, occurrence=occurrence)]
+
+    def live_at_marks(self, since: str) -> dict[str, int]:
+        """Return the bytes alive at the last mark of each name, beyond those alive at the mark `since`."""
+        totals = self._totals(None)
+        found = {e.name: totals[i] for i, e in enumerate(self.events) if isinstance(e, Mark)}
+        base = totals[self._mark_index(since)]
+        return {name: bytes_ - base for name, bytes_ in found.items()}
 
     @property
     def saved_bytes(self) -> int:

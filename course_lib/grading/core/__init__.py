@@ -1,0 +1,1 @@
+"""What an exercise file is made of, and how the engine reads one."""

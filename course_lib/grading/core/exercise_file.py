@@ -1,0 +1,181 @@
+"""An exercise file as the engine asks it: cases, inputs, what must come out, and the parts.
+
+The file is data: `EXERCISE`, `OPEN`, `HIDDEN`, `PARTS`, and, where ranks hand back values, `expected(case)`.
+A mistake is the same function with other arguments: `expected(case, **MISTAKES[words])` is the whole world as
+that mistake leaves it, so a judge can ask for every one without a rank.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from types import ModuleType
+from typing import Any
+
+from course_lib.grading import labs
+from course_lib.grading.compare import compare
+from course_lib.grading.core.forbids import closed_by
+from course_lib.grading.core.types import Array, Case, Exercise, Part, RankData, Scenario, Seen, Want, World
+
+_ONCE = "_once the others hold: "
+
+
+class ExerciseFile:
+    """One file of `labs/labNN_topic/`.
+
+    Raises: ValueError, naming the file and what to write, where it is malformed.
+    """
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+        *_, folder, name = module.__name__.split(".")
+        self.where = f"grading/labs/{folder}/{name}.py"
+        given = self._given("EXERCISE", "Exercise(...)")
+        if not isinstance(given, Exercise) or given.scenario is None:
+            raise self._error("EXERCISE must be an Exercise with a scenario", type(given).__name__)
+        self.scenario: Scenario = given.scenario
+        self.EXERCISE = replace(
+            given,
+            id=name,
+            lab=folder.removeprefix("lab"),
+            symbol=given.symbol or name,
+            closed=closed_by(given.forbids),
+            numeric=self.scenario.numeric,
+        )
+        self._check_card()
+        self.open, self.hidden = self._given("OPEN", "[]"), self._given("HIDDEN", "[]")
+        self.checks = self._given("PARTS", "[]")
+
+    def _given(self, name: str, write: str) -> Any:
+        if not hasattr(self.module, name):
+            raise self._error(f"{name} must be defined", "nothing", f"Write {name} = {write}.")
+        return getattr(self.module, name)
+
+    def _error(self, must: str, got: object, remedy: str = "See docs/adding-an-exercise.md.") -> ValueError:
+        return ValueError(f"{self.where}: {must}; got {got}. {remedy}")
+
+    def _check_card(self) -> None:
+        card = self.EXERCISE
+        if not card.task:
+            raise self._error("the card must have a task", "none", 'Write task="...".')
+        if len(card.hints) != 3 or not all(card.hints):
+            raise self._error(
+                "the card must have three hints", len(card.hints), 'Write hints=("...", "...", "...").'
+            )
+        if not isinstance(card.graded, Mapping) or set(card.graded) != set(card.points):
+            raise self._error(
+                f"graded must have one sentence for each part of points {list(card.points)}",
+                list(card.graded) if isinstance(card.graded, Mapping) else card.graded,
+                'Write graded={"values": "..."}.',
+            )  # fmt: skip
+
+    # ---- what the engine asks
+
+    def cases(self, seed: int, hidden: bool) -> list[Case]:
+        """The open cases, and the hidden ones of the graded cell."""
+        chosen = [*self.open, *(self.hidden if hidden else [])]
+        found = self.scenario.cases(chosen, seed)
+        if not self.scenario.options:
+            return found
+        options = dict(self.scenario.options)
+        return [replace(case, params={**case.params, "options": options}) for case in found]
+
+    def inputs(self, case: Case, rank: int) -> dict[str, Array]:
+        """One rank's shard."""
+        return self.scenario.inputs(case, rank)
+
+    def oracle(self, case: Case) -> dict[str, Any]:
+        """What every rank must hold, with the known mistakes; what follows from others starts with `_`."""
+        wants = self.scenario.complete(case, self._wants(case))
+        return {(_ONCE if self.scenario.follows(name) else "") + name: want for name, want in wants.items()}
+
+    def verdict(self, case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
+        """What follows from other values, then the parts in the order of the file."""
+        later = [(name.removeprefix(_ONCE), w) for name, w in want.items() if name.startswith(_ONCE)]
+        wrong = [part for name, w in later if (part := compare(name, case, got, w)) is not None]
+        if wrong:
+            return wrong
+        seen, parts = Seen(case, got, want), []
+        for check in self.checks:
+            part = check.check(seen) if case.trace or not check.reads_trace else None
+            if part is not None:
+                parts.append(part)
+                if part.gate and not part.ok:
+                    break
+        return parts
+
+    # ---- expected results
+
+    def _wants(self, case: Case) -> dict[str, Want]:
+        expected: Callable[..., World] | None = getattr(self.module, "expected", None)
+        if expected is None:
+            return {}
+        right = self._whole(expected, case)
+        local = getattr(self.module, "LOCAL_ONLY", None)
+        alone = self._whole(expected, case, **local) if local is not None and case.world_size > 1 else {}
+        mistakes: Mapping[str, Mapping[str, Any]] = getattr(self.module, "MISTAKES", {})
+
+        @cache
+        def world(words: str) -> World:
+            return self._whole(expected, case, **mistakes[words])
+
+        def held(words: str, name: str) -> list[Any]:
+            return world(words).get(name, right[name])
+
+        return {
+            name: Want(
+                value,
+                per_rank=True,
+                alone=alone.get(name),
+                near={words: partial(held, words, name) for words in mistakes},
+            )
+            for name, value in right.items()
+        }
+
+    def _whole(self, expected: Callable[..., World], case: Case, **mistake: Any) -> World:
+        found = expected(case, **mistake)
+        for name, values in found.items():
+            if not isinstance(values, list) or len(values) != case.world_size:
+                raise self._error(
+                    f"expected(case)[{name!r}] must be a list with one entry for each of "
+                    f"{case.world_size} ranks",
+                    type(values).__name__ if not isinstance(values, list) else len(values),
+                    "Write [value] * case.world_size where all ranks hold the same.",
+                )
+        return found
+
+
+# ---- finding the files
+
+
+@cache
+def found() -> dict[str, str]:
+    """Exercise id -> module. Raises: ValueError for one id in two folders."""
+    names: dict[str, str] = {}
+    for info in pkgutil.walk_packages(labs.__path__, f"{labs.__name__}."):
+        *_, folder, name = info.name.split(".")
+        if info.ispkg or name.startswith("_"):
+            continue
+        if name in names:
+            other = names[name].split(".")[-2]
+            raise ValueError(
+                f"grading/labs/{folder}/{name}.py: an exercise must have an id of its own; got one that "
+                f"grading/labs/{other} has, too. Give the file another name."
+            )
+        names[name] = info.name
+    return names
+
+
+@cache
+def load(exercise_id: str) -> ExerciseFile:
+    """Return the file of an exercise that `found` lists."""
+    return ExerciseFile(importlib.import_module(found()[exercise_id]))
+
+
+def wants_by_name(oracle: Mapping[str, Any]) -> Sequence[tuple[str, Want]]:
+    """Return (name, want) of all that `ExerciseFile.oracle` expects, in the order in which it is compared."""
+    first = [(name, want) for name, want in oracle.items() if not name.startswith("_")]
+    return [*first, *((n.removeprefix(_ONCE), w) for n, w in oracle.items() if n.startswith(_ONCE))]

@@ -1,0 +1,144 @@
+"""What `forbids=("fsdp",)` closes: a technique's folders in the library, and torch's entry points to it.
+
+An exercise names techniques. Judge-side folders are closed to every answer anyway (`closed.ALWAYS`). Whoever
+adds a module that solves a technique adds it here, once for all exercises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Technique:
+    """One technique that an exercise can ask a student to write.
+
+    Attributes:
+        words: what the card says is closed, for someone who has never seen the library's modules.
+        modules: folders and modules of course_lib that hold it.
+        torch: groups of torch's entry points, as in `closed.TORCH`.
+    """
+
+    words: str
+    modules: tuple[str, ...] = ()
+    torch: tuple[str, ...] = ()
+
+
+_TALK = [
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "gather",
+    "scatter",
+]
+_SHARDS = tuple(
+    f"course_lib.comm.{name}"
+    for name in ("sharding", "sharded_bucket", "sharded_state", "flat_param", "fsdp_units")
+)
+_PARALLEL = ("course_lib.parallel", "course_lib.compose", "course_lib.train")
+TECHNIQUES = {
+    "collectives": Technique(
+        words="torch's collectives (all_reduce, broadcast and their relatives) and the library's own; "
+        "send and recv stay open",
+        modules=("course_lib.comm.collectives", "course_lib.comm.p2p", "course_lib.comm.autograd"),
+        torch=tuple(f"collectives:{name}" for name in _TALK),
+    ),
+    "autograd collectives": Technique(
+        words="the library's collectives that carry gradients, and torch's (torch.distributed.nn)",
+        modules=("course_lib.comm.autograd",),
+        torch=("autograd_collectives",),
+    ),
+    "ddp": Technique(
+        words="the library's own DDP, and torch's DDP and FSDP",
+        modules=(*_PARALLEL, "course_lib.grading.supplied_ddp", "course_lib.comm.sharded_bucket"),
+        torch=("ddp", "fsdp", "comm_hooks"),
+    ),
+    "zero": Technique(
+        words="the library's own ZeRO and FSDP, and torch's ZeroRedundancyOptimizer, FSDP and DDP",
+        modules=(*_PARALLEL, *_SHARDS, "course_lib.checkpoint"),
+        torch=("zero", "fsdp", "ddp"),
+    ),
+    "fsdp": Technique(
+        words="the library's own FSDP and ZeRO, and torch's FSDP, ZeroRedundancyOptimizer, DDP and DTensor",
+        modules=(*_PARALLEL, *_SHARDS, "course_lib.checkpoint"),
+        torch=("zero", "fsdp", "ddp", "dtensor"),
+    ),
+    "tensor parallelism": Technique(
+        words="the library's own tensor parallelism, and torch's DTensor with its parallel styles",
+        modules=(*_PARALLEL,),
+        torch=("dtensor",),
+    ),
+    "pipeline parallelism": Technique(
+        words="the library's own pipelines, and torch.distributed.pipelining",
+        modules=(*_PARALLEL,),
+        torch=("pipelining",),
+    ),
+    "schedules": Technique(
+        words="the library's own pipeline schedules, and torch.distributed.pipelining",
+        modules=("course_lib.schedules", *_PARALLEL),
+        torch=("pipelining",),
+    ),
+    "context parallelism": Technique(
+        words="the library's own context parallelism, and torch's context_parallel",
+        modules=(*_PARALLEL,),
+        torch=("dtensor",),
+    ),
+    "expert parallelism": Technique(
+        words="the library's own mixture of experts and its parallel form",
+        modules=(*_PARALLEL, "course_lib.model.moe"),
+    ),
+    "activation checkpointing": Technique(
+        words="the library's own activation checkpointing, torch.utils.checkpoint, and torch's "
+        "saved_tensors_hooks",
+        modules=(*_PARALLEL,),
+        torch=("checkpoint", "saved_tensors"),
+    ),
+    "saved tensors hooks": Technique(
+        words="torch.autograd.graph.saved_tensors_hooks", torch=("saved_tensors",)
+    ),
+    "mesh": Technique(
+        words="the library's own meshes, and torch's init_device_mesh",
+        modules=("course_lib.comm.mesh",),
+        torch=("mesh",),
+    ),
+    "batches": Technique(
+        words="the library's own batches, and torch's DistributedSampler",
+        modules=("course_lib.model.batches",),
+        torch=("sampler",),
+    ),
+    "cost model": Technique(
+        words="the library's own cost model", modules=("course_lib.cost", "course_lib.roof")
+    ),
+    "flop counts": Technique(
+        words="the library's own FLOP counts", modules=("course_lib.comm.flops", "course_lib.cost")
+    ),
+    "planner": Technique(
+        words="the library's own planner and layouts", modules=("course_lib.planner", *_PARALLEL)
+    ),
+}
+
+
+def _chosen(forbids: Sequence[str]) -> list[Technique]:
+    unknown = [name for name in forbids if name not in TECHNIQUES]
+    if unknown:
+        raise ValueError(
+            f"forbids must name techniques among {sorted(TECHNIQUES)}; got {unknown[0]!r}. Use one of "
+            f"them, or "
+            "add it to core/forbids.py."
+        )
+    return [TECHNIQUES[name] for name in forbids]
+
+
+def closed_by(forbids: Sequence[str]) -> tuple[str, ...]:
+    """Return the entries of `closed.py` for techniques. Raises: ValueError for one that does not exist."""
+    entries = [(*t.modules, *(f"torch:{group}" for group in t.torch)) for t in _chosen(forbids)]
+    return tuple(dict.fromkeys(entry for each in entries for entry in each))
+
+
+def words_of(forbids: Sequence[str]) -> str:
+    """Return what the card says of techniques."""
+    return "; ".join(technique.words for technique in _chosen(forbids))

@@ -1,0 +1,75 @@
+"""The names an exercise file imports: its declaration, its cases, and what its parts read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol
+
+from course_lib.comm.trace import RankTrace
+from course_lib.grading.exercise import Array as Array
+from course_lib.grading.exercise import Case as Case
+from course_lib.grading.exercise import Exercise as Exercise
+from course_lib.grading.exercise import Part as Part
+from course_lib.grading.exercise import RankData as RankData
+from course_lib.grading.exercise import Scenario as Scenario
+from course_lib.grading.exercise import Want as Want
+from course_lib.grading.exercise import rng as rng
+
+World = dict[str, list[Any]]  # name -> what each rank must hold under it, one entry a rank
+Bytes = Callable[[Case], int]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that talk: n of them, each with a tensor of numel elements (0 where a case states no shape)."""
+
+    ranks: list[int]
+    n: int
+    numel: int
+
+
+def groups(case: Case) -> list[Group]:
+    """The groups of a case (its params "groups"; none: the world), and each rank outside them by itself."""
+    lists = case.params.get("groups") or [list(range(case.world_size))]
+    inside = {rank for ranks in lists for rank in ranks}
+    alone = [[rank] for rank in range(case.world_size) if rank not in inside]
+    numel = prod(case.params["shape"]) if "shape" in case.params else 0
+    return [Group(list(ranks), len(ranks), numel) for ranks in [*lists, *alone]]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One case that ran: what parts read.
+
+    Attributes:
+        case: its sizes and params.
+        got: what each rank handed back.
+        want: what it had to hand back, by name.
+    """
+
+    case: Case
+    got: Sequence[RankData]
+    want: Mapping[str, Any]
+
+    @property
+    def n(self) -> int:
+        """The world size."""
+        return self.case.world_size
+
+    @property
+    def traces(self) -> list[RankTrace]:
+        """Each rank's trace; a part that reads them is skipped where a case records none."""
+        return [data.traced for data in self.got]
+
+
+class Check(Protocol):
+    """One generic part with the numbers of an exercise."""
+
+    @property
+    def reads_trace(self) -> bool:
+        """Whether it needs a trace."""
+
+    def check(self, seen: Seen) -> Part | None:
+        """Judge one case; None: the part does not apply to it."""

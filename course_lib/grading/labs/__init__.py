@@ -1,0 +1,1 @@
+"""Exercises, one file each, in a folder a lab. Judge side: never in a rank, not there in the sandbox."""

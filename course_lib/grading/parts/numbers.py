@@ -1,0 +1,105 @@
+"""Parts for answers that are numbers: right at every point, and the known mistake that explains all of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from course_lib.grading.core.types import Part, Seen
+from course_lib.grading.numbers import Number as Number
+from course_lib.grading.numbers import judge_number
+from course_lib.grading.points import Formula as Formula
+from course_lib.grading.points import Point as Point
+from course_lib.grading.points import judge
+
+
+def _named(point: Point) -> str:
+    return ", ".join(f"{name}={value}" for name, value in point.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """The answer at every point, by a formula that names known mistakes.
+
+    Attributes:
+        formula: what must come out, and what known mistakes give.
+        only: which points count for this part.
+        key: the answer is a dict, of which this entry counts.
+        describe: a point in words.
+    """
+
+    part: str
+    formula: Formula
+    only: Callable[[Point], bool] = lambda point: True
+    key: str = ""
+    describe: Callable[[Point], str] = _named
+    reads_trace: bool = False
+
+    def check(self, seen: Seen) -> Part | None:
+        """Judge all points together."""
+        pairs = zip(seen.case.params["points"], seen.got[0].values["answers"], strict=True)
+        chosen = [(point, answer) for point, answer in pairs if self.only(point)]
+        if not self.key:
+            return judge(self.part, self.formula, chosen, self.describe)
+        other = next((answer for _, answer in chosen if not isinstance(answer, dict)), None)
+        if other is not None:
+            text = f"the function must return a dict with {self.key!r}; got {other!r:.60}."
+            return Part("values", False, text, gate=True)
+        values = [(point, answer.get(self.key)) for point, answer in chosen]
+        return judge(self.part, self.formula, values, self.describe, repr(self.key))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EveryPoint:
+    """What must hold of the answer at every point; the rule that explains all answers is named.
+
+    Attributes:
+        problem: (point, answer) -> what must hold and what was seen, "" if it does.
+        describe: a point in words.
+        rules: known mistakes: words -> what an answer made so gives at a point.
+        same: what of an answer counts in comparing it with a rule.
+        gate: failing it ends the check.
+    """
+
+    part: str
+    problem: Callable[[Point, Any], str]
+    describe: Callable[[Point], str] = _named
+    rules: Mapping[str, Callable[[Point], Any]] = field(default_factory=dict)
+    same: Callable[[Any], Any] = lambda answer: answer
+    gate: bool = False
+    reads_trace: bool = False
+
+    def check(self, seen: Seen) -> Part | None:
+        """The first point with a problem speaks."""
+        pairs = list(zip(seen.case.params["points"], seen.got[0].values["answers"], strict=True))
+        wrong = [(point, text) for point, answer in pairs if (text := self.problem(point, answer))]
+        if not wrong:
+            return None if self.gate else Part(self.part, True, f"right at {len(pairs)} points")
+        at = f"Wrong at {len(wrong)} of {len(pairs)} points, such as\n    {self.describe(wrong[0][0])}"
+        finger = "" if self.gate else self._finger(pairs)
+        return Part(self.part, False, f"{wrong[0][1]}{finger} {at}", gate=self.gate)
+
+    def _finger(self, pairs: Sequence[tuple[Point, Any]]) -> str:
+        words = (w for w, rule in self.rules.items() if all(self.same(a) == rule(p) for p, a in pairs))
+        return next((f" This is what you get if {w}." for w in words), "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One number of a numeric problem; its name is the part."""
+
+    part: str
+    number: Number
+    reads_trace: bool = False
+
+    def check(self, seen: Seen) -> Part | None:
+        """Compare with the expected number; a known mistake, a direction and a slip of units are named."""
+        return judge_number(self.part, self.number, seen.got[0].values.get("answers"))
+
+
+def answers(numbers: Mapping[str, Number]) -> list[Answer]:
+    """Return the PARTS of a numeric problem, {name: Number(...)}."""
+    return [Answer(part=name, number=number) for name, number in numbers.items()]
