@@ -54,23 +54,26 @@ def toy_oracle(case: Case) -> dict[str, Any]:
     """Train on the whole batch in one process from rank 0's weights, and each known mistake if asked for."""
     n = case.world_size
     shards = [{k: torch.from_numpy(v) for k, v in toy_inputs(case, r).items()} for r in range(n)]
-    right = _whole_batch(case, shards)
-    alone = _replicas(case, shards, lambda grads: grads) if n > 1 else None
+    right = whole_batch(case, shards)
+    alone = replicas(case, shards, kept_apart) if n > 1 else None
     mistakes: dict[str, tuple[Combine, str]] = {
-        "gradients are summed and not divided: did you average?": (_total, ""),
-        NO_UNSAVED: (_mean, "unsaved"),  # before the wider ones, which a tensor alone cannot be told from
-        NO_BUFFERS: (_mean, "buffers"),
-        NO_FROZEN: (_mean, "frozen"),
-        NOT_BROADCAST: (_mean, "all"),
-        "a rank that did not use the parameter keeps its own gradient, empty or zero": (_mean_where_used, ""),
-        "nothing is communicated, neither at the start nor later": (lambda grads: grads, "all"),
-        "gradients are divided by world_size twice": (lambda grads: [g / n for g in _mean(grads)], ""),
+        "gradients are summed and not divided: did you average?": (summed, ""),
+        NO_UNSAVED: (averaged, "unsaved"),  # before the wider ones, which a tensor alone cannot be told from
+        NO_BUFFERS: (averaged, "buffers"),
+        NO_FROZEN: (averaged, "frozen"),
+        NOT_BROADCAST: (averaged, "all"),
+        "a rank that did not use the parameter keeps its own gradient, empty or zero": (
+            averaged_where_used,
+            "",
+        ),
+        "nothing is communicated, neither at the start nor later": (kept_apart, "all"),
+        "gradients are divided by world_size twice": (lambda grads: [g / n for g in averaged(grads)], ""),
     }
 
     @cache
     def wrong(words: str) -> dict[str, list[Tensor]]:
         combine, own = mistakes[words]
-        return _replicas(case, shards, combine, own=own)
+        return replicas(case, shards, combine, own=own)
 
     def near(name: str, words: str) -> list[Array]:
         return [_array(a) for a in wrong(words)[name]]
@@ -97,7 +100,7 @@ def _array(tensor: Tensor) -> Array:
     return tensor.detach().numpy()
 
 
-def _whole_batch(case: Case, shards: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Tensor]]:
+def whole_batch(case: Case, shards: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Tensor]]:
     """One model, one loss over all samples."""
     n = case.world_size
     model = build_toy(case.params["model"], shards[0])
@@ -116,7 +119,7 @@ def _whole_batch(case: Case, shards: Sequence[Mapping[str, Tensor]]) -> dict[str
     return out | {f"{name} after {NUM_STEPS} steps": [t] * n for name, t in state_of(model).items()}
 
 
-def _replicas(
+def replicas(
     case: Case, shards: Sequence[Mapping[str, Tensor]], combine: Combine, *, own: str = ""
 ) -> dict[str, list[Tensor]]:
     """A model a rank, gradients by `combine`; own: what starts as each rank made it (`_own_state`)."""
@@ -154,16 +157,24 @@ def _own_state(model: ToyNet, own: str) -> dict[str, Tensor]:
     return kinds.get(own, {})
 
 
-def _total(grads: list[Tensor]) -> list[Tensor]:
+def summed(grads: list[Tensor]) -> list[Tensor]:
+    """Every rank has the sum."""
     return [torch.stack(grads).sum(0)] * len(grads)
 
 
-def _mean(grads: list[Tensor]) -> list[Tensor]:
+def averaged(grads: list[Tensor]) -> list[Tensor]:
+    """Every rank has the mean."""
     return [torch.stack(grads).mean(0)] * len(grads)
 
 
-def _mean_where_used(grads: list[Tensor]) -> list[Tensor]:
-    return [mean if own.any() else own for own, mean in zip(grads, _mean(grads), strict=True)]
+def kept_apart(grads: list[Tensor]) -> list[Tensor]:
+    """Every rank keeps its own."""
+    return grads
+
+
+def averaged_where_used(grads: list[Tensor]) -> list[Tensor]:
+    """A rank whose own gradient is zero keeps it."""
+    return [mean if own.any() else own for own, mean in zip(grads, averaged(grads), strict=True)]
 
 
 @torch.no_grad()

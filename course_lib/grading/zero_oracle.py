@@ -68,10 +68,10 @@ def zero_oracle(case: Case) -> dict[str, Any]:
     """One process on all ranks' batches, and what known mistakes give."""
     n = case.world_size
     shards = [{k: torch.from_numpy(v) for k, v in zero_inputs(case, r).items()} for r in range(n)]
-    right = _train(case, shards, 1 / n)
-    summed = _train(case, shards, 1.0)
-    alone = [_train(case, [shard], 1.0) for shard in shards]
-    last = _train(case, shards, 1 / n, only_last=True)
+    right = train(case, shards, 1 / n)
+    summed = train(case, shards, 1.0)
+    alone = [train(case, [shard], 1.0) for shard in shards]
+    last = train(case, shards, 1 / n, only_last=True)
     many = case.params["microbatches"] > 1
     return {
         name: Want(
@@ -84,10 +84,10 @@ def zero_oracle(case: Case) -> dict[str, Any]:
     }
 
 
-def _train(
+def train(
     case: Case, shards: Sequence[Mapping[str, Tensor]], scale: float, *, only_last: bool = False
 ) -> dict[str, Array]:
-    """Train one model on the sum over shards of scale * loss."""
+    """Train one model on the sum over shards of scale * loss; return each parameter after each step."""
     model = build_toy(case.params["model"], shards[0])
     optimizer = make_inner(case.params["optimizer"], trainable(model))
     num: int = case.params["microbatches"]

@@ -1,0 +1,143 @@
+"""Judge's half of `scenarios/unit_chain`: one process runs the chain; what may move and what may live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from course_lib.grading.core.types import Array, Case, Scenario, World
+from course_lib.grading.fsdp_oracle import (
+    Local,
+    flats,
+    fsdp_case,
+    fsdp_inputs,
+    run_alone,
+    shape_of,
+    shard_of,
+)
+from course_lib.grading.fsdp_oracle import allowed as allowed
+from course_lib.grading.fsdp_oracle import item as item
+from course_lib.grading.fsdp_oracle import least_backward as least_backward
+from course_lib.grading.fsdp_oracle import shard_gradients as shard_gradients
+from course_lib.grading.fsdp_oracle import sizes as sizes
+from course_lib.grading.fsdp_oracle import turns as turns
+from course_lib.grading.fsdp_oracle import unit_bytes as unit_bytes
+from course_lib.grading.fsdp_toys import STRAY, WHOLE
+from course_lib.grading.parts.counts import Reported
+
+SHARDS = "the shards"
+LOCAL_ONLY = {"local": True, "divisions": 0}
+MISTAKES: dict[str, dict[str, Any]] = {
+    "gradients are summed and not divided: did you average?": {"divisions": 0},
+    "gradients are divided by world_size twice": {"divisions": 2},
+    "only your own gradients count, divided by world_size": {"local": True},
+}
+
+
+def case(world_size: int, kinds: list[str], **more: Any) -> Case:
+    """Ranks with a chain of units of these kinds (`fsdp_toys.KINDS`).
+
+    Args:
+        more: width, placement ("shards" or "owners"), dtype, and what else ranks may know.
+    """
+    return fsdp_case(world_size, 0, kinds, **more)
+
+
+def unit_chain(**options: Any) -> Scenario:
+    """The answer on a chain of units; options as in `scenarios/unit_chain`."""
+    return Scenario(rank_side="course_lib.grading.scenarios.unit_chain", inputs=fsdp_inputs, options=options)
+
+
+# ---- what must come out
+
+
+def outputs(case: Case) -> list[Array]:
+    """Each rank's output."""
+    return run_alone(case, backward=False).outputs
+
+
+def kept(case: Case) -> World:
+    """What every rank keeps of each unit, as it was."""
+    ranks = range(case.world_size)
+    return {
+        f"shard of unit {i}": [shard_of(case, i, flat, rank) for rank in ranks]
+        for i, flat in enumerate(flats(case))
+    }
+
+
+def gradients(
+    case: Case, *, local: bool = False, divisions: int = 1, found: Local | None = None
+) -> dict[str, list[Array]]:
+    """The gradient of every rank's shard of every unit that trains, by the name of the shard.
+
+    local: of the rank's own samples. divisions: how often the sum is divided by the world size.
+    """
+    each, n = (found or run_alone(case)).grads, case.world_size
+    out = {}
+    for i in range(len(case.params["kinds"])):
+        if shape_of(case, i)[1]:
+            total = np.sum([grads[i] for grads in each], axis=0)
+            flat = [grads[i] if local else total for grads in each]
+            out[f"shard of unit {i}"] = [
+                shard_of(case, i, flat[rank] / n**divisions, rank) for rank in range(n)
+            ]
+    return out
+
+
+def with_gradients(case: Case, **mistake: Any) -> World:
+    """Gradients of the mean loss, none where nothing trains; the shards as they were."""
+    grads = {f"grad:{name}": values for name, values in gradients(case, **mistake).items()}
+    return {STRAY: [[]] * case.world_size, **grads, **kept(case)}
+
+
+# ---- marks and bounds
+
+
+def last_unit(case: Case) -> int:
+    """Number of the last unit."""
+    return len(case.params["kinds"]) - 1
+
+
+def computing(case: Case, phase: str) -> dict[str, str]:
+    """Mark at which each unit computes -> words for whose turn it is."""
+    return {f"{phase} {i}": f"unit {i}'s {phase}" for i in range(last_unit(case) + 1)}
+
+
+def when_computing(
+    case: Case, phase: str, vectors: int, beside: Callable[[int], int] = lambda unit: 0
+) -> dict[str, tuple[str, int]]:
+    """So many vectors of the largest unit, and what may live beside them when a unit computes."""
+    return {
+        f"{phase} {i}": (f"when unit {i} begins its {phase}", allowed(case, vectors) + beside(i))
+        for i in range(last_unit(case) + 1)
+    }
+
+
+def at_end(case: Case, vectors: int, beside: int = 0) -> dict[str, tuple[str, int]]:
+    """So many vectors of the largest unit at the end."""
+    return {"ends": ("at the end", allowed(case, vectors) + beside)}
+
+
+def needless(case: Case) -> list[str]:
+    """Backwards below the first unit that trains."""
+    every = range(last_unit(case) + 1)
+    first = next((i for i in every if shape_of(case, i)[1]), len(every))
+    return [f"backward {i}" for i in range(first)]
+
+
+def whole_at_end(units: Callable[[Case], list[int]], why: str) -> Reported:
+    """Part "memory": which units have `full` set at the end."""
+
+    def must(case: Case) -> str:
+        only = next(iter(units(case)), None)
+        who = "no unit" if only is None else f"only the last unit (unit {only})"
+        return f"at the end {who} must have `full` set"
+
+    def words(found: Any) -> str:
+        return f"units {', '.join(found)} have" if found else "no unit has"
+
+    return Reported(
+        name=WHOLE, value=lambda case: [str(unit) for unit in units(case)], must=must, words=words, why=why
+    )
