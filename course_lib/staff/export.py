@@ -54,6 +54,7 @@ Do not commit your notebooks: git's last commit is what `reset` and `update` tak
 Code: Apache License 2.0 ([LICENSE](LICENSE)). Text and figures: CC BY 4.0 ([LICENSE-TEXT](LICENSE-TEXT)).
 """
 _VERDICTS = "course_lib/grading/verdicts/"
+_EXERCISES = "course_lib/grading/labs/"
 _SOLUTIONS = re.compile(r"\n*<details>.*</details>\s*\Z", re.S)
 
 
@@ -72,6 +73,8 @@ def command(root: Path, folder: Path, console: Console) -> int:
         data = (root / path).read_bytes()
         if path.startswith(_VERDICTS) and path.endswith(".py"):
             data = open_sizes(data.decode("utf-8")).encode()
+        elif path.startswith(_EXERCISES) and path.endswith(".py"):
+            data = without_hidden(data.decode("utf-8")).encode()
         elif path.endswith(".ipynb"):
             data = without_links(data.decode("utf-8")).encode()
         elif path == "README.md":
@@ -115,6 +118,25 @@ def without_links(text: str) -> str:
         if cell.get("id") == "course-solutions":
             cell.source = _SOLUTIONS.sub("", cell.source)
     return build.text_of(notebook)
+
+
+def without_hidden(text: str) -> str:
+    """Return an exercise file in which HIDDEN lists no sizes."""
+    lines = text.splitlines(keepends=True)
+    for node in reversed(ast.parse(text).body):
+        if isinstance(node, ast.Assign) and "HIDDEN" in {ast.unparse(target) for target in node.targets}:
+            lines[node.lineno - 1 : node.end_lineno] = [_no_hidden(node)]
+    return "".join(lines)
+
+
+def _no_hidden(node: ast.Assign) -> str:
+    """The assignment with every value that HIDDEN takes left empty: `OPEN, HIDDEN = [..], []`, too."""
+    target, value = node.targets[0], node.value
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        pairs = zip(target.elts, value.elts, strict=True)
+        kept = [v if ast.unparse(t) != "HIDDEN" else ast.List([]) for t, v in pairs]
+        return f"{ast.unparse(target)} = {', '.join(map(ast.unparse, kept))}\n"
+    return "HIDDEN = []\n"
 
 
 def open_sizes(text: str) -> str:

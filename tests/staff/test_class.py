@@ -399,6 +399,8 @@ def test_a_class_gets_its_labs_and_neither_solutions_nor_hidden_sizes(tmp_path: 
             module = verdict_module(path)
             open_, full = (inspect.unwrap(module.cases)(7, hidden) for hidden in (False, True))
             assert [str(c) for c in open_] == [str(c) for c in full], exercise.id
+    for path in (made / "course_lib" / "grading" / "labs").glob("*/[a-z]*.py"):
+        assert verdict_module(path).HIDDEN == [], path.stem
     staged = export.git(made, "diff", "--cached", "--name-only").splitlines()
     assert "course_lib/cli.py" in staged
     with pytest.raises(ValueError, match="must go to a new folder"):
