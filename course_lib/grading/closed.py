@@ -15,10 +15,15 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-# The judge's side, and how other exercises run.
-ALWAYS = tuple(
-    f"course_lib.grading.{name}" for name in ("labs", "worlds", "parts", "scenarios", "verdicts", "programs")
+# Oracles, cases and bounds: never where student code runs.
+JUDGE_SIDE = tuple(
+    f"course_lib.grading.{name}"
+    for name in (
+        *("labs", "worlds", "parts", "verdicts"),
+        *("toy_oracle", "zero_oracle", "fsdp_oracle", "fsdp_clock", "mesh_costs", "ring_worlds"),
+    )
 )
+ALWAYS = (*JUDGE_SIDE, "course_lib.grading.scenarios", "course_lib.grading.programs")
 
 _PIPE = ("pipeline", "PipelineStage", "ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B")
 _STYLES = (

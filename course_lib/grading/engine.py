@@ -30,7 +30,7 @@ from course_lib.grading.launcher import CaseFailed, Launcher, run_here
 from course_lib.grading.measure import outside_tensors
 from course_lib.grading.parts.in_flight import in_flight_gate
 from course_lib.grading.present import in_notebook, say, show
-from course_lib.grading.registry import Spec, owner_of, program_name, spec
+from course_lib.grading.registry import Spec, owner_of, program_of, spec
 from course_lib.grading.source import (
     FromObject,
     FromSource,
@@ -166,7 +166,7 @@ def job_factory(exercise: Exercise, answer: FromObject | FromSource) -> Callable
             closed=exercise.closed,
             answer=payload,
             params=dict(case.params),
-            program=program_name(exercise.id, exercise.numeric),
+            program=program_of(exercise),
             memory="memory" in exercise.points,
         )
 

@@ -56,11 +56,11 @@ def spec(exercise_id: str) -> Spec:
     return module
 
 
-def program_name(exercise_id: str, numeric: bool) -> str:
+def program_of(exercise: Exercise) -> str:
     """Module that runs the answer inside a rank; numeric problems share one."""
-    if exercise_id in exercise_file.found():
-        return exercise_file.load(exercise_id).scenario.rank_side
-    return "course_lib.grading.numbers" if numeric else f"course_lib.grading.programs.{exercise_id}"
+    if exercise.scenario is not None:
+        return exercise.scenario.rank_side
+    return "course_lib.grading.numbers" if exercise.numeric else f"course_lib.grading.programs.{exercise.id}"
 
 
 def get(exercise_id: str) -> Exercise:

@@ -16,7 +16,7 @@ from typing import Any
 
 from course_lib.grading import engine
 from course_lib.grading.exercise import Exercise, Part, Verdict
-from course_lib.grading.registry import program_name, spec
+from course_lib.grading.registry import program_of, spec
 from course_lib.grading.source import Refusal
 from course_lib.staff.courtroom import Courtroom
 from course_lib.staff.handed_in import MAX_NOTEBOOK_BYTES, TooMuch, TooOld, notebook_of
@@ -155,7 +155,7 @@ def masked_modules(exercise: Exercise) -> tuple[str, ...]:
 
 
 def _needed(exercise: Exercise) -> frozenset[str]:
-    return course_modules((*_SERVANTS, program_name(exercise.id, exercise.numeric)))
+    return course_modules((*_SERVANTS, program_of(exercise)))
 
 
 def _overlaps(name: str, needed: Collection[str]) -> bool:

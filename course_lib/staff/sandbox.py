@@ -26,6 +26,7 @@ from pathlib import Path
 import psutil
 
 import course_lib
+from course_lib.grading.closed import JUDGE_SIDE
 from course_lib.staff import system_calls
 
 PACKAGE = Path(course_lib.__file__).resolve().parent
@@ -41,10 +42,7 @@ _ETC = (
     "alternatives",
 )
 # Never needed where student code runs: oracles and hidden sizes, the instructor's side, the zoo's sources.
-ALWAYS_MASKED = (
-    *(f"course_lib.grading.{name}" for name in ("labs", "worlds", "parts", "verdicts")),
-    "course_lib.staff",
-)
+ALWAYS_MASKED = (*JUDGE_SIDE, "course_lib.staff")
 # Of a checkout, should it lie below a folder that everything in the sandbox can read, /usr/src say.
 _PRIVATE = ("solutions", "notebooks", "tests", "grading", "build", ".git")
 _LOWEST_UID, _UIDS = 61_184, 4_000  # systemd's range for users that exist only while a process runs

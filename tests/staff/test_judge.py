@@ -12,7 +12,7 @@ from rich.console import Console
 
 from course_lib.grading.exercise import Verdict
 from course_lib.grading.launcher import CaseFailed
-from course_lib.grading.registry import exercises, get, program_name
+from course_lib.grading.registry import exercises, get, program_of
 from course_lib.staff import build, judge, zoo
 from course_lib.staff.courtroom import Courtroom
 from course_lib.staff.needs import course_modules
@@ -147,7 +147,7 @@ def test_an_answer_that_uses_the_library_gets_what_is_open_to_it(room: Courtroom
 
 def test_every_closed_module_is_masked_unless_the_sandbox_is_made_of_it() -> None:
     for exercise in exercises():
-        needed = course_modules((*judge._SERVANTS, program_name(exercise.id, exercise.numeric)))
+        needed = course_modules((*judge._SERVANTS, program_of(exercise)))
         closed = {c for c in exercise.closed if not c.startswith("torch:")}
         names = {c if c.startswith("course_lib") else f"course_lib.{c}" for c in closed}
         left = names - set(judge.masked_modules(exercise))

@@ -35,10 +35,6 @@ _TALK = [
     "gather",
     "scatter",
 ]
-_SHARDS = tuple(
-    f"course_lib.comm.{name}"
-    for name in ("sharding", "sharded_bucket", "sharded_state", "flat_param", "fsdp_units")
-)
 _PARALLEL = ("course_lib.parallel", "course_lib.compose", "course_lib.train")
 TECHNIQUES = {
     "collectives": Technique(
@@ -54,17 +50,17 @@ TECHNIQUES = {
     ),
     "ddp": Technique(
         words="the library's own DDP, and torch's DDP and FSDP",
-        modules=(*_PARALLEL, "course_lib.grading.supplied_ddp", "course_lib.comm.sharded_bucket"),
+        modules=(*_PARALLEL, "course_lib.grading.supplied_ddp"),
         torch=("ddp", "fsdp", "comm_hooks"),
     ),
     "zero": Technique(
         words="the library's own ZeRO and FSDP, and torch's ZeroRedundancyOptimizer, FSDP and DDP",
-        modules=(*_PARALLEL, *_SHARDS, "course_lib.checkpoint"),
+        modules=(*_PARALLEL, "course_lib.comm.flat", "course_lib.checkpoint"),
         torch=("zero", "fsdp", "ddp"),
     ),
     "fsdp": Technique(
         words="the library's own FSDP and ZeRO, and torch's FSDP, ZeroRedundancyOptimizer, DDP and DTensor",
-        modules=(*_PARALLEL, *_SHARDS, "course_lib.checkpoint"),
+        modules=(*_PARALLEL, "course_lib.comm.flat", "course_lib.checkpoint"),
         torch=("zero", "fsdp", "ddp", "dtensor"),
     ),
     "tensor parallelism": Technique(
@@ -114,7 +110,7 @@ TECHNIQUES = {
         words="the library's own cost model", modules=("course_lib.cost", "course_lib.roof")
     ),
     "flop counts": Technique(
-        words="the library's own FLOP counts", modules=("course_lib.comm.flops", "course_lib.cost")
+        words="the library's own FLOP counts", modules=("course_lib.trace.flops", "course_lib.cost")
     ),
     "planner": Technique(
         words="the library's own planner and layouts", modules=("course_lib.planner", *_PARALLEL)

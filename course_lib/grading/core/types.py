@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
-from course_lib.comm.trace import RankTrace
 from course_lib.grading.exercise import Array as Array
 from course_lib.grading.exercise import Case as Case
 from course_lib.grading.exercise import Exercise as Exercise
@@ -16,6 +15,7 @@ from course_lib.grading.exercise import RankData as RankData
 from course_lib.grading.exercise import Scenario as Scenario
 from course_lib.grading.exercise import Want as Want
 from course_lib.grading.exercise import rng as rng
+from course_lib.trace import RankTrace
 
 World = dict[str, list[Any]]  # name -> what each rank must hold under it, one entry a rank
 Bytes = Callable[[Case], int]

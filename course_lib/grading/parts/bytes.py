@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib.comm.events import Launch
-from course_lib.comm.trace import RankTrace
 from course_lib.grading.core.mesh import line_of
 from course_lib.grading.core.types import Bytes, Case, Group, Part, Seen, groups
 from course_lib.grading.parts.common import WHOLE, Window, calls_in, first_problem, plural, times
+from course_lib.trace import RankTrace
+from course_lib.trace.events import Launch
 
 COUNTS: Mapping[str, Callable[[Launch], int]] = {
     "moved": lambda call: call.moved_bytes,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from course_lib.comm.events import Compute, Mark
-from course_lib.comm.trace import RankTrace, Trace
 from course_lib.cost.cluster import Cluster
 from course_lib.grading.core.types import Case, Part, Seen
 from course_lib.grading.parts.common import WHOLE, Window
 from course_lib.replay import Efficiency, Replay, replay
+from course_lib.trace import RankTrace, Trace
+from course_lib.trace.events import Compute, Mark
 
 PEAK = Efficiency(matmul=1.0, memory=1.0)
 

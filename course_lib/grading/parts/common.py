@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from course_lib.comm.events import Launch
-from course_lib.comm.trace import RankTrace
 from course_lib.grading.core.types import Part
+from course_lib.trace import RankTrace
+from course_lib.trace.events import Launch
 
 
 class Window(NamedTuple):

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from course_lib.comm.events import Mark
-from course_lib.comm.trace import RankTrace
 from course_lib.grading.core.mesh import line_of
 from course_lib.grading.core.types import Case, Part, Seen
 from course_lib.grading.parts.common import WHOLE, Window, calls_in, first_problem
+from course_lib.trace import RankTrace
+from course_lib.trace.events import Mark
 
 Sizes = Callable[[Case, int, int], Mapping[str, Sequence[int]]]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.comm.trace import RankTrace
 from course_lib.grading.core.types import Case, Part, RankData, Scenario
+from course_lib.trace import RankTrace
 
 END = (None, "the answer returns")
 

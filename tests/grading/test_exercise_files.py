@@ -1,0 +1,225 @@
+"""An exercise file: what is malformed is named, mistakes are whole worlds, and `on_ranks` runs a parallel
+answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from course_lib.grading import engine
+from course_lib.grading.core.card import card
+from course_lib.grading.core.exercise_file import ExerciseFile, found
+from course_lib.grading.core.forbids import closed_by
+from course_lib.grading.core.types import Case, Exercise, World
+from course_lib.grading.parts.bytes import BytesAtMost
+from course_lib.grading.parts.memory import Peak
+from course_lib.grading.parts.order import Before, at_launch, at_matmul
+from course_lib.grading.registry import spec
+from course_lib.grading.source import FromSource
+from course_lib.grading.worlds.on_ranks import (
+    BACKWARD,
+    FORWARD,
+    case,
+    differentiate,
+    on_ranks,
+    part_of,
+    place_of,
+    shared,
+)
+
+# ---- a linear layer by columns: every rank has some outputs, the gradient of x is summed over the axis "tp"
+
+
+def _inputs(case: Case, rank: int) -> dict[str, np.ndarray]:
+    tp, place = case.params["mesh"]["tp"], place_of(case, rank)["tp"]
+    weight = shared(case, "weight", 4 * tp, 6)
+    return {
+        "x": shared(case, "x", 3, 6),
+        "weight": part_of(weight, 0, tp, place),
+        "grad_y": part_of(shared(case, "grad_y", 3, 4 * tp), 1, tp, place),
+    }
+
+
+def expected(case: Case, summed: bool = True) -> World:
+    """The whole layer in one process, cut by columns."""
+    tp, ranks = case.params["mesh"]["tp"], range(case.world_size)
+    arrays = {"x": shared(case, "x", 3, 6), "weight": shared(case, "weight", 4 * tp, 6)}
+    upstream = shared(case, "grad_y", 3, 4 * tp)
+    (y,), grads = differentiate(lambda x, weight: x @ weight.T, arrays, ("x", "weight"), [upstream])
+    places = [place_of(case, r)["tp"] for r in ranks]
+    own = [part_of(upstream, 1, tp, p) @ part_of(arrays["weight"], 0, tp, p) for p in places]
+    return {
+        "y": [part_of(y, 1, tp, p) for p in places],
+        "grad:x": [grads["x"] if summed else own[r] for r in ranks],
+        "grad:weight": [part_of(grads["weight"], 0, tp, p) for p in places],
+    }
+
+
+def column_linear() -> ModuleType:
+    module = ModuleType("course_lib.grading.labs.lab98_test.column_linear")
+    module.EXERCISE = Exercise(
+        order=1,
+        title="t",
+        minutes=10,
+        difficulty=1,
+        importance=1,
+        lines=5,
+        points={"values": 1.0, "bytes": 1.0, "memory": 1.0, "order": 1.0},
+        task="Write a linear layer.",
+        graded=dict.fromkeys(("values", "bytes", "memory", "order"), "It holds."),
+        details="At 1 to 4 ranks.",
+        hints=("a", "b", "c"),
+        signature="(x, weight, tp_group)",
+        forbids=("tensor parallelism",),
+        scenario=on_ranks(
+            inputs=_inputs, arguments=("x", "weight", "tp_group"), returns="y", wrt=("x", "weight")
+        ),
+    )
+    module.OPEN = [case(mesh={"tp": 1}), case(mesh={"tp": 2}), case(mesh={"dp": 2, "tp": 2})]
+    module.HIDDEN = []
+    module.expected = expected
+    module.MISTAKES = {"the gradient of x is not summed over tp": {"summed": False}}
+    module.PARTS = [
+        BytesAtMost(at_most=lambda _: 0, windows=[FORWARD], must="forward may move"),
+        BytesAtMost(at_most=lambda _: 2 * 3 * 6 * 8, windows=[BACKWARD], along="tp"),
+        Peak(at_most=lambda _: 1000, windows=[FORWARD], why="Keep only your columns."),
+        Before(first=at_launch("all_reduce"), then=at_matmul("backward", 1), must="all_reduce begins first"),
+    ]
+    return module
+
+
+RIGHT = """
+import torch
+import torch.distributed as dist
+
+
+class Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, group):
+        ctx.save_for_backward(x, weight)
+        ctx.group = group
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        grad_x = grad @ weight
+        work = dist.all_reduce(grad_x, group=ctx.group, async_op=True)
+        grad_weight = grad.T @ x
+        work.wait()
+        return grad_x, grad_weight, None
+
+
+def column_linear(x, weight, tp_group):
+    return Copy.apply(x, weight, tp_group)
+"""
+
+
+def judged(text: str) -> engine.Verdict:
+    file = ExerciseFile(column_linear())
+    job_of = engine.job_factory(file.EXERCISE, FromSource(text, "column_linear"))
+    return engine.judge(file, job_of, 3, False)[0]
+
+
+def test_a_right_answer_on_a_mesh_gets_all_parts() -> None:
+    verdict = judged(RIGHT)
+    assert verdict.passed, verdict.render()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("dist.all_reduce(grad_x", "dist.all_reduce(grad_x.clone()", "not summed over tp"),
+        ("        work.wait()\n", "", "all_reduce is still in flight"),
+        ("group=ctx.group", "group=None", "wrong on every rank"),
+        ("x @ weight.T\n", "(x @ weight.T).detach()[:2]\n", "must have shape (3, 4)"),
+    ],
+)
+def test_a_mistake_is_named(old: str, new: str, says: str) -> None:
+    verdict = judged(RIGHT.replace(old, new))
+    assert verdict.score == 0
+    assert says in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        (
+            "return x @ weight.T",
+            "dist.all_reduce(x.clone(), group=group)\n        return x @ weight.T",
+            "bytes",
+        ),
+        ("return x @ weight.T", "big = torch.ones(1000); return x @ weight.T * big[0]", "memory"),
+        ("work = dist", "grad_weight = grad.T @ x\n        work = dist", "order"),
+    ],
+)
+def test_a_part_is_lost(old: str, new: str, part: str) -> None:
+    verdict = judged(RIGHT.replace(old, new))
+    assert verdict.lost == (part,), verdict.render()
+
+
+# ---- malformed files
+
+
+def with_card(**changes: object) -> ModuleType:
+    module = column_linear()
+    module.EXERCISE = dataclasses.replace(module.EXERCISE, **changes)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (with_card(task=""), "must have a task"),
+        (with_card(hints=("a", "b", "")), "three hints"),
+        (with_card(graded={"values": "x"}), "one sentence for each part"),
+        (with_card(forbids=("sorcery",)), "forbids must name techniques"),
+        (with_card(scenario=None), "an Exercise with a scenario"),
+    ],
+)
+def test_a_malformed_card_is_named(module: ModuleType, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        ExerciseFile(module)
+
+
+@pytest.mark.parametrize("name", ["EXERCISE", "OPEN", "HIDDEN", "PARTS"])
+def test_what_is_missing_is_named(name: str) -> None:
+    module = column_linear()
+    delattr(module, name)
+    with pytest.raises(
+        ValueError, match=rf"lab98_test/column_linear.py: {name} must be defined.*Write {name} ="
+    ):
+        ExerciseFile(module)
+
+
+def test_expected_has_one_value_a_rank() -> None:
+    module = column_linear()
+    module.expected = lambda case: {"y": [0] * (case.world_size + 1)}
+    file = ExerciseFile(module)
+    with pytest.raises(ValueError, match="one entry for each of 1 ranks"):
+        file.oracle(file.cases(1, False)[0])
+
+
+def test_forbidding_a_technique_closes_its_folder_and_torchs() -> None:
+    assert {"course_lib.parallel", "torch:fsdp"} <= set(closed_by(("fsdp",)))
+
+
+def test_a_card_says_what_is_closed_in_plain_words() -> None:
+    text = card(spec("fsdp_forward").EXERCISE)
+    above, _, below = text.partition("<details>")
+    assert "course_lib." not in text
+    assert "torch's FSDP" in below
+    assert "torch's FSDP" not in above
+
+
+@pytest.mark.parametrize("exercise_id", sorted(found()))
+def test_files_are_short(exercise_id: str) -> None:
+    """120 lines, or a reason at its top."""
+    module = spec(exercise_id).module
+    text = Path(module.__file__).read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120 or "Longer than" in module.__doc__
