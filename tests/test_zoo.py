@@ -56,3 +56,16 @@ def test_false_verdicts_are_found(tmp_path):
     answers = zoo.load_answers(_write(tmp_path, text), exercise)
     problems = [zoo.judge_answer(exercise, a, seed=1, hidden=False).problem for a in answers]
     assert problems == ["false accept", "false reject", "loses other parts", "does not say 'never said'"]
+
+
+def test_an_answer_that_changes_another(tmp_path):
+    exercise = next(e for e in exercises("02") if e.id == "ring_shift")
+    text = "# %% wrong values: the wrong way round\n# says: wrong way round\n# from: reference\n"
+    text += "# change: ring[me - 1] -> ring[(me + 1) % len(ring)]\n"
+    text += "# change: ring[(me + 1) % len(ring)] -> ring[me - 1]\n"
+    (answer,) = zoo.load_answers(_write(tmp_path, text), exercise)
+    assert zoo.judge_answer(exercise, answer, seed=1, hidden=False).problem == ""
+    with pytest.raises(ValueError, match="it has no"):
+        zoo.load_answers(_write(tmp_path, text.replace("me - 1] ->", "me - 2] ->")), exercise)
+    with pytest.raises(ValueError, match="must name `reference`"):
+        zoo.load_answers(_write(tmp_path, text.replace("from: reference", "from: nobody")), exercise)

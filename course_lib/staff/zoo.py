@@ -21,7 +21,9 @@ from course_lib.grading.engine import OPEN_SEED, check
 from course_lib.grading.exercise import Exercise, Verdict
 from course_lib.grading.present import render
 from course_lib.grading.registry import exercises, get
+from course_lib.staff.zoo_changes import changed, source_of
 
+ROOT = Path(__file__).resolve().parents[2]
 MIN_RIGHT, MIN_WRONG = 2, 6
 _CELL = re.compile(r"^# %%[ ]*(.*)$", re.M)
 _HEAD = re.compile(r"^(right|wrong)\s*([\w, ]*):\s*(.+)$")
@@ -66,12 +68,12 @@ def percent_cells(text: str) -> Iterator[tuple[str, str]]:
         yield mark.group(1).strip(), text[mark.end() : after.start() if after else None].strip("\n")
 
 
-def load_answers(path: Path, exercise: Exercise) -> list[Answer]:
-    """Read the right and wrong answers of a zoo file.
+def load_answers(path: Path, exercise: Exercise, root: Path = ROOT) -> list[Answer]:
+    """Read the right and wrong answers of a zoo file. `root`: where the lab's source is.
 
     Raises: ValueError for a cell that is none of setup, right, wrong, or that names an unknown part.
     """
-    setup, answers = "", []
+    setup, answers = "", list[Answer]()
     for title, body in percent_cells(path.read_text(encoding="utf-8")):
         if title == "setup":
             setup = body
@@ -87,14 +89,44 @@ def load_answers(path: Path, exercise: Exercise) -> list[Answer]:
         if unknown or (kind == "wrong") != bool(loses):
             raise ValueError(f"{path.name}: {title!r} must name parts among {exercise.parts}; got {loses}.")
         says = tuple(re.findall(r"^# says:\s*(.+?)\s*$", body, flags=re.M))
-        answers.append(Answer(name, loses, (setup, body), says))
+        answers.append(Answer(name, loses, _cells(setup, body, answers, exercise, root), says))
     return answers
+
+
+def _cells(
+    setup: str, body: str, before: Sequence[Answer], exercise: Exercise, root: Path
+) -> tuple[str, ...]:
+    """The cells of an answer: its own after the set-up, or those of the answer that it changes.
+
+    Raises: ValueError if that answer does not exist, or has not the text that is changed.
+    """
+    origin = source_of(body)
+    if not origin:
+        return (setup, body)
+    known = {answer.name: answer for answer in before}
+    if origin == "reference":
+        cells, at = list(reference(root, exercise).cells), reference_at(root, exercise)
+    elif origin in known:
+        cells, at = list(known[origin].cells), -1
+    else:
+        raise ValueError(
+            f"`# from:` must name `reference` or an answer above, {sorted(known)}; got {origin!r}."
+        )
+    cells[at] = changed(body, lambda _: cells[at])
+    return tuple(cells)
 
 
 def lab_cells(root: Path, lab: str) -> list[tuple[str, str]]:
     """Return (title, body) of the code cells of a lab's source."""
     text = (root / "solutions" / f"{lab}.py").read_text(encoding="utf-8")
     return [(title, body) for title, body in percent_cells(text) if not title.startswith("[markdown]")]
+
+
+def reference_at(root: Path, exercise: Exercise) -> int:
+    """Which code cell of a lab holds the answer to an exercise."""
+    tag = re.compile(rf"""exercise=["']{re.escape(exercise.id)}["']""")
+    titles = [title for title, _ in lab_cells(root, exercise.lab)]
+    return next(i for i, title in enumerate(titles) if tag.search(title))
 
 
 def reference(root: Path, exercise: Exercise, *, stub: bool = False) -> Answer:

@@ -19,6 +19,7 @@ from course_lib.grading.core.types import Case, Exercise, World
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.parts.memory import Peak
 from course_lib.grading.parts.order import Before, at_launch, at_matmul
+from course_lib.grading.present import render
 from course_lib.grading.registry import spec
 from course_lib.grading.source import FromSource
 from course_lib.grading.worlds.on_ranks import (
@@ -128,7 +129,7 @@ def judged(text: str) -> engine.Verdict:
 
 def test_a_right_answer_on_a_mesh_gets_all_parts() -> None:
     verdict = judged(RIGHT)
-    assert verdict.passed, verdict.render()
+    assert verdict.passed, render(verdict)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,37 @@ def test_a_mistake_is_named(old: str, new: str, says: str) -> None:
 )
 def test_a_part_is_lost(old: str, new: str, part: str) -> None:
     verdict = judged(RIGHT.replace(old, new))
-    assert verdict.lost == (part,), verdict.render()
+    assert verdict.lost == (part,), render(verdict)
+
+
+def test_the_example_of_the_docs_works() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "adding-an-exercise.md").read_text(encoding="utf-8")
+    module = ModuleType("course_lib.grading.labs.lab02_collectives.reduce_to_root")
+    exec(page.partition("```python\n")[2].partition("```")[0], module.__dict__)
+    file = ExerciseFile(module)
+    right = """
+import torch
+import torch.distributed as dist
+
+
+def reduce_to_root(tensor, root):
+    if dist.get_rank() != root:
+        dist.send(tensor, root)
+        return tensor
+    total, buffer = tensor.clone(), torch.empty_like(tensor)
+    for rank in range(dist.get_world_size()):
+        if rank != root:
+            dist.recv(buffer, rank)
+            total += buffer
+    return total
+"""
+    for text, says in (
+        (right, "PASS"),
+        (right.replace("if rank != root", "if 0 < rank != root"), "rank 0 is left"),
+    ):
+        job_of = engine.job_factory(file.EXERCISE, FromSource(text, "reduce_to_root"))
+        verdict, _ = engine.judge(file, job_of, 5, False)
+        assert says in render(verdict), render(verdict)
 
 
 # ---- malformed files

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from course_lib.grading.inside import to_plain
-from course_lib.grading.numbers import Number, _part
+from course_lib.grading.numbers import Number, judge_number
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_no_number_becomes_the_name_of_its_type(value):
     ],
 )
 def test_messages_of_wrong_numbers(got, says):
-    part = _part("size", Number(3.0, unit="GB"), {"size": got})
+    part = judge_number("size", Number(3.0, unit="GB"), {"size": got})
     assert not part.ok
     assert says in part.message
 
 
 def test_a_missing_number_is_named():
-    part = _part("size", Number(3.0), {"sise": 3.0})
+    part = judge_number("size", Number(3.0), {"sise": 3.0})
     assert not part.ok
     assert part.message == "the dict must have the key 'size'; it has 'sise'."
