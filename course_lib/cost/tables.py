@@ -1,27 +1,11 @@
-"""Read the cited tables that travel with the library (top-level `data/` in a checkout, `course_lib/data/` in
-a wheel)."""
+"""Read the cited tables that travel with the library in `data/`."""
 
 from __future__ import annotations
 
 import csv
 from functools import cache
-from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1]
-
-
-def data_path(name: str) -> Path:
-    """Return where a file of `data/` lies.
-
-    Raises: FileNotFoundError if it is in neither place.
-    """
-    for folder in (PACKAGE / "data", PACKAGE.parent / "data"):
-        if (folder / name).is_file():
-            return folder / name
-    raise FileNotFoundError(
-        f"data/{name} must lie beside or inside {PACKAGE}; got neither. "
-        "Install the course again: pip install -e ."
-    )
+from course_lib.data_files import data_path
 
 
 @cache

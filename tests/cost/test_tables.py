@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.cost.tables import data_path, rows
+from course_lib.cost.tables import rows
+from course_lib.data_files import data_path
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,0 +1,164 @@
+"""The training loop that labs measure: `train(TrainOptions(...))`, on one process or on ranks.
+
+A step is forward and backward of every micro-batch, gradients joined and clipped, the optimizer. Production
+loops add saving and resuming (lab 13), evaluation, and loaders that read ahead.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from tqdm import tqdm
+
+from course_lib.model.batches import Batch
+from course_lib.model.corpus import corpus_batch, load_corpus, synthetic_corpus
+from course_lib.model.transformer import cross_entropy
+from course_lib.ranks import run_ranks
+from course_lib.train.fit import check_fits
+from course_lib.train.meter import Meter, TrainResult, learning_rate_at
+from course_lib.train.options import TrainOptions, is_mixed
+from course_lib.train.peak import Peak, find_peak
+from course_lib.train.strategies import Strategy, build
+
+Clock = Callable[[], float]
+SYNTHETIC_TOKENS = 100_000
+
+
+def train(options: TrainOptions, *, progress: bool = True, clock: Clock = time.perf_counter) -> TrainResult:
+    """Run the steps; return metrics of each, as one process sees them or rank 0.
+
+    Metrics: step, loss (mean over ranks, before the update), learning_rate, grad_norm, step_time_s,
+    tokens_per_s, mfu, hfu. With `options.out` they are lines of metrics.jsonl there, written as they come.
+    clock: what step times are read from.
+    Raises: ValueError for a model that does not fit, an empty corpus, an unknown peak.
+    """
+    device = _device(options)
+    _set_threads(options)
+    check_fits(options, device)
+    corpus = _corpus(options)
+    peak = find_peak(options.peak, device, "bf16" if is_mixed(options, device) else "fp32")
+    if options.ranks == 1:
+        steps = train_rank(options, peak, corpus, progress, clock)
+    else:
+        timeout_s = 60.0 + 60.0 * options.steps
+        arguments = (options, peak, corpus, progress)
+        steps = run_ranks(train_rank, options.ranks, *arguments, device=device.type, timeout_s=timeout_s)[0]
+    return TrainResult(steps, peak)
+
+
+def train_rank(
+    options: TrainOptions, peak: Peak, corpus: Tensor, progress: bool, clock: Clock = time.perf_counter
+) -> list[dict[str, Any]]:
+    """Train as this rank, or as the only process; return the metrics of every step."""
+    rank = dist.get_rank() if options.ranks > 1 else 0
+    device = _device(options)
+    mixed = is_mixed(options, device)
+    strategy = build(options, device, is_mixed=mixed)
+    casting = torch.autocast(device.type, torch.bfloat16) if mixed else nullcontext()
+    meter = Meter(
+        config=options.config,
+        seq_len=options.seq_len,
+        tokens_per_step=options.batch_size * options.seq_len,
+        num_devices=options.ranks,
+        peak=peak,
+        recompute=options.recompute,  # type: ignore[arg-type]  # checked by TrainOptions
+    )
+    metrics = []
+    bar = tqdm(range(options.steps), disable=not progress or rank > 0, unit="step")
+    for step in bar:
+        begin_s = clock()
+        batch = corpus_batch(
+            corpus,
+            options.batch_size,
+            options.seq_len,
+            step=step,
+            seed=options.seed,
+            rank=rank,
+            world_size=options.ranks,
+        )
+        done = train_step(strategy, options, batch, step, device, casting)
+        found = {"step": step, **done, **_timed(meter, clock() - begin_s)}
+        metrics.append(found)
+        bar.set_postfix(loss=f"{found['loss']:.3f}", mfu=f"{found['mfu']:.1%}")
+        if rank == 0 and options.out:
+            _write_line(Path(options.out), found, is_first=step == 0)
+    return metrics
+
+
+def train_step(
+    strategy: Strategy,
+    options: TrainOptions,
+    batch: Batch,
+    step: int,
+    device: torch.device,
+    casting: AbstractContextManager[Any],
+) -> dict[str, float]:
+    """Do one optimizer step on this rank's shard of the batch; return loss, learning_rate and grad_norm."""
+    rate = learning_rate_at(
+        step, peak=options.learning_rate, warmup_steps=options.warmup_steps, num_steps=options.steps
+    )
+    for group in strategy.optimizer.param_groups:
+        group["lr"] = rate
+    total = torch.zeros((), device=device)
+    for is_last, part in _microbatches(batch, options):
+        with nullcontext() if is_last else strategy.unsent():
+            with casting:
+                logits = strategy.model(part.tokens.to(device))
+            loss = cross_entropy(logits.float(), part.targets.to(device)) / options.num_microbatches
+            loss.backward()
+        total += loss.detach()
+    strategy.finish_gradients()
+    norm = strategy.clip_(options.clip or float("inf"))
+    strategy.optimizer.step()
+    strategy.optimizer.zero_grad()
+    if options.ranks > 1:
+        dist.all_reduce(total, op=dist.ReduceOp.SUM)
+    return {"loss": total.item() / options.ranks, "learning_rate": rate, "grad_norm": float(norm)}
+
+
+def _microbatches(batch: Batch, options: TrainOptions) -> Iterator[tuple[bool, Batch]]:
+    size, count = options.local_microbatch_size, options.num_microbatches
+    for place in range(count):
+        yield place == count - 1, batch[slice(place * size, (place + 1) * size)]
+
+
+def _timed(meter: Meter, step_time_s: float) -> dict[str, float]:
+    return {"step_time_s": step_time_s, **meter.measure(step_time_s)}
+
+
+def _device(options: TrainOptions) -> torch.device:
+    enough = torch.cuda.device_count() >= options.ranks
+    if options.device == "cuda" and not enough:
+        raise ValueError(
+            f"every rank must have a GPU; got {torch.cuda.device_count()} for ranks={options.ranks}. "
+            "Take --device cpu or fewer ranks."
+        )
+    return torch.device("cuda" if enough and options.device != "cpu" else "cpu")
+
+
+def _set_threads(options: TrainOptions) -> None:
+    threads = options.threads or (1 if options.ranks > 1 else 0)  # a rank has one: the peak is measured alike
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def _corpus(options: TrainOptions) -> Tensor:
+    if options.data == "synthetic":
+        return synthetic_corpus(SYNTHETIC_TOKENS, options.seed)
+    corpus = load_corpus(None if options.data == "corpus" else options.data)
+    corpus_batch(corpus, options.batch_size, options.seq_len)  # long enough?
+    return corpus
+
+
+def _write_line(folder: Path, metrics: dict[str, Any], *, is_first: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "metrics.jsonl", "w" if is_first else "a", encoding="utf-8") as file:
+        file.write(json.dumps(metrics) + "\n")

@@ -1,0 +1,174 @@
+"""What a training run can be told, checked before anything is started.
+
+The command line has one option a field, with underscores as dashes. What is no option, or no choice of one,
+is answered with what was probably meant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NoReturn, get_type_hints
+
+import torch
+
+from course_lib.config import ModelConfig
+from course_lib.cost.models import model, models
+
+OWN_MODELS = {
+    "tiny": ModelConfig(model_dim=64, num_layers=2, num_heads=4, num_kv_heads=2, ffn_dim=192),
+    "lab": ModelConfig(model_dim=512, num_layers=3, num_heads=8, num_kv_heads=2, ffn_dim=1536),
+}
+CHOICES = {
+    "parallel": ("none", "ddp", "zero1", "zero2", "fsdp"),
+    "precision": ("auto", "fp32", "bf16"),
+    "recompute": ("none", "selective", "full"),
+    "device": ("auto", "cpu", "cuda"),
+    "model": (*OWN_MODELS, *models()),
+}
+
+
+def option(default: Any, text: str) -> Any:
+    """Declare an option with the words of its help."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Hold the options of a run.
+
+    Raises: ValueError for a value that cannot be, with what to write instead.
+    """
+
+    model: str = option("lab", "tiny, lab, or a published model such as llama3-8b")
+    data: str = option("corpus", "corpus (the book in data/), synthetic, or the path of a text")
+    steps: int = option(60, "optimizer steps")
+    batch_size: int = option(16, "sequences of one step, all ranks together")
+    microbatch_size: int = option(0, "sequences of one forward on one rank; 0: all of the rank's")
+    seq_len: int = option(128, "tokens of a sequence")
+    learning_rate: float = option(1e-3, "the highest; cosine to a tenth of it")
+    warmup_steps: int = option(10, "steps over which the learning rate rises")
+    weight_decay: float = option(0.1, "of AdamW")
+    clip: float = option(1.0, "global gradient norm at most; 0: any")
+    precision: str = option("auto", "fp32, bf16 (mixed), auto: bf16 on a GPU")
+    recompute: str = option("none", "none, selective (keep matrix products), full (each block)")
+    parallel: str = option("none", "none, ddp, zero1, zero2, fsdp")
+    ranks: int = option(1, "processes, one GPU each where there are enough")
+    device: str = option("auto", "cpu, cuda, auto")
+    threads: int = option(0, "of one process on the CPU; 0: torch's choice, 1 with several ranks")
+    compile: bool = option(False, "torch.compile the blocks")
+    peak: str = option(
+        "auto", 'measured, a name of the table ("H100 SXM") or "67 TFLOP/s"; auto: the GPU\'s name'
+    )
+    memory: str = option("auto", 'what a device has, "16 GB"; auto: ask it')
+    seed: int = option(0, "of weights and data")
+    out: str = option("", "folder for metrics.jsonl and loss.png; empty: nothing is written")
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
+        for name in ("steps", "batch_size", "seq_len", "ranks"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("microbatch_size", "warmup_steps", "threads", "seed", "weight_decay", "clip"):
+            _at_least(name, getattr(self, name), 0)
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive; got {self.learning_rate!r}. Try 1e-3.")
+        self._check_batch()
+
+    def _check_batch(self) -> None:
+        if self.batch_size % self.ranks:
+            below = self.batch_size // self.ranks * self.ranks
+            raise ValueError(
+                f"the ranks must divide the batch; got batch_size={self.batch_size} for ranks={self.ranks}. "
+                f"Take {below or self.ranks} or {below + self.ranks}."
+            )
+        if self.local_batch_size % self.local_microbatch_size:
+            raise ValueError(
+                f"microbatch_size must divide a rank's {self.local_batch_size} sequences; got "
+                f"{self.microbatch_size}. Take a divisor."
+            )
+        if (self.parallel == "none") != (self.ranks == 1):
+            raise ValueError(
+                f"several ranks need a way to share the work, and one rank needs none; got "
+                f"ranks={self.ranks}, parallel={self.parallel!r}. Take --ranks 1, or --parallel ddp or "
+                "another."
+            )
+        if self.seq_len > self.config.max_seq_len:
+            raise ValueError(
+                f"seq_len must be at most {self.config.max_seq_len} for {self.model}; got {self.seq_len}. "
+                "Take a shorter one."
+            )
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's sizes."""
+        return OWN_MODELS[self.model] if self.model in OWN_MODELS else model(self.model)
+
+    @property
+    def local_batch_size(self) -> int:
+        """Sequences of one rank in one step."""
+        return self.batch_size // self.ranks
+
+    @property
+    def local_microbatch_size(self) -> int:
+        """Sequences of one forward."""
+        return self.microbatch_size or self.local_batch_size
+
+    @property
+    def num_microbatches(self) -> int:
+        """Forwards of one step on one rank."""
+        return self.local_batch_size // self.local_microbatch_size
+
+
+def is_mixed(options: TrainOptions, device: torch.device) -> bool:
+    """Say whether matrices are multiplied in bfloat16."""
+    return options.precision == "bf16" or (options.precision == "auto" and device.type == "cuda")
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse what is no choice, and say which was meant. Raises: ValueError."""
+    if value not in choices:
+        raise ValueError(
+            f"{name} must be one of {', '.join(choices)}; got {value!r}.{meant(str(value), choices)}"
+        )
+
+
+def meant(word: str, known: Sequence[str]) -> str:
+    """Return " Did you mean X?" for the known word most like `word`, or advice to choose one."""
+    near = [name for name in known if len(word) > 1 and (name.startswith(word) or word.startswith(name))]
+    near = near or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f" Did you mean {near[0]}?" if near else " Choose one of them."
+
+
+def _at_least(name: str, value: float, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < math.inf:
+        raise ValueError(f"{name} must be {least} or more; got {value!r}. Choose such a number.")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what was meant, and raises ValueError instead of leaving Python."""
+
+    def error(self, message: str) -> NoReturn:
+        word = message.rpartition(": ")[2].split()[0] if "unrecognized" in message else ""
+        hint = (
+            meant(word.partition("=")[0], sorted(self._option_string_actions)) if word.startswith("-") else ""
+        )
+        raise ValueError(f"{message}.{hint} All options: python -m course_lib.train --help")
+
+
+def parse(argv: Sequence[str]) -> TrainOptions:
+    """Read a command line. Raises: ValueError for what is no option or value, with what was meant."""
+    about = "Train a small Llama-style model and measure its MFU."
+    parser = _Parser(prog="python -m course_lib.train", description=about, allow_abbrev=False)
+    kinds = get_type_hints(TrainOptions)
+    for one in fields(TrainOptions):
+        flag, kind = f"--{one.name.replace('_', '-')}", kinds[one.name]
+        if kind is bool:
+            parser.add_argument(flag, action="store_true", help=one.metadata["help"])
+        else:
+            text = f"{one.metadata['help']} (default: {one.default!r})".replace("%", "%%")
+            parser.add_argument(flag, type=kind, default=one.default, metavar=kind.__name__, help=text)
+    return TrainOptions(**vars(parser.parse_args(argv)))

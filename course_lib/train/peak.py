@@ -1,0 +1,75 @@
+"""What MFU divides by: a device's peak, from the table or measured, always with its name.
+
+An unknown peak is refused: an MFU of 0, or of a guessed device, looks like a measurement and is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from course_lib.cost.hardware import accelerator, accelerators
+from course_lib.roof import matmul_flops_per_s
+from course_lib.units import positive, quantity, show_rate
+
+
+@dataclass(frozen=True)
+class Peak:
+    """FLOP/s of one device, and where the number is from."""
+
+    flops_per_s: float
+    source: str
+
+    def __post_init__(self) -> None:
+        positive("the peak in FLOP/s", self.flops_per_s)
+
+    def __str__(self) -> str:
+        return f"{show_rate(self.flops_per_s, 'FLOP/s')} ({self.source})"
+
+
+def find_peak(asked: str, device: torch.device, precision: str) -> Peak:
+    """Return the peak that `asked` names.
+
+    asked: "measured": the best float32 matmul on this CPU, with as many threads as torch has now; a name of
+    the table; a rate with its unit ("67 TFLOP/s"); "auto": measured on a CPU, the table's entry of the GPU's
+    name.
+    Raises: ValueError for a name that is not in the table, or a GPU nobody knows.
+    """
+    if asked == "auto" and device.type == "cuda":
+        return _table_peak(known_gpu(torch.cuda.get_device_name(device)), precision)
+    if asked in ("auto", "measured"):
+        return _measured(device)
+    if asked[:1].isdigit():
+        return Peak(quantity(asked, "flops_per_s"), "given")
+    return _table_peak(asked, precision)
+
+
+def known_gpu(device_name: str) -> str:
+    """Return the table's name of a GPU from the one its driver gives ("NVIDIA H100 80GB HBM3").
+
+    Raises: ValueError for a GPU that is not in the table.
+    """
+    words = device_name.upper().replace("-", " ").split()
+    found = [name for name in accelerators() if name.upper().split()[0] in words]
+    for name in found:
+        if all(word in words for word in name.upper().split()):
+            return name
+    if len(found) != 1:
+        raise ValueError(
+            f"the peak of {device_name!r} must be known for MFU; got none from the table. "
+            'Give it: --peak "312 TFLOP/s", or a name of the table.'
+        )
+    return found[0]
+
+
+def _table_peak(name: str, precision: str) -> Peak:
+    found = accelerator(name)
+    return Peak(found.peak_flops_per_s(precision), f"{found.name}, {precision}, dense, from the table")
+
+
+def _measured(device: torch.device) -> Peak:
+    if device.type != "cpu":
+        raise ValueError(f"a peak can be measured on the CPU only; got {device}. Name the GPU with --peak.")
+    best = max(matmul_flops_per_s().values())
+    return Peak(best, f"best fp32 matmul measured here, {torch.get_num_threads()} threads")

@@ -1,0 +1,86 @@
+"""One model, one optimizer, five ways to share the work: a step calls the same four things in each.
+
+Production: torchtitan composes them in `models/llama3/infra/parallelize.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from course_lib.model.transformer import Transformer
+from course_lib.parallel.activation_checkpoint import checkpoint_modules_
+from course_lib.parallel.ddp import BucketedDDP
+from course_lib.parallel.fsdp import FSDP
+from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.train.options import TrainOptions
+
+MATRIX_PRODUCTS = ("mm", "addmm", "bmm")
+"""Kept by selective recomputation; attention is computed again."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What the loop calls."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    finish_gradients: Callable[[], None]
+    """Wait for what backward sent, after the last micro-batch."""
+    clip_: Callable[[float], Tensor]
+    """Scale the mean gradients to a global norm; return the norm before."""
+    unsent: Callable[[], AbstractContextManager[None]]
+    """Backwards inside add up without communication."""
+
+
+def build(options: TrainOptions, device: torch.device, *, is_mixed: bool) -> Strategy:
+    """Build the model in full from the seed, then share it."""
+    net = Transformer(options.config, seed=options.seed).to(device)
+    if options.recompute != "none":
+        checkpoint_modules_(net.blocks, save=MATRIX_PRODUCTS if options.recompute == "selective" else ())
+    if options.compile:
+        for block in net.blocks:
+            block.compile()
+    how: dict[str, Any] = {
+        "lr": options.learning_rate,
+        "betas": (0.9, 0.95),
+        "weight_decay": options.weight_decay,
+        "fused": True,
+    }
+    # Simplification: weight decay on every parameter; production leaves norms out.
+    if options.parallel == "ddp":
+        return _ddp(net, how)
+    if options.parallel in ("zero1", "zero2"):
+        return _zero(net, how, stage=int(options.parallel[-1]))
+    return _fsdp(net, how, is_mixed) if options.parallel == "fsdp" else _plain(net, how)
+
+
+def _plain(net: nn.Module, how: dict[str, Any]) -> Strategy:
+    return Strategy(net, AdamW(net.parameters(), **how), lambda: None, _clip_all(net), nullcontext)
+
+
+def _ddp(net: nn.Module, how: dict[str, Any]) -> Strategy:
+    ddp = BucketedDDP(net)
+    return Strategy(ddp, AdamW(net.parameters(), **how), ddp.sync_gradients, _clip_all(net), ddp.no_sync)
+
+
+def _zero(net: nn.Module, how: dict[str, Any], *, stage: int) -> Strategy:
+    optimizer = ZeroOptimizer(net.parameters(), AdamW, stage=stage, **how)  # type: ignore[arg-type]  # 1 or 2
+    return Strategy(net, optimizer, optimizer.sync_gradients, optimizer.clip_grad_norm_, nullcontext)
+
+
+def _fsdp(net: Transformer, how: dict[str, Any], is_mixed: bool) -> Strategy:
+    narrow = torch.bfloat16 if is_mixed else None
+    fsdp = FSDP(net, units=net.blocks, param_dtype=narrow, reduce_dtype=torch.float32 if is_mixed else None)
+    optimizer = AdamW(fsdp.parameters(), **how)
+    return Strategy(fsdp, optimizer, lambda: None, fsdp.clip_grad_norm_, fsdp.no_sync)
+
+
+def _clip_all(net: nn.Module) -> Callable[[float], Tensor]:
+    return lambda norm: nn.utils.clip_grad_norm_(net.parameters(), norm)

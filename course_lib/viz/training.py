@@ -1,0 +1,29 @@
+"""Loss against steps: a run on top of another."""
+
+from collections.abc import Mapping, Sequence
+
+from course_lib.viz import style
+
+
+def draw_losses(runs: Mapping[str, Sequence[float]], *, title: str = "") -> style.CourseFigure:
+    """Draw the loss of each run over its steps.
+
+    Args:
+        runs: label -> loss of each step, in nats a token. The second and later lines are dashed, so that
+            equal runs show on top of one another.
+
+    Raises: ValueError if there is no run, or one has no step.
+    """
+    if not runs or not all(len(losses) for losses in runs.values()):
+        got = {label: len(losses) for label, losses in runs.items()}
+        raise ValueError(f"there must be a run, and in each a step; got steps {got}. Train first.")
+    words = [f"{label} falls from {losses[0]:.2f} to {losses[-1]:.2f}" for label, losses in runs.items()]
+    with style.course_style():
+        figure = style.new_figure(6.0, 3.2, f"Loss over steps: {'; '.join(words)}.")
+        ax = figure.subplots()
+        for place, (label, losses) in enumerate(runs.items()):
+            ax.plot(losses, label=label, lw=2.4 - 0.6 * min(place, 2), ls="--" if place else "-")
+        ax.set(xlabel="step", ylabel="loss, nats a token", title=title)
+        ax.grid(True)
+        ax.legend()
+    return figure

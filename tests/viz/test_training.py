@@ -1,0 +1,18 @@
+"""The loss curve says what it shows, and refuses nothing to show."""
+
+import pytest
+
+from course_lib.viz.training import draw_losses
+
+
+def test_losses_are_lines_with_words() -> None:
+    figure = draw_losses({"one process": [5.5, 4.0, 3.0], "4 ranks": [5.5, 4.0, 3.0]}, title="equal")
+    (ax,) = figure.axes
+    assert [list(map(float, line.get_ydata())) for line in ax.lines] == [[5.5, 4.0, 3.0]] * 2  # type: ignore[arg-type]
+    assert figure.alt.startswith("Loss over steps: one process falls from 5.50 to 3.00; 4 ranks")
+
+
+def test_no_run_or_no_step_is_refused() -> None:
+    for runs in ({}, {"mine": []}):
+        with pytest.raises(ValueError, match="there must be a run, and in each a step"):
+            draw_losses(runs)
