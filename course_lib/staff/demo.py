@@ -9,13 +9,13 @@ demonstration.
 
 from __future__ import annotations
 
-import multiprocessing
+import contextlib
 import os
 import shutil
+import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,13 +26,15 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from course_lib import grading
-from course_lib.staff import build
+from course_lib.staff import build, supervise
 from course_lib.staff.gradebook import Course
 from course_lib.staff.source import Catalog, notebook_of
 from course_lib.staff.submissions import GradedCell, answers_of, filled_in, graded_cells
 
 LAB = "03_data_parallel"
 FOLDER = Path("grading") / "demo"
+MODULE = "course_lib.staff.demo"
+LIMIT_S = 1200.0  # of a submission: more than its notebook may take, and its page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,17 +88,25 @@ SUBMISSIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Graded:
-    """What came back for one submission."""
+    """What came back for one submission.
+
+    Attributes:
+        feedback: its page, None if there is none.
+        why: why it could not be graded, "" if it was.
+    """
 
     submission: Submission
-    cells: dict[str, GradedCell]
-    scores: dict[str, float]
-    feedback: Path
+    cells: dict[str, GradedCell] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
+    feedback: Path | None = None
     seconds: float = field(default=0.0, compare=False)
+    why: str = ""
 
     def problems(self) -> list[str]:
         """Return what differs from what the submission deserves; empty is right."""
         wanted = self.submission
+        if self.why:
+            return [f"{wanted.student} was not graded: {self.why}"]
         lost = {pair for cell in self.cells.values() for pair in cell.lost()}
         must = {(wanted.exercise, part) for part in wanted.loses}
         found = [f"lost {exercise}/{part}, which is right" for exercise, part in sorted(lost - must)]
@@ -131,12 +141,16 @@ def command(root: Path, console: Console) -> int:
         changed = {submission.exercise: zoo_answer(root, submission)} if submission.exercise else {}
         course.hand_in(submission.student, lab.name, filled_in(release, reference | changed))
     course.collect(lab.name)
-    graded = autograde_all(course.root, lab.name, console)
-    report(graded, root, console)
-    problems = [problem for one in graded for problem in one.problems()]
+    try:
+        found = autograde_all(course.root, lab.name, console)
+    except KeyboardInterrupt:
+        console.print("the demonstration was interrupted; nothing of it runs any more", highlight=False)
+        raise
+    report(found, root, console)
+    problems = [problem for one in found for problem in one.problems()]
     for problem in problems:
         console.print(f"WRONG  {problem}", markup=False, highlight=False, soft_wrap=True)
-    verdict = f"{len(problems)} scores are wrong" if problems else "every submission got what it deserves"
+    verdict = f"{len(problems)} things are wrong" if problems else "every submission got what it deserves"
     console.print(f"\n{verdict} ({time.perf_counter() - start:.0f} s)", highlight=False)
     return int(bool(problems))
 
@@ -156,59 +170,66 @@ def zoo_answer(root: Path, submission: Submission) -> str:
     return zoo.find_answer(root, LAB, submission.exercise, submission.wrong)
 
 
-def autograde_all(root: Path, lab: str, console: Console, workers: int | None = None) -> list[Graded]:
+def autograde_all(root: Path, lab: str, console: Console) -> list[Graded]:
     """Autograde every submission, a process each, with a progress bar; return them in order."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    context = multiprocessing.get_context("spawn")
-    most = workers or max(1, min(len(SUBMISSIONS), (os.cpu_count() or 2)))
-    with Progress(*columns, console=console) as bar, ProcessPoolExecutor(most, mp_context=context) as pool:
-        task = bar.add_task(f"autograding {len(SUBMISSIONS)} submissions", total=len(SUBMISSIONS))
-        futures = [pool.submit(autograde, root, lab, submission) for submission in SUBMISSIONS]
-        _advance(futures, lambda: bar.advance(task))
-    return [future.result() for future in futures]
+    commands = {s.student: supervise.module(MODULE, root, lab, s.student) for s in SUBMISSIONS}
+    jobs = min(len(commands), os.cpu_count() or 2)
+    ended: dict[str, supervise.Ended] = {}
+    runs = supervise.run_all(commands, root / "grading", jobs=jobs, limit_s=LIMIT_S)
+    with Progress(*columns, console=console) as bar, contextlib.closing(runs):
+        task = bar.add_task(f"autograding {len(commands)} submissions", total=len(commands))
+        for one in runs:
+            ended[one.name] = one
+            bar.advance(task)
+    return [graded(root, lab, submission, ended[submission.student]) for submission in SUBMISSIONS]
 
 
-def _advance(futures: list[Future[Graded]], step: Callable[[], None]) -> None:
-    for future in as_completed(futures):
-        future.result()
-        step()
-
-
-def autograde(root: Path, lab: str, submission: Submission) -> Graded:
-    """Run, score and explain one submission; what nbgrader and the kernel log goes to a file."""
-    start = time.perf_counter()
-    log = os.open(root / "grading" / f"{submission.student}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 2)
+def autograde(root: Path, lab: str, student: str) -> None:
+    """Run, score and explain one submission: what a process of the demonstration does."""
     course = Course(root)
-    cells = graded_cells(nbformat.read(course.autograde(submission.student, lab), as_version=4))
-    page = course.feedback(submission.student, lab)
-    scores = course.scores(submission.student, lab)
-    seconds = time.perf_counter() - start
-    return Graded(submission=submission, cells=cells, scores=scores, feedback=page, seconds=seconds)
+    course.autograde(student, lab)
+    course.feedback(student, lab)
 
 
-def report(graded: list[Graded], root: Path, console: Console) -> None:
+def graded(root: Path, lab: str, submission: Submission, ended: supervise.Ended) -> Graded:
+    """Read what a process has left of a submission in files and in the gradebook."""
+    if ended.why:
+        return Graded(submission=submission, seconds=ended.seconds, why=ended.why)
+    course, student = Course(root), submission.student
+    notebook = nbformat.read(root / "grading" / "autograded" / student / lab / f"{lab}.ipynb", as_version=4)
+    return Graded(
+        submission=submission,
+        cells=graded_cells(notebook),
+        scores=course.scores(student, lab),
+        feedback=root / "grading" / "feedback" / student / lab / f"{lab}.html",
+        seconds=ended.seconds,
+    )
+
+
+def report(found: list[Graded], root: Path, console: Console) -> None:
     """Print scores by part, the feedback pages and the diagnosis of each lost part."""
     table = Table(title=f"Lab {LAB}: points in nbgrader's gradebook", box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("exercise", no_wrap=True)
     table.add_column("part", no_wrap=True)
-    for one in graded:
+    for one in found:
         table.add_column(one.submission.student.replace("_", "\n"), justify="right", no_wrap=True)
     for exercise in grading.exercises(LAB):
         for row, part in enumerate(exercise.parts):
             name = "" if row else exercise.id + (" (bonus)" if exercise.bonus else "")
-            table.add_row(name, part, *(_mark(one.cells.get(exercise.id), part) for one in graded))
+            table.add_row(name, part, *(_mark(one.cells.get(exercise.id), part) for one in found))
     table.add_section()
-    table.add_row("total", "", *(f"{sum(one.scores.values()):g}" for one in graded))
-    table.add_row("seconds", "", *(f"{one.seconds:.0f}" for one in graded))
+    table.add_row("total", "", *("none" if one.why else f"{sum(one.scores.values()):g}" for one in found))
+    table.add_row("seconds", "", *(f"{one.seconds:.0f}" for one in found))
     console.print(table)
-    for one in graded:
+    for one in found:
         _report_one(one, root, console)
 
 
 def _report_one(one: Graded, root: Path, console: Console) -> None:
     console.print(f"\n{one.submission.student}: {one.submission.story}", style="bold", highlight=False)
-    console.print(f"  feedback: {one.feedback.relative_to(root)}", highlight=False, soft_wrap=True)
+    if one.feedback is not None:
+        console.print(f"  feedback: {one.feedback.relative_to(root)}", highlight=False, soft_wrap=True)
     for cell in one.cells.values():
         if cell.lost() or cell.errors:
             text = f"{cell.exercise}: {cell.message()}"
@@ -222,3 +243,8 @@ def _mark(cell: GradedCell | None, part: str) -> str:
         return "[red]none[/red]"
     points, most = cell.parts()[part]
     return f"{points:g}/{most:g}" if points >= most else f"[red]{points:g}/{most:g}[/red]"
+
+
+if __name__ == "__main__":
+    supervise.end_with(int(sys.argv[1]))
+    autograde(Path(sys.argv[2]), sys.argv[3], sys.argv[4])
