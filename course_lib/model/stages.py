@@ -61,7 +61,7 @@ def transformer_stages(
     """
     total = model.config.num_layers
     if layers is None:
-        layers = [total // num_stages + (stage < total % num_stages) for stage in range(num_stages)]
+        layers = [stage_size(total, num_stages, stage) for stage in range(num_stages)]
     if len(layers) != num_stages or sum(layers) != total or min(layers) < 1:
         raise ValueError(
             f"every stage must have a layer, and all of them together the model's {total}; got "
@@ -69,6 +69,11 @@ def transformer_stages(
         )
     ends = [sum(layers[: stage + 1]) for stage in range(num_stages)]
     return [Stage(model, range(end - size, end)) for end, size in zip(ends, layers, strict=True)]
+
+
+def stage_size(num_layers: int, num_stages: int, stage: int) -> int:
+    """Return a stage's blocks when they are cut as equally as can be: the first ones have one more."""
+    return num_layers // num_stages + (stage < num_layers % num_stages)
 
 
 def microbatches(batch: Piece, num_microbatches: int) -> list[Piece]:

@@ -48,6 +48,8 @@ class ExpertParallelMoE(nn.Module):
     Raises: ValueError if ep does not divide the experts, or tp their width.
     """
 
+    splits_itself = True  # what shards a model by tp leaves this layer as it is
+
     def __init__(
         self,
         config: ModelConfig,

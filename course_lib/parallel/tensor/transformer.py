@@ -70,6 +70,8 @@ def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[nn.Module, str
     """Yield (parent, name, child, full name) of every child to replace: the outermost ones of known types."""
     for name, child in module.named_children():
         where = f"{prefix}{name}"
+        if getattr(child, "splits_itself", False):  # expert parallelism has its own form
+            continue
         _check_form(child, where)
         if isinstance(child, _KNOWN):
             yield module, name, child, where

@@ -1,0 +1,92 @@
+"""Build this rank's part of the model: its stages, their tensor-parallel shards, their experts.
+
+Simplification: every rank draws the full weights and keeps its part, so that equality with one process is
+trivial. At full size it runs on fake tensors, where nothing is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.comm.mesh import Mesh
+from course_lib.compose.degrees import Degrees
+from course_lib.config import ModelConfig
+from course_lib.model.attention import rope_tables
+from course_lib.model.moe import MoE
+from course_lib.model.stages import Stage, transformer_stages
+from course_lib.model.transformer import Block, Transformer
+from course_lib.parallel.activation_checkpoint import checkpoint
+from course_lib.parallel.context import AllGatherAttention
+from course_lib.parallel.context.core import ContextParallel
+from course_lib.parallel.expert import ExpertParallelMoE
+from course_lib.parallel.tensor.transformer import shard_transformer_
+
+
+class ComposedStage(nn.Module):
+    """Run some blocks on this rank's tokens.
+
+    Layout: tokens int64 [B, S/cp] for the first stage, else x [B, S/cp/tp, D] (whole over tp without
+    sequence parallelism) -> the same, or logits [B, S/cp, V/tp] from the last stage.
+    """
+
+    def __init__(self, stage: Stage, positions: Callable[[], Tensor], recompute: bool) -> None:
+        super().__init__()
+        self.stage, self.positions, self.recompute = stage, positions, recompute
+
+    def forward(self, x: Tensor) -> Tensor:
+        stage = self.stage
+        if stage.embedding is not None:
+            x = stage.embedding(x)
+        positions = self.positions()
+        config = stage.config
+        cos, sin = rope_tables(positions, config.head_dim, config.rope_theta, x.dtype)
+        for block in stage.blocks:
+            run = cast(Block, block)
+            x = checkpoint(run, x, cos, sin, positions) if self.recompute else run(x, cos, sin, positions)
+        if stage.head is not None and stage.norm is not None:
+            x = stage.head(stage.norm(x))
+        return x
+
+
+def build_stages(
+    config: ModelConfig, degrees: Degrees, mesh: Mesh, seq_len: int, *, seed: int, dtype: torch.dtype
+) -> tuple[dict[int, nn.Module], ContextParallel]:
+    """Return this rank's stages by number, and the attention core that knows its tokens.
+
+    Raises: ValueError if tp does not divide the heads, features or vocabulary, or ep the experts.
+    """
+    core = AllGatherAttention(mesh.group("cp"), layout="zigzag" if degrees.cp > 1 else "contiguous")
+    model = Transformer(config, seed=seed, dtype=dtype, attend=core)
+    schedule, place = degrees.pipeline_schedule(), mesh.rank("pp")
+    stages = transformer_stages(model, degrees.num_stages)
+    own = {number: stages[number] for number in schedule.stages_of(place)}
+    device = next(model.parameters()).device
+    del model, stages
+
+    def positions() -> Tensor:
+        return core.positions(seq_len).to(device)
+
+    for stage in own.values():
+        split_experts_(stage, config, mesh, dtype)
+        shard_transformer_(stage, mesh, sequence_parallel=degrees.sequence_parallel and degrees.tp > 1)
+    return {n: ComposedStage(stage, positions, degrees.recompute) for n, stage in own.items()}, core
+
+
+def split_experts_(stage: Stage, config: ModelConfig, mesh: Mesh, dtype: torch.dtype) -> None:
+    """Replace each mixture by its expert-parallel form with this rank's part of the weights."""
+    for block in stage.blocks:
+        block = cast(Block, block)
+        if isinstance(block.ffn, MoE):
+            parallel = ExpertParallelMoE(config, mesh.group("ep"), tp_group=mesh.group("tp")).to(dtype)
+            parallel.load_full_(block.ffn)
+            block.ffn = parallel
+
+
+def expert_parameters(module: nn.Module) -> set[int]:
+    """Return the ids of parameters that ranks of ep do not share."""
+    layers = (m for m in module.modules() if isinstance(m, ExpertParallelMoE))
+    return {id(p) for layer in layers for p in layer.whole.experts.parameters()}

@@ -1,0 +1,181 @@
+"""One training step over the whole mesh: pipeline, reduction of every gradient over its group, norm, update.
+
+| parameters | their gradients are added over |
+|---|---|
+| sharded by tp, or whole on it | dp_replicate, dp_shard, ep, cp |
+| experts | dp_replicate, dp_shard, cp (the all_to_all has added ep's tokens) |
+| norms under sequence parallelism, kv heads fewer than tp | also tp: inside the layer's backward |
+| an embedding tied to the head | also first and last stage: inside the pipeline |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.comm.autograd import group_size
+from course_lib.comm.mesh import Mesh
+from course_lib.compose.degrees import DATA, Degrees, mesh_of
+from course_lib.compose.sharded import OptimizerFactory, ShardedParameters
+from course_lib.compose.stages import ComposedStage, build_stages, expert_parameters
+from course_lib.config import ModelConfig
+from course_lib.model.batches import Batch
+from course_lib.model.stages import microbatches, stage_size
+from course_lib.parallel.pipeline.engine import Pipeline, Tied
+from course_lib.parallel.tensor.shards import ShardSpec
+from course_lib.parallel.tensor.transformer import sharded_parameters
+from course_lib.parallel.tensor.vocabulary import vocab_parallel_cross_entropy
+
+
+class ComposedTraining:
+    """Train the course's transformer over a mesh, step by step.
+
+    Layout: every rank gets the full batch, and takes its sequences (data axes) and its tokens (cp).
+    Communication: see `compose.step` and the techniques; groups by axis.
+    Memory: 1/(tp pp) of the weights; master weights and optimizer state also over dp_shard and cp.
+    Oracle: one process: mean loss over the batch's tokens, clipping by the global norm, an optimizer step.
+    Raises: ValueError for a batch, sequence or model that the degrees do not divide.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        degrees: Degrees,
+        optimizer: OptimizerFactory,
+        *,
+        batch_size: int,
+        seq_len: int,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        master_dtype: torch.dtype | None = None,
+        max_norm: float | None = None,
+        mesh: Mesh | None = None,
+    ) -> None:
+        """Build this rank's part.
+
+        Args:
+            optimizer: makes an optimizer of the flat shards.
+            dtype: of weights and activations; master_dtype: of the slices that are updated (dtype if None).
+            max_norm: clip the global gradient norm to it.
+            mesh: made by `mesh_of(degrees)` unless given.
+        """
+        degrees.check(config, batch_size, seq_len)
+        self.config, self.degrees, self.max_norm = config, degrees, max_norm
+        self.mesh = mesh_of(degrees) if mesh is None else mesh
+        self.chunks, self.core = build_stages(config, degrees, self.mesh, seq_len, seed=seed, dtype=dtype)
+        size = batch_size // degrees.data_parallel // degrees.num_microbatches
+        tokens = seq_len // degrees.cp // (degrees.tp if degrees.sequence_parallel else 1)
+        self.pipeline = Pipeline(
+            self.chunks,
+            degrees.pipeline_schedule(),
+            activation_shape=(size, tokens, config.model_dim),
+            dtype=dtype,
+            group=self.mesh.group("pp"),
+            tied=self._tied() if config.tied_embeddings else None,
+        )
+        self.sharded = list(self._sharded(master_dtype))
+        self.optimizer = optimizer([flat.shard for flat in self.sharded])
+
+    def step(self, full_batch: Batch) -> tuple[float, float]:
+        """Run one step; return the batch's mean loss and the gradient norm before clipping, on every rank."""
+        loss = self.accumulate(full_batch)
+        norm = self.reduce()
+        self.update(norm)
+        return float(loss), float(norm)
+
+    def accumulate(self, full_batch: Batch) -> Tensor:
+        """Run all micro-batches forward and backward; return the mean loss over the full batch."""
+        total = full_batch.targets.numel()
+        pieces = microbatches(self._own(full_batch), self.degrees.num_microbatches)
+        found = self.pipeline.step(
+            [self.core.shard(piece.tokens) for piece in pieces],
+            [self.core.shard(piece.targets) for piece in pieces],
+            lambda logits, targets: self._loss(logits, targets) / total,
+        )
+        device = self.sharded[0].flat.device
+        loss = torch.zeros((), device=device) if found is None else found.float().clone()
+        dist.all_reduce(loss, group=self.mesh.group("pp", *DATA, "cp"))
+        return loss
+
+    def reduce(self) -> Tensor:
+        """Add up every gradient over its ranks; return the global norm, each parameter counted once."""
+        for flat in self.sharded:
+            flat.reduce_gradients()
+        squares = torch.stack([flat.norm_squared() for flat in self.sharded]).sum()
+        dist.all_reduce(squares, group=self.mesh.group("pp", "dp_shard", "ep", "cp", "tp"))
+        return squares.sqrt()
+
+    def update(self, norm: Tensor) -> None:
+        """Clip by the global norm, step, gather the weights for the next step."""
+        if self.max_norm is not None:
+            scale = (self.max_norm / (norm + 1e-6)).clamp(max=1.0)
+            for flat in self.sharded:
+                assert flat.shard.grad is not None
+                flat.shard.grad.mul_(scale.to(flat.shard.grad.dtype))
+        self.optimizer.step()
+        for flat in self.sharded:
+            flat.gather()
+
+    def named_shards(self) -> Iterator[tuple[str, nn.Parameter, ShardSpec | None]]:
+        """Yield (name in the whole model, this rank's parameter, which part of it that is; None: all)."""
+        first, layers = {}, 0
+        for number in range(self.degrees.num_stages):
+            first[number] = layers
+            layers += stage_size(self.config.num_layers, self.degrees.num_stages, number)
+        for number, chunk in self.chunks.items():
+            specs = sharded_parameters(chunk)
+            for name, param in chunk.named_parameters():
+                whole = name.removeprefix("stage.")
+                if whole.startswith("blocks."):
+                    _, index, rest = whole.split(".", 2)
+                    whole = f"blocks.{int(index) + first[number]}.{rest}"
+                yield whole, param, specs.get(name)
+
+    def _own(self, full_batch: Batch) -> Batch:
+        """Return the sequences of this rank."""
+        size = len(full_batch) // self.degrees.data_parallel
+        place = self.mesh.rank(*DATA)
+        return full_batch[place * size : (place + 1) * size]
+
+    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return vocab_parallel_cross_entropy(logits, targets, self.mesh.group("tp"), "sum")
+
+    def _tied(self) -> Tied | None:
+        """Return the two uses of the embedding, where they lie on different stages."""
+        last = self.degrees.num_stages - 1
+        if last == 0:
+            return None
+        uses: list[tuple[int, nn.Parameter | None]] = []
+        for number, part in ((0, "embedding"), (last, "head")):
+            chunk = self.chunks.get(number)
+            layer = getattr(chunk.stage, part) if isinstance(chunk, ComposedStage) else None
+            uses.append((number, None if layer is None else layer.weight))
+        return uses[0], uses[1]
+
+    def _sharded(self, master_dtype: torch.dtype | None) -> Iterable[ShardedParameters]:
+        """Sort the parameters by who shares them, and shard each kind over its ranks."""
+        kinds: dict[tuple[bool, int], list[nn.Parameter]] = {}
+        seen: set[int] = set()
+        for chunk in self.chunks.values():
+            specs, experts = sharded_parameters(chunk), expert_parameters(chunk)
+            for name, param in chunk.named_parameters():
+                if id(param) in seen or not param.requires_grad:
+                    continue
+                seen.add(id(param))
+                is_expert = id(param) in experts
+                shards = self.degrees.tp if is_expert else getattr(specs.get(name), "num_shards", 1)
+                copies = self.degrees.tp // shards * self._uses(param)
+                kinds.setdefault((is_expert, copies), []).append(param)
+        for (is_expert, copies), params in kinds.items():
+            axes = ("dp_shard", "cp") if is_expert else ("dp_shard", "ep", "cp")
+            group, replicate = self.mesh.group(*axes), self.mesh.group("dp_replicate")
+            yield ShardedParameters(params, group, replicate, copies=copies, master_dtype=master_dtype)
+
+    def _uses(self, param: nn.Parameter) -> int:
+        """Return 2 for an embedding that another pipeline rank holds too, else 1."""
+        if self.pipeline.tied is None or group_size(self.mesh.group("pp")) == 1:
+            return 1
+        return 2 if any(used is param for _, used in self.pipeline.tied) else 1

@@ -1,0 +1,117 @@
+"""Every parameter after two steps over the mesh equals one process; what cannot be split is refused."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+import pytest
+import torch
+from torch import nn
+
+from course_lib.compose import ComposedTraining, Degrees
+from course_lib.config import ModelConfig
+from course_lib.model.batches import Batch, synthetic_batch
+from course_lib.model.transformer import Transformer, cross_entropy
+from course_lib.ranks import run_ranks
+
+DENSE = ModelConfig(
+    vocab_size=32, model_dim=16, num_layers=4, num_heads=4, num_kv_heads=2, ffn_dim=24, max_seq_len=32
+)
+TIED = ModelConfig(
+    vocab_size=32, model_dim=16, num_layers=4, num_heads=4, num_kv_heads=1, ffn_dim=24, max_seq_len=32,
+    tied_embeddings=True,
+)  # fmt: skip
+EXPERTS = ModelConfig(
+    vocab_size=32, model_dim=16, num_layers=2, num_heads=4, num_kv_heads=2, ffn_dim=24, max_seq_len=32,
+    num_experts=4, experts_per_token=2, expert_ffn_dim=12, num_dense_layers=1,
+)  # fmt: skip
+BATCH, SEQ_LEN, STEPS, MAX_NORM = 8, 16, 2, 0.5
+
+adam = partial(torch.optim.AdamW, lr=1e-2, weight_decay=0.1)
+
+
+def batches() -> list[Batch]:
+    return [synthetic_batch(BATCH, SEQ_LEN, 32, seed=step) for step in range(STEPS)]
+
+
+@cache
+def oracle(config: ModelConfig) -> tuple[dict[str, torch.Tensor], list[tuple[float, float]]]:
+    """One process on the whole batch: parameters after two steps, and each step's loss and norm."""
+    model = Transformer(config, seed=5, dtype=torch.float64)
+    optimizer, found = adam(model.parameters()), []
+    for batch in batches():
+        loss = cross_entropy(model(batch.tokens), batch.targets)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+        optimizer.step()
+        found.append((loss.item(), norm.item()))
+    return {name: p.detach() for name, p in model.named_parameters(remove_duplicate=False)}, found
+
+
+def train(config: ModelConfig, degrees: Degrees) -> dict[str, object]:
+    training = ComposedTraining(
+        config, degrees, adam, batch_size=BATCH, seq_len=SEQ_LEN, seed=5, dtype=torch.float64,
+        max_norm=MAX_NORM,
+    )  # fmt: skip
+    found = [training.step(batch) for batch in batches()]
+    parts = {
+        n: (p.detach(), None if s is None else (s.dim, s.index, s.num_shards))
+        for n, p, s in training.named_shards()
+    }
+    return {"losses": found, "parts": parts, "ep": training.mesh.rank("ep")}
+
+
+def check(config: ModelConfig, degrees: Degrees) -> None:
+    want, steps = oracle(config)
+    seen: set[str] = set()
+    for got in run_ranks(train, degrees.world_size, config, degrees):
+        for mine, theirs in zip(got["losses"], steps, strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-6)
+        for name, (part, spec) in got["parts"].items():
+            whole = name.replace(".ffn.whole.", ".ffn.")
+            dim, index, count = spec or (0, *((got["ep"], degrees.ep) if ".experts." in name else (0, 1)))
+            assert torch.allclose(part, want[whole].chunk(count, dim)[index], atol=1e-8), (name, degrees)
+            seen.add(whole)
+    assert seen == set(want) - ({"head.weight"} if config.tied_embeddings and degrees.pp == 1 else set())
+
+
+def test_sixteen_ranks():
+    check(DENSE, Degrees(pp=2, dp_shard=2, cp=2, tp=2, num_microbatches=2))
+
+
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        Degrees(),
+        Degrees(tp=2, pp=2, num_microbatches=2),
+        Degrees(cp=2, dp_replicate=2),
+        Degrees(dp_shard=2, pp=2, virtual_stages=2, num_microbatches=2, recompute=True),
+        Degrees(tp=2, cp=2, sequence_parallel=False),
+    ],
+    ids=str,
+)
+def test_any_subset_of_axes(degrees):
+    check(DENSE, degrees)
+
+
+def test_tied_embeddings_on_two_stages_count_once():
+    check(TIED, Degrees(pp=2, tp=2, num_microbatches=2))
+
+
+def test_experts():
+    check(EXPERTS, Degrees(ep=2, pp=2, num_microbatches=2, sequence_parallel=False))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "words"),
+    [
+        (Degrees(dp_shard=3), "multiple of 3 sequences"),
+        (Degrees(cp=3), "must divide the sequence"),
+        (Degrees(pp=4, virtual_stages=2), "Use at most 4 stages"),
+        (Degrees(ep=2), "Use dp_shard instead"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_before_anything_is_built(degrees, words):
+    with pytest.raises(ValueError, match=words):
+        degrees.check(DENSE, BATCH, SEQ_LEN)
