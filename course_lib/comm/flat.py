@@ -86,6 +86,12 @@ class FlatLayout:
                 yield index, first - offset, slice(first - start, last - start)
 
 
+def same_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors begin at the same element of the same storage; fake tensors have no address."""
+    same_storage = a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    return same_storage and a.storage_offset() == b.storage_offset()
+
+
 def all_gather_flat(
     full: Tensor, shard: Tensor, group: dist.ProcessGroup | None = None, *, async_op: bool = False
 ) -> dist.Work | None:
@@ -94,7 +100,7 @@ def all_gather_flat(
     Communication: one all_gather of S elements; with one rank a copy.
     """
     if dist.get_world_size(group) == 1:
-        if full.data_ptr() != shard.data_ptr():
+        if not same_memory(full, shard):
             full.copy_(shard)
         return None
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # before torch 2.13

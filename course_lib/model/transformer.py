@@ -9,6 +9,8 @@ device.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -120,13 +122,13 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.attend = attend
-        self.embedding = nn.Embedding(config.vocab_size, config.model_dim)
-        self.blocks = nn.ModuleList(Block(config, attend, i) for i in range(config.num_layers))
-        self.norm = RMSNorm(config.model_dim, config.norm_eps)
-        self.head = nn.Linear(config.model_dim, config.vocab_size, bias=False)
+        with _made_in(dtype):
+            self.embedding = nn.Embedding(config.vocab_size, config.model_dim)
+            self.blocks = nn.ModuleList(Block(config, attend, i) for i in range(config.num_layers))
+            self.norm = RMSNorm(config.model_dim, config.norm_eps)
+            self.head = nn.Linear(config.model_dim, config.vocab_size, bias=False)
         if config.tied_embeddings:
             self.head.weight = self.embedding.weight
-        self.to(dtype)
         init_weights_(self, seed)
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -161,6 +163,17 @@ class Transformer(nn.Module):
                 f"the default core needs tokens in the order of their positions; got {positions.tolist()}. "
                 "Sort the tokens, or pass attend= with a core that looks at positions (lab 10)."
             )
+
+
+@contextmanager
+def _made_in(dtype: torch.dtype) -> Iterator[None]:
+    """Make new parameters in `dtype` at once: a cast afterwards needs both, and fake tensors refuse it."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @torch.no_grad()

@@ -287,7 +287,7 @@ def _slot(call: CommCall) -> Any:
 
 def call_from_plain(plain: dict[str, Any]) -> CommCall:
     """Inverse of `CommCall.to_plain` after a trip through JSON."""
-    group = GroupKey(tuple(plain["group"]["ranks"]), plain["group"]["index"])
+    group = GroupKey.from_plain(plain["group"])
     shapes = {k: tuple(tuple(s) for s in plain[k]) for k in ("shapes", "out_shapes")}
     splits = plain["splits"] and tuple(tuple(s) for s in plain["splits"])
     return CommCall(**{**plain, **shapes, "group": group, "splits": splits, "site": tuple(plain["site"])})

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from course_lib.ranks.causes import ENDED, WrongGroup, culprits, cycle, wrong_group
 from course_lib.ranks.hang import Mismatch, RankState, WaitGraph
 from course_lib.trace.calls import BLOCKS_AT_LAUNCH, CommCall, is_machinery
 
-_ENDED = ("finished", "failed", "dead")
 _hidden: list[str] = []  # folders
 _ORDER = "Every rank of a group must make the same calls, in the same order, with the same shapes and dtypes."
 
@@ -74,12 +74,22 @@ def describe(call: CommCall, world_size: int) -> str:
         details.append(f"{call.dtype} {', '.join(str(list(s)) for s in shapes[:3])}")
     if call.root is not None:
         details.append(f"root {call.root}")
-    if call.op == "send":
-        return f"send to rank {call.dst}" + _tag(call) + _in(details)
-    if call.op == "recv":
-        source = "any rank" if call.src is None else f"rank {call.src}"
-        return f"recv from {source}" + _tag(call) + _in(details)
-    return f"{call.op} (call #{call.ordinal + 1} of {_group(call, world_size)}{_in(details, '; ', '')})"
+    if call.splits is not None and any(call.splits):
+        details.append(f"splits {list(call.splits[0])} sent, {list(call.splits[1])} received")
+    inside = f" in {call.scope}" if call.scope else ""
+    if call.op in ("send", "recv"):
+        whom = f"to rank {call.dst}" if call.op == "send" else f"from {_source(call)}"
+        return f"{call.op} {whom}" + _along(call) + _tag(call) + _in(details) + inside
+    number = f"call #{call.ordinal + 1} of {_group(call, world_size)}"
+    return f"{call.op} ({number}{_in(details, '; ', '')}){inside}"
+
+
+def _source(call: CommCall) -> str:
+    return "any rank" if call.src is None else f"rank {call.src}"
+
+
+def _along(call: CommCall) -> str:
+    return f" along {call.group.axis}" if call.group.axis else ""
 
 
 def _tag(call: CommCall) -> str:
@@ -97,40 +107,39 @@ def _group(call: CommCall, world_size: int) -> str:
 
 def hang_report(graph: WaitGraph, stuck: dict[int, set[int]]) -> tuple[str, int]:
     """The report on ranks that nothing can release, and the rank to look at first."""
-    culprits = _culprits(graph, stuck)
-    if culprits:
-        first = min(culprits)
-        ended = all(graph.ranks[r].status in _ENDED for r in culprits)
-        why = "already ended" if ended else "never get" + "s" * (len(culprits) == 1) + " there"
-        head = f"{waiters(set(stuck) - culprits)} for {names(culprits)}, which {why}."
+    wrong = wrong_group(graph, stuck)
+    if wrong:
+        return _wrong_group_report(graph, wrong), wrong.rank
+    guilty = culprits(graph, stuck)
+    if guilty:
+        first = min(guilty)
+        ended = all(graph.ranks[r].status in ENDED for r in guilty)
+        why = "already ended" if ended else "never get" + "s" * (len(guilty) == 1) + " there"
+        head = f"{waiters(set(stuck) - guilty)} for {names(guilty)}, which {why}."
     else:
-        first = min(stuck)
-        head = f"{names(stuck)} wait for each other for ever: a deadlock."
+        ring = cycle(stuck)
+        first = min(ring)
+        head = f"{names(ring)} wait for each other for ever: a deadlock."
         if len(stuck) == 1:
             head = f"{waiters(stuck)} for ever: no other rank could release it."
-    lines = [f"Hang: {head}", *_who(graph, range(len(graph.ranks))), _advice(graph, stuck, culprits)]
+        elif set(stuck) - set(ring):
+            others = set(stuck) - set(ring)
+            head += f" {waiters(others)[0].upper()}{waiters(others)[1:]} for what they would do next."
+    lines = [f"Hang: {head}", *_who(graph, range(len(graph.ranks))), _advice(graph, stuck, guilty)]
     return "\n".join(lines), first
 
 
-def _culprits(graph: WaitGraph, stuck: dict[int, set[int]]) -> set[int]:
-    """Ranks that have ended but are waited for; else the ranks that wait elsewhere than most do."""
-    ended = {r for need in stuck.values() for r in need if graph.ranks[r].status in _ENDED}
-    if ended:
-        return ended
-    for rank, need in stuck.items():
-        call = graph.ranks[rank].blocked
-        if call is not None and call.op == "new_group" and need:
-            return need
-    targets: dict[Any, set[int]] = {}
-    for rank in stuck:
-        call = graph.ranks[rank].blocked
-        assert call is not None
-        targets.setdefault((call.op, call.group, call.ordinal), set()).add(rank)
-    sizes = sorted(targets.values(), key=len)
-    return sizes[0] if len(sizes) == 2 and len(sizes[0]) < len(sizes[1]) else set()
+def _wrong_group_report(graph: WaitGraph, wrong: WrongGroup) -> str:
+    n = len(graph.ranks)
+    head = (
+        f"rank {wrong.rank} called {wrong.call.op} over {_group(wrong.call, n)}, alone; "
+        f"{waiters(wrong.waiters)} for it over {_group(wrong.due, n)}: the wrong group?"
+    )
+    advice = "What to do: pass the group over which the others call it: mesh.group(axis) of the same axis."
+    return "\n".join([f"Hang: {head}", *_who(graph, range(n)), advice])
 
 
-def _advice(graph: WaitGraph, stuck: dict[int, set[int]], culprits: set[int]) -> str:
+def _advice(graph: WaitGraph, stuck: dict[int, set[int]], guilty: set[int]) -> str:
     blocked = [s.blocked for r, s in enumerate(graph.ranks) if r in stuck and s.blocked]
     if all(c.op in ("send", "recv") for c in blocked):
         return (
@@ -139,7 +148,7 @@ def _advice(graph: WaitGraph, stuck: dict[int, set[int]], culprits: set[int]) ->
         )
     if any(c.op == "new_group" for c in blocked):
         return "What to do: every rank must call new_group, also ranks outside the new group, in one order."
-    skipped = f" Look at what makes {names(culprits)} skip or reorder a call." if culprits else ""
+    skipped = f" Look at what makes {names(guilty)} skip or reorder a call." if guilty else ""
     return f"What to do: {_ORDER[0].lower()}{_ORDER[1:]}{skipped}"
 
 

@@ -15,8 +15,8 @@ Bytes are what operations read and write, not what misses a cache.
 Production code uses torch.profiler (Kineto) and NCCL's flight recorder, which see devices but not meaning.
 """
 
-from course_lib.trace.events import Alloc, Backward, Compute, Event, Free, Launch, Mark, Wait
-from course_lib.trace.marks import mark
+from course_lib.trace.events import Alloc, Backward, Compute, Event, Free, Launch, Mark, Scope, Wait
+from course_lib.trace.marks import mark, scope
 from course_lib.trace.queries import RankTrace
 from course_lib.trace.timeline import Trace
 
@@ -29,7 +29,9 @@ __all__ = [
     "Launch",
     "Mark",
     "RankTrace",
+    "Scope",
     "Trace",
     "Wait",
     "mark",
+    "scope",
 ]

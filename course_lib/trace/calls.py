@@ -11,6 +11,7 @@ import torch
 
 Site = tuple[str, int, str]  # file, line number, function
 
+MAX_SHOWN_RANKS = 16
 BLOCKS_AT_LAUNCH = ("new_group", "monitored_barrier")  # they return when they are complete
 _COURSE_DIR = os.path.dirname(os.path.dirname(__file__))
 _RANK_FILE = os.path.join(_COURSE_DIR, "ranks", "rank.py")
@@ -21,14 +22,32 @@ _SYSTEM_DIRS = (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"
 @dataclasses.dataclass(slots=True, frozen=True)
 class GroupKey:
     """A process group by what all its members agree on: the ordered global ranks, and which of the groups
-    with these members it is (0 for the first made)."""
+    with these members it is (0 for the first made). axis: its name in the mesh that made it, if one did."""
 
     ranks: tuple[int, ...]
     index: int = 0
+    axis: str = dataclasses.field(default="", compare=False)
 
     def __str__(self) -> str:
         again = f" (group {self.index + 1} of these ranks)" if self.index else ""
-        return f"group {list(self.ranks)}{again}"
+        return f"{self.axis} group {self.shown_ranks}{again}".lstrip()
+
+    @property
+    def shown_ranks(self) -> str:
+        """'[0, 1]'; of many '[0, 8, ..., 16376: 2048 ranks]'."""
+        if len(self.ranks) <= MAX_SHOWN_RANKS:
+            return str(list(self.ranks))
+        return f"[{self.ranks[0]}, {self.ranks[1]}, ..., {self.ranks[-1]}: {len(self.ranks)} ranks]"
+
+    def to_plain(self) -> list[Any]:
+        """Return JSON-able data."""
+        return [list(self.ranks), self.index, self.axis]
+
+    @classmethod
+    def from_plain(cls, plain: list[Any]) -> "GroupKey":
+        """Inverse of `to_plain`."""
+        ranks, index, axis = plain
+        return cls(tuple(ranks), index, axis)
 
 
 @dataclasses.dataclass(slots=True)
@@ -50,6 +69,7 @@ class CommCall:
     tag: int | None = None
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # all_to_all_single: input, output
     site: Site = ("", 0, "")
+    scope: str = ""  # the innermost `scope(...)` around it
 
     @property
     def moved_bytes(self) -> int:
@@ -67,7 +87,7 @@ class CommCall:
     def to_plain(self) -> dict[str, Any]:
         """Return JSON-able data; `hang.call_from_plain` reads it."""
         plain = {name: getattr(self, name) for name in CommCall.__slots__}
-        plain["group"] = {"ranks": self.group.ranks, "index": self.group.index}
+        plain["group"] = self.group.to_plain()
         return plain
 
 

@@ -12,7 +12,8 @@ class Compute:
     """One torch operation that moved or made data.
 
     Units: seconds from the start of the run; bytes; FLOPs (0 unless matmul-class).
-    phase is "forward" (anything outside the others), "backward" or "optimizer".
+    phase is "forward" (anything outside the others), "backward", "recompute" (forward work that backward does
+    again) or "optimizer". shapes and in_dtype are of its tensors among the arguments, dtype of its result.
     """
 
     t_s: float
@@ -23,6 +24,8 @@ class Compute:
     written_bytes: int
     flops: int
     dtype: str
+    shapes: tuple[tuple[int, ...], ...] = ()
+    in_dtype: str = ""
 
     @property
     def bytes_(self) -> int:
@@ -84,6 +87,16 @@ class Mark:
 
 
 @dataclasses.dataclass(slots=True)
+class Scope:
+    """A `scope(...)` of the program began or ended. text: its name and numbers, 'F microbatch=3'."""
+
+    t_s: float
+    begins: bool
+    text: str
+    phase: str
+
+
+@dataclasses.dataclass(slots=True)
 class Backward:
     """A backward pass began or ended; depth 0 is not inside another one."""
 
@@ -92,8 +105,8 @@ class Backward:
     depth: int
 
 
-Event = Compute | Launch | Wait | Alloc | Free | Mark | Backward
-E = TypeVar("E", Compute, Launch, Wait, Alloc, Free, Mark, Backward)
+Event = Compute | Launch | Wait | Alloc | Free | Mark | Scope | Backward
+E = TypeVar("E", Compute, Launch, Wait, Alloc, Free, Mark, Scope, Backward)
 _KINDS: dict[str, Any] = {
     "compute": Compute,
     "launch": Launch,
@@ -101,6 +114,7 @@ _KINDS: dict[str, Any] = {
     "alloc": Alloc,
     "free": Free,
     "mark": Mark,
+    "scope": Scope,
     "backward": Backward,
 }
 KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -117,7 +131,7 @@ def to_row(event: Event) -> list[Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, GroupKey):
-        return [list(value.ranks), value.index]
+        return value.to_plain()
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     return value
@@ -128,10 +142,11 @@ def from_row(row: list[Any], zero_s: float) -> Event:
     values = dict(zip(FIELDS[row[0]], row[1:], strict=True))
     values["t_s"] -= zero_s
     if row[0] == "launch":
-        ranks, index = values["group"]
-        values["group"] = GroupKey(tuple(ranks), index)
+        values["group"] = GroupKey.from_plain(values["group"])
         for name in ("shapes", "out_shapes", "splits", "site"):
             values[name] = _tuples(values[name])
+    elif row[0] == "compute":
+        values["shapes"] = _tuples(values["shapes"])
     return _KINDS[row[0]](**values)  # type: ignore[no-any-return]
 
 

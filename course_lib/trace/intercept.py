@@ -18,51 +18,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C import Future
-from torch._C._distributed_c10d import ProcessGroup, ReduceOp, Work
+from torch._C._distributed_c10d import ProcessGroup, Work
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from course_lib.trace.c10d import (
+    COLLECTIVES,
+    FUNCTIONAL,
+    INPUT_NAMES,
+    OUTPUT_NAMES,
+    fill,
+    flat,
+    named_args,
+    reduce_op_name,
+    storage_id,
+)
 from course_lib.trace.calls import CommCall, GroupKey, call_site
-
-# The dispatcher's name of each call -> torch's public name.
-_COLLECTIVES = {
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather_single",
-    "allgather_coalesced_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather_single",
-    "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter_single",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter_single",
-    "reduce_": "reduce",
-    "broadcast_": "broadcast",
-    "gather_": "gather",
-    "scatter_": "scatter",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all_single",
-    "barrier": "barrier",
-    "monitored_barrier_": "monitored_barrier",
-    "send": "send",
-    "recv_": "recv",
-    "recv_any_source_": "recv",
-}
-_FUNCTIONAL = {  # torch.distributed._functional_collectives, as DTensor uses them
-    "all_reduce": "all_reduce",
-    "all_reduce_": "all_reduce",
-    "all_reduce_coalesced": "all_reduce",
-    "all_reduce_coalesced_": "all_reduce",
-    "all_gather_into_tensor": "all_gather_single",
-    "all_gather_into_tensor_out": "all_gather_single",
-    "all_gather_into_tensor_coalesced": "all_gather_single",
-    "reduce_scatter_tensor": "reduce_scatter_single",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_single",
-    "all_to_all_single": "all_to_all_single",
-    "broadcast": "broadcast",
-    "broadcast_": "broadcast",
-}
-_INPUT_NAMES = ("input_tensors", "input_tensor", "inputs", "input_list", "input", "tensors")
-_OUTPUT_NAMES = ("output_tensors", "output_tensor", "outputs", "output_lists", "output")
+from course_lib.trace.marks import open_scope
 
 
 class Listener:
@@ -94,7 +66,12 @@ class Listener:
 
 
 class Interceptor(TorchDispatchMode):
-    """Tell `listeners` of every communication call and operation of this thread while it is entered."""
+    """Tell `listeners` of every communication call and operation of this thread while it is entered.
+
+    What a backend itself computes inside a wait is not the program's: it is left out.
+    """
+
+    sees_fake = False  # whether operations on fake tensors are the program's
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -106,6 +83,7 @@ class Interceptor(TorchDispatchMode):
         self._groups_made: Counter[tuple[int, ...]] = Counter()
         self._ordinals: Counter[Any] = Counter()
         self._next_id = 0
+        self._is_waiting = False
         self.in_op = False  # read by the heartbeat thread
         self.num_ops = 0
         self.thread, self.is_aside = threading.get_ident(), False
@@ -121,7 +99,8 @@ class Interceptor(TorchDispatchMode):
         # torch.Tensor is listed when rsqrt, sigmoid and the like save their result, Parameter in p.data.
         plain = torch.Tensor.__torch_dispatch__
         subclasses = [t.__name__ for t in types if t.__torch_dispatch__ is not plain] if types else None
-        if subclasses:  # such as DTensor: let it become plain operations, and see those
+        if subclasses and not (self.sees_fake and set(subclasses) == {"FakeTensor"}):
+            # such as DTensor: let it become plain operations, and see those
             is_fake = "FakeTensor" in subclasses  # shapes only, as in DTensor's planning: nothing to see
             return func(*args, **kwargs) if is_fake else NotImplemented
         if torch.is_inference_mode_enabled():  # composite operations arrive whole: see what they are made of
@@ -130,10 +109,12 @@ class Interceptor(TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         namespace = func.namespace
-        if namespace == "c10d" and func._opname in _COLLECTIVES:
+        if namespace == "c10d" and func._opname in COLLECTIVES:
             return self._collective(func, args, kwargs)
         if namespace == "_c10d_functional":
             return self._functional(func, args, kwargs)
+        if self._is_waiting:
+            return func(*args, **kwargs)
         for before in self._before:
             before(func)
         self.in_op = True
@@ -152,48 +133,50 @@ class Interceptor(TorchDispatchMode):
         call = self._describe(func, args, kwargs)
         for listener in self.listeners:
             listener.launch(call, args)
-        out = func(*args, **kwargs)
-        script = out[-1] if isinstance(out, tuple) and out else out
-        if isinstance(script, torch.ScriptObject):
-            work = Work.unbox(script)
+        out, work = self.hand_over(func, args, kwargs)
+        if work is not None:
             # Held until waited for, so that the student's wait meets this very object.
             self.pending[id(work)] = (work, call)
         for listener in self.listeners:
             listener.launched(call)
         return out
 
+    def hand_over(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Work | None]:
+        """Give a call to the backend; return the operation's result and what can be waited for."""
+        out = func(*args, **kwargs)
+        script = out[-1] if isinstance(out, tuple) and out else out
+        return out, Work.unbox(script) if isinstance(script, torch.ScriptObject) else None
+
     def _functional(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = func._opname
         if name == "wait_tensor":
-            call = self._pending_results.pop(_storage_id(args[0]), None)
-            if call is not None:
-                self._tell("wait_begin", call)
-            out = func(*args, **kwargs)
-            if call is not None:
-                self._tell("wait_end", call)
-            return out
-        if name not in _FUNCTIONAL:
+            call = self._pending_results.pop(storage_id(args[0]), None)
+            if call is None:
+                return func(*args, **kwargs)
+            with self.waited(call):
+                return func(*args, **kwargs)
+        if name not in FUNCTIONAL:
             return func(*args, **kwargs)
-        named = _named_args(func, args, kwargs)
+        named = named_args(func, args, kwargs)
         group = torch._C._distributed_c10d._resolve_process_group(named["group_name"])
-        tensors = [a for a in _flat(args) if isinstance(a, torch.Tensor)]
-        call = self._new_call(_FUNCTIONAL[name], group)
-        _fill(call, tensors, tensors)
+        tensors = [a for a in flat(args) if isinstance(a, torch.Tensor)]
+        call = self._new_call(FUNCTIONAL[name], group)
+        fill(call, tensors, tensors)
         call.reduce_op = str(named.get("reduce_op") or "").upper() or None
         for listener in self.listeners:
             listener.launch(call, args)
         out = func(*args, **kwargs)
-        for tensor in _flat([out]):
-            self._pending_results[_storage_id(tensor)] = call
+        for tensor in flat([out]):
+            self._pending_results[storage_id(tensor)] = call
         self._tell("launched", call)
         return out
 
     def _describe(self, func: Any, args: Any, kwargs: Any) -> CommCall:
-        named = _named_args(func, args, kwargs)
+        named = named_args(func, args, kwargs)
         name = func._opname
         group = ProcessGroup.unbox(named["process_group"])
-        op = _COLLECTIVES[name]
-        members = dist.get_process_group_ranks(group)
+        op = COLLECTIVES[name]
+        members = self.group_key(group).ranks
         peer: dict[str, Any] = {}
         if op == "send":
             peer = {"src": dist.get_rank(), "dst": members[named["dst"]], "tag": named["tag"]}
@@ -201,11 +184,11 @@ class Interceptor(TorchDispatchMode):
             src = members[named["src"]] if "src" in named else None
             peer = {"src": src, "dst": dist.get_rank(), "tag": named["tag"]}
         call = self._new_call(op, group, **peer)
-        inputs: Any = next((named[k] for k in _INPUT_NAMES if k in named), [])
-        outputs = next((named[k] for k in _OUTPUT_NAMES if k in named), inputs)
-        _fill(call, _flat([inputs]), _flat([outputs]))
+        inputs: Any = next((named[k] for k in INPUT_NAMES if k in named), [])
+        outputs = next((named[k] for k in OUTPUT_NAMES if k in named), inputs)
+        fill(call, flat([inputs]), flat([outputs]))
         if "reduce_op" in named:
-            call.reduce_op = _reduce_op_name(named["reduce_op"])
+            call.reduce_op = reduce_op_name(named["reduce_op"])
         if "root_rank" in named:
             call.root = members[named["root_rank"]]
         if name == "alltoall_base_":
@@ -214,10 +197,11 @@ class Interceptor(TorchDispatchMode):
 
     def _new_call(self, op: str, group: Any, **peer: Any) -> CommCall:
         key = self.group_key(group)
-        slot = (key, peer["src"], peer["dst"], peer["tag"]) if peer else (key,)
+        slot = (group.group_name, *peer.values())
         ordinal = self._ordinals[slot]
         self._ordinals[slot] += 1
-        return self._numbered(CommCall(self._next_id, op, key, ordinal, **peer, site=call_site()))
+        call = CommCall(self._next_id, op, key, ordinal, **peer, site=call_site(), scope=open_scope())
+        return self._numbered(call)
 
     def _numbered(self, call: CommCall) -> CommCall:
         self._next_id += 1
@@ -233,6 +217,17 @@ class Interceptor(TorchDispatchMode):
     def _tell(self, what: str, call: CommCall) -> None:
         for listener in self.listeners:
             getattr(listener, what)(call)
+
+    @contextlib.contextmanager
+    def waited(self, call: CommCall) -> Iterator[None]:
+        """Around a wait for `call`."""
+        self._tell("wait_begin", call)
+        self._is_waiting = True
+        try:
+            yield
+        finally:
+            self._is_waiting = False
+        self._tell("wait_end", call)
 
     def waiting(self, work: Work) -> CommCall | None:
         """The call that `work` belongs to, if nobody waited for it yet."""
@@ -250,15 +245,17 @@ class Interceptor(TorchDispatchMode):
         """Name a process group by its members and its ordinal among groups of the same members."""
         name = group.group_name
         if name not in self._groups:  # made before the interceptor, the default group first of all
-            self.made_group(tuple(dist.get_process_group_ranks(group)), name)
+            self.made_group(tuple(dist.get_process_group_ranks(group)), group)
         return self._groups[name]
 
-    def made_group(self, ranks: tuple[int, ...], name: str | None) -> GroupKey:
-        """Count a new group of `ranks`; `name` is None on a rank that is not a member."""
-        key = GroupKey(ranks, self._groups_made[ranks])
+    def made_group(self, ranks: tuple[int, ...], group: Any) -> GroupKey:
+        """Count a new group of `ranks`; `group` is None on a rank that is not a member."""
+        axis = getattr(group, "group_desc", "")
+        axis = "" if axis in ("undefined", "default_pg") else axis
+        key = GroupKey(ranks, self._groups_made[ranks], axis)
         self._groups_made[ranks] += 1
-        if name is not None:
-            self._groups[name] = key
+        if group is not None:
+            self._groups[group.group_name] = key
         return key
 
     def new_group_call(self, ranks: Sequence[int] | None, local: bool) -> CommCall:
@@ -273,9 +270,11 @@ class Interceptor(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
+def intercepted(
+    listeners: Sequence[Listener], kind: type[Interceptor] = Interceptor
+) -> Iterator[Interceptor]:
     """Enter an interceptor and wrap `Work.wait` and `new_group` for it."""
-    mode = Interceptor(listeners)
+    mode = kind(listeners)
     wait, poll, make_group = Work.wait, Work.is_completed, c10d._new_group_with_tag
     get_future, then, future_wait = Work.get_future, Future.then, Future.wait
 
@@ -285,10 +284,8 @@ def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
             if threading.get_ident() != mode.thread:
                 mode.tell_aside()
             return wait(work, *args, **kwargs)
-        mode._tell("wait_begin", call)
-        result = wait(work, *args, **kwargs)
-        mode._tell("wait_end", call)
-        return result
+        with mode.waited(call):
+            return wait(work, *args, **kwargs)
 
     def traced_get_future(work: Any) -> Any:
         future = get_future(work)
@@ -304,10 +301,8 @@ def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
         call = mode.futures.pop(id(future), (None, None))[1]
         if call is None:
             return future_wait(future)
-        mode._tell("wait_begin", call)
-        value = future_wait(future)
-        mode._tell("wait_end", call)
-        return value
+        with mode.waited(call):
+            return future_wait(future)
 
     def traced_poll(work: Any) -> Any:
         for listener in listeners:
@@ -320,7 +315,7 @@ def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
             listener.launch(call, ())
         group = make_group(ranks, *args, **kwargs)
         is_member = group is not dist.GroupMember.NON_GROUP_MEMBER
-        mode.made_group(call.shapes[0], group.group_name if is_member else None)
+        mode.made_group(call.shapes[0], group if is_member else None)
         mode._tell("launched", call)
         return group
 
@@ -340,38 +335,3 @@ def intercepted(listeners: Sequence[Listener]) -> Iterator[Interceptor]:
 
 def _overrides(listener: Listener, name: str) -> bool:
     return getattr(type(listener), name) is not getattr(Listener, name)
-
-
-def _named_args(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    names = [a.name for a in func._schema.arguments]
-    return {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-def _flat(values: Any) -> list[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        return [values]
-    if isinstance(values, list | tuple):
-        return [t for v in values for t in _flat(v)]
-    return []
-
-
-def _fill(call: CommCall, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
-    call.shapes = tuple(tuple(t.shape) for t in inputs)
-    call.out_shapes = tuple(tuple(t.shape) for t in outputs)
-    counted = outputs if call.op == "scatter" else inputs
-    call.bytes_ = 0 if "barrier" in call.op else sum(t.numel() * t.element_size() for t in counted)
-    typed = inputs or outputs
-    call.dtype = str(typed[0].dtype).removeprefix("torch.") if typed else None
-
-
-def _reduce_op_name(script: Any) -> str:
-    value: Any = script.op() if isinstance(script, torch.ScriptObject) else script  # type: ignore[attr-defined]
-    names = {int(getattr(ReduceOp.RedOpType, n)): n for n in ReduceOp.RedOpType.__members__}
-    return names.get(int(value), str(value))
-
-
-def _storage_id(tensor: torch.Tensor) -> int:
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except NotImplementedError:  # a sparse tensor has no single storage
-        return id(tensor)

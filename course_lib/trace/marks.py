@@ -1,11 +1,42 @@
-"""Named points that a program puts into the trace of its rank."""
+"""Named points and named stretches that a program puts into the trace of its rank."""
 
 from collections.abc import Callable
+from typing import Any
 
 marker: Callable[[str], None] | None = None  # set by the recorder of this process while it records
+scoper: Callable[[bool, str], None] | None = None
+_open: list[str] = []  # this process's scopes, outermost first
 
 
 def mark(name: str) -> None:
     """Put a named point into this rank's trace, after a garbage collection; nothing when untraced."""
     if marker is not None:
         marker(name)
+
+
+class scope:
+    """Name what happens inside: `with scope("F", microbatch=3, stage=1): ...`.
+
+    The name stands in the trace, on the lanes of a replay, and in the report on a hang. It costs
+    microseconds: unlike `mark` it collects no garbage.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, name: str, **numbers: Any) -> None:
+        self._text = " ".join([name, *(f"{key}={value}" for key, value in numbers.items())])
+
+    def __enter__(self) -> None:
+        _open.append(self._text)
+        if scoper is not None:
+            scoper(True, self._text)
+
+    def __exit__(self, *_: object) -> None:
+        _open.pop()
+        if scoper is not None:
+            scoper(False, self._text)
+
+
+def open_scope() -> str:
+    """Return the innermost scope's text, empty outside of all."""
+    return _open[-1] if _open else ""

@@ -48,16 +48,19 @@ class MemoryTracker:
         self,
         on_alloc: Callable[[TrackedStorage, bool], None],
         on_free: Callable[[TrackedStorage, bool], None],
+        is_recomputing: Callable[[], bool] = torch.is_grad_enabled,
+        is_parameter: Callable[[torch.Tensor], bool] = lambda tensor: type(tensor) is Parameter,
     ) -> None:
         self.storages: list[TrackedStorage] = []  # all, by id
         self.is_backward = False
         self._live: dict[int, TrackedStorage] = {}
-        self._parameters: dict[int, weakref.ref[Parameter]] = {}
+        self._parameters: dict[int, weakref.ref[torch.Tensor]] = {}
         self._recomputed: list[TrackedStorage] = []
         self._unbooked: list[TrackedStorage] = []  # freed by another thread
         self.position = 0  # in the trace, of the operation that is seen
         self._thread = threading.get_ident()
         self._on_alloc, self._on_free = on_alloc, on_free
+        self._is_recomputing, self._is_parameter = is_recomputing, is_parameter
 
     # ---- life
 
@@ -89,7 +92,7 @@ class MemoryTracker:
                     record = self._register(storage, is_new)
                 elif record.used_at >= 0:
                     record.used_at = self.position
-                if type(value) is Parameter and (
+                if self._is_parameter(value) and (
                     record.category != PARAMETERS or id(value) not in self._parameters
                 ):
                     self.add_parameter(value)
@@ -111,8 +114,8 @@ class MemoryTracker:
         return record
 
     def _note_recomputation(self, record: TrackedStorage) -> None:
-        """In backward, gradients are computed with grad mode off: what is made with it on is recomputed."""
-        if torch.is_grad_enabled():
+        """What is made in backward and outlives its recomputation is an activation; gradients are none."""
+        if self._is_recomputing():
             self._recomputed.append(record)
             return
         record.may_be_activation = False
@@ -161,7 +164,7 @@ class MemoryTracker:
             record = self.see(local, is_new=False)
             record.category = min(record.category, category)
 
-    def add_parameter(self, parameter: Parameter) -> None:
+    def add_parameter(self, parameter: torch.Tensor) -> None:
         """Follow a parameter: its storage now and its `.grad` at every later sample point."""
         key = id(parameter)
         if key not in self._parameters:

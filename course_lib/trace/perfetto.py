@@ -1,7 +1,8 @@
 """Write a trace as Chrome JSON, which Perfetto and chrome://tracing show.
 
-Each rank is a process with tracks for compute, for waits, for the communication of each group (from launch
-to the end of its wait), and a counter of live bytes by category. Arrows lead from each launch to its wait.
+Each rank is a process with tracks for scopes, for compute, for waits, for the communication of each group
+(from launch to the end of its wait), and a counter of live bytes by category. Arrows lead from each launch
+to its wait.
 Format: the "Trace Event Format" document of the Chromium project; times in microseconds.
 """
 
@@ -12,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from course_lib.trace.events import Backward, Compute, Launch, Mark, Wait
+from course_lib.trace.events import Backward, Compute, Launch, Mark, Scope, Wait
 from course_lib.trace.queries import RankTrace
 
 VIEWER = "https://ui.perfetto.dev"
-COMPUTE, WAITS, FIRST_GROUP = 1, 2, 10
+SCOPES, COMPUTE, WAITS, FIRST_GROUP = 1, 2, 3, 10
 Row = dict[str, Any]
 
 
@@ -61,11 +62,22 @@ def _rank_rows(rank: RankTrace) -> list[Row]:
             rows.append(_point(rank, event.name, event.t_s))
         elif isinstance(event, Backward):
             rows.append(_point(rank, "backward begins" if event.begins else "backward ends", event.t_s))
-    rows += _comm_rows(rank)
+    rows += _comm_rows(rank) + _scope_rows(rank)
     for t_s, live in rank.live():
         row = {"ph": "C", "name": "live bytes", "pid": rank.rank, "ts": _us(t_s), "args": dict(live)}
         rows.append(row)
     return rows
+
+
+def _scope_rows(rank: RankTrace) -> list[Row]:
+    rows, begun = [], []
+    for event in rank.of(Scope):
+        if event.begins:
+            begun.append(event)
+        elif begun:
+            first = begun.pop()
+            rows.append(_span(rank, SCOPES, first.text, first.t_s, event.t_s - first.t_s, {}))
+    return [*_name_track(rank, "scopes", SCOPES), *rows] if rows else []
 
 
 def _comm_rows(rank: RankTrace) -> list[Row]:
@@ -118,6 +130,7 @@ def _details(call: Launch) -> Row:
         "shapes": str(list(map(list, call.shapes))),
         "reduce_op": call.reduce_op,
         "phase": call.phase,
+        "scope": call.scope,
         "line": f"{Path(file).name}:{line} in {function}",
     }
 

@@ -56,7 +56,7 @@ class RankTrace:
         return next((w for w in self.waits() if w.launch_id == launch.id), None)
 
     def computes(self, phase: str | None = None) -> list[Compute]:
-        """Return the operations, of one phase if named."""
+        """Return the operations, of one phase if named: forward, backward, recompute or optimizer."""
         return [c for c in self.of(Compute) if phase in (None, c.phase)]
 
     @property
@@ -180,6 +180,22 @@ class RankTrace:
             i for i, e in enumerate(self.events) if isinstance(e, Backward) and e.begins and e.depth == 0
         )
         return max((totals[i] for i in begins), default=0)
+
+    def saved_bytes_in(self, *, start: str, end: str) -> int:
+        """Return the activations made after mark `start` that are alive at mark `end`.
+
+        Between the marks lies a forward, or a part of one; inputs made before do not count.
+        """
+        first, stop = self._mark_index(start), self._mark_index(end)
+        if first > stop:
+            raise ValueError(f"mark {start!r} must come before mark {end!r}; got the reverse. Swap them.")
+        made: dict[int, int] = {}
+        for event in self.events[first:stop]:
+            if isinstance(event, Alloc) and event.category == "activations":
+                made[event.storage] = event.bytes_
+            elif isinstance(event, Free):
+                made.pop(event.storage, None)
+        return sum(made.values())
 
     def _totals(self, category: str | None) -> list[int]:
         """Live bytes after each event."""

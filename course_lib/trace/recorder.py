@@ -6,13 +6,13 @@ marks and after backward, so that memory does not depend on when Python feels li
 collecting. See the package's docstring for what is seen and what is not.
 """
 
-import dataclasses
 import gc
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import Function
 from torch.nn import Parameter
 from torch.nn.modules import module as nn_module
 from torch.optim.optimizer import (
@@ -23,69 +23,58 @@ from torch.optim.optimizer import (
 
 from course_lib.trace import marks
 from course_lib.trace.calls import CommCall
-from course_lib.trace.events import POLLED, Alloc, Backward, Compute, Event, Free, Launch, Mark, Wait
-from course_lib.trace.flops import Flops, flops_counter
+from course_lib.trace.events import POLLED
 from course_lib.trace.intercept import Listener
 from course_lib.trace.memory import (
-    CATEGORIES,
     GRADIENTS,
     OPTIMIZER,
     MemoryTracker,
     TrackedStorage,
     tensors_in,
 )
+from course_lib.trace.operations import Operation
 from course_lib.trace.queries import RankTrace
+from course_lib.trace.rows import Row, events_of
 
-_NEVER_READ_SELF = {"copy_", "zero_", "fill_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_"}
-_READ_ROWS_ONLY = {"embedding", "gather", "index_select", "index", "take"}
-_NO_DATA = {"_unsafe_view", "_reshape_alias", "lift_fresh", "resize_", "set_", "empty_strided"}
-_GRADIENT_MAKERS = {"detach", "clone", "new_empty_strided", "empty_strided", "empty_like"}
 _RELEASE_S, _SETTLE_S = 20e-6, 1e-3  # for a communication thread to let go of its tensors
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
 _autograd: Any = torch.autograd
 _now_s = time.perf_counter
 
 
-@dataclasses.dataclass(slots=True)
-class _Op:
-    """What is the same at every call of an operation."""
-
-    name: str
-    moves_data: bool
-    reads_self: bool
-    reads_rows: bool
-    may_make_gradient: bool
-    may_resize: bool
-    is_special: bool
-    flops: Flops | None
-
-
 class Recorder(Listener):
-    """Record this rank's operations, communication and memory between `__enter__` and `__exit__`."""
+    """Record this rank's operations, communication and memory between `__enter__` and `__exit__`.
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.memory = MemoryTracker(self._alloc, self._free)
-        self._rows: list[tuple[Any, ...]] = []
-        self._late_frees: list[tuple[int, tuple[Any, ...]]] = []  # (position in _rows, row)
+    fake: its tensors are fake, and no other thread works for it.
+    """
+
+    def __init__(self, rank: int, *, fake: bool = False) -> None:
+        self.rank, self.fake = rank, fake
+        is_parameter = _is_fake_parameter if fake else _is_real_parameter
+        self.memory = MemoryTracker(self._alloc, self._free, self._is_recomputing, is_parameter)
+        self._rows: list[Row] = []
+        self._late_frees: list[tuple[int, Row]] = []  # (position in _rows, row)
         self._in_flight: dict[int, list[TrackedStorage]] = {}  # by id of the launch
-        self._ops: dict[Any, _Op] = {}
+        self._ops: dict[Any, Operation] = {}
         self._phase = "forward"
-        self._depth = 0
+        self._depth = 0  # backward passes in one another
+        self._creates_graph: list[bool] = []  # of each
+        self._recomputing = 0  # custom functions applied during recomputation, which runs without grad mode
         self._t_s = self._wait_s = self._start_s = self._end_s = 0.0
         self._undo: list[Callable[[], None]] = []
 
     # ---- on and off
 
     def __enter__(self) -> "Recorder":
-        self._undo = [self._patch_backward(), self._patch_resize(), *self._register_hooks(), _quiet_gc()]
-        marks.marker = self.mark
+        patches = [self._patch_backward(), self._patch_functions(), self._patch_resize()]
+        self._undo = [*patches, *self._register_hooks(), _quiet_gc()]
+        marks.marker, marks.scoper = self.mark, self._scope
         self._start_s = _now_s()
         return self
 
     def __exit__(self, *_: object) -> None:
-        marks.marker = None
-        time.sleep(_SETTLE_S)
+        marks.marker = marks.scoper = None
+        self._let_go(_SETTLE_S)
         self.memory.sample_gradients()
         self.memory.book_late_frees()
         self._end_s = _now_s()
@@ -99,7 +88,8 @@ class Recorder(Listener):
         def traced_run(roots: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
             for tensor in tensors_in(gradients):
                 self.memory.exclude_activation(tensor)
-            self._backward_begins()
+            # (roots, gradients, retain_graph, create_graph, ...)
+            self._backward_begins(bool(args[1] if len(args) > 1 else kwargs.get("create_graph")))
             try:
                 return run(roots, gradients, *args, **kwargs)
             finally:
@@ -109,6 +99,26 @@ class Recorder(Listener):
 
         def undo() -> None:
             _autograd._engine_run_backward = run
+
+        return undo
+
+    def _patch_functions(self) -> Callable[[], None]:
+        """Note custom functions that are applied again in backward: their forward runs without grad mode."""
+        apply = Function.__dict__["apply"]
+
+        def traced_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            if not (self._depth and self._is_recomputing()):
+                return apply.__func__(cls, *args, **kwargs)
+            self._recomputing += 1
+            try:
+                return apply.__func__(cls, *args, **kwargs)
+            finally:
+                self._recomputing -= 1
+
+        Function.apply = classmethod(traced_apply)  # type: ignore[method-assign, assignment]
+
+        def undo() -> None:
+            Function.apply = apply  # type: ignore[method-assign]
 
         return undo
 
@@ -151,9 +161,9 @@ class Recorder(Listener):
 
     def after_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         duration_s = _now_s() - self._t_s
-        op = self._ops.get(func) or self._describe(func)
+        op = self._ops.get(func) or self._ops.setdefault(func, Operation.of(func))
         first = out if isinstance(out, torch.Tensor) else next(iter(tensors_in(out)), None)
-        if first is not None and (first.is_meta or type(first).__name__ == "FakeTensor"):
+        if first is not None and not self.fake and (first.is_meta or type(first).__name__ == "FakeTensor"):
             return  # shapes only
         self.memory.position = len(self._rows)
         read = self.memory.see_all(args, is_new=False)
@@ -169,50 +179,37 @@ class Recorder(Listener):
         elif not op.reads_self:
             read -= args[0].nbytes
         flops = op.flops(args, first) if op.flops is not None else 0
-        dtype = _dtype_name(first if first is not None else next(iter(tensors_in(args)), None))
+        given = [t for t in args if isinstance(t, torch.Tensor)] or list(tensors_in(args))
+        in_dtype = _dtype_name(given[0]) if given else ""
+        dtype = in_dtype if first is None else _dtype_name(first)
+        shapes = tuple([tuple(t.shape) for t in given])
+        phase = self._phase_now()
         self._rows.append(
-            ("compute", self._t_s, duration_s, op.name, self._phase, read, written, flops, dtype)
+            ("compute", self._t_s, duration_s, op.name, phase, read, written, flops, dtype, shapes, in_dtype)
         )
 
-    def _follow_special(self, op: _Op, result: torch.Tensor) -> None:
+    def _follow_special(self, op: Operation, result: torch.Tensor) -> None:
         if op.may_make_gradient and self._depth:
             node = torch._C._current_autograd_node()
-            if type(getattr(node, "variable", None)) is Parameter:  # AccumulateGrad stores this result
+            variable = getattr(node, "variable", None)
+            if variable is not None and isinstance(variable, Parameter):  # AccumulateGrad stores this result
                 self.memory.tag(result, GRADIENTS)
         if op.may_resize:
             self.memory.resized(result.untyped_storage())
-
-    def _describe(self, func: Any) -> _Op:
-        name = func._schema.name
-        short = name.removeprefix("aten::")
-        is_empty = short.startswith(("empty", "new_empty")) or short == "prim::device"
-        may_resize = "resize" in short or short == "set_"
-        op = _Op(
-            name=short,
-            moves_data=not (func.is_view or is_empty or short in _NO_DATA),
-            reads_self=short not in _NEVER_READ_SELF,
-            reads_rows=short in _READ_ROWS_ONLY,
-            may_make_gradient=short in _GRADIENT_MAKERS,
-            may_resize=may_resize,
-            is_special=may_resize or short in _GRADIENT_MAKERS,
-            flops=flops_counter(name),
-        )
-        self._ops[func] = op
-        return op
 
     # ---- communication
 
     def launch(self, call: CommCall, args: tuple[Any, ...]) -> None:
         self._in_flight[call.id] = self.memory.share_with_comm(args)
-        self._rows.append(("launch", _now_s(), call, self._phase))
+        self._rows.append(("launch", _now_s(), call, self._phase_now()))
 
     def wait_begin(self, call: CommCall) -> None:  # noqa: ARG002
         self._wait_s = _now_s()
 
     def wait_end(self, call: CommCall) -> None:
         now_s = _now_s()
-        time.sleep(_RELEASE_S)
-        self._rows.append(("wait", self._wait_s, now_s - self._wait_s, call.id, self._phase))
+        self._let_go(_RELEASE_S)
+        self._rows.append(("wait", self._wait_s, now_s - self._wait_s, call.id, self._phase_now()))
         for record in self._in_flight.pop(call.id, ()):
             record.used_at = len(self._rows)
         self.memory.book_late_frees()
@@ -237,14 +234,28 @@ class Recorder(Listener):
 
     # ---- phases and marks
 
-    def _backward_begins(self) -> None:
+    def _is_recomputing(self) -> bool:
+        """In backward, gradients are computed with grad mode off, unless they get a graph of their own.
+
+        Simplification: what a recomputed part does inside torch.no_grad() counts as backward.
+        """
+        if self._recomputing:
+            return True
+        return bool(self._creates_graph) and not self._creates_graph[-1] and torch.is_grad_enabled()
+
+    def _phase_now(self) -> str:
+        return "recompute" if self._depth and self._is_recomputing() else self._phase
+
+    def _backward_begins(self, creates_graph: bool) -> None:
         self.memory.keep_activations()
         self._rows.append(("backward", _now_s(), True, self._depth))
         self._depth += 1
+        self._creates_graph.append(creates_graph)
         self._phase, self.memory.is_backward = "backward", True
 
     def _backward_ends(self) -> None:
         self._depth -= 1
+        self._creates_graph.pop()
         if self._depth == 0:
             self._phase, self.memory.is_backward = "forward", False
         self.memory.sample_gradients()
@@ -267,57 +278,39 @@ class Recorder(Listener):
 
     def mark(self, name: str) -> None:
         """Record a point of the program, with what is alive after a garbage collection."""
-        time.sleep(_SETTLE_S)
+        self._let_go(_SETTLE_S)
         gc.collect()
         self.memory.sample_gradients()
         self.memory.book_late_frees()
         self._rows.append(("mark", _now_s(), name))
 
+    def _scope(self, begins: bool, text: str) -> None:
+        self._rows.append(("scope", _now_s(), begins, text, self._phase_now()))
+
+    def _let_go(self, seconds: float) -> None:
+        """Give communication threads time to let go of their tensors."""
+        if not self.fake:
+            time.sleep(seconds)
+
     # ---- result
 
     def to_plain(self) -> dict[str, Any]:
         """Return the rank's trace as JSON-able data; `RankTrace.from_plain` reads it."""
+        return self.result().to_plain()
+
+    def result(self) -> RankTrace:
+        """Return the rank's trace."""
         self.memory.book_late_frees()
-        live_bytes = 0
-        events: list[Event] = []
-        for row in self._rows_in_order():
-            event, live_bytes = self._event(row, live_bytes)
-            events.append(event)
-        return RankTrace(self.rank, self._start_s, self._end_s, events).to_plain()
+        events = events_of(self._rows, self._late_frees, self.memory.storages)
+        return RankTrace(self.rank, self._start_s, self._end_s, events)
 
-    def _rows_in_order(self) -> list[tuple[Any, ...]]:
-        """All rows, with late frees put where their storages were last waited for or used."""
-        late: dict[int, list[tuple[Any, ...]]] = {}
-        for position, row in self._late_frees:
-            late.setdefault(position, []).append(row)
-        rows: list[tuple[Any, ...]] = []
-        for position, row in enumerate([*self._rows]):
-            rows += late.get(position, [])
-            rows.append(row)
-        return rows + late.get(len(self._rows), [])
 
-    def _event(self, row: tuple[Any, ...], live_bytes: int) -> tuple[Event, int]:
-        kind, t_s, *rest = row
-        if kind in ("alloc", "free"):
-            record = self.memory.storages[rest[0]]
-            category = CATEGORIES[record.category]
-            if kind == "alloc":
-                live_bytes += rest[1]
-                return Alloc(t_s, rest[0], rest[1], category, live_bytes, rest[2]), live_bytes
-            live_bytes -= rest[1]
-            is_shared = record.is_shared_with_comm
-            return Free(t_s, rest[0], rest[1], category, live_bytes, is_shared), live_bytes
-        if kind == "launch":
-            call, phase = rest
-            values = {f.name: getattr(call, f.name) for f in dataclasses.fields(CommCall)}
-            return Launch(**values, t_s=t_s, phase=phase), live_bytes
-        makers: dict[str, Any] = {
-            "compute": Compute,
-            "wait": Wait,
-            "mark": Mark,
-            "backward": Backward,
-        }
-        return makers[kind](t_s, *rest), live_bytes
+def _is_real_parameter(tensor: torch.Tensor) -> bool:
+    return type(tensor) is Parameter
+
+
+def _is_fake_parameter(tensor: torch.Tensor) -> bool:
+    return getattr(tensor, "_is_param", False)
 
 
 def _dtype_name(tensor: torch.Tensor | None) -> str:

@@ -13,9 +13,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from course_lib.comm.mesh import make_mesh
 from course_lib.parallel.ddp import NaiveDDP
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.ranks.hang import WaitGraph
+from course_lib.trace import scope
 from course_lib.trace.calls import CommCall, GroupKey
 
 
@@ -223,6 +225,48 @@ STALLS = [
     (is_stopped, "rank 1"),
     (holds_the_gil, "re.match"),
 ]
+
+
+# ---- worlds of four with a mesh
+
+
+def wrong_axis() -> None:
+    mesh = make_mesh(dp=2, tp=2)
+    dist.all_reduce(torch.ones(4), group=mesh.group("dp" if rank() == 3 else "tp"))
+
+
+def pair_in_a_ring() -> None:
+    """Ranks 2 and 3 both receive first; 0 and 1 wait for them."""
+    with scope("F", microbatch=1):
+        dist.recv(torch.ones(4), {0: 1, 1: 2, 2: 3, 3: 2}[rank()])
+
+
+def crossed_splits() -> None:
+    group = make_mesh(ep=4).group("ep")
+    sent = [2, 1, 1, 0] if rank() == 0 else [1, 1, 1, 1]
+    dist.all_to_all_single(torch.ones(4), torch.ones(4), [1, 1, 1, 1], sent, group=group)
+
+
+MESHED = [
+    (
+        wrong_axis,
+        3,
+        "rank 3 called all_reduce over dp group [1, 3], alone; rank 2 waits for it over tp group [2, 3]",
+    ),
+    (pair_in_a_ring, 2, "ranks 2 and 3 wait for each other for ever: a deadlock. Ranks 0 and 1 wait for"),
+    (pair_in_a_ring, 2, "recv from rank 3 (float32 [4]) in F microbatch=1"),
+    (crossed_splits, None, "splits [2, 1, 1, 0] sent, [1, 1, 1, 1] received"),
+]
+
+
+@pytest.mark.parametrize(("work", "first", "says"), MESHED)
+def test_reports_name_axes_scopes_splits_and_the_ring(
+    work: Callable[[], None], first: int | None, says: str
+) -> None:
+    with pytest.raises(RanksError) as caught:
+        run_ranks(work, 4, quiet=True)
+    assert says in str(caught.value), str(caught.value)
+    assert first in (None, caught.value.first), str(caught.value)
 
 
 @pytest.mark.parametrize(

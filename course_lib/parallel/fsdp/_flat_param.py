@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.comm.flat import FlatLayout, all_gather_flat, reduce_scatter_flat
+from course_lib.comm.flat import FlatLayout, all_gather_flat, reduce_scatter_flat, same_memory
 from course_lib.comm.mesh import Mesh
 
 
@@ -160,7 +160,7 @@ class FlatParam:
             return
         for slot, view in zip(self.slots, self._grad_views, strict=True):
             grad, slot.param.grad = slot.param.grad, None
-            if grad is not None and grad.data_ptr() != view.data_ptr():
+            if grad is not None and not same_memory(grad, view):
                 raise ValueError(
                     f"gradients must be added where FSDP put them; got a new one for {slot.name}. "
                     "Do not use create_graph=True, and do not set .grad during backward."

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.comm.flat import FlatLayout, reduce_scatter_flat
+from course_lib.comm.flat import FlatLayout, reduce_scatter_flat, same_memory
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +57,7 @@ class ShardedBucket:
 
     @property
     def owns_master(self) -> bool:
-        return self.shard.data_ptr() != self.own_slice.data_ptr()
+        return not same_memory(self.shard, self.own_slice)
 
     @property
     def is_full(self) -> bool:
@@ -76,7 +76,7 @@ class ShardedBucket:
         view = self.grad_views[position]
         if grad is None:
             view.zero_()
-        elif grad.data_ptr() != view.data_ptr():
+        elif not same_memory(grad, view):
             view.copy_(grad)
         self.filled.add(position)
 

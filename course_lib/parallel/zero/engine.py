@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from course_lib.comm.flat import all_gather_flat
+from course_lib.comm.flat import all_gather_flat, same_memory
 from course_lib.parallel._sharded import clip_sharded_norm_
 from course_lib.parallel.zero._bucket import ShardedBucket, pack_reversed
 
@@ -177,7 +177,7 @@ class ZeroOptimizer(Optimizer):
     def _check_parameters(self) -> None:
         for bucket in self.buckets:
             for index, param, view in zip(bucket.indices, bucket.params, bucket.views, strict=True):
-                if param.data_ptr() != view.data_ptr() or param.shape != view.shape:
+                if not same_memory(param, view) or param.shape != view.shape:
                     raise ValueError(
                         f"parameters must stay where ZeroOptimizer put them; got parameter {index} of shape "
                         f"{list(param.shape)}, sharded as {list(view.shape)}, elsewhere. "

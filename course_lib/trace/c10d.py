@@ -1,0 +1,83 @@
+"""What the arguments of a c10d operation mean: which call it is, of which tensors, with which reduction."""
+
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import ReduceOp
+
+from course_lib.trace.calls import CommCall
+
+# The dispatcher's name of each call -> torch's public name.
+COLLECTIVES = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "allgather_": "all_gather",
+    "_allgather_base_": "all_gather_single",
+    "allgather_coalesced_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather_single",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_single",
+    "reduce_": "reduce",
+    "broadcast_": "broadcast",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all_single",
+    "barrier": "barrier",
+    "monitored_barrier_": "monitored_barrier",
+    "send": "send",
+    "recv_": "recv",
+    "recv_any_source_": "recv",
+}
+FUNCTIONAL = {  # torch.distributed._functional_collectives, as DTensor uses them
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "all_reduce_coalesced_": "all_reduce",
+    "all_gather_into_tensor": "all_gather_single",
+    "all_gather_into_tensor_out": "all_gather_single",
+    "all_gather_into_tensor_coalesced": "all_gather_single",
+    "reduce_scatter_tensor": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single",
+    "all_to_all_single": "all_to_all_single",
+    "broadcast": "broadcast",
+    "broadcast_": "broadcast",
+}
+INPUT_NAMES = ("input_tensors", "input_tensor", "inputs", "input_list", "input", "tensors")
+OUTPUT_NAMES = ("output_tensors", "output_tensor", "outputs", "output_lists", "output")
+
+
+def named_args(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    names = [a.name for a in func._schema.arguments]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def flat(values: Any) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if isinstance(values, list | tuple):
+        return [t for v in values for t in flat(v)]
+    return []
+
+
+def fill(call: CommCall, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+    call.shapes = tuple(tuple(t.shape) for t in inputs)
+    call.out_shapes = tuple(tuple(t.shape) for t in outputs)
+    counted = outputs if call.op == "scatter" else inputs
+    call.bytes_ = 0 if "barrier" in call.op else sum(t.numel() * t.element_size() for t in counted)
+    typed = inputs or outputs
+    call.dtype = str(typed[0].dtype).removeprefix("torch.") if typed else None
+
+
+def reduce_op_name(script: Any) -> str:
+    value: Any = script.op() if isinstance(script, torch.ScriptObject) else script  # type: ignore[attr-defined]
+    names = {int(getattr(ReduceOp.RedOpType, n)): n for n in ReduceOp.RedOpType.__members__}
+    return names.get(int(value), str(value))
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except NotImplementedError:  # a sparse tensor has no single storage
+        return id(tensor)
