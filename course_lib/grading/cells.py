@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from course_lib.grading.effects import running
+
 _PYTHON_MAGICS = ("%%time", "%%capture", "%%timeit", "%%prun")
 _PLAIN_EXPR = (
     ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop,
@@ -89,6 +91,17 @@ class Statement:
         """Names of the module it uses, at any depth; locals of its functions are not among them."""
         return frozenset(_global_reads(self._table))
 
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        """What it reads of what stands above: not what its own loops and `with` bind first."""
+        own = set[str]()
+        for inner in running([self.node]):
+            if isinstance(inner, ast.For):
+                own |= {n.id for n in ast.walk(inner.target) if isinstance(n, ast.Name)}
+            elif isinstance(inner, ast.withitem) and inner.optional_vars is not None:
+                own |= {n.id for n in ast.walk(inner.optional_vars) if isinstance(n, ast.Name)}
+        return self.reads - own
+
     @property
     def is_import(self) -> bool:
         """An import."""
@@ -148,6 +161,7 @@ def clean(cell: str) -> str:
         if not first.startswith(_PYTHON_MAGICS):
             return ""
         text = text.replace(first, "", 1)
+    text = re.sub(r"^([^\S\n]*+)%time[^\S\n]+(?=[^\s-])", r"\1", text, flags=re.M)
     text = re.sub(r"^([^\S\n]*+)[%!?][^\n]*$", r"\1pass", text, flags=re.M)
     text = re.sub(r"^([^\S\n]*+)[\w.]++\?\??[^\S\n]*$", r"\1pass", text, flags=re.M)
     return re.sub(r"^([^\S\n]*+[\w, ]++=[^\S\n]*+)[%!][^\n]*$", r"\1get_ipython()", text, flags=re.M)

@@ -88,6 +88,16 @@ def in_notebook() -> bool:
     return shell() is not None
 
 
+def executed_cells(symbol: str, obj: Any) -> list[str]:
+    """Return the cells that this kernel has run, in order, as they were typed; none if `obj` is not its
+    `symbol`.
+    """
+    kernel = shell()
+    if kernel is None or kernel.user_ns.get(symbol) is not obj:
+        return []
+    return [str(cell) for cell in kernel.history_manager.input_hist_raw]
+
+
 def show(verdict: Verdict) -> None:
     """Display the report in a notebook, with its data beside it; print it elsewhere."""
     text = render(verdict)

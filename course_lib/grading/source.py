@@ -1,13 +1,16 @@
 """What counts as the student's answer: one rule, applied to an object in a kernel and to the cells of a file.
 
 An answer may use modules, functions and classes of the notebook (these in turn by the same rule), literals,
-lambdas, aliases, and what its own cell computes. Any other notebook variable exists only in the memory of one
-kernel: the judge, which reads the file, would not have it. So both refuse it, with the same words.
+lambdas, aliases, and what its own cell computes; what other statements change of these comes along
+(`effects.py`). Any other notebook variable exists only in the memory of one kernel: the judge, which reads the
+file, would not have it. A notebook's check takes the answer out of the cells that ran as the judge does out of
+the file, so that both run the same thing, or both refuse it with the same words.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dis
 import functools
 import linecache
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.grading.cells import Statement, is_stub, lines_of, statements
+from course_lib.grading.effects import changed_by, definitions_in
 
 
 class Refusal(Exception):
@@ -100,6 +104,25 @@ def parse(cells: Iterable[str]) -> list[list[Statement]]:
     return out
 
 
+def cells_that_stand(history: list[str]) -> list[str]:
+    """Return of the cells that a kernel has run those that a notebook would hold: the last version of each.
+
+    A cell whose names were all bound again by one later cell was edited and run again.
+    """
+    kept: list[tuple[str, frozenset[str]]] = []
+    for cell, row in zip(reversed(history), reversed(parse(history)), strict=True):
+        names = frozenset(name for s in row if not s.is_import for name in s.binds)
+        if any(cell == later or (names and names <= theirs) for later, theirs in kept):
+            continue
+        kept.append((cell, names))
+    return [cell for cell, _ in reversed(kept)]
+
+
+def binds(cells: list[str], symbol: str) -> bool:
+    """Whether a cell gives `symbol` a value."""
+    return any(symbol in s.binds for row in parse(cells) for s in row)
+
+
 def definitions(cells: list[str], symbol: str, exercise_id: str = "") -> FromSource:
     """Take the definition of `symbol` and all it needs from the cells of a notebook.
 
@@ -140,43 +163,91 @@ def _last_cell_binding(parsed: list[list[Statement]], name: str, upto: int) -> i
     return rows[0] if rows else None
 
 
-def _closure(parsed: list[list[Statement]], symbol: str, answer: int) -> set[tuple[int, int]]:
-    """Positions of the statements that `symbol` needs."""
+def _closure(
+    parsed: list[list[Statement]], symbol: str, answer: int, *, by_name: bool = True
+) -> set[tuple[int, int]]:
+    """Positions of the statements that `symbol` needs: those that bind a name, and those that change its
+    object.
+    """
     taken: set[tuple[int, int]] = set()
-    seen: set[str] = set()
+    homes: dict[str, int] = {}  # needed names -> the cell that binds them
     todo = [symbol]
-    unresolved = False
+    unresolved = set[str]()
     while todo:
-        name = todo.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        # A notebook is run from the top: what stands at or above the answer wins over what comes later.
-        cell = _last_cell_binding(parsed, name, answer)
-        if cell is None:
-            cell = _last_cell_binding(parsed, name, len(parsed) - 1)
-        if cell is None:
-            unresolved = unresolved or not hasattr(builtins, name)
-            continue
-        for where, statement in _bindings(parsed, name, cell, answer):
-            if where[0] != answer and not statement.is_plain:
-                raise uses_variable(symbol, name)
-            taken.add(where)
-            todo.extend(statement.reads)
-    if unresolved:
+        for name in dict.fromkeys(todo):
+            if name in homes or name in unresolved:
+                continue
+            cell = _home(parsed, name, answer)
+            if cell is None:
+                unresolved.add(name)
+                if name in _BY_NAME and by_name:
+                    taken |= _found_by_name(parsed, answer)
+                continue
+            homes[name] = cell
+            for where, statement in _bindings(parsed, name, cell):
+                if where[0] != answer and not statement.is_plain:
+                    raise uses_variable(symbol, name)
+                taken.add(where)
+        done = set(homes) | unresolved
+        needed = {name for c, i in taken for name in parsed[c][i].needs}
+        todo = sorted(needed - done) or sorted(_take_changes(parsed, homes, answer, taken) - done)
+    if any(not hasattr(builtins, name) for name in unresolved):
         taken |= {(c, i) for c, row in enumerate(parsed) for i, s in enumerate(row) if s.is_star}
     return taken
 
 
-def _bindings(
-    parsed: list[list[Statement]], name: str, cell: int, answer: int
-) -> list[tuple[tuple[int, int], Statement]]:
-    """The statements that give `name` its value: those of one cell, and patches up to the answer's cell."""
+_BY_NAME = ("globals", "eval", "exec", "vars", "locals")  # names that a program puts together
+
+
+def _home(parsed: list[list[Statement]], name: str, answer: int) -> int | None:
+    """The cell that gives a name its value.
+
+    A notebook is run from the top: what stands at or above the answer wins over what comes later.
+    """
+    cell = _last_cell_binding(parsed, name, answer)
+    return cell if cell is not None else _last_cell_binding(parsed, name, len(parsed) - 1)
+
+
+def _found_by_name(parsed: list[list[Statement]], answer: int) -> set[tuple[int, int]]:
+    """All definitions at or above the answer that can travel: a program that puts names together may mean
+    any.
+    """
+    found = set[tuple[int, int]]()
+    names = {
+        name
+        for row in parsed[: answer + 1]
+        for s in row
+        if s.is_plain and not s.is_import
+        for name in s.binds
+    }
+    for name in names:
+        with contextlib.suppress(Refusal):
+            found |= _closure(parsed, name, answer, by_name=False)
+    return found
+
+
+def _take_changes(
+    parsed: list[list[Statement]], homes: Mapping[str, int], answer: int, taken: set[tuple[int, int]]
+) -> set[str]:
+    """Take the statements that change the object of a needed name after it was bound; return what they
+    need.
+    """
+    imported = {name for name, cell in homes.items() if _bindings(parsed, name, cell)[-1][1].is_import}
+    known = definitions_in([s.node for row in parsed for s in row])
+    needs = set[str]()
+    for cell, row in enumerate(parsed[: max([answer, *homes.values()]) + 1]):
+        for place, statement in enumerate(row):
+            changed = changed_by(statement.node, known) - imported
+            if (cell, place) not in taken and any(homes.get(name, cell + 1) <= cell for name in changed):
+                taken.add((cell, place))
+                needs |= statement.needs
+    return needs
+
+
+def _bindings(parsed: list[list[Statement]], name: str, cell: int) -> list[tuple[tuple[int, int], Statement]]:
+    """The statements of a cell that give `name` its value; of imports the last one."""
     here = [((cell, i), s) for i, s in enumerate(parsed[cell]) if name in s.binds]
-    if here[-1][1].is_import:
-        return here[-1:]
-    later = range(cell, max(cell, answer) + 1)
-    return here + [((c, i), s) for c in later for i, s in enumerate(parsed[c]) if name in s.patches]
+    return here[-1:] if here[-1][1].is_import else here
 
 
 def _syntax_refusal(cells: list[str], symbol: str) -> Refusal | None:

@@ -1,0 +1,93 @@
+"""Kernel and judge run the same thing: thirty styles of writing an answer, and what each gives in both.
+
+The kernel runs every cell in one namespace; the judge takes the definitions out. Either both give the same result,
+or the check refuses before anything is handed in, for the notebook's check takes the definitions as the judge does.
+"""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.grading.cells import clean
+from course_lib.grading.inside import execute
+from course_lib.grading.source import Refusal, cells_that_stand, definitions
+
+SAME = {
+    "a table filled by a loop": ["TABLE = {}\nfor k in range(4):\n    TABLE[k] = k * k\ndef f(x):\n    return TABLE[x]"],
+    "a table filled in the cell above": ["TABLE = {}\nfor k in range(4):\n    TABLE[k] = k * k", "def f(x):\n    return TABLE[x]"],
+    "a table filled between": ["TABLE = {}", "for k in range(4):\n    TABLE[k] = k * k", "def f(x):\n    return TABLE[x]"],
+    "append": ["SEEN = []\nSEEN.append(7)\ndef f(x):\n    return SEEN[0] + x"],
+    "extend, then sort": ["S = []\nS.extend([3, 1, 2])\nS.sort()\ndef f(x):\n    return S[x]"],
+    "update": ["D = {}\nD.update(a=5)\ndef f(x):\n    return D['a'] + x"],
+    "an augmented item": ["D = {'a': 1}\nD['a'] += 4\ndef f(x):\n    return D['a'] + x"],
+    "del": ["S = [1, 2, 3]\ndel S[0]\ndef f(x):\n    return S[x]"],
+    "setattr of a class": ["class A:\n    pass\nsetattr(A, 'step', lambda self, x: x + 1)\ndef f(x):\n    return A().step(x)"],
+    "a method patched in": ["class A:\n    pass\ndef step(self, x):\n    return x + 2\nA.step = step\ndef f(x):\n    return A().step(x)"],
+    "a class patched in the cell below its own": ["class A:\n    k = 1", "A.k = 5", "def f(x):\n    return A.k + x"],
+    "a class patched by a loop": ["class A:\n    pass\nfor name in ('a', 'b'):\n    setattr(A, name, len(name) + 2)\ndef f(x):\n    return A.a + A.b + x"],
+    "a decorator's registry": ["R = {}\ndef register(g):\n    R[g.__name__] = g\n    return g\n@register\ndef double(x):\n    return 2 * x\ndef f(x):\n    return R['double'](x)"],
+    "a registry in the cell above": ["R = {}\ndef register(g):\n    R[g.__name__] = g\n    return g", "@register\ndef double(x):\n    return 2 * x", "def f(x):\n    return R['double'](x)"],
+    "a decorator with arguments": ["R = {}\ndef register(name):\n    def put(g):\n        R[name] = g\n        return g\n    return put\n@register('two')\ndef _(x):\n    return 2 * x\ndef f(x):\n    return R['two'](x)"],
+    "a registry object": ["class Registry(dict):\n    def add(self, g):\n        self[g.__name__] = g\n        return g\nR = Registry()\n@R.add\ndef double(x):\n    return 2 * x\ndef f(x):\n    return R['double'](x)"],
+    "a class that lists its subclasses": ["class Base:\n    all = []\n    def __init_subclass__(cls):\n        Base.all.append(cls)\nclass One(Base):\n    k = 4\ndef f(x):\n    return Base.all[0].k + x"],
+    "a function that fills": ["T = []\ndef fill(n):\n    for i in range(n):\n        T.append(i)\nfill(5)\ndef f(x):\n    return T[x]"],
+    "a function that fills what it is given": ["T = []\ndef fill(where):\n    where.append(9)\nfill(T)\ndef f(x):\n    return T[0] + x"],
+    "global": ["N = 0\ndef init():\n    global N\n    N = 6\ninit()\ndef f(x):\n    return N + x"],
+    "a comprehension": ["SQUARES = [i * i for i in range(5)]\ndef f(x):\n    return SQUARES[x]"],
+    "if at the top level": ["T = []\nif len(T) == 0:\n    T.append(3)\ndef f(x):\n    return T[0] + x"],
+    "a definition under if": ["import sys\nif sys.maxsize > 0:\n    def g(x):\n        return x + 1\nelse:\n    def g(x):\n        return x\ndef f(x):\n    return g(x)"],
+    "try": ["T = {}\ntry:\n    T['a'] = 1 / 0\nexcept ZeroDivisionError:\n    T['a'] = 8\ndef f(x):\n    return T['a'] + x"],
+    "with": ["import contextlib\nT = []\nwith contextlib.suppress(ValueError):\n    T.append(int('4'))\ndef f(x):\n    return T[0] + x"],
+    "globals by name": ["def flops_of_a(x):\n    return 3 * x", "def f(x):\n    return globals()['flops_of_' + 'a'](x)"],
+    "magics": ["%matplotlib inline\nT = []", "%time T.append(1)\nT.append(2)\ndef f(x):\n    return T[-1] + x"],
+    "a timed cell": ["%%time\nT = []\nT.append(2)\ndef f(x):\n    return T[0] + x"],
+    "an attribute of the function": ["def f(x):\n    return f.k + x\nf.k = 5"],
+    "wrapped afterwards": ["def f(x):\n    return x\ndef twice(g):\n    return lambda x: 2 * g(x)\nf = twice(f)"],
+    "a heap": ["import heapq\nH = []\nheapq.heappush(H, 3)\ndef f(x):\n    return H[0] + x"],
+    "two names in turn": ["A = []\nB = A\nA.append(1)\ndef f(x):\n    return A[0] + x"],
+    "printed, drawn and tried out": ["T = [1]\nprint(T)\nfor t in T:\n    print(t)\ndef f(x):\n    return T[0] + x\nprint(f(1))"],
+}  # fmt: skip
+
+
+def in_the_kernel(cells: list[str]) -> int:
+    namespace: dict = {"get_ipython": lambda: None}
+    for cell in cells:
+        exec(compile(clean(cell), "<cell>", "exec", dont_inherit=True), namespace)
+    return namespace["f"](1)
+
+
+@pytest.mark.parametrize("style", SAME)
+def test_both_give_the_same(style: str) -> None:
+    cells = SAME[style]
+    assert execute(definitions(cells, "f"), "x")(1) == in_the_kernel(cells)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["data = open('/dev/null').read()", "T = []\nT.append(len(data))", "def f(x):\n    return T[0]"],
+        ["import random\nscale = random.random()", "def f(x):\n    return scale"],
+        ["T = [i for i in range(3)]", "def f(x):\n    return T[x]"],
+    ],
+)
+def test_what_cannot_travel_is_refused_by_the_notebooks_own_check(cells: list[str]) -> None:
+    with pytest.raises(Refusal, match="uses notebook variable"):
+        definitions(cells, "f")
+
+
+def test_an_edited_cell_counts_once() -> None:
+    history = [
+        "T = []",
+        "T.append(1)",
+        "def f(x):\n    return wrong",
+        "T.append(1)",
+        "def f(x):\n    return T[x]",
+    ]
+    assert cells_that_stand(history) == ["T = []", "T.append(1)", "def f(x):\n    return T[x]"]
+
+
+def test_what_is_tried_out_with_the_grader_or_on_ranks_stays_out() -> None:
+    cell = "T = []\ndef f(x):\n    T.append(x)\n    return T\nrun_ranks(f, 2)\ngrading.check('x', globals())"
+    assert "run_ranks" not in definitions([cell], "f").text
+    assert "grading" not in definitions([cell], "f").text
