@@ -26,6 +26,7 @@ from course_lib.grading.closed import closed_message, closed_ops
 from course_lib.grading.compare import gate_parts
 from course_lib.grading.exercise import Case, Exercise, Part, PartResult, RankData, Verdict
 from course_lib.grading.inside import Job, check_kind
+from course_lib.grading.kernel_object import check_object
 from course_lib.grading.launcher import CaseFailed, Launcher, run_here
 from course_lib.grading.measure import outside_tensors
 from course_lib.grading.parts.in_flight import in_flight_gate
@@ -37,7 +38,6 @@ from course_lib.grading.source import (
     Refusal,
     binds,
     cells_that_stand,
-    check_object,
     definitions,
     not_defined,
     not_written,

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from course_lib.grading.inside import execute
-from course_lib.grading.source import Refusal, check_object, definitions
+from course_lib.grading.kernel_object import check_object
+from course_lib.grading.source import Refusal, definitions
 
 OK = {
     "imports of another cell": ["import math\nimport torch.nn as nn", "def f(x):\n    return math.sqrt(x)"],
