@@ -1,12 +1,13 @@
 """A sample of the zoo: one or two wrong answers of each exercise. `make zoo` runs all."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from course_lib.grading.engine import OPEN_SEED
 from course_lib.grading.registry import exercises
-from course_lib.staff import zoo
+from course_lib.staff import zoo, zoo_answers
 
 ROOT = Path(__file__).parent.parent
 
@@ -69,3 +70,20 @@ def test_an_answer_that_changes_another(tmp_path):
         zoo.load_answers(_write(tmp_path, text.replace("me - 1] ->", "me - 2] ->")), exercise)
     with pytest.raises(ValueError, match="must name `reference`"):
         zoo.load_answers(_write(tmp_path, text.replace("from: reference", "from: nobody")), exercise)
+
+
+def test_standard_wrong_answers_stop_where_they_say():
+    exercise = next(e for e in exercises("02") if e.id == "ring_shift")
+    made = {a.name.removeprefix("standard: "): a for a in zoo_answers.standard_answers(ROOT, exercise)}
+    for name in ("rank 1 skips call 1", "changes an argument", "gets all_reduce by getattr"):
+        row = zoo.judge_answer(exercise, made[name], seed=OPEN_SEED, hidden=False)
+        assert not row.problem, f"{name}: {row.problem}\n{row.report}"
+
+
+def test_a_standard_answer_with_nothing_to_act_on_is_told_apart():
+    exercise = next(e for e in exercises("02") if e.id == "ring_shift")
+    answer = zoo.reference(ROOT, exercise)
+    idle = dataclasses.replace(answer, loses=("values",), gates=("values",), probe=answer.cells)
+    assert zoo.judge_answer(exercise, idle, seed=1, hidden=False).problem == ""
+    busy = dataclasses.replace(idle, probe=("ring_shift = 1 / 0",))
+    assert zoo.judge_answer(exercise, busy, seed=1, hidden=False).problem == "false accept"

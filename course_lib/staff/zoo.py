@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,30 +20,11 @@ from course_lib.grading.engine import OPEN_SEED, check
 from course_lib.grading.exercise import Exercise, Verdict
 from course_lib.grading.present import render
 from course_lib.grading.registry import exercises, get
-from course_lib.staff.zoo_changes import changed, source_of
-
-ROOT = Path(__file__).resolve().parents[2]
-MIN_RIGHT, MIN_WRONG = 2, 6
-_CELL = re.compile(r"^# %%[ ]*(.*)$", re.M)
-_HEAD = re.compile(r"^(right|wrong)\s*([\w, ]*):\s*(.+)$")
-_SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION.*?### END SOLUTION[^\n]*$", re.S | re.M)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One answer of the zoo.
-
-    Attributes:
-        name: its style, or what is wrong with it.
-        loses: parts it must lose; empty for a right one.
-        says: texts the report must contain.
-        cells: cells it is taken from, the last one its own.
-    """
-
-    name: str
-    loses: tuple[str, ...]
-    cells: tuple[str, ...]
-    says: tuple[str, ...] = ()
+from course_lib.staff.zoo_answers import ANY_PART, Answer, answers_of
+from course_lib.staff.zoo_answers import find_answer as find_answer
+from course_lib.staff.zoo_answers import load_answers as load_answers
+from course_lib.staff.zoo_answers import reference as reference
+from course_lib.staff.zoo_answers import zoo_path as zoo_path
 
 
 @dataclass(frozen=True)
@@ -59,123 +39,6 @@ class Row:
     report: str = ""
     seconds: float = 0.0
     says: tuple[str, ...] = field(default=())
-
-
-def percent_cells(text: str) -> Iterator[tuple[str, str]]:
-    """Split a percent file into (title, body) pairs; markdown cells included."""
-    marks = list(_CELL.finditer(text))
-    for mark, after in zip(marks, [*marks[1:], None], strict=True):
-        yield mark.group(1).strip(), text[mark.end() : after.start() if after else None].strip("\n")
-
-
-def load_answers(path: Path, exercise: Exercise, root: Path = ROOT) -> list[Answer]:
-    """Read the right and wrong answers of a zoo file. `root`: where the lab's source is.
-
-    Raises: ValueError for a cell that is none of setup, right, wrong, or that names an unknown part.
-    """
-    setup, answers = "", list[Answer]()
-    for title, body in percent_cells(path.read_text(encoding="utf-8")):
-        if title == "setup":
-            setup = body
-            continue
-        head = _HEAD.match(title)
-        if head is None:
-            raise ValueError(
-                f"{path.name}: a cell is `setup`, `right: ...` or `wrong <parts>: ...`; got {title!r}."
-            )
-        kind, parts, name = head.groups()
-        loses = tuple(part.strip() for part in parts.split(",") if part.strip())
-        unknown = set(loses) - set(exercise.parts) - {"values"}
-        if unknown or (kind == "wrong") != bool(loses):
-            raise ValueError(f"{path.name}: {title!r} must name parts among {exercise.parts}; got {loses}.")
-        says = tuple(re.findall(r"^# says:\s*(.+?)\s*$", body, flags=re.M))
-        answers.append(Answer(name, loses, _cells(setup, body, answers, exercise, root), says))
-    return answers
-
-
-def _cells(
-    setup: str, body: str, before: Sequence[Answer], exercise: Exercise, root: Path
-) -> tuple[str, ...]:
-    """The cells of an answer: its own after the set-up, or those of the answer that it changes.
-
-    Raises: ValueError if that answer does not exist, or has not the text that is changed.
-    """
-    origin = source_of(body)
-    if not origin:
-        return (setup, body)
-    known = {answer.name: answer for answer in before}
-    if origin == "reference":
-        cells, at = list(reference(root, exercise).cells), reference_at(root, exercise)
-    elif origin in known:
-        cells, at = list(known[origin].cells), -1
-    else:
-        raise ValueError(
-            f"`# from:` must name `reference` or an answer above, {sorted(known)}; got {origin!r}."
-        )
-    cells[at] = changed(body, lambda _: cells[at])
-    return tuple(cells)
-
-
-def lab_cells(root: Path, lab: str) -> list[tuple[str, str]]:
-    """Return (title, body) of the code cells of a lab's source."""
-    text = (root / "solutions" / f"{lab}.py").read_text(encoding="utf-8")
-    return [(title, body) for title, body in percent_cells(text) if not title.startswith("[markdown]")]
-
-
-def reference_at(root: Path, exercise: Exercise) -> int:
-    """Which code cell of a lab holds the answer to an exercise."""
-    tag = re.compile(rf"""exercise=["']{re.escape(exercise.id)}["']""")
-    titles = [title for title, _ in lab_cells(root, exercise.lab)]
-    return next(i for i, title in enumerate(titles) if tag.search(title))
-
-
-def reference(root: Path, exercise: Exercise, *, stub: bool = False) -> Answer:
-    """Take the reference, or the stub a student starts from, out of the lab's source.
-
-    Raises: ValueError if the source holds no cell of that exercise.
-    """
-    cells = lab_cells(root, exercise.lab)
-    tag = re.compile(rf"""exercise=["']{re.escape(exercise.id)}["']""")
-    if not any(tag.search(title) for title, _ in cells):
-        raise ValueError(
-            f'solutions/{exercise.lab}.py must hold a cell `# %% exercise="{exercise.id}"`; it does not.'
-        )
-    if stub:
-        clear = rf'\1raise NotImplementedError("exercise {exercise.id}")'
-        texts = tuple(_SOLUTION.sub(clear, body) if tag.search(title) else body for title, body in cells)
-        return Answer("stub", ("values",), texts, ("not written yet", exercise.id))
-    return Answer("reference", (), tuple(body for _, body in cells))
-
-
-def zoo_path(root: Path, exercise: Exercise) -> Path:
-    """Where the zoo file of an exercise is."""
-    return root / "tests" / "zoo" / exercise.lab / f"{exercise.id}.py"
-
-
-def find_answer(root: Path, lab: str, exercise_id: str, name: str) -> str:
-    """Return the text of one answer, imports first, as a student would paste it into the exercise's cell."""
-    del lab
-    answers = load_answers(zoo_path(root, get(exercise_id)), get(exercise_id))
-    chosen = next((a for a in answers if a.name == name), None)
-    if chosen is None:
-        raise ValueError(f"the zoo of {exercise_id} holds {[a.name for a in answers]}; got {name!r}.")
-    return "\n\n".join(chosen.cells)
-
-
-def answers_of(root: Path, exercise: Exercise) -> list[Answer]:
-    """Reference, stub and the zoo file's answers."""
-    answers = load_answers(zoo_path(root, exercise), exercise)
-    _demand(exercise, answers)
-    return [reference(root, exercise), reference(root, exercise, stub=True), *answers]
-
-
-def _demand(exercise: Exercise, answers: list[Answer]) -> None:
-    right = sum(not a.loses for a in answers)
-    if right < MIN_RIGHT or len(answers) - right < MIN_WRONG:
-        raise ValueError(
-            f"the zoo of {exercise.id} must hold {MIN_RIGHT} right and {MIN_WRONG} wrong answers; "
-            f"got {right} and {len(answers) - right}. Add what is missing."
-        )
 
 
 Judge = Callable[[Exercise, list[str], int], Verdict]
@@ -193,6 +56,8 @@ def judge_answer(
     expected = ", ".join(answer.loses) or "full marks"
     got = f"gate {verdict.gate}" if verdict.gate else (", ".join(verdict.lost) or "full marks")
     problem = _problem(answer, verdict)
+    if problem == FALSE_ACCEPT and answer.probe and _is_right(exercise, answer.probe, seed, hidden):
+        expected, problem = "nothing to act on", ""
     return Row(
         exercise.id,
         answer.name,
@@ -205,11 +70,22 @@ def judge_answer(
     )
 
 
+FALSE_ACCEPT = "false accept"
+
+
+def _is_right(exercise: Exercise, cells: Sequence[str], seed: int, hidden: bool) -> bool:
+    return check(exercise.id, list(cells), seed=seed, hidden=hidden, quiet=True).passed
+
+
 def _problem(answer: Answer, verdict: Verdict) -> str:
     if not answer.loses:
         return "" if verdict.passed else "false reject"
     if verdict.passed:
-        return "false accept"
+        return FALSE_ACCEPT
+    if answer.loses == ANY_PART:
+        return ""
+    if answer.gates and verdict.gate not in answer.gates:
+        return f"must fail at {' or '.join(answer.gates)}"
     gated = answer.loses == ("values",)
     if not (verdict.gate if gated else set(verdict.lost) == set(answer.loses)):
         return "loses other parts"
