@@ -16,6 +16,7 @@ help:  ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /make \1|/' | column -t -s '|'
 
 setup: $(READY)  ## make the environment .venv and install the course into it
+	@$(BIN)/course doctor --programs
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 with venv must be on PATH; none was found. Install one (Debian: apt install python3 python3-venv) or name it: make setup PYTHON=/path/to/python3.12"; exit 1; }

@@ -40,13 +40,17 @@ def main() -> None:
 
 
 @app.command()
-def doctor(world: Annotated[bool, typer.Option(help="start two ranks and let them talk")] = True) -> None:
+def doctor(
+    world: Annotated[bool, typer.Option(help="start two ranks and let them talk")] = True,
+    programs: Annotated[bool, typer.Option("--programs", help="only what pip cannot install")] = False,
+) -> None:
     """Say what this machine lacks, and what to do about it."""
     from course_lib import doctor as examination
 
-    findings = examination.examine(world=world)
-    for finding in findings:
-        console.print(finding.line(), markup=False, highlight=False, soft_wrap=True)
+    findings = [] if programs else examination.examine(world=world)
+    last = examination.missing_programs() if programs else examination.how_to_get(examination.PROGRAMS)
+    for line in filter(None, [*(finding.line() for finding in findings), last]):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(code=examination.exit_code(findings))
 
 

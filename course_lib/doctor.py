@@ -7,14 +7,17 @@ them.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
 import shutil
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from course_lib.notebook import is_enough
 
@@ -36,6 +39,71 @@ EXTRAS = {
         *("pytest-xdist", "perfetto", "playwright", "types-psutil"),
     ),
 }
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that pip does not install, and that only some commands and tests need.
+
+    Attributes:
+        use: what stays closed without it.
+        commands: any of them will do.
+        folders: where else than on PATH it may be.
+        trial: arguments with which the first command must succeed here.
+    """
+
+    use: str
+    commands: tuple[str, ...]
+    folders: str = ""
+    trial: tuple[str, ...] = ()
+
+    def path(self) -> str | None:
+        """Return where it is; None if it is not on this machine."""
+        elsewhere = sorted(Path("/").glob(self.folders.lstrip("/"))) if self.folders else []
+        places = [None, *(str(folder) for folder in reversed(elsewhere))]
+        found = (shutil.which(name, path=place) for place in places for name in self.commands)
+        return next((path for path in found if path), None)
+
+    @functools.cached_property
+    def problem(self) -> str:
+        """Why it cannot be used, "" if it can."""
+        path = self.path()
+        if path is None:
+            return "not found"
+        if not self.trial:
+            return ""
+        tried = subprocess.run([path, *self.trial], capture_output=True, text=True, check=False)
+        return f"does not start here ({tried.stderr.strip()[-200:]})" if tried.returncode else ""
+
+
+# By the names of Debian's and Ubuntu's packages.
+PROGRAMS = {
+    "bubblewrap": Program(
+        "the sandbox of `course autograde`",
+        ("bwrap",),
+        trial=("--unshare-all", "--ro-bind", "/", "/", "true"),
+    ),
+    "postgresql": Program("a gradebook in PostgreSQL", ("initdb",), folders="/usr/lib/postgresql/*/bin"),
+    "chromium": Program(
+        "`make browser`", ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    ),
+}
+
+
+def how_to_get(names: Iterable[str]) -> str:
+    """Return the one command that installs those of PROGRAMS that are not on this machine; "" for none."""
+    absent = sorted(name for name in names if PROGRAMS[name].path() is None)
+    return f"Debian, Ubuntu: sudo apt-get install {' '.join(absent)}" if absent else ""
+
+
+def missing_programs() -> str:
+    """Return what is missing of PROGRAMS, what needs it and what installs it; "" if nothing is."""
+    missing = {name: program for name, program in PROGRAMS.items() if program.problem}
+    if not missing:
+        return ""
+    lines = [f"  {name:<12} {one.problem}; needed by {one.use}" for name, one in missing.items()]
+    head = "`make demo` and `make test` do without these programs; tests that need them are skipped:"
+    return "\n".join([head, *lines, how_to_get(missing)]).rstrip()
 
 
 @dataclass(frozen=True)
@@ -143,10 +211,12 @@ def _programs() -> Iterator[Finding]:
     for name, use in (
         ("make", "a student's and an instructor's commands are all `course` commands too"),
         ("git", "needed by `course reset`, `update` and `export-class`"),
-        ("bwrap", "the sandbox of `course autograde`. Debian, Ubuntu: sudo apt-get install bubblewrap"),
     ):
         found = shutil.which(name)
         yield Finding(found is not None, name, "found" if found else f"not on PATH; {use}", necessary=False)
+    for name, program in PROGRAMS.items():
+        advice = f"{program.problem}; needed by {program.use}" if program.problem else "found"
+        yield Finding(not program.problem, name, advice, necessary=False)
 
 
 def _sum_of_ranks() -> float:

@@ -1,15 +1,43 @@
-"""Settings of all tests."""
+"""Settings of all tests, and what becomes of those that need a program which is not there."""
 
+import os
 import sys
+from collections import Counter
 
 import cloudpickle
 import pytest
 import torch
 
+from course_lib import doctor
+
 torch.set_num_threads(1)  # oracles are small: threads would wait for each other on cores that ranks need
+WITHOUT = "this machine is without "
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Send test functions to ranks by value: importing the test module there would cost more."""
     for name in {item.module.__name__ for item in session.items if isinstance(item, pytest.Function)}:
         cloudpickle.register_pickle_by_value(sys.modules[name])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose programs are not all there; in CI they must be."""
+    wanted = [name for mark in item.iter_markers("needs") for name in mark.args]
+    lacks = [name for name in wanted if doctor.PROGRAMS[name].problem]
+    if lacks and os.environ.get("CI") == "true":
+        pytest.fail(f"in CI no test may lack a program. {doctor.missing_programs()}", pytrace=False)
+    if lacks:
+        pytest.skip(WITHOUT + " and ".join(lacks))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests were skipped for want of which program, and what installs it."""
+    reasons = [str(report.longrepr[-1]) for report in terminalreporter.getreports("skipped")]
+    lacks = Counter(reason.partition(WITHOUT)[2] for reason in reasons if WITHOUT in reason)
+    if lacks:
+        terminalreporter.section(f"{lacks.total()} tests were skipped for want of a program")
+        for names, number in lacks.items():
+            terminalreporter.line(f"{number} need {names}")
+        terminalreporter.line(doctor.missing_programs())

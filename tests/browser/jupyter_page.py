@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,8 +20,9 @@ from typing import TypeVar
 
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, sync_playwright
 
+from course_lib import doctor
+
 T = TypeVar("T")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 START_S, CELL_S = 180, 300
 SETTINGS = {
     # Every cell is in the page, in view or not: what is asserted about a cell does not hang on scrolling.
@@ -37,11 +37,12 @@ NOT_OURS = re.compile(r"api/(kernels|sessions)/.*\b404\b|favicon|UNKNOWN_URL_SCH
 
 def chromium() -> str:
     """Return the browser's path."""
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    program = doctor.PROGRAMS["chromium"]
+    found = program.path()
     if found is None:
         raise FileNotFoundError(
-            f"a Chromium must be on PATH; none of {', '.join(BROWSERS)} was found. "
-            "Install one (Debian: sudo apt-get install chromium) and run `make browser` again."
+            f"a Chromium must be on PATH; none of {', '.join(program.commands)} was found. "
+            f"Install one ({doctor.how_to_get(['chromium'])}) and run `make browser` again"
         )
     return found
 

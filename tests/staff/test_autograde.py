@@ -74,6 +74,7 @@ def scores(root: Path) -> dict[str, float]:
         return {s.student.id: float(s.score) for s in gradebook.assignment_submissions(LAB)}
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_class_is_graded_and_a_second_run_does_nothing(course: Path) -> None:
     console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     before = contents(course)
@@ -95,6 +96,7 @@ def test_a_class_is_graded_and_a_second_run_does_nothing(course: Path) -> None:
     assert "3 were graded before" in console.export_text()
 
 
+@pytest.mark.needs("bubblewrap")
 def test_what_was_judged_but_not_recorded_is_only_recorded(course: Path) -> None:
     ledger = Ledger(course / LEDGER)
     entry = ledger.entry(LAB, "ann")
@@ -108,6 +110,7 @@ def test_what_was_judged_but_not_recorded_is_only_recorded(course: Path) -> None
     assert again == dataclasses.replace(entry, recorded=True)  # the same seeds: not judged again
 
 
+@pytest.mark.needs("bubblewrap")
 def test_pages_show_verdicts_and_nothing_that_acts(course: Path) -> None:
     console = Console(quiet=True)
     assert classwork.feedback(course, LAB, console) == 0
@@ -121,6 +124,7 @@ def test_pages_show_verdicts_and_nothing_that_acts(course: Path) -> None:
     assert sorted(p.name for p in (course / "grading/feedback/bob b [x]" / LAB).iterdir()) == [f"{LAB}.html"]
 
 
+@pytest.mark.needs("bubblewrap")
 def test_tables_for_canvas_and_moodle(course: Path) -> None:
     console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     assert reports.command(course, LAB, console) == 0
@@ -138,6 +142,7 @@ def test_tables_for_canvas_and_moodle(course: Path) -> None:
     assert reports._inert("-2.5") == "-2.5"
 
 
+@pytest.mark.needs("bubblewrap")
 def test_bad_input_is_one_message(course: Path, tmp_path: Path) -> None:
     console = Console(quiet=True)
     (tmp_path / "solutions").mkdir()

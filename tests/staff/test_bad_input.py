@@ -49,6 +49,7 @@ def test_without_bubblewrap_nobody_is_graded(course: tuple[Path, dict[str, float
     assert not (root / LEDGER).exists()
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_gradebook_of_another_nbgrader_is_left_alone(course: tuple[Path, dict[str, float]]) -> None:
     root, _ = course
     with sqlite3.connect(gradebook(root)) as connection:
@@ -64,6 +65,7 @@ def test_a_gradebook_of_another_nbgrader_is_left_alone(course: tuple[Path, dict[
     connection.close()
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_damaged_gradebook_is_one_message(course: tuple[Path, dict[str, float]]) -> None:
     root, _ = course
     before = gradebook(root).read_bytes()
@@ -73,6 +75,7 @@ def test_a_damaged_gradebook_is_one_message(course: tuple[Path, dict[str, float]
     gradebook(root).write_bytes(before)
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_full_disk_then_a_locked_gradebook_and_all_are_graded(
     course: tuple[Path, dict[str, float]],
 ) -> None:
@@ -100,6 +103,7 @@ def test_a_full_disk_then_a_locked_gradebook_and_all_are_graded(
     assert contents(root) == before
 
 
+@pytest.mark.needs("bubblewrap")
 def test_names_and_times_that_are_none(course: tuple[Path, dict[str, float]]) -> None:
     root, _ = course
     times = {"soon": b"soon", "beyond": b"99999999999999999999-01-01", "bytes": b"\xff" * 10**6, "none": b" "}

@@ -208,6 +208,7 @@ def test_a_damaged_file_of_a_zip_is_left_out_and_the_others_are_not(course: Path
 PLAN = '[labs]\n"00" = { points = 26, weight = 3 }\n'
 
 
+@pytest.mark.needs("bubblewrap")
 def test_points_and_weights_of_a_lab_reach_the_tables(course: Path) -> None:
     (course / class_file.FILE).write_text(PLAN, encoding="utf-8")
     with pytest.raises(ValueError, match="must be graded first"):
@@ -240,6 +241,7 @@ def test_points_and_weights_of_a_lab_reach_the_tables(course: Path) -> None:
     assert "pairs of submissions are alike" in console.export_text()
 
 
+@pytest.mark.needs("bubblewrap")
 def test_who_is_gone_keeps_the_points_and_who_is_new_is_named(course: Path) -> None:
     wanted = hand_in_class(course, 2)
     roster_file = course / "class.csv"
@@ -326,6 +328,7 @@ def test_every_lab_has_reflections_with_a_rubric() -> None:
         assert "1. " in questions, path.name
 
 
+@pytest.mark.needs("bubblewrap")
 def test_reflections_that_count_are_graded_by_hand(course: Path) -> None:
     solution = course / "solutions" / LAB / f"{LAB}.ipynb"
     notebook = nbformat.read(solution, as_version=4)

@@ -19,6 +19,7 @@ import pytest
 from rich.console import Console
 from small_class import LAB, ROOT, gradebook_scores, hand_in_class, small_course
 
+from course_lib import doctor
 from course_lib.staff import autograde, roster, workers
 from course_lib.staff.gradebook import ADDRESS
 from course_lib.staff.ledger import LEDGER, Ledger
@@ -33,18 +34,10 @@ def in_guide(start: str, instead: dict[str, str]) -> list[str]:
     return [instead.get(word, word) for word in shlex.split(line, comments=True)]
 
 
-def postgres_programs() -> Path:
-    """Return the folder of initdb and pg_ctl; Debian keeps them off PATH."""
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    found = shutil.which("initdb")
-    assert debian or found, "these tests need PostgreSQL: apt-get install postgresql"
-    return debian[-1] if debian else Path(str(found)).parent
-
-
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
     """A PostgreSQL cluster of our own behind a socket in a temporary folder; yields a gradebook's URL."""
-    programs = postgres_programs()
+    programs = Path(str(doctor.PROGRAMS["postgresql"].path())).resolve().parent
     home = Path(subprocess.check_output(["mktemp", "-d", "/tmp/course_pg_XXXXXX"], text=True).strip())
     user: dict[str, Any] = {"cwd": "/"}
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
@@ -73,6 +66,7 @@ def _account(name: str) -> pwd.struct_passwd | None:
         return None
 
 
+@pytest.mark.needs("bubblewrap", "postgresql")
 def test_a_class_is_graded_into_postgresql_by_two_workers(postgres: str, tmp_path: Path) -> None:
     small_course(tmp_path, postgres)
     wanted = hand_in_class(tmp_path, 3)
@@ -84,6 +78,7 @@ def test_a_class_is_graded_into_postgresql_by_two_workers(postgres: str, tmp_pat
     assert counted == (3,)
 
 
+@pytest.mark.needs("postgresql")
 def test_one_file_names_the_gradebook_to_course_and_to_nbgrader(
     postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +93,7 @@ def test_one_file_names_the_gradebook_to_course_and_to_nbgrader(
     assert not (tmp_path / "grading" / "gradebook.db").exists()
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_gradebook_that_is_not_there_is_one_message(tmp_path: Path) -> None:
     small_course(tmp_path)
     url = f"postgresql+psycopg://course@/gradebook?host={tmp_path}"
@@ -137,6 +133,7 @@ def dask_scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 process.wait(60)
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_class_is_graded_by_a_dask_cluster(dask_scheduler: str, tmp_path: Path) -> None:
     small_course(tmp_path)
     wanted = hand_in_class(tmp_path, 3)
@@ -146,6 +143,7 @@ def test_a_class_is_graded_by_a_dask_cluster(dask_scheduler: str, tmp_path: Path
     assert states == dict.fromkeys(wanted, "graded")
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_scheduler_that_is_not_there_is_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

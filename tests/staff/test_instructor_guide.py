@@ -27,6 +27,7 @@ def commands() -> list[list[str]]:
     return [line.split() for line in lines if line.strip()]
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_term_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "course"
     (root / "solutions").mkdir(parents=True)

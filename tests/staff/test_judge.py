@@ -44,17 +44,20 @@ def judged(room: Courtroom, *cells: str) -> Verdict:
     return judge.judge_exercise(room, get("rank_hello"), list(cells), seed=7)
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_right_answer_gets_full_marks(room: Courtroom) -> None:
     verdict = judged(room, "print('not run')\nraise SystemExit", RIGHT)
     assert verdict.passed, verdict.message
     assert verdict.hidden
 
 
+@pytest.mark.needs("bubblewrap")
 def test_the_stub_and_a_missing_answer_are_not_written(room: Courtroom) -> None:
     assert judged(room, "def rank_hello(secret):\n    raise NotImplementedError").gate == "implemented"
     assert judged(room, "x = 1").gate == "implemented"
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_cell_that_kills_its_surroundings_loses_its_own_exercise_only(room: Courtroom) -> None:
     killer = RIGHT + "\nimport os, signal\nfor _ in range(4): os.kill(os.getppid(), signal.SIGKILL)\n"
     assert judged(room, killer).passed  # what is no definition is not run
@@ -63,6 +66,7 @@ def test_a_cell_that_kills_its_surroundings_loses_its_own_exercise_only(room: Co
     assert judged(room, RIGHT).passed
 
 
+@pytest.mark.needs("bubblewrap")
 def test_what_returns_is_never_unpickled_here(room: Courtroom, tmp_path: Path) -> None:
     hostile = f"""
 class Bomb:
@@ -76,11 +80,13 @@ def rank_hello(secret):
     assert not (tmp_path / "reached").exists()
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_loop_ends(room: Courtroom) -> None:
     verdict = judged(room, "def rank_hello(secret):\n    while True:\n        secret += 1")
     assert verdict.gate == "terminates"
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_script_under_torchrun_runs_inside(room: Courtroom) -> None:
     lab = build.find_lab(Path(__file__).resolve().parents[2], "03")
     notebook = notebook_of(lab.source, build.default_catalog())
@@ -89,6 +95,7 @@ def test_a_script_under_torchrun_runs_inside(room: Courtroom) -> None:
     assert verdict.passed, verdict.message
 
 
+@pytest.mark.needs("bubblewrap")
 def test_oracles_and_seed_are_not_there(room: Courtroom) -> None:
     peeks = (
         "import course_lib.grading.verdicts.rank_hello as v; v.cases(1, True)",
@@ -100,6 +107,7 @@ def test_oracles_and_seed_are_not_there(room: Courtroom) -> None:
         assert judged(room, spy).score == 0, peek
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_rank_holds_neither_end_of_the_pipes_to_the_judge(room: Courtroom) -> None:
     code = """
 def rank_hello(secret):
@@ -118,6 +126,7 @@ def rank_hello(secret):
     assert not {os.fstat(fd).st_ino for fd in (room._to, room._from)} & set(found)
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_sandbox_that_does_not_start_is_nobodys_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     with Courtroom() as broken, pytest.raises(SandboxMissing, match="it did not"):
@@ -135,6 +144,7 @@ def test_exercises_share_a_sandbox_where_nothing_that_one_needs_is_masked() -> N
             assert not any(judge._overlaps(name, judge._needed(exercise)) for name in masked)
 
 
+@pytest.mark.needs("bubblewrap")
 def test_an_answer_that_uses_the_library_gets_what_is_open_to_it(room: Courtroom) -> None:
     uses = RIGHT.replace("    total =", "    assert other\n    total =", 1)
     user = ["import course_lib.parallel.ddp as other", uses]
@@ -207,6 +217,7 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path: Path) -> None:
             judge.code_cells(path)
 
 
+@pytest.mark.needs("bubblewrap")
 def test_numbers_kept_outside_tensors_are_counted_in_the_sandbox_too() -> None:
     exercise = get("flatten_and_shard")
     path = zoo.zoo_path(Path(__file__).resolve().parents[2], exercise)
@@ -216,6 +227,7 @@ def test_numbers_kept_outside_tensors_are_counted_in_the_sandbox_too() -> None:
     assert verdict.lost == ("memory",)
 
 
+@pytest.mark.needs("bubblewrap")
 def test_the_zoo_is_judged_as_submissions_are() -> None:
     """Known right and wrong answers of one exercise; `make zoo SANDBOX=1` does it for a whole lab."""
     root = Path(__file__).resolve().parents[2]

@@ -46,6 +46,7 @@ def canvas(root: Path) -> dict[str, float]:
         return {row[2]: float(row[5]) for row in list(csv.reader(file))[2:]}
 
 
+@pytest.mark.needs("bubblewrap")
 def test_what_late_costs_is_in_the_tables(course: Path) -> None:
     entries = {entry.student: entry for entry in Ledger(course / LEDGER).entries(LAB)}
     assert {name: entry.state for name, entry in entries.items()} == {"ann": "graded", "bob": "late"}
@@ -56,6 +57,7 @@ def test_what_late_costs_is_in_the_tables(course: Path) -> None:
     assert reasons == {"ann": ("graded", ""), "bob": ("late", "25.0 hours late")}
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_due_date_that_moves_afterwards_counts(course: Path) -> None:
     def states() -> dict[str, str]:
         return {entry.student: entry.state for entry in Ledger(course / LEDGER).entries(LAB)}
@@ -77,6 +79,7 @@ def test_a_due_date_that_moves_afterwards_counts(course: Path) -> None:
             gradebook.update_or_create_assignment(LAB, duedate="2026-01-15 13:00:00 UTC")
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_timestamp_that_changes_afterwards_counts(course: Path) -> None:
     path = course / handed_in.SUBMITTED / "bob" / LAB / "timestamp.txt"
     late = path.read_text(encoding="utf-8")
@@ -93,6 +96,7 @@ def test_a_timestamp_that_changes_afterwards_counts(course: Path) -> None:
     assert Ledger(course / LEDGER).entry(LAB, "bob") == before  # its seeds, too: it was not judged anew
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_killed_regrade_is_finished_by_the_same_command(course: Path) -> None:
     ledger = Ledger(course / LEDGER)
     entry = ledger.entry(LAB, "ann")
@@ -103,6 +107,7 @@ def test_a_killed_regrade_is_finished_by_the_same_command(course: Path) -> None:
     assert all(one.recorded for one in ledger.entries(LAB))
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_limit_that_is_gone_is_no_state(course: Path) -> None:
     entry = Ledger(course / LEDGER).entry(LAB, "ann")
     assert entry is not None
@@ -113,11 +118,13 @@ def test_a_limit_that_is_gone_is_no_state(course: Path) -> None:
     assert grade_one._with(killed, judge.Judgement({"rank_hello": judged})).state == "graded"
 
 
+@pytest.mark.needs("bubblewrap")
 def test_again_and_regrade_are_two_things(course: Path) -> None:
     with pytest.raises(ValueError, match="choose one"):
         autograde.command(course, LAB, QUIET, again=True, only="rank_hello")
 
 
+@pytest.mark.needs("bubblewrap")
 def test_one_exercise_is_judged_again_and_nothing_else_changes(course: Path) -> None:
     ledger = Ledger(course / LEDGER)
     for student in ("ann", "bob"):  # as a wrong test would have left it
@@ -158,6 +165,7 @@ def test_one_exercise_is_judged_again_and_nothing_else_changes(course: Path) -> 
     assert "WRONG TEST" not in str(text.outputs)
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_whole_run_again_keeps_what_people_entered(course: Path) -> None:
     assert autograde.command(course, LAB, QUIET, jobs=2, show=False, again=True) == 0
     with Course(course).api.gradebook as gradebook:
@@ -165,6 +173,7 @@ def test_a_whole_run_again_keeps_what_people_entered(course: Path) -> None:
         assert gradebook.find_comment("rank_hello", LAB, LAB, "ann").manual_comment == "well done"
 
 
+@pytest.mark.needs("bubblewrap")
 def test_an_exercise_that_is_not_there_is_named(course: Path) -> None:
     with pytest.raises(ValueError, match=r"must be one of rank_hello.*got 'naive_ddp'"):
         autograde.command(course, LAB, QUIET, only="naive_ddp")

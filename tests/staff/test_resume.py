@@ -49,6 +49,7 @@ def kill_one_run(root: Path, chance: random.Random) -> None:
     assert not left, "workers and sandboxes end with the command that started them"
 
 
+@pytest.mark.needs("bubblewrap")
 def test_killed_at_random_moments_and_resumed(tmp_path: Path) -> None:
     small_course(tmp_path)
     wanted = hand_in_class(tmp_path, 5 * KILLS)
@@ -86,6 +87,7 @@ def test_a_submission_that_ends_its_worker_is_named_and_the_others_are_graded(tm
     assert found == dict.fromkeys("ac", "graded") | {"b": "failed"}
 
 
+@pytest.mark.needs("bubblewrap")
 def test_two_commands_at_once_do_not_work_on_one_course(tmp_path: Path) -> None:
     small_course(tmp_path)
     hand_in_class(tmp_path, 1)

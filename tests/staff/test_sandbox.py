@@ -25,6 +25,7 @@ def run(code: str, **limits: float) -> Sandbox:
     return box
 
 
+@pytest.mark.needs("bubblewrap")
 def test_bubblewrap_is_here() -> None:
     """The tests below need it; a machine without it must say so, not skip."""
     sandbox.require(trust=False)
@@ -37,6 +38,7 @@ def test_refuses_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox.require(trust=True)
 
 
+@pytest.mark.needs("bubblewrap")
 def test_sees_the_library_and_nothing_else_of_the_checkout() -> None:
     box = run(
         "import os, pathlib, course_lib.units, course_lib.grading\n"
@@ -56,16 +58,19 @@ def test_sees_the_library_and_nothing_else_of_the_checkout() -> None:
     assert int(lines[-1]) <= 3  # no process of the machine
 
 
+@pytest.mark.needs("bubblewrap")
 def test_has_no_network_but_its_own() -> None:
     box = run("import socket\nsocket.create_connection(('192.0.2.1', 80), 3)")
     assert "unreachable" in box.output()
 
 
+@pytest.mark.needs("bubblewrap")
 def test_cannot_write_to_the_system() -> None:
     box = run(f"open({str(ROOT / 'course_lib' / 'x.py')!r}, 'w')")
     assert "Read-only file system" in box.output() or "Permission denied" in box.output()
 
 
+@pytest.mark.needs("bubblewrap")
 @pytest.mark.parametrize(
     ("code", "limit", "limits"),
     [
@@ -85,6 +90,7 @@ def test_what_goes_over_a_limit_ends(code: str, limit: str, limits: dict[str, fl
     assert box.killed == limit
 
 
+@pytest.mark.needs("bubblewrap")
 def test_memory_that_nobody_has_mapped_cannot_be_had() -> None:
     box = run(
         "import ctypes, os\ntry: os.memfd_create('x')\nexcept OSError as error: print(error.strerror)\n"
@@ -93,12 +99,14 @@ def test_memory_that_nobody_has_mapped_cannot_be_had() -> None:
     assert box.output().split("\n")[:2] == ["Function not implemented", "-1"]
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_fork_bomb_ends_with_its_sandbox() -> None:
     box = run("import os\nfor _ in range(50):\n    os.fork()\n", processes=60, wall_s=5.0)
     assert "Resource temporarily unavailable" in box.output()
     assert not box.processes()
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_huge_file_is_refused() -> None:
     box = run(
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
@@ -108,6 +116,7 @@ def test_a_huge_file_is_refused() -> None:
     assert "File too large" in box.output()
 
 
+@pytest.mark.needs("bubblewrap")
 def test_leaving_ends_what_hides() -> None:
     code = (
         "import os, time\nif os.fork() == 0: os.setsid()\nelse: print('started', flush=True)\ntime.sleep(600)"
@@ -130,6 +139,7 @@ def test_a_checkout_where_all_is_seen_is_hidden(tmp_path: Path, monkeypatch: pyt
     assert list(sandbox._folders(1))[-2:] == hidden
 
 
+@pytest.mark.needs("bubblewrap")
 def test_a_course_below_tmp_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """/tmp is the student's own there, and laid over what was mounted before it."""
     copy = tmp_path / "course_lib"
