@@ -10,7 +10,7 @@ REPEAT ?= 1
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup demo test browser colab lab check bench zoo attack build clean
+.PHONY: help setup demo test stress browser colab lab check bench zoo attack build clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /make \1|/' | column -t -s '|'
@@ -31,6 +31,9 @@ demo: $(READY)  ## autograde four submissions of lab 03 and print their scores
 
 test: $(READY)  ## run the tests, three files at a time
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+stress: $(READY)  ## kernels, the demo and a class again and again beside a load: hours (COURSE_STRESS="kernels=40 demos=2 classes=1")
+	$(BIN)/python tests/stress.py
 
 browser: $(READY)  ## a student's day in JupyterLab and an instructor's in formgrader, in a headless Chromium (LAB="03 04", LAB=all)
 	$(BIN)/python -m pytest tests/browser/journeys.py tests/browser/formgrader.py -s --lab "$(or $(LAB),00)"
