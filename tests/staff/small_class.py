@@ -18,7 +18,7 @@ from course_lib.staff import build, handed_in
 from course_lib.staff.gradebook import Course
 from course_lib.staff.source import notebook_of
 from course_lib.staff.submissions import answers_of, filled_in
-from course_lib.staff.zoo import lab_cells
+from course_lib.staff.zoo_answers import lab_cells
 
 LAB = "00_start_here"
 ROOT = Path(__file__).resolve().parents[2]
