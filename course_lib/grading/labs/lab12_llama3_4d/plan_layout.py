@@ -1,0 +1,151 @@
+"""`plan_layout`: the fastest layout that fits, on clusters small enough to try everything."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from course_lib.cost.small_step import layout_memory_bytes, layout_time_s
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.parts.numbers import EveryPoint, Point
+from course_lib.grading.worlds.samples import samples
+
+NAMES = ("tp", "pp", "dp", "microbatch_size", "recompute")
+SLACK = 1.03
+
+
+def valid(problem: dict[str, Any], layout: dict[str, int]) -> str:
+    """Say which rule a layout breaks, "" if none."""
+    tp, pp, dp, size = (layout[name] for name in NAMES[:4])
+    rules = {
+        f"tp x pp x dp must be the {problem['num_gpus']} GPUs": tp * pp * dp == problem["num_gpus"],
+        "tp must divide the heads": problem["num_heads"] % tp == 0,
+        "pp must divide the layers": problem["num_layers"] % pp == 0,
+        "dp x microbatch_size must divide the batch": problem["batch"] % (dp * size) == 0,
+    }
+    return next((rule for rule, holds in rules.items() if not holds), "")
+
+
+def layouts(problem: dict[str, Any]) -> list[dict[str, int]]:
+    """All layouts that can run, whether they fit or not."""
+    counts = [n for n in range(1, problem["num_gpus"] + 1) if problem["num_gpus"] % n == 0]
+    sizes = [n for n in range(1, problem["batch"] + 1) if problem["batch"] % n == 0]
+    every = (dict(zip(NAMES, row, strict=True)) for row in product(counts, counts, counts, sizes, (0, 1)))
+    return [layout for layout in every if not valid(problem, layout)]
+
+
+def best(
+    problem: dict[str, Any], *, fits: bool = True, most_tp: int = 10**9, **fixed: int
+) -> dict[str, int] | None:
+    """The fastest that fits; a mistake leaves something out of the search."""
+    found = [
+        layout
+        for layout in layouts(problem)
+        if (not fits or layout_memory_bytes(problem, layout) <= problem["memory_bytes"])
+        and layout["tp"] <= most_tp
+        and all(layout[name] == value for name, value in fixed.items())
+    ]
+    return min(found, key=lambda layout: layout_time_s(problem, layout), default=None)
+
+
+def _draw_one(rng: np.random.Generator) -> dict[str, Any]:
+    heads = int(rng.choice([8, 16, 32]))
+    dim = 128 * heads
+    return {
+        "num_layers": int(rng.choice([12, 16, 24, 32])),
+        "num_heads": heads,
+        "model_dim": dim,
+        "layer_params": int(12 * dim**2 * rng.uniform(0.8, 4)),
+        "num_gpus": int(rng.choice([8, 16, 32])),
+        "server_size": int(rng.choice([4, 8])),
+        "memory_bytes": float(10 ** rng.uniform(9.8, 11)),
+        "batch": int(rng.choice([16, 32, 64])),
+        "seq_len": int(rng.choice([1024, 2048, 4096])),
+    }
+
+
+def _loses(problem: dict[str, Any], **wrong: Any) -> bool:
+    chosen, right = best(problem, **wrong), best(problem)
+    return chosen is None or right is None or bool(_problem({"problem": problem}, chosen))
+
+
+def _draw(rng: np.random.Generator, count: int) -> list[Point]:
+    """Problems that have an answer, each showing another mistake in turn."""
+    traps: list[dict[str, Any]] = [
+        {"fits": False},
+        {"recompute": 0},
+        {"microbatch_size": 1},
+        {"pp": 1},
+        {"tp": 1},
+    ]
+    points: list[Point] = []
+    while len(points) < count:
+        problem = _draw_one(rng)
+        if best(problem) is not None and _loses(problem, **traps[len(points) % len(traps)]):
+            points.append({"problem": problem})
+    return points
+
+
+def _problem(point: Point, answer: Any) -> str:
+    problem = point["problem"]
+    if (
+        not isinstance(answer, dict)
+        or set(answer) != set(NAMES)
+        or not all(isinstance(v, int) for v in answer.values())
+    ):
+        return f"the layout must be a dict of whole numbers {', '.join(NAMES)}; got {answer!s:.100}."
+    broken = valid(problem, answer) if min(answer[n] for n in NAMES[:4]) >= 1 else "sizes must be 1 or more"
+    if broken:
+        return f"{broken}; got {answer}."
+    need, have = layout_memory_bytes(problem, answer), problem["memory_bytes"]
+    if need > have:
+        return f"the layout must fit into {have / 1e9:.1f} GB; {answer} needs {need / 1e9:.1f} GB."
+    right = best(problem)
+    assert right is not None, "points are drawn so that a layout fits"
+    mine, theirs = layout_time_s(problem, answer), layout_time_s(problem, right)
+    if mine <= SLACK * theirs:
+        return ""
+    return f"a step must take at most 3% more than the fastest, {theirs:.3g} s; {answer} takes {mine:.3g} s."
+
+
+EXERCISE = Exercise(
+    order=6,
+    title="The planner",
+    minutes=25,
+    difficulty=3,
+    importance=4,
+    lines=15,
+    points={"layout": 2.0},
+    task="Write a function that returns the fastest layout that fits: a dict with tp, pp, dp, "
+    "microbatch_size and recompute "
+    "(0 or 1).",
+    graded={"layout": "The layout fits, and no other is more than 3% faster."},
+    details="8 to 32 GPUs, problems you have not seen; any layout within 3% of the fastest counts. Rules: "
+    "tp x pp x dp is the "
+    "number of GPUs, tp divides the heads, pp the layers, dp x microbatch_size the batch.",
+    signature="(problem)",
+    forbids=("planner",),
+    scenario=samples(stream=126, draw=_draw),
+    hints=(
+        "The search space is small: try everything, and keep the best.",
+        "Five loops, or `itertools.product` over divisors; skip what breaks a rule or does not fit.",
+        "Compare by `layout_time_s`, and only among layouts whose `layout_memory_bytes` is at most "
+        "`problem['memory_bytes']`.",
+    ),
+)
+
+OPEN = [5]
+HIDDEN = [10]
+PARTS = [
+    EveryPoint(
+        part="layout",
+        problem=_problem,
+        describe=lambda p: str(p["problem"]),
+        rules={
+            "memory is not looked at": lambda p: best(p["problem"], fits=False),
+            "recompute is never tried": lambda p: best(p["problem"], recompute=0),
+            "only micro-batches of one sequence are tried": lambda p: best(p["problem"], microbatch_size=1),
+            "pipelines are never tried": lambda p: best(p["problem"], pp=1),
+        },
+    )
+]

@@ -1,0 +1,75 @@
+"""`rank_to_coords`: a rank's place along each axis of a mesh."""
+
+from typing import Any
+
+import numpy as np
+
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.parts.numbers import EveryPoint, Point
+from course_lib.grading.worlds.samples import samples
+
+AXES = ("pp", "dp", "cp", "tp")
+
+
+def _draw(rng: np.random.Generator, count: int) -> list[Point]:
+    points: list[Point] = []
+    for _ in range(count):
+        sizes = {axis: int(rng.integers(2, 9)) for axis in rng.permutation(AXES)[: rng.integers(2, 5)]}
+        world_size = int(np.prod(list(sizes.values())))
+        points.append({"rank": int(rng.integers(world_size // 2, world_size)), "sizes": sizes})
+    return points
+
+
+def _coords(point: Point, *, first_fastest: bool = False) -> dict[str, int]:
+    rank, found = point["rank"], {}
+    axes = list(point["sizes"].items())
+    for axis, size in axes if first_fastest else reversed(axes):
+        rank, found[axis] = divmod(rank, size)
+    return found
+
+
+def _problem(point: Point, answer: Any) -> str:
+    want = {axis: _coords(point)[axis] for axis in point["sizes"]}
+    if answer == want:
+        return ""
+    return f"the place of a rank must be one number an axis, {want}; got {answer!r}."
+
+
+EXERCISE = Exercise(
+    order=1,
+    title="Where is rank 12,345?",
+    minutes=10,
+    difficulty=1,
+    importance=5,
+    lines=5,
+    points={"coords": 1.0},
+    task="Write a function that returns a rank's place along each axis of a mesh, as a dict. The last axis "
+    "varies "
+    "fastest.",
+    graded={"coords": "The place is right for every rank and mesh."},
+    details="Meshes of one to five axes, up to 16,384 ranks; points you have not seen.",
+    signature="(rank, sizes)",
+    forbids=("mesh",),
+    scenario=samples(stream=121, draw=_draw),
+    hints=(
+        "Write the ranks of a 2 x 3 mesh on paper, row by row. What do neighbours in a row share?",
+        "Going through the axes from the fastest: what remains of the rank when its place there is known?",
+        "`divmod(rank, size)` gives what is left for the slower axes and the place along this one.",
+    ),
+)
+
+OPEN = [
+    {"rank": 5, "sizes": {"pp": 2, "tp": 4}},
+    {"rank": 12_345, "sizes": {"pp": 16, "dp": 8, "cp": 16, "tp": 8}},
+    {"rank": 3, "sizes": {"dp": 4}},
+    4,
+]
+HIDDEN = [12]
+PARTS = [
+    EveryPoint(
+        part="coords",
+        problem=_problem,
+        rules={"the first axis varies fastest": lambda p: _coords(p, first_fastest=True)},
+        same=lambda answer: dict(answer) if isinstance(answer, dict) else answer,
+    )
+]

@@ -1,0 +1,71 @@
+# Answers to global_grad_norm.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+
+# %% right: one all_reduce over both axes, shares of what is held twice
+def global_grad_norm(matrix, norm, table, mesh):
+    stages = 2 if mesh.size("pp") > 1 else 1
+    total = matrix.square().sum() + norm.square().sum() / mesh.size("tp") + table.square().sum() / stages
+    dist.all_reduce(total, group=mesh.group("pp", "tp"))
+    return total.sqrt()
+
+
+# %% right: only one rank of those that hold the same contributes
+def global_grad_norm(matrix, norm, table, mesh):
+    total = (matrix * matrix).sum()
+    if mesh.rank("tp") == 0:
+        total = total + (norm * norm).sum()
+    if mesh.rank("pp") == 0:
+        total = total + (table * table).sum()
+    dist.all_reduce(total, group=mesh.group("tp"))
+    dist.all_reduce(total, group=mesh.group("pp"))
+    return total**0.5
+
+
+# %% wrong values: each rank its own
+def global_grad_norm(matrix, norm, table, mesh):
+    return (matrix.square().sum() + norm.square().sum() + table.square().sum()).sqrt()
+
+
+# %% wrong values: the norm's weight counts on every rank of tp
+# says: once for every rank of tp
+# from: reference
+# change: norm.square().sum() / mesh.size("tp") -> norm.square().sum()
+
+# %% wrong values: the table counts twice
+# says: both of its stages
+# from: reference
+# change: table.square().sum() / stages -> table.square().sum()
+
+# %% wrong values: over the world
+# from: reference
+# change: mesh.group("pp", "tp") -> None
+
+# %% wrong values: without the root
+# says: root is missing
+# from: reference
+# change: return total.sqrt() -> return total
+
+# %% wrong bytes: gathers the gradients
+def global_grad_norm(matrix, norm, table, mesh):
+    stages = 2 if mesh.size("pp") > 1 else 1
+    parts = [torch.empty_like(matrix) for _ in range(mesh.size("tp"))]
+    dist.all_gather(parts, matrix, group=mesh.group("tp"))
+    total = norm.square().sum() + sum(part.square().sum() for part in parts)
+    dist.all_reduce(total, group=mesh.group("pp"))
+    tables = table.square().sum() / stages
+    dist.all_reduce(tables, group=mesh.group("pp", "tp"))
+    return (total + tables).sqrt()
+
+
+# %% wrong values: one rank skips the collective
+# says: all_reduce
+# from: reference
+# change: dist.all_reduce( -> dist.get_rank() == 5 or dist.all_reduce(
+
+# %% wrong values: only the first stage is added up
+# from: reference
+# change: mesh.group("pp", "tp") -> mesh.group("tp")

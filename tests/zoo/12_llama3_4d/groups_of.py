@@ -1,0 +1,68 @@
+# Answers to groups_of.
+
+
+# %% right: numpy
+def groups_of(axes, sizes):
+    import numpy as np
+
+    names = list(sizes)
+    grid = np.arange(int(np.prod(list(sizes.values())))).reshape(*sizes.values())
+    moved = np.moveaxis(grid, [names.index(a) for a in axes], range(-len(axes), 0))
+    return moved.reshape(-1, int(np.prod([sizes[a] for a in axes]))).tolist()
+
+
+# %% right: compares every rank with every other
+def groups_of(axes, sizes):
+    import itertools
+
+    places = list(itertools.product(*(range(n) for n in sizes.values())))
+    keep = [i for i, name in enumerate(sizes) if name not in axes]
+    same = lambda a, b: all(a[i] == b[i] for i in keep)
+    groups = []
+    for rank, place in enumerate(places):
+        if not any(rank in group for group in groups):
+            groups.append([other for other, at in enumerate(places) if same(at, place)])
+    return groups
+
+
+# %% wrong groups: neighbours, whatever the axis
+# says: neighbours make a group
+def groups_of(axes, sizes):
+    import math
+
+    size, world = math.prod(sizes[a] for a in axes), math.prod(sizes.values())
+    return [list(range(start, start + size)) for start in range(0, world, size)]
+
+
+# %% wrong groups: only the first of the axes
+# says: only the first
+# from: reference
+# change: if axis not in axes -> if axis not in axes[:1]
+
+# %% wrong groups: ranks that agree in the axes
+# says: agree
+# from: reference
+# change: if axis not in axes -> if axis in axes
+
+# %% wrong groups: one group of all
+def groups_of(axes, sizes):
+    import math
+
+    return [list(range(math.prod(sizes.values())))]
+
+
+# %% wrong groups: right on a mesh of two axes only
+# from: reference
+# change: world_size = math.prod(sizes.values()) -> world_size = math.prod(list(sizes.values())[-2:])
+
+# %% wrong groups: does nothing
+def groups_of(axes, sizes):
+    return []
+
+
+# %% wrong values: asks the library
+# says: closed
+def groups_of(axes, sizes):
+    from course_lib.comm.mesh import lines
+
+    return lines(axes[0], sizes)

@@ -1,0 +1,84 @@
+# Answers to plan_layout.
+
+# %% setup
+from course_lib.cost.small_step import layout_memory_bytes, layout_time_s
+
+
+# %% right: five loops
+def plan_layout(problem):
+    best, best_s = None, float("inf")
+    n, batch = problem["num_gpus"], problem["batch"]
+    for tp in range(1, n + 1):
+        for pp in range(1, n + 1):
+            if n % (tp * pp) or problem["num_heads"] % tp or problem["num_layers"] % pp:
+                continue
+            dp = n // (tp * pp)
+            for size in range(1, batch + 1):
+                if batch % (dp * size):
+                    continue
+                for recompute in (0, 1):
+                    layout = {"tp": tp, "pp": pp, "dp": dp, "microbatch_size": size, "recompute": recompute}
+                    if layout_memory_bytes(problem, layout) > problem["memory_bytes"]:
+                        continue
+                    if layout_time_s(problem, layout) < best_s:
+                        best, best_s = layout, layout_time_s(problem, layout)
+    return best
+
+
+# %% right: sorted by time, the first that fits
+def plan_layout(problem):
+    from itertools import product
+
+    counts = range(1, problem["num_gpus"] + 1)
+    every = [
+        {"tp": tp, "pp": pp, "dp": dp, "microbatch_size": size, "recompute": again}
+        for tp, pp, dp in product(counts, repeat=3)
+        if tp * pp * dp == problem["num_gpus"] and not problem["num_heads"] % tp and not problem["num_layers"] % pp
+        for size in range(1, problem["batch"] + 1)
+        if not problem["batch"] % (dp * size)
+        for again in (0, 1)
+    ]
+    ranked = sorted(every, key=lambda layout: layout_time_s(problem, layout))
+    return next(l for l in ranked if layout_memory_bytes(problem, l) <= problem["memory_bytes"])
+
+
+# %% wrong layout: memory is not looked at
+# says: must fit
+# from: five loops
+# change: > problem["memory_bytes"] -> < 0
+
+# %% wrong layout: never recomputes
+# from: five loops
+# change: in (0, 1) -> in (0,)
+
+# %% wrong layout: one sequence a micro-batch
+# from: five loops
+# change: range(1, batch + 1) -> (1,)
+
+# %% wrong layout: no pipelines
+# from: five loops
+# change: for pp in range(1, n + 1) -> for pp in (1,)
+
+# %% wrong layout: the first that fits
+# from: five loops
+# change: if layout_time_s(problem, layout) < best_s -> if best is None
+
+# %% wrong layout: the slowest
+# from: five loops
+# change: < best_s -> > best_s % float("inf")
+
+# %% wrong layout: heads are not divided
+# from: five loops
+# change: or problem["num_heads"] % tp -> or problem["num_heads"] % 1
+
+# %% wrong layout: does nothing
+def plan_layout(problem):
+    return {"tp": 1, "pp": 1, "dp": problem["num_gpus"], "microbatch_size": 1, "recompute": 1}
+
+
+# %% wrong values: asks the library
+# says: closed
+def plan_layout(problem):
+    from course_lib.planner import plan
+
+    return plan(problem)

@@ -1,0 +1,106 @@
+# Answers to reduce_gradients_4d.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+
+# %% right: one call a group for everything that goes over it
+def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
+    flat = torch.cat([matrix.flatten(), norm.flatten(), table.flatten(), num_tokens.reshape(1).to(matrix)])
+    dist.all_reduce(flat, group=mesh.group("dp", "cp"))
+    matrix, norm, table, tokens = (
+        part for part in flat.split([matrix.numel(), norm.numel(), table.numel(), 1])
+    )
+    shapes = [args.shape for args in (matrix, norm, table)]
+    dist.all_reduce(norm, group=mesh.group("tp"))
+    if mesh.size("pp") > 1:
+        width = torch.tensor([table.numel()])
+        dist.all_reduce(width, op=dist.ReduceOp.MAX, group=mesh.group("pp"))
+        whole = table if len(table) else table.new_zeros(int(width))
+        dist.all_reduce(whole, group=mesh.group("pp"))
+        table = whole[: table.numel()]
+    return matrix.view(-1, norm.numel()) / tokens, norm / tokens, table.view(-1, norm.numel()) / tokens
+
+
+# %% right: divides first, the table by sends between the two ends
+def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
+    total = num_tokens.clone()
+    dist.all_reduce(total, group=mesh.group("dp", "cp"))
+    out = [grad / total for grad in (matrix, norm, table)]
+    for grad in out:
+        dist.all_reduce(grad, group=mesh.group("dp", "cp"))
+    dist.all_reduce(out[1], group=mesh.group("tp"))
+    last = mesh.size("pp") - 1
+    if last and mesh.rank("pp") in (0, last):
+        peer = mesh.peer("pp", last if mesh.rank("pp") == 0 else -last)
+        other, mine = torch.empty_like(out[2]), out[2].clone()
+        works = [dist.isend(mine, peer), dist.irecv(other, peer)]
+        for work in works:
+            work.wait()
+        out[2] += other
+    return tuple(out)
+
+
+# %% wrong values: does nothing
+def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
+    return matrix / num_tokens, norm / num_tokens, table / num_tokens
+
+
+# %% wrong values: forgets cp
+# says: over cp
+# from: reference
+# change: mesh.group("dp", "cp") -> mesh.group("dp")
+
+# %% wrong values: forgets dp
+# from: reference
+# change: mesh.group("dp", "cp") -> mesh.group("cp")
+
+# %% wrong values: the norm as the matrix
+# says: norm's gradient is not added over tp
+# from: reference
+# change: dist.all_reduce(norm, group=mesh.group("tp")) -> pass
+
+# %% wrong values: the table's uses stay apart
+# says: two uses are not added
+# from: reference
+# change: if mesh.size("pp") > 1 -> if False
+
+# %% wrong values: the mean of the ranks' means
+# says: uneven shards
+# from: reference
+# change: tokens = num_tokens.to(matrix) -> tokens = torch.ones_like(num_tokens, dtype=matrix.dtype)
+
+# %% wrong bytes: over dp, then over cp
+# says: one group of both
+def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
+    matrix, norm, table, tokens = matrix.clone(), norm.clone(), table.clone(), num_tokens.to(matrix)
+    for grad in (matrix, norm, table, tokens):
+        dist.all_reduce(grad, group=mesh.group("dp"))
+        dist.all_reduce(grad, group=mesh.group("cp"))
+    dist.all_reduce(norm, group=mesh.group("tp"))
+    if mesh.size("pp") > 1:
+        count = torch.tensor([len(table)])
+        dist.all_reduce(count, op=dist.ReduceOp.MAX, group=mesh.group("pp"))
+        whole = table if len(table) else table.new_zeros(int(count), table.shape[1])
+        dist.all_reduce(whole, group=mesh.group("pp"))
+        table = whole if len(table) else table
+    return matrix / tokens, norm / tokens, table / tokens
+
+
+# %% wrong values: everything over the world
+def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
+    matrix, norm, tokens = matrix.clone(), norm.clone(), num_tokens.to(matrix)
+    for grad in (matrix, norm, tokens):
+        dist.all_reduce(grad)
+    return matrix / tokens, norm / tokens, table / tokens
+
+
+# %% wrong values: one rank skips its last collective
+# says: all_reduce
+# from: reference
+# change: dist.all_reduce(norm, group=mesh.group("tp")) -> dist.get_rank() == 3 or dist.all_reduce(norm, group=mesh.group("tp"))
+
+# %% wrong values: changes its input
+# from: reference
+# change: matrix.clone() -> matrix
