@@ -59,7 +59,7 @@ def draw_memory_bars(
             line = (place - 0.38, place + 0.38)
             ax.plot(line, [value / scale] * 2, color=style.INK, lw=2, label=None if place else "formula")
         ax.set_xticks(range(len(bars)), labels=list(bars))
-        ax.margins(y=0.1)
+        ax.set_ylim(0, 1.1 * max(highest / scale, 1e-12))
         ax.set(ylabel=f"{unit} a rank", title=title)
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure

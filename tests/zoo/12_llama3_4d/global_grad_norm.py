@@ -49,6 +49,7 @@ def global_grad_norm(matrix, norm, table, mesh):
 # from: reference
 # change: return total.sqrt() -> return total
 
+
 # %% wrong bytes: gathers the gradients
 def global_grad_norm(matrix, norm, table, mesh):
     stages = 2 if mesh.size("pp") > 1 else 1

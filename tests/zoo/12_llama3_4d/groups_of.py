@@ -5,18 +5,18 @@
 def groups_of(axes, sizes):
     import numpy as np
 
-    names = list(sizes)
-    grid = np.arange(int(np.prod(list(sizes.values())))).reshape(*sizes.values())
+    names, shape = [name for name, _ in sizes], [size for _, size in sizes]
+    grid = np.arange(int(np.prod(shape))).reshape(*shape)
     moved = np.moveaxis(grid, [names.index(a) for a in axes], range(-len(axes), 0))
-    return moved.reshape(-1, int(np.prod([sizes[a] for a in axes]))).tolist()
+    return moved.reshape(-1, int(np.prod([dict(sizes)[a] for a in axes]))).tolist()
 
 
 # %% right: compares every rank with every other
 def groups_of(axes, sizes):
     import itertools
 
-    places = list(itertools.product(*(range(n) for n in sizes.values())))
-    keep = [i for i, name in enumerate(sizes) if name not in axes]
+    places = list(itertools.product(*(range(n) for _, n in sizes)))
+    keep = [i for i, (name, _) in enumerate(sizes) if name not in axes]
     same = lambda a, b: all(a[i] == b[i] for i in keep)
     groups = []
     for rank, place in enumerate(places):
@@ -30,7 +30,7 @@ def groups_of(axes, sizes):
 def groups_of(axes, sizes):
     import math
 
-    size, world = math.prod(sizes[a] for a in axes), math.prod(sizes.values())
+    size, world = math.prod(n for a, n in sizes if a in axes), math.prod(n for _, n in sizes)
     return [list(range(start, start + size)) for start in range(0, world, size)]
 
 
@@ -44,16 +44,18 @@ def groups_of(axes, sizes):
 # from: reference
 # change: if axis not in axes -> if axis in axes
 
+
 # %% wrong groups: one group of all
 def groups_of(axes, sizes):
     import math
 
-    return [list(range(math.prod(sizes.values())))]
+    return [list(range(math.prod(n for _, n in sizes)))]
 
 
 # %% wrong groups: right on a mesh of two axes only
 # from: reference
-# change: world_size = math.prod(sizes.values()) -> world_size = math.prod(list(sizes.values())[-2:])
+# change: for _, size in sizes) -> for _, size in sizes[-2:])
+
 
 # %% wrong groups: does nothing
 def groups_of(axes, sizes):
@@ -65,4 +67,4 @@ def groups_of(axes, sizes):
 def groups_of(axes, sizes):
     from course_lib.comm.mesh import lines
 
-    return lines(axes[0], sizes)
+    return lines(axes[0], dict(sizes))

@@ -15,7 +15,9 @@ def memory_per_gpu(model, layout):
 # %% right: one expression
 def memory_per_gpu(model, layout):
     per_layer, width = layout["pp"] / model["num_layers"], layout["tp"]
-    states = (model["layer_params"] / per_layer + model["embedding_params"]) * (6 + 12 / layout["dp"] / layout["cp"])
+    states = (model["layer_params"] / per_layer + model["embedding_params"]) * (
+        6 + 12 / layout["dp"] / layout["cp"]
+    )
     held = min(layout["pp"], layout["num_microbatches"]) * model["layer_activation_bytes"]
     return (states + held / per_layer / layout["cp"]) / width
 

@@ -33,7 +33,9 @@ def plan_layout(problem):
     every = [
         {"tp": tp, "pp": pp, "dp": dp, "microbatch_size": size, "recompute": again}
         for tp, pp, dp in product(counts, repeat=3)
-        if tp * pp * dp == problem["num_gpus"] and not problem["num_heads"] % tp and not problem["num_layers"] % pp
+        if tp * pp * dp == problem["num_gpus"]
+        and not problem["num_heads"] % tp
+        and not problem["num_layers"] % pp
         for size in range(1, problem["batch"] + 1)
         if not problem["batch"] % (dp * size)
         for again in (0, 1)
@@ -67,9 +69,6 @@ def plan_layout(problem):
 # from: five loops
 # change: < best_s -> > best_s % float("inf")
 
-# %% wrong layout: heads are not divided
-# from: five loops
-# change: or problem["num_heads"] % tp -> or problem["num_heads"] % 1
 
 # %% wrong layout: does nothing
 def plan_layout(problem):

@@ -4,9 +4,9 @@
 # %% right: strides from the fast end
 def rank_to_coords(rank, sizes):
     coords, stride = {}, 1
-    for axis in reversed(sizes):
-        coords[axis] = rank // stride % sizes[axis]
-        stride *= sizes[axis]
+    for axis, size in sizes[::-1]:
+        coords[axis] = rank // stride % size
+        stride *= size
     return coords
 
 
@@ -14,17 +14,14 @@ def rank_to_coords(rank, sizes):
 def rank_to_coords(rank, sizes):
     from itertools import islice, product
 
-    place = next(islice(product(*(range(size) for size in sizes.values())), rank, None))
-    return dict(zip(sizes, place))
+    place = next(islice(product(*(range(size) for _, size in sizes)), rank, None))
+    return {axis: at for (axis, _), at in zip(sizes, place)}
 
 
 # %% wrong coords: the first axis varies fastest
 # says: the first axis varies fastest
-def rank_to_coords(rank, sizes):
-    coords = {}
-    for axis, size in sizes.items():
-        rank, coords[axis] = divmod(rank, size)
-    return coords
+# from: strides from the fast end
+# change: sizes[::-1] -> sizes
 
 
 # %% wrong coords: does nothing
@@ -34,18 +31,23 @@ def rank_to_coords(rank, sizes):
 
 # %% wrong coords: right for two axes only
 def rank_to_coords(rank, sizes):
-    first, last = list(sizes)[0], list(sizes)[-1]
-    return {first: rank // sizes[last], last: rank % sizes[last]}
+    (first, _), (last, size) = sizes[0], sizes[-1]
+    return {first: rank // size, last: rank % size}
 
 
 # %% wrong coords: right on rank 0 only
 def rank_to_coords(rank, sizes):
-    return {axis: 0 for axis in sizes}
+    return {axis: 0 for axis, _ in sizes}
 
 
-# %% wrong coords: the slowest place is not reduced
-# from: reference
-# change: coords[axis] = divmod(rank, size) -> coords[axis] = divmod(rank, size)[0], rank
+# %% wrong coords: the place is not reduced
+# from: strides from the fast end
+# change: // stride % size -> // stride
+
+
+# %% wrong coords: a list instead of a dict
+# from: strides from the fast end
+# change: return coords -> return list(coords.values())
 
 
 # %% wrong values: asks the library
@@ -53,4 +55,4 @@ def rank_to_coords(rank, sizes):
 def rank_to_coords(rank, sizes):
     from course_lib.comm import mesh
 
-    return mesh.rank_to_coords(rank, sizes)
+    return mesh.rank_to_coords(rank, dict(sizes))

@@ -71,6 +71,7 @@ def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
 # from: reference
 # change: tokens = num_tokens.to(matrix) -> tokens = torch.ones_like(num_tokens, dtype=matrix.dtype)
 
+
 # %% wrong bytes: over dp, then over cp
 # says: one group of both
 def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):

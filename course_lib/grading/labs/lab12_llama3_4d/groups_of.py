@@ -16,16 +16,16 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
     points: list[Point] = []
     for i in range(count):
         chosen = [axis for axis in AXES if rng.random() < 0.8] or ["dp", "tp"]
-        sizes = {axis: int(rng.integers(2, 5)) for axis in chosen}
+        sizes = [[axis, int(rng.integers(2, 5))] for axis in chosen]
         several = list(rng.permutation(chosen)[: 1 + (i % 2)])
         points.append({"axes": sorted(str(a) for a in several), "sizes": sizes})
     return points
 
 
 def _groups(point: Point, *, axes: list[str] | None = None) -> list[list[int]]:
-    names, axes = list(point["sizes"]), point["axes"] if axes is None else axes
+    names, axes = [name for name, _ in point["sizes"]], point["axes"] if axes is None else axes
     lines: dict[tuple[int, ...], list[int]] = {}
-    for rank, place in enumerate(product(*(range(size) for size in point["sizes"].values()))):
+    for rank, place in enumerate(product(*(range(size) for _, size in point["sizes"]))):
         others = tuple(at for name, at in zip(names, place, strict=True) if name not in axes)
         lines.setdefault(others, []).append(rank)
     return sorted(lines.values())
@@ -53,7 +53,7 @@ def _problem(point: Point, answer: Any) -> str:
 def _blocks(point: Point) -> list[list[int]]:
     """Neighbours, whatever the axis."""
     size = len(_groups(point)[0])
-    world_size = int(np.prod(list(point["sizes"].values())))
+    world_size = int(np.prod([size for _, size in point["sizes"]]))
     return [list(range(start, start + size)) for start in range(0, world_size, size)]
 
 
@@ -82,9 +82,9 @@ EXERCISE = Exercise(
 )
 
 OPEN = [
-    {"axes": ["tp"], "sizes": {"dp": 2, "tp": 4}},
-    {"axes": ["dp"], "sizes": {"dp": 2, "tp": 4}},
-    {"axes": ["cp", "dp"], "sizes": {"pp": 2, "dp": 2, "cp": 2, "tp": 2}},
+    {"axes": ["tp"], "sizes": [["dp", 2], ["tp", 4]]},
+    {"axes": ["dp"], "sizes": [["dp", 2], ["tp", 4]]},
+    {"axes": ["cp", "dp"], "sizes": [["pp", 2], ["dp", 2], ["cp", 2], ["tp", 2]]},
     4,
 ]
 HIDDEN = [12]
@@ -96,7 +96,7 @@ PARTS = [
             "only the first of the axes is taken": lambda p: _groups(p, axes=p["axes"][:1]),
             "neighbours make a group, whatever the axis": _blocks,
             "ranks that agree in `axes` make a group": lambda p: _groups(
-                p, axes=[a for a in p["sizes"] if a not in p["axes"]]
+                p, axes=[a for a, _ in p["sizes"] if a not in p["axes"]]
             ),
         },
         same=_plain,

@@ -14,22 +14,22 @@ AXES = ("pp", "dp", "cp", "tp")
 def _draw(rng: np.random.Generator, count: int) -> list[Point]:
     points: list[Point] = []
     for _ in range(count):
-        sizes = {axis: int(rng.integers(2, 9)) for axis in rng.permutation(AXES)[: rng.integers(2, 5)]}
-        world_size = int(np.prod(list(sizes.values())))
+        sizes = [[str(axis), int(rng.integers(2, 9))] for axis in rng.permutation(AXES)[: rng.integers(2, 5)]]
+        world_size = int(np.prod([size for _, size in sizes]))
         points.append({"rank": int(rng.integers(world_size // 2, world_size)), "sizes": sizes})
     return points
 
 
 def _coords(point: Point, *, first_fastest: bool = False) -> dict[str, int]:
     rank, found = point["rank"], {}
-    axes = list(point["sizes"].items())
+    axes = point["sizes"]
     for axis, size in axes if first_fastest else reversed(axes):
         rank, found[axis] = divmod(rank, size)
     return found
 
 
 def _problem(point: Point, answer: Any) -> str:
-    want = {axis: _coords(point)[axis] for axis in point["sizes"]}
+    want = {axis: _coords(point)[axis] for axis, _ in point["sizes"]}
     if answer == want:
         return ""
     return f"the place of a rank must be one number an axis, {want}; got {answer!r}."
@@ -59,9 +59,9 @@ EXERCISE = Exercise(
 )
 
 OPEN = [
-    {"rank": 5, "sizes": {"pp": 2, "tp": 4}},
-    {"rank": 12_345, "sizes": {"pp": 16, "dp": 8, "cp": 16, "tp": 8}},
-    {"rank": 3, "sizes": {"dp": 4}},
+    {"rank": 5, "sizes": [["pp", 2], ["tp", 4]]},
+    {"rank": 12_345, "sizes": [["pp", 16], ["dp", 8], ["cp", 16], ["tp", 8]]},
+    {"rank": 3, "sizes": [["dp", 4]]},
     4,
 ]
 HIDDEN = [12]

@@ -90,8 +90,8 @@ def expected(
 
     world: World = {"matrix": [], "norm": [], "table": []}
     for rank in range(case.world_size):
-        tokens = float(sum(inputs[r]["num_tokens"] for r, p in enumerate(places) if _beside(p, places[rank])))
-        count = len([p for p in places if _beside(p, places[rank])])
+        beside = [r for r, p in enumerate(places) if all(p[a] == places[rank][a] for a in p if a not in data)]
+        tokens, count = float(sum(inputs[r]["num_tokens"] for r in beside)), len(beside)
         scale = {"tokens": tokens, "ranks": count, "own": float(inputs[rank]["num_tokens"]), "no": 1.0}[
             divide
         ]
@@ -100,11 +100,6 @@ def expected(
         world["norm"].append(over(rank, "norm", (*data, *norm)) / scale)
         world["table"].append((table if _has_table(case, rank) else inputs[rank]["table"]) / scale)
     return world
-
-
-def _beside(place: dict[str, int], own_place: dict[str, int]) -> bool:
-    """Whether two ranks differ in data axes only."""
-    return all(place[axis] == own_place[axis] for axis in ("pp", "tp"))
 
 
 LOCAL_ONLY = {"data": (), "norm": (), "tied": False, "divide": "own"}
