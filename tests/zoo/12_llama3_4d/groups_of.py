@@ -17,7 +17,10 @@ def groups_of(axes, sizes):
 
     places = list(itertools.product(*(range(n) for _, n in sizes)))
     keep = [i for i, (name, _) in enumerate(sizes) if name not in axes]
-    same = lambda a, b: all(a[i] == b[i] for i in keep)
+
+    def same(a, b):
+        return all(a[i] == b[i] for i in keep)
+
     groups = []
     for rank, place in enumerate(places):
         if not any(rank in group for group in groups):

@@ -59,5 +59,5 @@ def memory_per_gpu(model, layout):
 
 # %% wrong memory: in GB
 # says: GB
-# from: by category
-# change: return weights + gradients + optimizer + in_flight * layers * model["layer_activation_bytes"] / (tp * cp) -> return (weights + gradients + optimizer + in_flight * layers * model["layer_activation_bytes"] / (tp * cp)) / 1e9
+# from: one expression
+# change: / width -> / width / 1e9

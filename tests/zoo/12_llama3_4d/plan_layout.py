@@ -41,7 +41,7 @@ def plan_layout(problem):
         for again in (0, 1)
     ]
     ranked = sorted(every, key=lambda layout: layout_time_s(problem, layout))
-    return next(l for l in ranked if layout_memory_bytes(problem, l) <= problem["memory_bytes"])
+    return next(one for one in ranked if layout_memory_bytes(problem, one) <= problem["memory_bytes"])
 
 
 # %% wrong layout: memory is not looked at

@@ -100,7 +100,7 @@ def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
 # %% wrong values: one rank skips its last collective
 # says: all_reduce
 # from: reference
-# change: dist.all_reduce(norm, group=mesh.group("tp")) -> dist.get_rank() == 3 or dist.all_reduce(norm, group=mesh.group("tp"))
+# change: dist.all_reduce(norm, -> dist.get_rank() == 3 or dist.all_reduce(norm,
 
 # %% wrong values: changes its input
 # from: reference

@@ -14,7 +14,9 @@ AXES = ("pp", "dp", "cp", "tp")
 def _draw(rng: np.random.Generator, count: int) -> list[Point]:
     points: list[Point] = []
     for _ in range(count):
-        sizes = [[str(axis), int(rng.integers(2, 9))] for axis in rng.permutation(AXES)[: rng.integers(2, 5)]]
+        sizes: list[list[Any]] = [
+            [str(axis), int(rng.integers(2, 9))] for axis in rng.permutation(AXES)[: rng.integers(2, 5)]
+        ]
         world_size = int(np.prod([size for _, size in sizes]))
         points.append({"rank": int(rng.integers(world_size // 2, world_size)), "sizes": sizes})
     return points
