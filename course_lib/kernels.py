@@ -207,6 +207,8 @@ class LimitedRun(NotebookClient):
         try:
             return await work
         except RuntimeError as error:
+            if hasattr(self, "_async_cleanup_kernel_future"):  # on Ctrl-C nbclient ends the kernel
+                raise KeyboardInterrupt from error
             if self._too_late or isinstance(error, DeadKernelError):
                 raise self._stopped(step) from error
             raise

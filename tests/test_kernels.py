@@ -36,6 +36,24 @@ for number in (signal.SIGINT, signal.SIGTERM):
 atexit.register(time.sleep, 300)
 print(os.getpid())
 """
+INTERRUPTED = """
+import os, signal, sys
+from nbformat.v4 import new_code_cell, new_notebook
+from course_lib import kernels
+
+def interrupted(cell_index, **_):
+    if cell_index == 1:
+        print(book.cells[0].outputs[0].text, flush=True)
+        os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cells = ["import os; print(os.getpid())", "import time; time.sleep(300)"]
+book = new_notebook(cells=[new_code_cell(cell) for cell in cells])
+try:
+    kernels.run(book, sys.argv[1], on_cell_complete=interrupted)
+except KeyboardInterrupt:
+    print("KeyboardInterrupt")
+"""
 STARTS_A_PROCESS = "import subprocess; print(subprocess.Popen(['sleep', '300'], start_new_session=True).pid)"
 IN_LAB = {"metadata": {"name": "lab 03"}}
 
@@ -133,6 +151,15 @@ def test_a_kernel_that_did_not_start_is_started_once_more(
         "lab 03: its kernel did not start; it is started once more "
         "(Kernel died before replying to kernel_info the address is taken)"
     ]
+
+
+def test_ctrl_c_ends_the_run_and_its_kernel(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    pid, end = process.communicate()[0].split()
+    assert end == "KeyboardInterrupt"
+    assert has_ended(pid)
 
 
 def test_a_kernel_that_ignores_its_end_is_killed(tmp_path: Path) -> None:
