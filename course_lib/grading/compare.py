@@ -75,6 +75,18 @@ def compare(name: str, case: Case, got: list[RankData], want: Want) -> Part | No
     return Part(gate, False, _value_message(words, case, seen, want, wrong, finger), gate=True)
 
 
+def all_hold(name: str, got: Sequence[RankData], values: Sequence[Any]) -> bool:
+    """Whether each rank holds its value of `values` under a name."""
+    return all(_holds(name, data, value) for data, value in zip(got, values, strict=True))
+
+
+def _holds(name: str, data: RankData, value: Any) -> bool:
+    if not isinstance(value, ndarray):
+        return same_plain(data.values.get(name), value)
+    array = data.tensors.get(name)
+    return array is not None and close(array, value, TOLERANCE.get(data.dtypes.get(name, "float64"), 1e-9))
+
+
 def _communicated(data: RankData) -> bool:
     """Whether the rank is known to have given data to others, or taken some."""
     return data.trace is not None and any(

@@ -24,6 +24,7 @@ import torch
 from course_lib.grading import progress
 from course_lib.grading.closed import closed_message, closed_ops
 from course_lib.grading.compare import gate_parts
+from course_lib.grading.core.exercise_file import ExerciseFile
 from course_lib.grading.exercise import Case, Exercise, Part, PartResult, RankData, Verdict
 from course_lib.grading.inside import Job, check_kind
 from course_lib.grading.kernel_object import check_object
@@ -276,6 +277,8 @@ def _parts_of(declared: Spec, case: Case, got: list[RankData]) -> list[Part]:
         scenario = declared.EXERCISE.scenario
         left = in_flight_gate(scenario, case, got) if scenario is not None else None
         failing = [left] if left is not None else gate_parts(case, got, want)
+        if failing and left is None and isinstance(declared, ExerciseFile):
+            failing = gate_parts(case, got, declared.explained(case, got, want))
         if failing:
             return failing
         parts = declared.verdict(case, got, want)

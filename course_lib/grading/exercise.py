@@ -66,7 +66,7 @@ class Exercise:
     importance: int
     lines: int
     points: Mapping[str, float]
-    graded: str | Mapping[str, str]
+    graded: str | Mapping[str, str] = ""
     hints: tuple[str, str, str]
     id: str = ""
     lab: str = ""

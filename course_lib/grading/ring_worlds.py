@@ -8,7 +8,7 @@ so float32 sent as float64 is twice the elements. A tensor of S elements is cut 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
 from course_lib.grading.measure import left_in_flight
-from course_lib.trace import Launch, RankTrace, Wait
+from course_lib.trace import Launch, RankTrace
 
 _COLLECTIVES = "all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter"
 CLOSED = (
@@ -202,78 +202,3 @@ def messages_at_most(case: Case, got: Sequence[RankData], *, numel: int, too_man
 
 def _ratio(seen: float, bound: float) -> str:
     return f" ({seen / bound:.1f}x the bytes of a ring)" if bound and seen > bound else ""
-
-
-# ---- rounds of a one-port machine
-
-
-@dataclass
-class Message:
-    """One message, and the round in which it travels."""
-
-    src: int
-    dst: int
-    round_: int
-    after: Message | None = None  # the message that had to come before
-
-    def chain(self) -> list[Message]:
-        """This message and those it had to wait for, the first one first."""
-        return [*(self.after.chain() if self.after else []), self]
-
-
-@dataclass
-class _Cursor:
-    """How far a rank has been read."""
-
-    events: list[Launch | Wait]
-    at: int = 0
-    last_sent: Message | None = None
-    last_received: Message | None = None
-    receives: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # launch id -> key
-
-
-def rounds(traces: Sequence[RankTrace]) -> list[Message]:
-    """Return all messages with the earliest round of each, if a rank sends one message a round.
-
-    A message can leave one round after the previous one of its sender, and one round after everything the
-    sender had waited for when it was launched. No measured time is used.
-    """
-    cursors = [_Cursor([e for e in t.events if isinstance(e, Launch | Wait)]) for t in traces]
-    found: dict[tuple[Any, ...], Message] = {}
-    moved = True
-    while moved:
-        moved = False
-        for rank, cursor in enumerate(cursors):
-            while cursor.at < len(cursor.events) and _read(rank, cursor, found):
-                cursor.at += 1
-                moved = True
-    return list(found.values())
-
-
-def _read(rank: int, cursor: _Cursor, found: dict[tuple[Any, ...], Message]) -> bool:
-    """Take one event; False if it waits for a message whose round is not known yet."""
-    event = cursor.events[cursor.at]
-    if isinstance(event, Wait):
-        key = cursor.receives.get(event.launch_id)
-        message = _match(key, found) if key else None
-        if key and message is None:
-            return False
-        if message and (cursor.last_received is None or message.round_ > cursor.last_received.round_):
-            cursor.last_received = message
-    elif event.op == "recv":
-        cursor.receives[event.id] = (event.group, event.src, rank, event.tag, event.ordinal)
-    elif event.op == "send":
-        before = [m for m in (cursor.last_received, cursor.last_sent) if m is not None]
-        after = max(before, key=lambda m: m.round_, default=None)
-        message = Message(rank, event.dst or 0, (after.round_ if after else 0) + 1, after)
-        found[event.group, rank, event.dst, event.tag, event.ordinal] = message
-        cursor.last_sent = message
-    return True
-
-
-def _match(key: tuple[Any, ...], found: dict[tuple[Any, ...], Message]) -> Message | None:
-    """The message a receive got; one from any source takes the latest that was sent to it."""
-    if key[1] is not None:
-        return found.get(key)
-    group, _, dst, tag, _ = key
-    return next((m for k, m in found.items() if (k[0], k[2], k[3]) == (group, dst, tag)), None)

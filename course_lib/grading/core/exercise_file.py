@@ -15,8 +15,10 @@ from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from course_lib.grading import labs
-from course_lib.grading.compare import compare
+from course_lib.grading.compare import all_hold, compare
 from course_lib.grading.core.forbids import closed_by
 from course_lib.grading.core.types import Array, Case, Exercise, Part, RankData, Scenario, Seen, Want, World
 
@@ -65,6 +67,8 @@ class ExerciseFile:
             raise self._error(
                 "the card must have three hints", len(card.hints), 'Write hints=("...", "...", "...").'
             )
+        if card.numeric:
+            return
         if not isinstance(card.graded, Mapping) or set(card.graded) != set(card.points):
             raise self._error(
                 f"graded must have one sentence for each part of points {list(card.points)}",
@@ -95,9 +99,9 @@ class ExerciseFile:
     def verdict(self, case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
         """What follows from other values, then the parts in the order of the file."""
         later = [(name.removeprefix(_ONCE), w) for name, w in want.items() if name.startswith(_ONCE)]
-        wrong = [part for name, w in later if (part := compare(name, case, got, w)) is not None]
-        if wrong:
-            return wrong
+        if any(compare(name, case, got, w) is not None for name, w in later):
+            named = dict(wants_by_name(self.explained(case, got, want)))
+            return [part for name, _ in later if (part := compare(name, case, got, named[name])) is not None]
         seen, parts = Seen(case, got, want), []
         for check in self.checks:
             part = check.check(seen) if case.trace or not check.reads_trace else None
@@ -106,6 +110,25 @@ class ExerciseFile:
                 if part.gate and not part.ok:
                     break
         return parts
+
+    def explained(self, case: Case, got: Sequence[RankData], want: Mapping[str, Any]) -> dict[str, Any]:
+        """What was expected, the known mistakes so ordered that the one that explains everything comes first.
+
+        A mistake that says no more in this case than that nothing was communicated is left out; so are all
+        where that explains everything.
+        """
+        expected = getattr(self.module, "expected", None)
+        if expected is None:
+            return dict(want)
+        mistakes: Mapping[str, Mapping[str, Any]] = getattr(self.module, "MISTAKES", {})
+        worlds = {words: self._whole(expected, case, **mistake) for words, mistake in mistakes.items()}
+        local = getattr(self.module, "LOCAL_ONLY", None)
+        alone = self._whole(expected, case, **local) if local is not None and case.world_size > 1 else None
+        apart = [words for words, world in worlds.items() if alone is None or not _equal(world, alone)]
+        if alone is not None and _hold(alone, got):
+            apart = []
+        apart.sort(key=lambda words: not _hold(worlds[words], got))
+        return {name: _only_near(value, apart, mistakes) for name, value in want.items()}
 
     # ---- expected results
 
@@ -146,6 +169,26 @@ class ExerciseFile:
                     "Write [value] * case.world_size where all ranks hold the same.",
                 )
         return found
+
+
+def _hold(world: World, got: Sequence[RankData]) -> bool:
+    """Whether ranks hold a whole world."""
+    return all(all_hold(name, got, values) for name, values in world.items())
+
+
+def _equal(one: World, other: World) -> bool:
+    names = one.keys() & other.keys()
+    return all(
+        bool(np.array_equal(a, b)) for name in names for a, b in zip(one[name], other[name], strict=True)
+    )
+
+
+def _only_near(value: Any, order: Sequence[str], mistakes: Mapping[str, Any]) -> Any:
+    """The want with mistakes of the file in this order; what the scenario adds comes after them."""
+    if not isinstance(value, Want):
+        return value
+    added = {words: near for words, near in value.near.items() if words not in mistakes}
+    return replace(value, near={**{w: value.near[w] for w in order if w in value.near}, **added})
 
 
 # ---- finding the files

@@ -176,6 +176,7 @@ class Messages:
     Attributes:
         of: the bound as a formula of the group, "ceil({g.numel:,}/{g.n})".
         why: what a rank sent -> what it looks like, "" if like nothing known.
+        worst: the rank that sends most speaks, not the first one.
     """
 
     each: Callable[[Group], int] | None = None
@@ -184,6 +185,7 @@ class Messages:
     of: str = ""
     why: Callable[[Sent], str] = lambda sent: ""
     passed: str = "at most {most:,} elements sent a rank"
+    worst: bool = False
     part: str = "bytes"
     reads_trace: bool = True
 
@@ -196,6 +198,8 @@ class Messages:
             for rank in range(seen.n)
         ]
         most = max(self._bound(group) for group in at.values())
+        if self.worst:
+            sent.sort(key=lambda one: -sum(one.sizes))
         return first_problem(
             self.part, sent, lambda _, one: self._problem(seen.case, one), self.passed.format(most=most)
         )

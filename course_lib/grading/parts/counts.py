@@ -24,7 +24,7 @@ class Calls:
             messages use "send" and "recv"; the bytes are those that the rank hands in, or receives.
         must: in words, with {count}, {op} and {bytes_} of the first operation.
         each: the calls have these bytes one by one; else only their number and their sum count.
-        others: other operations may be launched, too.
+        others: other operations may be launched, too, and calls without data.
         free_alone: one rank alone may launch nothing.
     """
 
@@ -37,6 +37,7 @@ class Calls:
     part: str = "bytes"
     along: str = ""
     why: str = ""
+    passed: str = ""
     reads_trace: bool = True
 
     def check(self, seen: Seen) -> Part | None:
@@ -45,7 +46,10 @@ class Calls:
         words = ", ".join(f"{len(sizes)} {op}s of {sum(sizes):,} bytes" for op, sizes in wanted.items())
         at = f" in {self.windows[-1].words}" if self.windows[-1].words else ""
         return first_problem(
-            self.part, seen.traces, lambda rank, trace: self._problem(seen.case, rank, trace), words + at
+            self.part,
+            seen.traces,
+            lambda rank, trace: self._problem(seen.case, rank, trace),
+            self.passed or words + at,
         )
 
     def _problem(self, case: Case, rank: int, trace: RankTrace) -> str:
@@ -55,7 +59,7 @@ class Calls:
             if self.along:
                 calls = [c for c in calls if set(c.group.ranks) == set(line_of(case, rank, self.along))]
             if self.others:
-                calls = [c for c in calls if c.op in wanted]
+                calls = [c for c in calls if c.op in wanted and c.bytes_]
             found: dict[str, list[int]] = {}
             for call in calls:
                 found.setdefault(call.op, []).append(call.bytes_)
@@ -78,8 +82,11 @@ class Calls:
 def _words(found: Mapping[str, Sequence[int]], window: Window) -> str:
     number, total = sum(map(len, found.values())), sum(map(sum, found.values()))
     names = ", ".join(f"{len(sizes)} {op}" for op, sizes in found.items())
-    detail = f" ({names})" if len(found) > 1 or number else ""
-    return f"{window.words or 'it'} launched {number} calls{detail}, {total:,} bytes"
+    who = window.words or "it"
+    if set(found) <= {"recv"}:
+        return f"{who} received {number}, {total:,} bytes"
+    detail = f" ({names})" if number else ""
+    return f"{who} launched {number} calls{detail}, {total:,} bytes"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ class Numbers:
         only: which points count for this part.
         key: the answer is a dict, of which this entry counts.
         describe: a point in words.
+        made_of: parts that this one is as wrong as: where one is lost, no mistake is named here.
     """
 
     part: str
@@ -36,10 +37,19 @@ class Numbers:
     only: Callable[[Point], bool] = lambda point: True
     key: str = ""
     describe: Callable[[Point], str] = _named
+    made_of: Sequence[Numbers] = ()
     reads_trace: bool = False
 
     def check(self, seen: Seen) -> Part | None:
         """Judge all points together."""
+        found = self._judged(seen)
+        others = (other.check(seen) for other in self.made_of)
+        if found.ok or all(other is None or other.ok for other in others):
+            return found
+        text = found.message.split(" This is what you get")[0].split(" Wrong at ")[0]
+        return Part(self.part, False, f"{text} It is made of the others: repair them first.")
+
+    def _judged(self, seen: Seen) -> Part:
         pairs = zip(seen.case.params["points"], seen.got[0].values["answers"], strict=True)
         chosen = [(point, answer) for point, answer in pairs if self.only(point)]
         if not self.key:

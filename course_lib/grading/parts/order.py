@@ -111,29 +111,34 @@ class NotPolled:
 
 @dataclass(frozen=True, kw_only=True)
 class Holds:
-    """A rule of one exercise that no other part states: on each rank `problem` finds nothing.
+    """A rule of one exercise that no other part states: `problem` finds nothing.
 
     For what is the lesson of one exercise alone. Bytes, live memory, calls in flight and clocks have parts of
     their own.
 
     Attributes:
-        problem: (case, rank, its trace) -> what must hold and what was seen, "" if it does.
+        problem: what must hold and what was seen, "" if it does; `each_rank(...)` asks rank by rank.
         passed: what was verified.
     """
 
-    problem: Callable[[Seen, int], str]
-    passed: str
+    problem: Callable[[Seen], str]
+    passed: str | Callable[[Case], str]
     applies: Callable[[Case], bool] = lambda case: True
     part: str = "order"
     gate: bool = False
     reads_trace: bool = True
 
     def check(self, seen: Seen) -> Part | None:
-        """The first rank with a problem speaks."""
+        """Ask once a case."""
         if not self.applies(seen.case):
             return None
-        for rank in range(seen.n):
-            text = self.problem(seen, rank)
-            if text:
-                return Part(self.part, False, text, gate=self.gate)
-        return None if self.gate else Part(self.part, True, self.passed)
+        text = self.problem(seen)
+        if text:
+            return Part(self.part, False, text, gate=self.gate)
+        passed = self.passed if isinstance(self.passed, str) else self.passed(seen.case)
+        return None if self.gate else Part(self.part, True, passed)
+
+
+def each_rank(problem: Callable[[Seen, int], str]) -> Callable[[Seen], str]:
+    """A rule for one rank as a rule for all: the first rank with a problem speaks."""
+    return lambda seen: next((text for rank in range(seen.n) if (text := problem(seen, rank))), "")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from course_lib.grading.core.types import Array, Case, Scenario, Want
+from course_lib.grading.core.types import Array, Case, Scenario, Want, World
+from course_lib.grading.ring_worlds import cast as cast
 from course_lib.grading.ring_worlds import ceil_div as ceil_div
 from course_lib.grading.ring_worlds import chunk_of as chunk_of
 from course_lib.grading.ring_worlds import held as held
@@ -23,9 +26,29 @@ def case(world_size: int, shape: list[int], **more: Any) -> Case:
     return world(world_size, 0, shape, **more)
 
 
+def servers(m: int, k: int, shape: list[int], **more: Any) -> Case:
+    """m servers of k neighbouring ranks each, params["server_size"]."""
+    plain = case(m * k, shape, server_size=k, **more)
+    words = f"{m} server{'s' * (m > 1)} of {k} rank{'s' * (k > 1)}, {plain.label.partition(', ')[2]}"
+    return replace(plain, label=words)
+
+
 def rings(case: Case) -> list[list[int]]:
     """For every rank the global ranks of its group; itself if it is in none."""
     return [members(case, rank) or [rank] for rank in range(case.world_size)]
+
+
+def in_place(results: list[Array], memory: list[Array] | None = None) -> World:
+    """Each rank's tensor, and the memory that the tensor had when the answer got it."""
+    return {"tensor": results, "memory": results if memory is None else memory}
+
+
+OTHER_MEMORY = "the tensor was given other memory (.data = ..., set_): write into what it has, with copy_"
+
+
+def own_tensors(case: Case) -> list[Array]:
+    """What each rank starts with."""
+    return [held(case, rank) for rank in range(case.world_size)]
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
@@ -39,12 +62,14 @@ def _called_again(case: Case, wants: dict[str, Want]) -> dict[str, Want]:
     return with_again(case, name, want)
 
 
-def collective(**options: Any) -> Scenario:
-    """impl(tensor, *arguments, group) on every rank; options as in `scenarios/collective`."""
-    complete = (lambda case, wants: wants) if options.get("in_place") else _called_again
+def collective(inputs: Callable[[Case, int], dict[str, Array]] = _inputs, **options: Any) -> Scenario:
+    """impl(tensor, *arguments) on every rank; options as in `scenarios/collective`.
+
+    inputs: (case, rank) -> {"tensor": ...}; a tensor of the case's shape that differs from rank to rank.
+    """
     return Scenario(
         rank_side="course_lib.grading.scenarios.collective",
-        inputs=_inputs,
+        inputs=inputs,
         options=options,
-        complete=complete,
+        complete=_called_again,
     )

@@ -84,7 +84,7 @@ def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
 
 
 # %% wrong ring: right at two ranks only, 2(n-1)/n taken for 1, and latency for 2
-# says: 'ring' must take
+# says: algorithm=ring
 def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
     if algorithm == "ring":
         return (2 * latency_s + size_bytes / bandwidth) * (n > 1)
@@ -139,7 +139,7 @@ def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
 
 
 # %% wrong crossover: auto changes over at latency times bandwidth
-# says: 'auto' must take
+# says: algorithm=auto
 def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
     small = algorithm == "auto" and size_bytes < latency_s * bandwidth
     return (tree if algorithm == "tree" or small else ring)(size_bytes, n, latency_s, bandwidth)

@@ -102,7 +102,7 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
 
 
 # %% wrong bytes: gather then broadcast
-# says: 2.0x the bytes of a ring: gather then broadcast?
+# says: (2.0x). gather then broadcast?
 def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
     ring = dist.get_process_group_ranks(group)
     if dist.get_rank() != ring[0]:

@@ -176,7 +176,7 @@ def tree_broadcast_(tensor, root, group=None):
 
 
 # %% wrong bytes, order: at two ranks the other answers the root
-# says: the root, must receive 0 messages
+# says: on rank 0 the tensor must come in 0 messages
 def tree_broadcast_(tensor, root, group=None):
     order, me = places(root, group)
     span = 1

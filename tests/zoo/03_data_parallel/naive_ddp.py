@@ -88,7 +88,7 @@ class NaiveDDP(_Base):
 
 
 # %% wrong values: does nothing
-# says: never broadcast
+# says: nothing is communicated, neither at the start nor later
 class NaiveDDP(_Base):
     def start_equal(self):
         return

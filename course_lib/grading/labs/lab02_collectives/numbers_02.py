@@ -1,15 +1,11 @@
 """`numbers_02`: five numbers about collectives on a cluster."""
 
-from __future__ import annotations
-
-from course_lib.grading.exercise import Exercise
-from course_lib.grading.numbers import Number, numeric
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.parts.numbers import Number, answers
+from course_lib.grading.worlds.numbers import numbers
 
 EXERCISE = Exercise(
-    id="numbers_02",
-    lab="02_collectives",
     order=8,
-    symbol="numbers_02",
     title="Collectives in numbers",
     minutes=15,
     difficulty=2,
@@ -22,18 +18,21 @@ EXERCISE = Exercise(
         "busbw": 0.5,
         "crossing_bytes": 0.5,
     },
-    graded="A dict of five numbers in SI units (seconds, bytes, bytes/s), each within 1%, star_s and tree_s "
-    "within 0.1%, tiny_ring_s within 0.05%. Each is a part of its own.",
+    task="Return a dict of five numbers in SI units (seconds, bytes, bytes/s); each earns its points by "
+    "itself.",
+    details="Each within 1%; star_s and tree_s within 0.1%, tiny_ring_s within 0.05%.",
+    signature="()",
+    scenario=numbers(),
     hints=(
         "For each number write down first: how many steps one after the other, and how many bytes in each.",
         "A star has one sender. In a tree the holders double. A tiny message costs its latency, whatever the "
         "bandwidth. busbw rescales size/time by what a ring must send a rank.",
         "Crossing: each of the k ranks of a server carries a k-th of S through an all_reduce over m servers.",
     ),
-    signature="()",
-    numeric=True,
 )
 
+OPEN: list[object] = []
+HIDDEN: list[object] = []
 _WEIGHTS = 16e9  # bytes
 _LINK = 50e9  # bytes/s
 _SEND_S = _WEIGHTS / _LINK
@@ -42,7 +41,7 @@ _ALGBW = 1e9 / 5e-3
 _S, _M, _K = 16e9, 16, 8
 _CROSSING = 2 * (_M - 1) / _M * _S / _K
 
-cases, inputs, oracle, verdict = numeric(
+PARTS = answers(
     {
         "star_s": Number(
             63 * _SEND_S,

@@ -1,0 +1,102 @@
+"""`tree_broadcast_`: whoever has the tensor helps to spread it, so the holders double every round."""
+
+from course_lib.grading.core.types import Case, Exercise, World
+from course_lib.grading.labs.lab02_collectives._rounds import problem_of_rounds, rounds_needed
+from course_lib.grading.parts.bytes import SentAtLeast
+from course_lib.grading.parts.counts import Calls
+from course_lib.grading.parts.order import Holds
+from course_lib.grading.worlds.collective import (
+    OTHER_MEMORY,
+    case,
+    collective,
+    held,
+    in_place,
+    members,
+    own_tensors,
+)
+
+EXERCISE = Exercise(
+    order=2,
+    symbol="tree_broadcast_",
+    title="Broadcast along a tree",
+    minutes=25,
+    difficulty=3,
+    importance=4,
+    lines=13,
+    points={"values": 2.0, "bytes": 1.0, "order": 1.0},
+    task="Write a function that replaces every member's `tensor` by that of the rank `root`, in place. "
+    "`root` is a "
+    "global rank, also in a group.",
+    graded={
+        "values": "Every member's tensor becomes the root's.",
+        "bytes": "Every member but the root receives the tensor once, whole.",
+        "order": "It takes ceil(log2 n) rounds: in each, all who have the tensor send it to one who has not.",
+    },
+    details="1 to 4 ranks (hidden: 5, 6, 8), any root, groups that are not the world, float64 and "
+    "float32. Bytes: "
+    "every member but the root receives exactly one message, the tensor; the root receives none. Order: "
+    "in a round a "
+    "rank sends at most one message, and only what it received in an earlier one.",
+    signature="(tensor, root, group)",
+    forbids=("collectives",),
+    scenario=collective(in_place=True, arguments=["root", "group"]),
+    hints=(
+        "In round 1 one rank has the tensor, so one can send. In round 2 two have it. Who should send to "
+        "whom, so that in every round all who have it help?",
+        "Number the members from the root: place = (position - position of the root) mod n. In the round in "
+        "which `span` places have the tensor, place p < span sends to place p + span, if there is one.",
+        "Let span run over 1, 2, 4, ... while span < n. A place in [span, 2 span) receives from place - span "
+        "in that round; a place below span sends. Turn places back into global ranks for send and recv.",
+    ),
+)
+
+OPEN = [
+    case(1, [3], root=0),
+    case(2, [5], root=0),
+    case(4, [3, 2], root=0),
+    case(3, [4], root=2, dtype="float32"),
+    case(4, [6], groups=[[1, 2, 3]], root=2),
+    case(4, [6], root=1, again=True),
+]
+HIDDEN = [
+    case(5, [7], root=3),
+    case(6, [2, 3], root=5),
+    case(8, [150_000], root=0),
+    case(8, [4], root=6),
+    case(6, [5], groups=[[0, 2, 3, 4, 5]], root=4),
+]
+
+
+def expected(case: Case, root: int | None = None, moved: bool = False, spread: bool = True) -> World:
+    """The root's tensor on every member."""
+    own, wanted = own_tensors(case), case.params["root"]
+    ring = members(case, wanted)
+    source = root if root in ring else wanted
+    results = [held(case, source) if spread and r in ring else own[r] for r in range(case.world_size)]
+    return in_place(results, own if moved else None)
+
+
+LOCAL_ONLY = {"spread": False}
+MISTAKES = {OTHER_MEMORY: {"moved": True}, "rank 0 is the root: the argument `root` is asked": {"root": 0}}
+
+
+def _received(case: Case, rank: int, _: int) -> dict[str, list[int]]:
+    due = rank in members(case, case.params["root"]) and rank != case.params["root"]
+    return {"recv": [held(case, rank).nbytes] if due else []}
+
+
+PARTS = [
+    SentAtLeast(elements=lambda g: (g.n - 1) * g.numel),
+    Calls(
+        exactly=_received,
+        others=True,
+        must="the tensor must come in {count} messages, {bytes_:,} bytes (the root has it)",
+        why="One parent sends it to each other rank, whole, once.",
+        passed="each rank but the root receives the tensor once",
+    ),
+    Holds(
+        problem=problem_of_rounds,
+        passed=lambda case: f"{rounds_needed(case)} rounds",
+        applies=lambda case: case.trace,
+    ),
+]
