@@ -148,9 +148,10 @@ class Course:
     @staticmethod
     def _must(result: dict[str, Any], step: str) -> None:
         if not result.get("success"):
-            raise ValueError(
-                f"{step} must succeed; nbgrader says:\n{result.get('error') or result.get('log')}"
-            )
+            said = [
+                text for text in (result.get("error"), result.get("log")) if text
+            ]  # reasons are in the log
+            raise ValueError("\n".join([f"{step} must succeed; nbgrader says:", *said]))
 
 
 @contextlib.contextmanager
