@@ -13,7 +13,7 @@ from course_lib.cost.cluster import uniform
 from course_lib.grading.exercise import Case, Part, RankData
 from course_lib.grading.fsdp_oracle import PARAMETERS, moved, sizes
 from course_lib.grading.measure import left_in_flight
-from course_lib.grading.overlap import PEAK, matmuls_only
+from course_lib.grading.parts.clock import PEAK, matmuls_only
 from course_lib.grading.toy_oracle import collectives, events_between
 from course_lib.replay import replay
 from course_lib.trace import Event, Launch, Mark, RankTrace, Trace, Wait

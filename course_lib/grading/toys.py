@@ -16,6 +16,7 @@ from torch.nn.functional import mse_loss
 
 from course_lib.grading.exercise import Array
 from course_lib.grading.probe import Probe
+from course_lib.grading.source import Refusal
 
 WEIGHT = "weight:"
 LEARNING_RATE = 0.1
@@ -173,11 +174,22 @@ def train_wrapped(
         mse_loss(output, inputs[f"y{step}"]).backward()
         ddp.sync_gradients()
         probe.mark(f"step {step} synchronised")
+        _refuse_a_copy(model)
         out[f"output of step {step}"] = output.detach().clone()
         out |= {f"grad:{name} at step {step}": grad for name, grad in gradients_of(model).items()}
         out[STRAY] = out[STRAY] or stray_gradients(model, params.get("stay_none", ()))
         optimizer.step()
     return out | {f"{name} after {NUM_STEPS} steps": tensor for name, tensor in state_of(model).items()}
+
+
+def _refuse_a_copy(model: nn.Module) -> None:
+    """Raises: Refusal if no parameter has a gradient: every rank uses `embed.weight`."""
+    if all(p.grad is None for p in model.parameters()):
+        raise Refusal(
+            "gradients",
+            "the module that was handed in must get gradients; none of its parameters has one. Keep the "
+            "module itself, not a copy of it.",
+        )
 
 
 def mark_last_gradient(model: ToyNet, probe: Probe) -> None:

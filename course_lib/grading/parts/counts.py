@@ -22,7 +22,7 @@ class Calls:
     Attributes:
         exactly: (case, rank, which window) -> operation: the bytes of each of its calls, in any order. For
             messages use "send" and "recv"; the bytes are those that the rank hands in, or receives.
-        must: in words, with {count}, {op} and {bytes_} of the first operation.
+        must: in words, with {count}, {op}, {bytes_} and the list {sizes} of the first operation.
         each: the calls have these bytes one by one; else only their number and their sum count.
         others: other operations may be launched, too, and calls without data.
         free_alone: one rank alone may launch nothing.
@@ -66,8 +66,9 @@ class Calls:
             if self._same(found, wanted) or (self.free_alone and case.world_size == 1 and not found):
                 continue
             op, sizes = next(iter(wanted.items()))
-            must = self.must.format(count=len(sizes), op=op, bytes_=sum(sizes))
-            return f"on rank {rank} {must}; {_words(found, window)}. {self.why}".rstrip()
+            must = self.must.format(count=len(sizes), op=op, bytes_=sum(sizes), sizes=_list(sizes))
+            seen = f" ({_list(found.get(op, []))})" if self.each and found else ""
+            return f"on rank {rank} {must}; {_words(found, window)}{seen}. {self.why}".rstrip()
         return ""
 
     def _same(self, found: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequence[int]]) -> bool:
@@ -87,6 +88,10 @@ def _words(found: Mapping[str, Sequence[int]], window: Window) -> str:
         return f"{who} received {number}, {total:,} bytes"
     detail = f" ({names})" if number else ""
     return f"{who} launched {number} calls{detail}, {total:,} bytes"
+
+
+def _list(sizes: Sequence[int]) -> str:
+    return ", ".join(f"{size:,}" for size in sizes[:8]) + ", ..." * (len(sizes) > 8)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,6 +93,37 @@ class Peak:
         return first_problem(self.part, seen.traces, problem, f"at most {bound:,} bytes at once")
 
 
+@dataclass(frozen=True, kw_only=True)
+class PeakTimes:
+    """In a window the most bytes that live at once are at most `times` those of another window of the rank.
+
+    Attributes:
+        of: the window that is compared with; its `words` say what happens there.
+    """
+
+    window: Window
+    of: Window
+    times: float
+    why: str
+    part: str = "memory"
+    reads_trace: bool = True
+
+    def check(self, seen: Seen) -> Part | None:
+        """The first rank that holds too much speaks."""
+        what = f"times the bytes of {self.of.words}"
+
+        def problem(rank: int, trace: RankTrace) -> str:
+            held, alone = peak(trace, self.window), max(peak(trace, self.of), 1)
+            if held <= self.times * alone:
+                return ""
+            return (
+                f"at most {self.times:g} {what} ({alone:,}) may live at once; rank {rank} held {held:,}, "
+                f"{held / alone:.3g} times. {self.why}"
+            )
+
+        return first_problem(self.part, seen.traces, problem, f"at most {self.times:g} {what}")
+
+
 def peak(trace: RankTrace, window: Window, category: str = "") -> int:
     """The most bytes that live at once in a window, beyond those at its beginning."""
     start, end, _ = window

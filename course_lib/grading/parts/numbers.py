@@ -4,6 +4,7 @@ them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,8 @@ class EveryPoint:
         describe: a point in words.
         rules: known mistakes: words -> what an answer made so gives at a point.
         same: what of an answer counts in comparing it with a rule.
+        near: when that and the rule's value are taken for equal.
+        shows: points at which a mistake shows.
         gate: failing it ends the check.
     """
 
@@ -79,6 +82,8 @@ class EveryPoint:
     describe: Callable[[Point], str] = _named
     rules: Mapping[str, Callable[[Point], Any]] = field(default_factory=dict)
     same: Callable[[Any], Any] = lambda answer: answer
+    near: Callable[[Any, Any], bool] = operator.eq
+    shows: Callable[[Point], bool] = lambda point: True
     gate: bool = False
     reads_trace: bool = False
 
@@ -93,7 +98,8 @@ class EveryPoint:
         return Part(self.part, False, f"{wrong[0][1]}{finger} {at}", gate=self.gate)
 
     def _finger(self, pairs: Sequence[tuple[Point, Any]]) -> str:
-        words = (w for w, rule in self.rules.items() if all(self.same(a) == rule(p) for p, a in pairs))
+        chosen = [(p, self.same(a)) for p, a in pairs if self.shows(p)]
+        words = (w for w, rule in self.rules.items() if all(self.near(a, rule(p)) for p, a in chosen))
         return next((f" This is what you get if {w}." for w in words), "")
 
 

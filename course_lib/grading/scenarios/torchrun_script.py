@@ -1,7 +1,8 @@
-"""Run the repaired script under torchrun, in a process tree below this one rank.
+"""Run the text that an answer returns under torchrun, in a process tree below this one rank.
 
-Each process finds its own noisy copy of the data in its own folder: parameters that are equal in the end, and
-those of one process, show that gradients have crossed. With one file for all, each could compute everything.
+params: num_processes, arguments (what the script gets, {"--lr": 0.1}). Each process finds its own noisy copy
+of the data in its own folder: parameters that are equal in the end, and those of one process, show that
+gradients have crossed. With one file for all, each could compute everything.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ def program(
             data: dict[str, Any] = {key: tensor[rank].numpy() for key, tensor in inputs.items()}
             np.savez(folder / str(rank) / "data.npz", **data)
         own = folder / "${local_rank}"  # torchrun replaces it
-        arguments = [f"--data={own / 'data.npz'}", f"--out={own}", "--gpus=0"]
-        arguments += [f"--{key}={params[key]}" for key in ("seed", "epochs", "lr")]
-        arguments += [f"--batch-size={params['batch_size']}"]
+        arguments = [f"--data={own / 'data.npz'}", f"--out={own}"]
+        arguments += [f"{key}={value}" for key, value in params["arguments"].items()]
         return {"text": text, "run": run_script(text, params["num_processes"], arguments, folder)}

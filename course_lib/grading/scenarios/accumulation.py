@@ -1,4 +1,9 @@
-"""Run `accumulate` in a rank, with a data-parallel wrapper that the check supplies."""
+"""Train one step on many micro-batches: impl(ddp, microbatches, loss_fn, num_samples), with a wrapper that is
+supplied.
+
+params: model, sizes (samples of each micro-batch, a list a rank), ddp (the text of the wrapper). Marks: "one
+begins", "one ends" around this rank's largest micro-batch alone; "begins", "ends" around the call.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ _SUPPLIED = str(Path(__file__).parents[1] / "supplied_ddp.py")  # not there in t
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
-    """Return gradients and the weights after one step of SGD; marks hold what one micro-batch alone needs."""
+    """Return gradients and the weights after one step of SGD."""
     sizes = params["sizes"][probe.rank]
     microbatches = list(zip(inputs["x"].split(sizes), inputs["y"].split(sizes), strict=True))
     _measure_one(params, inputs, microbatches[sizes.index(max(sizes))], probe)
@@ -32,9 +37,9 @@ def program(
     model.load_state_dict(start)
     optimizer = torch.optim.SGD(trainable(model), lr=LEARNING_RATE)
     optimizer.zero_grad()
-    probe.mark("accumulate begins")
+    probe.mark("begins")
     impl(ddp, microbatches, mse_loss, total)
-    probe.mark("accumulate ends")
+    probe.mark("ends")
     out = {f"grad:{name}": grad for name, grad in gradients_of(model).items()}
     optimizer.step()
     return out | {f"{name} after a step": tensor for name, tensor in state_of(model).items()}

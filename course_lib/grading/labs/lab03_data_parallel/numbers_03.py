@@ -1,42 +1,8 @@
 """`numbers_03`: a gradient all_reduce at the size of Llama 3 8B, and two everyday numbers of scaling."""
 
-from __future__ import annotations
-
-from course_lib.grading.exercise import Exercise
-from course_lib.grading.numbers import Number, numeric
-
-EXERCISE = Exercise(
-    id="numbers_03",
-    lab="03_data_parallel",
-    order=8,
-    symbol="numbers_03",
-    title="Data parallelism in numbers",
-    minutes=15,
-    difficulty=2,
-    importance=4,
-    lines=9,
-    points={
-        "sent_bytes": 0.5,
-        "all_reduce_s": 0.5,
-        "num_buckets": 0.5,
-        "efficiency": 0.5,
-        "repeated_samples": 0.5,
-    },
-    graded="A dict of five numbers in SI units (bytes, seconds, fractions of 1). sent_bytes, all_reduce_s "
-    "and efficiency "
-    "within 1%, the two counts exactly. Each number is a part of its own.",
-    hints=(
-        "Write down what crosses the wire first: how many numbers, how many bytes each, how often each byte "
-        "travels in a ring.",
-        "A ring all_reduce on n ranks is a reduce_scatter and an all_gather, each of n-1 steps of S/n bytes. "
-        "1 byte is 8 bits; bucket_cap_mb counts in units of 2**20 bytes.",
-        "Efficiency is what eight GPUs do divided by eight times what one does. A padded sampler gives "
-        "every rank the "
-        "same number of samples, rounded up: compare world_size times that with the size of the data set.",
-    ),
-    signature="()",
-    numeric=True,
-)
+from course_lib.grading.core.types import Case, Exercise
+from course_lib.grading.parts.numbers import Number, answers
+from course_lib.grading.worlds.numbers import numbers
 
 _PARAMS = 8_030_261_248
 _S = 2 * _PARAMS  # bytes of bf16 gradients
@@ -44,7 +10,42 @@ _SENT = 2 * 7 / 8 * _S
 _LINK = 400e9 / 8  # bytes/s
 _MIB = 2**20
 
-cases, inputs, oracle, verdict = numeric(
+EXERCISE = Exercise(
+    order=8,
+    title="Data parallelism in numbers",
+    minutes=15,
+    difficulty=2,
+    importance=4,
+    lines=9,
+    points=dict.fromkeys(
+        ("sent_bytes", "all_reduce_s", "num_buckets", "efficiency", "repeated_samples"), 0.5
+    ),
+    task="Write a function that returns a dict of the five numbers above, in SI units (bytes, seconds, "
+    "fractions "
+    "of 1). Each is a part of its own.",
+    graded={
+        "sent_bytes": "Within 1%.",
+        "all_reduce_s": "Within 1%.",
+        "num_buckets": "Exactly.",
+        "efficiency": "Within 1%.",
+        "repeated_samples": "Exactly.",
+    },
+    hints=(
+        "Write down what crosses the wire first: how many numbers, how many bytes each, how often each byte "
+        "travels in a ring.",
+        "A ring all_reduce on n ranks is a reduce_scatter and an all_gather, each of n-1 steps of S/n bytes. "
+        "1 byte is 8 bits; bucket_cap_mb counts in units of 2**20 bytes.",
+        "Efficiency is what eight GPUs do divided by eight times what one does. A padded sampler gives "
+        "every rank the same number of samples, rounded up: compare world_size times that with the size of "
+        "the data set.",
+    ),
+    signature="()",
+    scenario=numbers(),
+)
+
+OPEN: list[Case] = []
+HIDDEN: list[Case] = []
+PARTS = answers(
     {
         "sent_bytes": Number(
             _SENT,

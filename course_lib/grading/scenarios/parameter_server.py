@@ -1,4 +1,7 @@
-"""Run `async_sgd_step`: one process plays the server, workers differ in their data."""
+"""Call an answer that plays a parameter server: impl(weights, gradient, arrivals, lr), one process.
+
+Least squares, one block of rows a worker. It is called once before, with other weights: that leaves no trace.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from course_lib.grading.probe import Probe
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
-    """Least squares, one block of rows a worker; hands back the path and the staleness."""
+    """Return the path and the staleness."""
     del probe
     rows, targets = inputs["rows"], inputs["targets"]
 
@@ -21,7 +24,7 @@ def program(
         residual = rows[worker] @ weights - targets[worker]
         return rows[worker].T @ residual / len(residual)
 
-    impl(inputs["weights"] + 1, gradient, list(params["arrivals"]), params["lr"])  # must not show in the next
+    impl(inputs["weights"] + 1, gradient, list(params["arrivals"]), params["lr"])
     out = impl(inputs["weights"], gradient, list(params["arrivals"]), params["lr"])
     if not (isinstance(out, tuple | list) and len(out) == 2):
         return {"path": f"{out!r:.80}", "staleness": None}
