@@ -6,19 +6,15 @@ Known mistakes are trained too, as replicas that combine gradients wrongly, so t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from course_lib.grading.compare import compare
-from course_lib.grading.exercise import Array, Case, Part, RankData, Want, rng
+from course_lib.grading.exercise import Array, Case, rng
 from course_lib.grading.toys import (
     LEARNING_RATE,
     NUM_STEPS,
-    STRAY,
     WEIGHT,
     ToyNet,
     build_toy,
@@ -36,7 +32,6 @@ NOT_BROADCAST = "rank 0's weights were never broadcast"
 NO_BUFFERS = "buffers start as each rank made them: `module.parameters()` does not give them"
 NO_FROZEN = "frozen parameters start as each rank made them: they have no gradient, but they compute"
 NO_UNSAVED = "a buffer with persistent=False starts as each rank made it: `state_dict()` does not give it"
-LATER = "_"  # compared once the gradients hold, so that the cause is reported and not its effect
 
 
 def toy_inputs(case: Case, rank: int) -> dict[str, Array]:
@@ -48,56 +43,6 @@ def toy_inputs(case: Case, rank: int) -> dict[str, Array]:
         arrays[f"x{step}"] = draw.normal(size=(SAMPLES, 5)).astype(dtype)
         arrays[f"y{step}"] = draw.normal(size=(SAMPLES, 3)).astype(dtype)
     return arrays
-
-
-def toy_oracle(case: Case) -> dict[str, Any]:
-    """Train on the whole batch in one process from rank 0's weights, and each known mistake if asked for."""
-    n = case.world_size
-    shards = [{k: torch.from_numpy(v) for k, v in toy_inputs(case, r).items()} for r in range(n)]
-    right = whole_batch(case, shards)
-    alone = replicas(case, shards, kept_apart) if n > 1 else None
-    mistakes: dict[str, tuple[Combine, str]] = {
-        "gradients are summed and not divided: did you average?": (summed, ""),
-        NO_UNSAVED: (averaged, "unsaved"),  # before the wider ones, which a tensor alone cannot be told from
-        NO_BUFFERS: (averaged, "buffers"),
-        NO_FROZEN: (averaged, "frozen"),
-        NOT_BROADCAST: (averaged, "all"),
-        "a rank that did not use the parameter keeps its own gradient, empty or zero": (
-            averaged_where_used,
-            "",
-        ),
-        "nothing is communicated, neither at the start nor later": (kept_apart, "all"),
-        "gradients are divided by world_size twice": (lambda grads: [g / n for g in averaged(grads)], ""),
-    }
-
-    @cache
-    def wrong(words: str) -> dict[str, list[Tensor]]:
-        combine, own = mistakes[words]
-        return replicas(case, shards, combine, own=own)
-
-    def near(name: str, words: str) -> list[Array]:
-        return [_array(a) for a in wrong(words)[name]]
-
-    wants: dict[str, Any] = {
-        name if name.startswith("grad:") or name == FIRST else LATER + name: Want(
-            [_array(value[r]) for r in range(n)],
-            per_rank=True,
-            alone=[_array(a) for a in alone[name]] if alone and name.startswith("grad:") else None,
-            near={words: partial(near, name, words) for words in mistakes} if n > 1 else {},
-        )
-        for name, value in right.items()
-    }
-    return wants | {LATER + STRAY: Want([])}
-
-
-def later_gates(case: Case, got: list[RankData], want: Mapping[str, Any]) -> list[Part]:
-    """Compare what follows from the gradients: later outputs, weights and buffers. Returns failing gates."""
-    pairs = [(name.removeprefix(LATER), value) for name, value in want.items() if name.startswith(LATER)]
-    return [part for name, value in pairs if (part := compare(name, case, got, value)) is not None]
-
-
-def _array(tensor: Tensor) -> Array:
-    return tensor.detach().numpy()
 
 
 def whole_batch(case: Case, shards: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Tensor]]:
@@ -198,15 +143,3 @@ def _index(events: Sequence[Event], name: str, first: int) -> int:
 def collectives(events: Sequence[Event]) -> list[Launch]:
     """The launches that ranks wait for; a barrier is one of no bytes."""
     return [e for e in events if isinstance(e, Launch) and e.op != "new_group"]
-
-
-def construction_problem(trace: RankTrace, model_bytes: int) -> str:
-    """Say what is wasteful before the first step; "" if nothing."""
-    calls = collectives(events_between(trace, "built", "constructed"))
-    seen = sum(c.bytes_ for c in calls if c.op != "recv")  # what a chain passes on counts once a rank
-    if seen <= model_bytes:
-        return ""
-    return (
-        f"the constructor may put at most the model's {model_bytes:,} bytes into collectives (each "
-        f"parameter and buffer once); it put in {seen:,}."
-    )

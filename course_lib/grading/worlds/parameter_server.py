@@ -57,8 +57,8 @@ def played(
 
     Args:
         on: the weights a gradient is computed on: "what was read", "newest" or "initial".
-        reads: when a worker reads: "after" its update, "before" it, "all" after each update, "late": for the
-            first time when it arrives.
+        reads: when a worker reads: "after" its update, "before" it, "late": for the first time when
+            it arrives.
         scale: of a step; 0 divides by the number of workers.
     """
     data, arrivals = _inputs(case, 0), case.params["arrivals"]
@@ -74,6 +74,6 @@ def played(
         staleness.append(done - read[worker][1])
         weights = weights - step * (scale or 1 / len(set(arrivals)))
         new = (path[-1], done) if reads == "before" else (weights, done + 1)
-        read = [new] * MOST_WORKERS if reads == "all" else [*read[:worker], new, *read[worker + 1 :]]
+        read[worker] = new
         path.append(weights)
     return np.stack(path), staleness

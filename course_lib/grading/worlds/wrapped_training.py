@@ -47,7 +47,6 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "a rank that did not use the parameter keeps its own gradient, empty or zero": {
         "combine": averaged_where_used
     },
-    "nothing is communicated, neither at the start nor later": {"combine": kept_apart, "own": "all"},
     "gradients are divided by world_size twice": {"combine": _twice},
 }
 

@@ -48,135 +48,46 @@ def async_sgd_step(weights, gradient, arrivals, lr):
     return torch.stack(path), staleness
 
 
-# %% wrong values: not written
-# says: not written yet
-def async_sgd_step(weights, gradient, arrivals, lr):
-    raise NotImplementedError("exercise async_sgd_step")
-
-
 # %% wrong values: does nothing
 # says: path
-def async_sgd_step(weights, gradient, arrivals, lr):
-    return weights.expand(len(arrivals) + 1, -1).clone(), [0] * len(arrivals)
-
-
+# from: the path is the record, workers remember an index into it
+# change: path += [path[-1] - lr * gradient(worker, path[at])] -> path += [weights]
 # %% wrong values: synchronous in disguise, always the newest weights
 # says: only has what it read last
-def async_sgd_step(weights, gradient, arrivals, lr):
-    path, read, staleness = [weights], {}, []
-    for version, worker in enumerate(arrivals):
-        staleness.append(version - read.get(worker, 0))
-        path.append(path[-1] - lr * gradient(worker, path[-1]))
-        read[worker] = version + 1
-    return torch.stack(path), staleness
-
-
+# from: the path is the record, workers remember an index into it
+# change: gradient(worker, path[at]) -> gradient(worker, path[-1])
 # %% wrong values: workers never read again
 # says: workers never read again
-def async_sgd_step(weights, gradient, arrivals, lr):
-    path, staleness = [weights], []
-    for version, worker in enumerate(arrivals):
-        path.append(path[-1] - lr * gradient(worker, weights))
-        staleness.append(version)
-    return torch.stack(path), staleness
-
-
+# from: the path is the record, workers remember an index into it
+# change: read[worker] = len(path) - 1 -> pass
 # %% wrong values: reads before its own update
 # says: it reads after
-def async_sgd_step(weights, gradient, arrivals, lr):
-    path, read, staleness = [weights], {}, []
-    for version, worker in enumerate(arrivals):
-        at = read.get(worker, 0)
-        staleness.append(version - at)
-        read[worker] = version
-        path.append(path[-1] - lr * gradient(worker, path[at]))
-    return torch.stack(path), staleness
-
-
-# %% wrong values: copies that are one tensor, changed in place
-# says: must stay as it was
-def async_sgd_step(weights, gradient, arrivals, lr):
-    copies, path, staleness = {}, [weights.clone()], []
-    for worker in arrivals:
-        weights -= lr * gradient(worker, copies.get(worker, weights))
-        copies[worker] = weights
-        path.append(weights.clone())
-        staleness.append(0)
-    return torch.stack(path), staleness
-
-
-# %% wrong values: the path holds one tensor many times
-# says: store copies
-def async_sgd_step(weights, gradient, arrivals, lr):
-    server, copies, path, staleness = weights.clone(), {}, [], []
-    path.append(server)
-    for worker in arrivals:
-        server -= lr * gradient(worker, copies.get(worker, weights))
-        copies[worker] = server.clone()
-        path.append(server)
-        staleness.append(0)
-    return torch.stack(path), staleness
-
-
-# %% wrong values: float32 on the way
-# says: dtype float64
-def async_sgd_step(weights, gradient, arrivals, lr):
-    path, read, staleness = [weights], {}, []
-    for version, worker in enumerate(arrivals):
-        at = read.get(worker, 0)
-        staleness.append(version - at)
-        path.append(path[-1] - lr * gradient(worker, path[at]))
-        read[worker] = version + 1
-    return torch.stack(path).float(), staleness
-
-
-# %% wrong values: lr divided by the number of workers
-# says: divided by the number of workers
-def async_sgd_step(weights, gradient, arrivals, lr):
-    path, read, staleness = [weights], {}, []
-    for version, worker in enumerate(arrivals):
-        at = read.get(worker, 0)
-        staleness.append(version - at)
-        path.append(path[-1] - lr / len(set(arrivals)) * gradient(worker, path[at]))
-        read[worker] = version + 1
-    return torch.stack(path), staleness
-
-
-# %% wrong staleness: counts its own update
-# says: one too large
-def async_sgd_step(weights, gradient, arrivals, lr):
-    path, read, staleness = [weights], {}, []
-    for worker in arrivals:
-        at = read.get(worker, 0)
-        path.append(path[-1] - lr * gradient(worker, path[at]))
-        staleness.append(len(path) - 1 - at)
-        read[worker] = len(path) - 1
-    return torch.stack(path), staleness
-
-
-# %% wrong staleness: counts from the start
-# says: since this worker read
-def async_sgd_step(weights, gradient, arrivals, lr):
-    path, read, staleness = [weights], {}, []
-    for version, worker in enumerate(arrivals):
-        path.append(path[-1] - lr * gradient(worker, path[read.get(worker, 0)]))
-        staleness.append(version)
-        read[worker] = version + 1
-    return torch.stack(path), staleness
-
-
+# from: the path is the record, workers remember an index into it
+# change: read[worker] = len(path) - 1 -> read[worker] = len(path) - 2
 # %% wrong values: a worker first reads when it first arrives
 # says: first reads when it first arrives
-def async_sgd_step(weights, gradient, arrivals, lr):
-    path, read, staleness = [weights.clone()], {}, []
-    for now, worker in enumerate(arrivals):
-        version = read.get(worker, now)
-        path.append(path[-1] - lr * gradient(worker, path[version]))
-        staleness.append(now - version)
-        read[worker] = now + 1
-    return torch.stack(path), staleness
-
-
+# from: the path is the record, workers remember an index into it
+# change: read.get(worker, 0) -> read.get(worker, len(path) - 1)
+# %% wrong values: lr divided by the number of workers
+# says: divided by the number of workers
+# from: the path is the record, workers remember an index into it
+# change: - lr * -> - lr / len(set(arrivals)) *
+# %% wrong values: goes up the gradient
+# says: the signs of the steps are turned
+# from: the path is the record, workers remember an index into it
+# change: - lr * -> + lr *
+# %% wrong values: float32 on the way
+# says: dtype float64
+# from: the path is the record, workers remember an index into it
+# change: torch.stack(path) -> torch.stack(path).float()
+# %% wrong values: the path holds one tensor many times
+# says: store copies
+# from: the path is the record, workers remember an index into it
+# change: torch.stack(path) -> torch.stack([path[-1]] * len(path))
+# %% wrong values: changes the initial weights
+# says: must stay as it was
+# from: the path is the record, workers remember an index into it
+# change: return -> weights.copy_(path[-1]); return
 # %% wrong values: workers keep their weights from call to call
 def async_sgd_step(weights, gradient, arrivals, lr, copies={}):
     path, staleness, read_at = [weights], [], {}
@@ -186,3 +97,20 @@ def async_sgd_step(weights, gradient, arrivals, lr, copies={}):
         path.append(path[-1] - lr * gradient(worker, mine))
         copies[worker], read_at[worker] = path[-1], updates + 1
     return torch.stack(path), staleness
+
+
+# %% wrong staleness: counts its own update
+# says: one too large
+# from: the path is the record, workers remember an index into it
+# change: [len(path) - 1 - at] -> [len(path) - at]
+# %% wrong staleness: counts from the start
+# says: since this worker read
+# from: the path is the record, workers remember an index into it
+# change: [len(path) - 1 - at] -> [len(path) - 1]
+# %% wrong staleness: counts the worker's own updates
+# from: the path is the record, workers remember an index into it
+# change: [len(path) - 1 - at] -> [arrivals[: len(path) - 1].count(worker)]
+# %% wrong staleness: always 0
+# says: did you count the updates of the other workers
+# from: the path is the record, workers remember an index into it
+# change: [len(path) - 1 - at] -> [0]

@@ -61,27 +61,10 @@ def overlap_break_even(**p):
     return answer
 
 
-# %% wrong values: not written
-# says: not written yet
-def overlap_break_even(
-    num_params,
-    flops_per_sample,
-    flops_per_s,
-    link_bytes_per_s,
-    world_size,
-    batch,
-    num_buckets,
-    bytes_per_param,
-):
-    raise NotImplementedError("exercise overlap_break_even")
-
-
 # %% wrong values: a tuple
 # says: must return a dict
-def overlap_break_even(**p):
-    return tuple(right(p).values())
-
-
+# from: keyword dictionary and numpy numbers, batch as a float
+# change: return answer -> return tuple(answer.values())
 # %% wrong batch, bytes_per_s: forgot 2(n-1)/n
 # says: the factor 2(n-1)/n of a ring is missing
 def overlap_break_even(**p):
@@ -96,12 +79,6 @@ def overlap_break_even(**p):
     return right({**p, "num_params": p["num_params"] * n / (2 * (n - 1) or 1) if n > 2 else p["num_params"]})
 
 
-# %% wrong batch, bytes_per_s, speedup: always four bytes a parameter
-# says: you always take 4
-def overlap_break_even(**p):
-    return right({**p, "bytes_per_param": 4})
-
-
 # %% wrong batch, bytes_per_s: hides behind the whole step
 # says: gradients exist only in backward
 def overlap_break_even(**p):
@@ -113,95 +90,50 @@ def overlap_break_even(**p):
     return answer
 
 
+# %% wrong batch, bytes_per_s, speedup: always four bytes a parameter
+# says: you always take 4
+# from: keyword dictionary and numpy numbers, batch as a float
+# change: right(p) -> right({**p, 'bytes_per_param': 4})
 # %% wrong batch: rounds down
 # says: you round down
-def overlap_break_even(**p):
-    answer = right(p)
-    return {**answer, "batch": max(1, answer["batch"] - 1)}
-
-
+# from: keyword dictionary and numpy numbers, batch as a float
+# change: return answer -> return {**answer, "batch": max(1, answer["batch"] - 1)}
 # %% wrong batch: not rounded
 # says: whole number
-def overlap_break_even(**p):
-    exact = right(p)["bytes_per_s"] / p["link_bytes_per_s"] * p["batch"]
-    return {**right(p), "batch": max(1.0, exact)}
-
-
+# from: keyword dictionary and numpy numbers, batch as a float
+# change: return answer -> return {**answer, "batch": max(1.0, answer["bytes_per_s"] / p["link_bytes_per_s"] * p["batch"])}
 # %% wrong batch: of all ranks together
 # says: batch of all ranks together
-def overlap_break_even(**p):
-    return {**right(p), "batch": right(p)["batch"] * p["world_size"]}
-
-
+# from: keyword dictionary and numpy numbers, batch as a float
+# change: return answer -> return {**answer, "batch": answer["batch"] * p["world_size"]}
 # %% wrong bytes_per_s: in bits
 # says: bytes are asked
-def overlap_break_even(**p):
-    return {**right(p), "bytes_per_s": 8 * right(p)["bytes_per_s"]}
-
-
+# from: keyword dictionary and numpy numbers, batch as a float
+# change: return answer -> return {**answer, "bytes_per_s": 8 * answer["bytes_per_s"]}
 # %% wrong speedup: the efficiency
 # says: you give the efficiency
-def overlap_break_even(**p):
-    return {**right(p), "speedup": right(p)["speedup"] / p["world_size"]}
-
-
-# %% wrong speedup: nothing overlaps
-# says: nothing overlaps
-def overlap_break_even(**p):
-    n = p["world_size"]
-    c = 2 * (n - 1) / n * p["num_params"] * p["bytes_per_param"] / p["link_bytes_per_s"]
-    one_s = p["batch"] * p["flops_per_sample"] / p["flops_per_s"]
-    return {**right(p), "speedup": n * one_s / (one_s + c)}
-
-
-# %% wrong speedup: forgets that the last bucket is never hidden
-# says: the last bucket is forgotten
-def overlap_break_even(**p):
-    n = p["world_size"]
-    c = 2 * (n - 1) / n * p["num_params"] * p["bytes_per_param"] / p["link_bytes_per_s"]
-    one_s = p["batch"] * p["flops_per_sample"] / p["flops_per_s"]
-    return {**right(p), "speedup": n * one_s / (one_s / 3 + max(one_s * 2 / 3, c))}
-
-
+# from: keyword dictionary and numpy numbers, batch as a float
+# change: return answer -> return {**answer, "speedup": answer["speedup"] / p["world_size"]}
 # %% wrong speedup: four GPUs are four times as fast
 # says: communication is free
-def overlap_break_even(**p):
-    return {**right(p), "speedup": p["world_size"]}
-
-
+# from: keyword dictionary and numpy numbers, batch as a float
+# change: return answer -> return {**answer, "speedup": p["world_size"]}
 # %% wrong speedup: one missing
 # says: must be a number
-def overlap_break_even(**p):
-    answer = right(p)
-    del answer["speedup"]
-    return answer
-
-
+# from: keyword dictionary and numpy numbers, batch as a float
+# change: return answer -> return {"batch": answer["batch"], "bytes_per_s": answer["bytes_per_s"]}
+# %% wrong speedup: nothing overlaps
+# says: nothing overlaps
+# from: reference
+# change: max(backward_s + wire_s / num_buckets, backward_s / num_buckets + wire_s) -> backward_s + wire_s
+# %% wrong speedup: forgets that the last bucket is never hidden
+# says: the last bucket is forgotten
+# from: reference
+# change: max(backward_s + wire_s / num_buckets, backward_s / num_buckets + wire_s) -> max(backward_s, wire_s)
 # %% wrong batch: tries one batch after the other, and gives up at 1,000
-def overlap_break_even(**p):
-    answer = right(p)
-    return answer | {"batch": min(answer["batch"], 1000)}
-
-
+# from: keyword dictionary and numpy numbers, batch as a float
+# change: return answer -> return {**answer, "batch": min(answer["batch"], 1000)}
 # %% wrong batch: rounds to two digits before the ceiling
 # says: does not keep up
-def overlap_break_even(
-    num_params,
-    flops_per_sample,
-    flops_per_s,
-    link_bytes_per_s,
-    world_size,
-    batch,
-    num_buckets,
-    bytes_per_param,
-):
-    wire = 2 * (world_size - 1) / world_size * num_params * bytes_per_param
-    comm = wire / link_bytes_per_s
-    sample_s = flops_per_sample / flops_per_s
-    forward, backward = batch * sample_s / 3, batch * sample_s * 2 / 3
-    end = max(forward + backward + comm / num_buckets, forward + backward / num_buckets + comm)
-    return {
-        "batch": max(1, math.ceil(round(comm / (sample_s * 2 / 3), 2))),
-        "bytes_per_s": wire / backward,
-        "speedup": world_size * (forward + backward) / end,
-    }
+# from: reference
+# change: math.ceil(wire_s / sample_backward_s) -> math.ceil(round(wire_s / sample_backward_s, 2))

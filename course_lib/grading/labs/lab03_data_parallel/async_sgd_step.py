@@ -63,7 +63,6 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "workers never read again: after its update a worker reads the new weights": {"on": "initial"},
     "a worker first reads when it first arrives: all have read the initial weights": {"reads": "late"},
     "a worker reads before its own update is applied: it reads after": {"reads": "before"},
-    "every worker reads after each update: only the one that arrived does": {"reads": "all"},
     "the step is divided by the number of workers: here each gradient is applied as it arrives": {"scale": 0},
     "every row of the path is the final weights: store copies, not the tensor you go on changing": {
         "one_tensor": True
