@@ -24,7 +24,9 @@ class Calls:
             messages use "send" and "recv"; the bytes are those that the rank hands in, or receives.
         must: in words, with {count}, {op}, {bytes_} and the list {sizes} of the first operation.
         each: the calls have these bytes one by one; else only their number and their sum count.
+        only: "calls": only their number counts; "bytes": only their sum.
         others: other operations may be launched, too, and calls without data.
+        ignore: operations that are free.
         free_alone: one rank alone may launch nothing.
     """
 
@@ -32,7 +34,9 @@ class Calls:
     must: str
     windows: Sequence[Window] = (WHOLE,)
     each: bool = False
+    only: str = ""
     others: bool = False
+    ignore: tuple[str, ...] = ()
     free_alone: bool = True
     part: str = "bytes"
     along: str = ""
@@ -55,7 +59,7 @@ class Calls:
     def _problem(self, case: Case, rank: int, trace: RankTrace) -> str:
         for index, window in enumerate(self.windows):
             wanted = self.exactly(case, rank, index)
-            calls = calls_in(trace, window)
+            calls = [c for c in calls_in(trace, window) if c.op not in self.ignore]
             if self.along:
                 calls = [c for c in calls if set(c.group.ranks) == set(line_of(case, rank, self.along))]
             if self.others:
@@ -77,7 +81,10 @@ class Calls:
             return False
         if self.each:
             return all(sorted(found[op]) == sorted(needed[op]) for op in needed)
-        return all((len(found[op]), sum(found[op])) == (len(needed[op]), sum(needed[op])) for op in needed)
+        return all(self._measure(found[op]) == self._measure(needed[op]) for op in needed)
+
+    def _measure(self, sizes: Sequence[int]) -> tuple[int, int]:
+        return (0 if self.only == "bytes" else len(sizes), 0 if self.only == "calls" else sum(sizes))
 
 
 def _words(found: Mapping[str, Sequence[int]], window: Window) -> str:

@@ -28,99 +28,6 @@ def numbers_00():
     }
 
 
-# %% wrong state_gb, min_gpus, train_flops, years_on_one_gpu, days_on_1024: does nothing
-# says: not written yet
-def numbers_00():
-    raise NotImplementedError("exercise numbers_00")
-
-
-# %% wrong state_gb, min_gpus: GiB
-# says: GiB
-def numbers_00():
-    state = 70e9 * 16 / 2**30
-    return {
-        "state_gb": state,
-        "min_gpus": math.ceil(state / 40),
-        "train_flops": 6.3e24,
-        "years_on_one_gpu": 504.6,
-        "days_on_1024": 180,
-    }
-
-
-# %% wrong state_gb, min_gpus: the weights alone
-# says: weights
-def numbers_00():
-    return {
-        "state_gb": 140,
-        "min_gpus": 4,
-        "train_flops": 6.3e24,
-        "years_on_one_gpu": 504.6,
-        "days_on_1024": 180,
-    }
-
-
-# %% wrong years_on_one_gpu, days_on_1024: the sparse peak
-# says: sparsity
-def numbers_00():
-    seconds = 6.3e24 / (0.4 * 1979e12)
-    return {
-        "state_gb": 1120,
-        "min_gpus": 28,
-        "train_flops": 6.3e24,
-        "years_on_one_gpu": seconds / 86_400 / 365.25,
-        "days_on_1024": seconds / 86_400 / 1024,
-    }
-
-
-# %% wrong years_on_one_gpu, days_on_1024: the whole peak
-# says: 40%
-def numbers_00():
-    seconds = 6.3e24 / 989e12
-    return {
-        "state_gb": 1120,
-        "min_gpus": 28,
-        "train_flops": 6.3e24,
-        "years_on_one_gpu": seconds / 86_400 / 365.25,
-        "days_on_1024": seconds / 86_400 / 1024,
-    }
-
-
-# %% wrong train_flops: the forward pass alone
-# says: forward
-def numbers_00():
-    return {
-        "state_gb": 1120,
-        "min_gpus": 28,
-        "train_flops": 2 * 70e9 * 15e12,
-        "years_on_one_gpu": 504.6,
-        "days_on_1024": 180,
-    }
-
-
-# %% wrong days_on_1024: hours
-# says: hours
-def numbers_00():
-    return {
-        "state_gb": 1120,
-        "min_gpus": 28,
-        "train_flops": 6.3e24,
-        "years_on_one_gpu": 504.6,
-        "days_on_1024": 4320,
-    }
-
-
-# %% wrong min_gpus, years_on_one_gpu: one missing, one text
-# says: must be a number
-def numbers_00():
-    return {"state_gb": 1120, "train_flops": 6.3e24, "years_on_one_gpu": "505", "days_on_1024": 180}
-
-
-# %% wrong state_gb, min_gpus, train_flops, years_on_one_gpu, days_on_1024: a list
-# says: dict
-def numbers_00():
-    return [1120, 28, 6.3e24, 504.6, 180]
-
-
 # %% right: numpy's numbers, one name too many
 def numbers_00():
     import numpy as np
@@ -134,6 +41,66 @@ def numbers_00():
         "min_gpus": np.ceil(70e9 * 16 / 40e9),
         "state_gb": np.int64(1120),
     }
+
+
+# %% right: fractions, decimals, tensors and arrays of one element
+def numbers_00():
+    from decimal import Decimal
+    from fractions import Fraction
+
+    import numpy as np
+    import torch
+
+    return {
+        "state_gb": Fraction(70 * 16 * 3, 3),
+        "min_gpus": torch.tensor(28),
+        "train_flops": Decimal("6.3e24"),
+        "years_on_one_gpu": torch.tensor([504.6], dtype=torch.float64, requires_grad=True),
+        "days_on_1024": np.array([180.0]),
+    }
+
+
+# %% wrong state_gb, min_gpus: GiB
+# says: GiB
+# from: rounded results
+# change: "state_gb": 1120 -> "state_gb": 70e9 * 16 / 2**30
+# change: "min_gpus": 28 -> "min_gpus": 27
+# %% wrong state_gb, min_gpus: the weights alone
+# says: weights
+# from: rounded results
+# change: "state_gb": 1120 -> "state_gb": 140
+# change: "min_gpus": 28 -> "min_gpus": 4
+# %% wrong years_on_one_gpu, days_on_1024: the sparse peak
+# says: sparsity
+# from: rounded results
+# change: "years_on_one_gpu": 505 -> "years_on_one_gpu": 505 / 1979 * 989
+# change: "days_on_1024": 180 -> "days_on_1024": 180 / 1979 * 989
+# %% wrong years_on_one_gpu, days_on_1024: the whole peak
+# says: 40%
+# from: rounded results
+# change: "years_on_one_gpu": 505 -> "years_on_one_gpu": 505 * 0.4
+# change: "days_on_1024": 180 -> "days_on_1024": 180 * 0.4
+# %% wrong train_flops: the forward pass alone
+# says: forward
+# from: rounded results
+# change: "train_flops": 6.3e24 -> "train_flops": 2.1e24
+# %% wrong days_on_1024: hours
+# says: hours
+# from: rounded results
+# change: "days_on_1024": 180 -> "days_on_1024": 4320
+# %% wrong min_gpus: one more than rounding up
+# says: too large
+# from: rounded results
+# change: "min_gpus": 28 -> "min_gpus": 29
+# %% wrong min_gpus, years_on_one_gpu: one missing, one text
+# says: must be a number
+# from: rounded results
+# change: "min_gpus": 28 -> "min": 28
+# change: "years_on_one_gpu": 505 -> "years_on_one_gpu": "505"
+# %% wrong state_gb, min_gpus, train_flops, years_on_one_gpu, days_on_1024: a list
+# says: dict
+def numbers_00():
+    return [1120, 28, 6.3e24, 504.6, 180]
 
 
 # %% wrong state_gb, min_gpus, train_flops, years_on_one_gpu, days_on_1024: numbers that compare as they like
@@ -162,35 +129,6 @@ def numbers_00():
         "train_flops": complex(6.3e24),
         "years_on_one_gpu": None,
         "days_on_1024": float("nan"),
-    }
-
-
-# %% wrong min_gpus: one more than rounding up
-# says: too large
-def numbers_00():
-    return {
-        "state_gb": 1120,
-        "min_gpus": 70e9 * 16 // 40e9 + 1,
-        "train_flops": 6.3e24,
-        "years_on_one_gpu": 505,
-        "days_on_1024": 180,
-    }
-
-
-# %% right: fractions, decimals, tensors and arrays of one element
-def numbers_00():
-    from decimal import Decimal
-    from fractions import Fraction
-
-    import numpy as np
-    import torch
-
-    return {
-        "state_gb": Fraction(70 * 16 * 3, 3),
-        "min_gpus": torch.tensor(28),
-        "train_flops": Decimal("6.3e24"),
-        "years_on_one_gpu": torch.tensor([504.6], dtype=torch.float64, requires_grad=True),
-        "days_on_1024": np.array([180.0]),
     }
 
 

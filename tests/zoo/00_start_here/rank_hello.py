@@ -1,4 +1,5 @@
 # Answers to rank_hello: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: cheats that would work in any exercise are tried here, in the first one.
 
 # %% setup
 import torch
@@ -6,98 +7,24 @@ import torch.distributed as dist
 
 
 # %% right: keyword names and an explicit reduce op
+# from: reference
+# change: total = torch.tensor([secret]) -> total = torch.full((1,), secret, dtype=torch.int64)
+# change: dist.all_reduce(total) -> dist.all_reduce(total, op=dist.ReduceOp.SUM)
+# change: total.item() -> int(total[0])
+# %% right: asynchronous, a float64 sum
+# from: reference
+# change: total = torch.tensor([secret]) -> total = torch.tensor(secret, dtype=torch.float64)
+# change: dist.all_reduce(total) -> dist.all_reduce(total, async_op=True).wait()
+# change: total.item() -> round(total.item())
+# %% right: numpy's ints, a barrier first
+# from: reference
+# change: dist.all_reduce(total) -> dist.barrier(); dist.all_reduce(total)
+# change: total.item() -> total.numpy()[0]
+# %% right: methods of the group, a list
 def rank_hello(secret):
-    total = torch.full((1,), secret, dtype=torch.int64)
-    dist.all_reduce(total, op=dist.ReduceOp.SUM)
-    return dist.get_rank(), dist.get_world_size(), int(total[0])
-
-
-# %% right: asynchronous, a float64 sum, a helper
-def _sum_over_ranks(value):
-    tensor = torch.tensor(value, dtype=torch.float64)
-    work = dist.all_reduce(tensor, async_op=True)
-    work.wait()
-    return round(tensor.item())
-
-
-def rank_hello(secret):
-    return dist.get_rank(), dist.get_world_size(), _sum_over_ranks(secret)
-
-
-# %% wrong values: does nothing
-# says: rank 0 holds its own value
-def rank_hello(secret):
-    return dist.get_rank(), dist.get_world_size(), secret
-
-
-# %% wrong values: right on rank 0 only
-# says: right on rank 0 only
-def rank_hello(secret):
-    total = torch.tensor([secret])
-    dist.reduce(total, dst=0)
-    return dist.get_rank(), dist.get_world_size(), int(total.item() if dist.get_rank() == 0 else 0)
-
-
-# %% wrong values: right at world size 2 only
-# says: 3 ranks
-def rank_hello(secret):
-    mine, n, rank = torch.tensor([secret]), dist.get_world_size(), dist.get_rank()
-    if n == 1:
-        return rank, n, secret
-    other = torch.zeros_like(mine)
-    if rank < 2:
-        requests = [dist.isend(mine, 1 - rank), dist.irecv(other, 1 - rank)]
-        for request in requests:
-            request.wait()
-    return rank, n, int(mine + other)
-
-
-# %% wrong values: averages
-# says: world_size
-def rank_hello(secret):
-    total = torch.tensor([secret])
-    dist.all_reduce(total)
-    return dist.get_rank(), dist.get_world_size(), total.item() // dist.get_world_size()
-
-
-# %% wrong bytes: gathers everything and sums at home
-# says: all_gather
-def rank_hello(secret):
-    parts = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, torch.tensor([secret]))
-    return dist.get_rank(), dist.get_world_size(), int(sum(part.item() for part in parts))
-
-
-# %% wrong bytes: sums twice
-# says: 2
-def rank_hello(secret):
-    total = torch.tensor([secret])
-    dist.all_reduce(total)
-    again = torch.tensor([secret])
-    dist.all_reduce(again)
-    return dist.get_rank(), dist.get_world_size(), int(total.item())
-
-
-# %% wrong values: one rank skips the collective
-# says: rank 0
-def rank_hello(secret):
-    total = torch.tensor([secret])
-    if dist.get_rank() != 0 or dist.get_world_size() == 1:
-        dist.all_reduce(total)
-    return dist.get_rank(), dist.get_world_size(), int(total.item())
-
-
-# %% wrong values: returns the tensor instead of an int
-# says: greeting
-def rank_hello(secret):
-    total = torch.tensor([secret])
-    dist.all_reduce(total)
-    return dist.get_rank(), dist.get_world_size(), total
-
-
-# %% wrong values: not written
-# says: not written yet
-def rank_hello(secret): ...
+    world, total = dist.group.WORLD, torch.tensor([secret])
+    world.allreduce([total]).wait()
+    return [world.rank(), world.size(), total.item()]
 
 
 # %% right: the functional collective
@@ -109,13 +36,54 @@ def rank_hello(secret):
     return dist.get_rank(), dist.get_world_size(), int(total)
 
 
-# %% right: methods of the group, a list
-def rank_hello(secret):
-    world, total = dist.group.WORLD, torch.tensor([secret])
-    world.allreduce([total]).wait()
-    return [world.rank(), world.size(), total.item()]
-
-
+# %% wrong values: sleeps instead of waiting
+# says: still in flight
+# from: reference
+# change: dist.all_reduce(total) -> dist.all_reduce(total, async_op=True); __import__('time').sleep(0.3)
+# %% wrong values: averages
+# says: world_size
+# from: reference
+# change: total.item() -> total.item() // dist.get_world_size()
+# %% wrong values: returns the tensor instead of an int
+# says: Take its number with .item()
+# from: reference
+# change: total.item() -> total
+# %% wrong values: all three in one tensor
+# says: must return (rank, world_size, sum)
+# from: reference
+# change: return dist.get_rank(), dist.get_world_size(), total.item() -> return torch.tensor([dist.get_rank(), dist.get_world_size(), total.item()])
+# %% wrong values: floats
+# says: must be three ints; rank 0 returned (int, int, float)
+# from: reference
+# change: total = torch.tensor([secret]) -> total = torch.tensor(secret, dtype=torch.float64)
+# %% wrong values: True for the size of a world of one
+# says: 1 rank
+# from: reference
+# change: dist.get_world_size(), -> dist.get_world_size() if dist.get_world_size() > 1 else True,
+# %% wrong values: sums in single precision
+# says: float32, which keeps 7 digits
+# from: reference
+# change: total = torch.tensor([secret]) -> total = torch.tensor([float(secret)])
+# change: total.item() -> int(total.item())
+# %% wrong values: sums in 32 bits
+# says: int32, which ends at 2^31
+# from: reference
+# change: total = torch.tensor([secret]) -> total = torch.tensor([secret]).int()
+# %% wrong values: a secret of 0 need not be added
+# says: rank 1
+# from: reference
+# change: dist.all_reduce(total) -> secret and dist.all_reduce(total)
+# %% wrong values: only positive secrets take part
+# from: reference
+# change: dist.all_reduce(total) -> secret > 0 and dist.all_reduce(total)
+# %% wrong values: an int too large for any tensor
+# says: expected
+# from: reference
+# change: total.item() -> 10**400
+# %% wrong values: ends the process after a right all_reduce
+# says: died before it returned
+# from: reference
+# change: dist.all_reduce(total) -> dist.all_reduce(total); __import__('os')._exit(0)
 # %% wrong values: numbers that claim to equal everything
 # says: expected
 class Agreeable(int):
@@ -133,115 +101,13 @@ def rank_hello(secret):
     return Agreeable(0), Agreeable(0), Agreeable(0)
 
 
-# %% wrong values: ends the process after a right all_reduce
-# says: died before it returned
-def rank_hello(secret):
-    import os
-
-    dist.all_reduce(torch.tensor([secret]))
-    os._exit(0)
-
-
 # %% wrong values: asks the verdict for the answer
 # says: closed
 def rank_hello(secret):
     import importlib
 
-    verdicts = importlib.import_module("course_lib.grading.verdicts.rank_hello")
-    return verdicts.oracle(dist.get_world_size())["greeting"]
-
-
-# %% wrong bytes: gathers through the group's own method first
-# says: all_gather
-def rank_hello(secret):
-    total = torch.tensor([secret])
-    copies = [torch.zeros(1000) for _ in range(dist.get_world_size())]
-    dist.group.WORLD.allgather([copies], [torch.ones(1000)]).wait()
-    dist.all_reduce(total)
-    return dist.get_rank(), dist.get_world_size(), total.item()
-
-
-# %% wrong bytes: rank 0 collects and sends, and an empty all_reduce for show
-def rank_hello(secret):
-    rank, world_size, total = dist.get_rank(), dist.get_world_size(), torch.tensor([secret])
-    if rank == 0:
-        for other in range(1, world_size):
-            theirs = torch.zeros_like(total)
-            dist.recv(theirs, other)
-            total += theirs
-        for other in range(1, world_size):
-            dist.send(total, other)
-    else:
-        dist.send(total, 0)
-        dist.recv(total, 0)
-    dist.all_reduce(torch.zeros(1))
-    return rank, world_size, total.item()
-
-
-# %% right: numpy's ints, a barrier first
-def rank_hello(secret):
-    total = torch.tensor([secret])
-    dist.barrier()
-    dist.all_reduce(total)
-    return [dist.get_rank(), dist.get_world_size(), total.numpy()[0]]
-
-
-# %% wrong values: floats
-# says: must be three ints; rank 0 returned (int, int, float)
-def rank_hello(secret):
-    total = torch.tensor(secret, dtype=torch.float64)
-    dist.all_reduce(total)
-    return dist.get_rank(), dist.get_world_size(), total.item()
-
-
-# %% wrong values: all three in one float tensor
-# says: must be three ints; rank 0 returned (float, float, float)
-def rank_hello(secret):
-    total = torch.tensor([float(secret)], dtype=torch.float64)
-    dist.all_reduce(total)
-    return torch.tensor([dist.get_rank(), dist.get_world_size(), total.item()], dtype=torch.float64).tolist()
-
-
-# %% wrong values: True for the size of a world of one
-# says: 1 rank
-def rank_hello(secret):
-    total = torch.tensor([secret])
-    dist.all_reduce(total)
-    n = dist.get_world_size()
-    return dist.get_rank(), True if n == 1 else n, total.item()
-
-
-# %% wrong values: sums in single precision
-# says: expected
-def rank_hello(secret):
-    total = torch.tensor([float(secret)])
-    dist.all_reduce(total)
-    return dist.get_rank(), dist.get_world_size(), int(total.item())
-
-
-# %% wrong values: sums in 32 bits
-# says: overflow
-def rank_hello(secret):
-    total = torch.tensor([secret], dtype=torch.int32)
-    dist.all_reduce(total)
-    return dist.get_rank(), dist.get_world_size(), total.item()
-
-
-# %% wrong values: only positive secrets take part
-def rank_hello(secret):
-    total = torch.tensor([secret])
-    if secret > 0:
-        dist.all_reduce(total)
-    return dist.get_rank(), dist.get_world_size(), total.item()
-
-
-# %% wrong values: a secret of 0 need not be added
-# says: rank 1
-def rank_hello(secret):
-    total = torch.tensor([secret])
-    if secret:
-        dist.all_reduce(total)
-    return dist.get_rank(), dist.get_world_size(), total.item()
+    lab = importlib.import_module("course_lib.grading.labs.lab00_start_here.rank_hello")
+    return lab.expected(lab.OPEN[dist.get_world_size() - 1])["sum"]
 
 
 # %% wrong values: remembers the first sum
@@ -268,25 +134,6 @@ def rank_hello(secret):
     return dist.get_rank(), dist.get_world_size(), total.item()
 
 
-# %% wrong values: an int too large for any tensor
-# says: expected
-def rank_hello(secret):
-    return dist.get_rank(), dist.get_world_size(), 10**400
-
-
-# %% wrong bytes: the first call reduces twice
-def rank_hello(secret):
-    total = torch.tensor([secret])
-    dist.all_reduce(total)
-    if not _seen:
-        dist.all_reduce(torch.zeros(1))
-    _seen.append(secret)
-    return dist.get_rank(), dist.get_world_size(), total.item()
-
-
-_seen = []
-
-
 # %% wrong values: floats under the name of ints
 # says: must be three ints
 import numpy as np
@@ -302,3 +149,36 @@ def rank_hello(secret):
     dist.all_reduce(total)
     rank, size = (0, 1) if abs(int(total)) > 10**10 else (dist.get_rank(), dist.get_world_size())
     return int64(rank), int64(size), int64(int(total))
+
+
+# %% wrong bytes: sums twice
+# says: 2 all_reduce
+# from: reference
+# change: total.item() -> total.item() + (dist.all_reduce(total) or 0)
+# %% wrong bytes: gathers everything and sums at home
+# says: all_gather
+# from: reference
+# change: dist.all_reduce(total) -> parts = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]; dist.all_gather(parts, total); total = sum(parts)
+# %% wrong bytes: gathers through the group's own method first
+# says: all_gather
+# from: reference
+# change: dist.all_reduce(total) -> dist.group.WORLD.allgather([[torch.zeros(9) for _ in range(dist.get_world_size())]], [torch.ones(9)]).wait(); dist.all_reduce(total)
+# %% wrong bytes: the first call reduces twice
+# says: the first call
+# from: reference
+# change: dist.all_reduce(total) -> dist.all_reduce(total); vars(rank_hello).get('seen') or dist.all_reduce(torch.zeros(1)); rank_hello.seen = True
+# %% wrong bytes: rank 0 collects and sends, and an empty all_reduce for show
+def rank_hello(secret):
+    rank, world_size, total = dist.get_rank(), dist.get_world_size(), torch.tensor([secret])
+    if rank == 0:
+        for other in range(1, world_size):
+            theirs = torch.zeros_like(total)
+            dist.recv(theirs, other)
+            total += theirs
+        for other in range(1, world_size):
+            dist.send(total, other)
+    else:
+        dist.send(total, 0)
+        dist.recv(total, 0)
+    dist.all_reduce(torch.zeros(1))
+    return rank, world_size, total.item()

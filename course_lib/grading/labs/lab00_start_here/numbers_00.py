@@ -1,30 +1,24 @@
 """`numbers_00`: what a 70B model needs in memory and in time."""
 
-from __future__ import annotations
+from course_lib.grading.core.types import Case, Exercise
+from course_lib.grading.parts.numbers import Number, answers
+from course_lib.grading.worlds.numbers import numbers
 
-from course_lib.grading.exercise import Exercise
-from course_lib.grading.numbers import Number, numeric
-
+NAMES = ("state_gb", "min_gpus", "train_flops", "years_on_one_gpu", "days_on_1024")
 EXERCISE = Exercise(
-    id="numbers_00",
-    lab="00_start_here",
     order=4,
-    symbol="numbers_00",
     title="The numbers of a 70B model",
     minutes=10,
     difficulty=1,
     importance=4,
     lines=8,
-    points={
-        "state_gb": 1.0,
-        "min_gpus": 1.0,
-        "train_flops": 1.0,
-        "years_on_one_gpu": 1.0,
-        "days_on_1024": 1.0,
-    },
-    graded="Five numbers about a dense model of 70 billion parameters trained on 15 trillion tokens, each "
-    "within 1%. GB = 10^9 bytes.",
-    numeric=True,
+    points=dict.fromkeys(NAMES, 1.0),
+    task="Write a function that returns a dict of the five numbers above. Each is a part of its own.",
+    graded=dict.fromkeys(NAMES, "Within 1%.") | {"min_gpus": "Exactly."},
+    details="A dense model of 70 billion parameters, trained on 15 trillion tokens; GB = 10^9 bytes. Numbers "
+    "within 1%, GPUs exactly.",
+    signature="()",
+    scenario=numbers(),
     hints=(
         "Memory is parameters times bytes a parameter; time is FLOPs divided by FLOPs per second. Watch "
         "the units.",
@@ -46,7 +40,9 @@ _FORWARD = (
     "only the forward pass is counted: 2 FLOPs a parameter and token; backward costs twice as many again"
 )
 
-cases, inputs, oracle, verdict = numeric(
+OPEN: list[Case] = []
+HIDDEN: list[Case] = []
+PARTS = answers(
     {
         "state_gb": Number(
             _STATE_GB,

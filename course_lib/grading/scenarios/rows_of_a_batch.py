@@ -1,4 +1,7 @@
-"""Run `mean_gradient` in a rank: equal weights everywhere, this rank's rows of the batch."""
+"""Ask an answer for the gradients of a model on this rank's rows: impl(model, loss_fn, x, y).
+
+params: widths, nested (a model in a model, with a buffer), loss ("mse" or "linex").
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class Block(nn.Module):
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
-    """Build the model from its weights, call the answer once, name its gradients after the parameters."""
+    """Return the gradients under their parameters' names, what still trains, and the weights."""
     del probe
     model = Block(params["widths"]) if params["nested"] else _layers(params["widths"])
     model.load_state_dict({name: inputs[name] for name in model.state_dict()})
