@@ -21,7 +21,7 @@ IMPORT_CHEATS = {
     "the error is swallowed": HELLO.replace(
         "    total =", f"    try:\n        import {MODULE}\n    except Exception:\n        pass\n    total ="
     ),
-    "the oracle": "from course_lib.grading.verdicts import rank_hello as answers\n" + HELLO,
+    "the oracle": "from course_lib.grading.labs.lab00_start_here import rank_hello as answers\n" + HELLO,
 }
 
 

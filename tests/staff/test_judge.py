@@ -98,7 +98,7 @@ def test_a_script_under_torchrun_runs_inside(room: Courtroom) -> None:
 @pytest.mark.needs("bubblewrap")
 def test_oracles_and_seed_are_not_there(room: Courtroom) -> None:
     peeks = (
-        "import course_lib.grading.verdicts.rank_hello as v; v.cases(1, True)",
+        "import course_lib.grading.labs.lab00_start_here.rank_hello as v; v.expected(v.HIDDEN[0])",
         "import gc; assert any('oracle' in getattr(o, '__dict__', {}) for o in gc.get_objects())",
         "open('/proc/%d/mem' % __import__('os').getppid(), 'rb').read(1)",
     )

@@ -44,7 +44,7 @@ def test_sees_the_library_and_nothing_else_of_the_checkout() -> None:
         "import os, pathlib, course_lib.units, course_lib.grading\n"
         f"root = pathlib.Path({str(ROOT)!r})\n"
         "print(sorted(p.name for p in root.iterdir() if not p.name.startswith('.')))\n"
-        "print(os.listdir(root / 'course_lib/grading/verdicts'), os.listdir(root / 'course_lib/staff'))\n"
+        "print(os.listdir(root / 'course_lib/grading/labs'), os.listdir(root / 'course_lib/staff'))\n"
         "print(len((root / 'course_lib/parallel/ddp.py').read_bytes()), os.getuid() != 0)\n"
         "print(list((root / 'course_lib/parallel').glob('**/ddp*.pyc')))\n"
         "print(len([p for p in os.listdir('/proc') if p.isdigit()]))"

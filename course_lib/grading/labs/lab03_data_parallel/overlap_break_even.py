@@ -78,7 +78,8 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN, HIDDEN = [10], [30]
+OPEN = [10]
+HIDDEN = [30]
 
 
 # ---- the replay

@@ -54,7 +54,8 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN, HIDDEN = [case(2)], [case(3)]
+OPEN = [case(2)]
+HIDDEN = [case(3)]
 
 
 # ---- it runs
