@@ -124,7 +124,7 @@ def without_hidden(text: str) -> str:
     """Return an exercise file in which HIDDEN lists no sizes."""
     lines = text.splitlines(keepends=True)
     for node in reversed(ast.parse(text).body):
-        if isinstance(node, ast.Assign) and "HIDDEN" in {ast.unparse(name) for name in ast.walk(node.targets[0])}:
+        if isinstance(node, ast.Assign) and "HIDDEN" in map(ast.unparse, ast.walk(node.targets[0])):
             lines[node.lineno - 1 : node.end_lineno] = [_no_hidden(node)]
     return "".join(lines)
 

@@ -28,7 +28,8 @@ class Numbers:
     Attributes:
         formula: what must come out, and what known mistakes give.
         only: which points count for this part.
-        key: the answer is a dict, of which this entry counts.
+        key: the answer is a dict, or a list of `length`, of which this entry counts.
+        name: of that entry in messages; the key, if not given.
         describe: a point in words.
         made_of: parts that this one is as wrong as: where one is lost, no mistake is named here.
     """
@@ -36,7 +37,9 @@ class Numbers:
     part: str
     formula: Formula
     only: Callable[[Point], bool] = lambda point: True
-    key: str = ""
+    key: str | int = ""
+    name: str = ""
+    length: int = 0
     describe: Callable[[Point], str] = _named
     made_of: Sequence[Numbers] = ()
     reads_trace: bool = False
@@ -53,14 +56,20 @@ class Numbers:
     def _judged(self, seen: Seen) -> Part:
         pairs = zip(seen.case.params["points"], seen.got[0].values["answers"], strict=True)
         chosen = [(point, answer) for point, answer in pairs if self.only(point)]
-        if not self.key:
+        if self.key == "":
             return judge(self.part, self.formula, chosen, self.describe)
-        other = next((answer for _, answer in chosen if not isinstance(answer, dict)), None)
+        other = next((a for _, a in chosen if not self._has_entries(a)), None)
         if other is not None:
-            text = f"the function must return a dict with {self.key!r}; got {other!r:.60}."
+            what = f"{self.length} results" if self.length else f"a dict with {self.key!r}"
+            text = f"the function must return {what}; got {other!r:.60}."
             return Part("values", False, text, gate=True)
-        values = [(point, answer.get(self.key)) for point, answer in chosen]
-        return judge(self.part, self.formula, values, self.describe, repr(self.key))
+        values = [(p, a.get(self.key) if isinstance(a, dict) else a[self.key]) for p, a in chosen]
+        return judge(self.part, self.formula, values, self.describe, self.name or repr(self.key))
+
+    def _has_entries(self, answer: Any) -> bool:
+        if self.length:
+            return isinstance(answer, list) and len(answer) == self.length
+        return isinstance(answer, dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,54 +1,28 @@
 """`transfer_time`: which link joins two GPUs, its bandwidth one way, and the time of a message.
 
 Judged at every class of pair (same GPU, server, rack, pod, cluster) of made-up clusters, by own arithmetic.
+Longer than 120 lines: clusters are drawn with every class of pair and every unit of bandwidth.
 """
-
-from __future__ import annotations
 
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from course_lib.grading.exercise import Case, Exercise, Part, RankData
-from course_lib.grading.points import Formula, Point, judge_dicts, no_inputs, no_oracle, point_case
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.parts.numbers import Formula, Numbers, Point
+from course_lib.grading.worlds.samples import samples
 
-EXERCISE = Exercise(
-    id="transfer_time",
-    lab="01_gpu_hardware",
-    order=6,
-    symbol="transfer_time",
-    title="Which link, and how long?",
-    minutes=20,
-    difficulty=2,
-    importance=5,
-    lines=12,
-    points={"span": 1.0, "bytes_per_s": 0.5, "time_s": 0.5},
-    graded="On clusters you have not seen, every class of pair, neighbours across a border included: the "
-    "span exactly, one-way bandwidth and time within 0.1%. Each is a part of its own; "
-    "`transfer_time` is what is called.",
-    signature="(size_bytes, a, b, cluster)",
-    closed=("course_lib.cost",),
-    hints=(
-        "Write down in which server, rack and pod GPU 7 and GPU 8 are. They are neighbours by number; are "
-        "they by wire?",
-        "Two GPUs share a block of n if their numbers give the same whole quotient by n. The smallest "
-        "block that they share decides.",
-        "Read `unit` twice: 'bits' needs a division by 8, 'both ways' one by 2. Then a message takes the "
-        "latency once and its bytes at that rate.",
-    ),
-)
-
-_NAMES = ("gpu", "server", "rack", "pod", "cluster")
-_UNITS = ("bytes/s", "bytes/s both ways", "bits/s", "bits/s both ways")
+NAMES = ("gpu", "server", "rack", "pod", "cluster")
+UNITS = ("bytes/s", "bytes/s both ways", "bits/s", "bits/s both ways")
 
 
 def _cluster(draw: np.random.Generator, i: int) -> dict[str, Any]:
     """Nested spans; every second cluster has no racks; in some a wider span is the faster one."""
-    names = [n for n in _NAMES if n != "rack" or i % 2 == 0]
+    names = [n for n in NAMES if n != "rack" or i % 2 == 0]
     size, spans, one_way, latency_s = 1, [], float(draw.uniform(1e12, 3e12)), 5e-7
     for place, name in enumerate(names):
-        unit = "bytes/s both ways" if name == "gpu" else _UNITS[int(draw.integers(4))]
+        unit = "bytes/s both ways" if name == "gpu" else UNITS[int(draw.integers(4))]
         spans.append(
             {
                 "name": name,
@@ -83,19 +57,56 @@ def _pairs(draw: np.random.Generator, spans: list[dict[str, Any]]) -> list[tuple
     return pairs
 
 
-def cases(seed: int, hidden: bool) -> list[Case]:
-    """Every class of pair of several clusters."""
-    draw = np.random.default_rng([seed, 14])
-    points = []
-    for i in range(12 if hidden else 4):
-        cluster = _cluster(draw, i)
-        for a, b in _pairs(draw, cluster["spans"]):
-            size = int(10 ** draw.uniform(2, 10))
-            points.append({"size_bytes": size, "a": a, "b": b, "cluster": cluster})
-    return point_case(seed, points)
+def _draw(rng: np.random.Generator, count: int) -> list[list[dict[str, Any]]]:
+    """Clusters, each with a message between every class of pair."""
+    rows = []
+    for i in range(count):
+        cluster = _cluster(rng, i)
+        pairs = _pairs(rng, cluster["spans"])
+        sizes = [int(10 ** rng.uniform(2, 10)) for _ in pairs]
+        rows.append(
+            [
+                {"size_bytes": size, "a": a, "b": b, "cluster": cluster}
+                for size, (a, b) in zip(sizes, pairs, strict=True)
+            ]
+        )
+    return rows
 
 
-inputs, oracle = no_inputs, no_oracle
+EXERCISE = Exercise(
+    order=6,
+    title="Which link, and how long?",
+    minutes=20,
+    difficulty=2,
+    importance=5,
+    lines=12,
+    points={"span": 1.0, "bytes_per_s": 0.5, "time_s": 0.5},
+    task="Write a function that says over which span of a cluster two GPUs are joined, what it carries one "
+    "way, and "
+    "how long a message takes. Only `transfer_time` is called.",
+    graded={
+        "span": "The name of the smallest span that holds both.",
+        "bytes_per_s": "Its bandwidth, one way.",
+        "time_s": "The time of the message.",
+    },
+    details="Every class of pair on 4 clusters you have not seen (hidden: 12), neighbours across a border "
+    "included. "
+    "The span exactly, the numbers within 0.1%.",
+    signature="(size_bytes, a, b, cluster)",
+    forbids=("cost model",),
+    scenario=samples(stream=14, draw=_draw, expand=lambda row: row),
+    hints=(
+        "Write down in which server, rack and pod GPU 7 and GPU 8 are. They are neighbours by number; are "
+        "they by wire?",
+        "Two GPUs share a block of n if their numbers give the same whole quotient by n. The smallest "
+        "block that they share decides.",
+        "Read `unit` twice: 'bits' needs a division by 8, 'both ways' one by 2. Then a message takes the "
+        "latency once and its bytes at that rate.",
+    ),
+)
+
+OPEN = [4]
+HIDDEN = [8]
 
 
 def _span(p: Point) -> dict[str, Any]:
@@ -163,7 +174,7 @@ def _times(p: Point) -> dict[str, float | str]:
     }
 
 
-_FORMULAS = {
+FORMULAS = {
     "span": Formula(want=lambda p: str(_span(p)["name"]), near=_spans),
     "bytes_per_s": Formula(want=lambda p: _one_way(_span(p)), near=_bandwidths, unit="bytes/s"),
     "time_s": Formula(want=lambda p: _time_s(p, _span(p), _one_way(_span(p))), near=_times, unit="s"),
@@ -179,7 +190,4 @@ def _words(p: Point) -> str:
     )
 
 
-def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
-    """Each of the three at every point."""
-    del want
-    return judge_dicts(_FORMULAS, case.params["points"], got[0].values["answers"], _words)
+PARTS = [Numbers(part=name, formula=formula, key=name, describe=_words) for name, formula in FORMULAS.items()]

@@ -1,42 +1,29 @@
-"""`flops_and_bytes`: what five operations compute and what they move, by the counting rules of the text."""
+"""`flops_and_bytes`: what five operations compute and what they move, by the counting rules of the text.
 
-from __future__ import annotations
+Longer than 120 lines: five operations, two counts each, and the slips of every one.
+"""
 
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from course_lib.grading.exercise import Case, Exercise, Part, RankData
-from course_lib.grading.points import Formula, Point, judge, no_inputs, no_oracle, point_case
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.parts.numbers import Formula, Numbers, Point
+from course_lib.grading.worlds.samples import samples
 
-EXERCISE = Exercise(
-    id="flops_and_bytes",
-    lab="01_gpu_hardware",
-    order=3,
-    symbol="flops_and_bytes",
-    title="What an operation computes and moves",
-    minutes=20,
-    difficulty=2,
-    importance=5,
-    lines=18,
-    points={"matmul": 0.5, "layer_norm": 0.5, "softmax": 0.5, "attention": 0.5, "flash_attention": 0.5},
-    graded="FLOPs and bytes within 0.1% at shapes you have not seen, counted by the rules above; one part an "
-    "operation.",
-    signature="(op, sizes, element_bytes)",
-    closed=("course_lib.cost", "course_lib.trace.flops"),
-    hints=(
-        "For each operation list its input tensors and its output tensors. Every one crosses memory once; "
-        "that is the bytes. Then count FLOPs per element of the output.",
-        "An (m,k) by (k,n) product has m*n outputs of k multiplications and k additions. Layer norm reads "
-        "its gain and bias too, one of each a column.",
-        "Attention is two batched matmuls with a softmax between. Unfused, the S x S scores are written by "
-        "the first, read and written by the softmax, read by the second: four times. Fused, they never "
-        "leave the chip.",
-    ),
-)
+OPS = ("matmul", "layer_norm", "softmax", "attention", "flash_attention")
 
-OPS = EXERCISE.parts
+
+def _draw(rng: np.random.Generator, count: int) -> list[dict[str, Any]]:
+    """So many rounds of large and of small shapes, and one row times a matrix."""
+    points = [_drawn(rng, op, largest) for op in OPS for largest in [9000, 40] * count]
+    row = {name: int(rng.integers(5, 20)) for name in "kn"}
+    return [*points, {"op": "matmul", "sizes": {"m": 1, **row}, "element_bytes": 2}]
+
+
+def _drawn(rng: np.random.Generator, op: str, largest: int) -> dict[str, Any]:
+    return {"op": op, "sizes": _sizes(rng, op, largest), "element_bytes": int(rng.choice([1, 2, 4, 8]))}
 
 
 def _sizes(draw: np.random.Generator, op: str, largest: int) -> dict[str, int]:
@@ -48,20 +35,34 @@ def _sizes(draw: np.random.Generator, op: str, largest: int) -> dict[str, int]:
     return {name: int(draw.integers(2, high)) for name, high in names.items()}
 
 
-def cases(seed: int, hidden: bool) -> list[Case]:
-    """Random shapes, all operations, 1 to 8 bytes an element."""
-    draw = np.random.default_rng([seed, 12])
-    points = [
-        {"op": op, "sizes": _sizes(draw, op, largest), "element_bytes": int(draw.choice([1, 2, 4, 8]))}
-        for op in OPS
-        for largest in [9000, 40] * (6 if hidden else 2)
-    ]
-    row = {name: int(draw.integers(5, 20)) for name in "kn"}
-    points.append({"op": "matmul", "sizes": {"m": 1, **row}, "element_bytes": 2})
-    return point_case(seed, points)
+EXERCISE = Exercise(
+    order=3,
+    title="What an operation computes and moves",
+    minutes=20,
+    difficulty=2,
+    importance=5,
+    lines=18,
+    points=dict.fromkeys(OPS, 0.5),
+    task="Write a function that returns the FLOPs and the bytes of an operation, by the counting rules "
+    "above.",
+    graded={op: f"FLOPs and bytes of {op.replace('_', ' ')}." for op in OPS},
+    details="Within 0.1% at 21 shapes you have not seen (hidden: 61), 1 to 8 bytes an element.",
+    signature="(op, sizes, element_bytes)",
+    forbids=("flop counts",),
+    scenario=samples(stream=12, draw=_draw),
+    hints=(
+        "For each operation list its input tensors and its output tensors. Every one crosses memory once; "
+        "that is the bytes. Then count FLOPs per element of the output.",
+        "An (m,k) by (k,n) product has m*n outputs of k multiplications and k additions. Layer norm reads "
+        "its gain and bias too, one of each a column.",
+        "Attention is two batched matmuls with a softmax between. Unfused, the S x S scores are written by "
+        "the first, read and written by the softmax, read by the second: four times. Fused, they never "
+        "leave the chip.",
+    ),
+)
 
-
-inputs, oracle = no_inputs, no_oracle
+OPEN = [2]
+HIDDEN = [4]
 
 
 def _flops(point: Point) -> float:
@@ -142,26 +143,25 @@ def _words(point: Point) -> str:
     return f"{point['op']}, {sizes}, element_bytes={point['element_bytes']}"
 
 
-def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
-    """One part an operation: its FLOPs, then its bytes."""
-    del want
-    pairs = list(zip(case.params["points"], got[0].values["answers"], strict=True))
-    for _, answer in pairs:
-        if not isinstance(answer, list) or len(answer) != 2:
-            text = f"the function must return the pair (flops, num_bytes); got {answer!r:.60}."
-            return [Part("values", False, text, gate=True)]
-    return [_part(op, [x for x in pairs if x[0]["op"] == op]) for op in OPS]
+COUNTS = {
+    "flops": Formula(want=_flops, near=_near_flops, unit="FLOP"),
+    "num_bytes": Formula(want=_bytes, near=_near_bytes, unit="bytes"),
+}
 
 
-def _part(op: str, pairs: list[tuple[Point, Any]]) -> Part:
-    flops = Formula(want=_flops, near=_near_flops, unit="FLOP")
-    part = judge(op, flops, [(p, a[0]) for p, a in pairs], _words, "flops")
-    if not part.ok:
-        return part
-    return judge(
-        op,
-        Formula(want=_bytes, near=_near_bytes, unit="bytes"),
-        [(p, a[1]) for p, a in pairs],
-        _words,
-        "num_bytes",
-    )
+def _of(op: str) -> list[Numbers]:
+    return [
+        Numbers(
+            part=op,
+            formula=formula,
+            only=lambda p: p["op"] == op,
+            key=place,
+            length=2,
+            name=name,
+            describe=_words,
+        )
+        for place, (name, formula) in enumerate(COUNTS.items())
+    ]
+
+
+PARTS = [part for op in OPS for part in _of(op)]

@@ -1,45 +1,17 @@
-"""`cluster_totals`: what a whole cluster holds, computes and draws, at Meta's and at made-up clusters."""
+"""`cluster_totals`: what a whole cluster holds, computes and draws, at Meta's and at made-up clusters.
 
-from __future__ import annotations
+Longer than 120 lines: five numbers, each with the slips that units and levels of a cluster invite.
+"""
 
 from typing import Any
 
 import numpy as np
 
-from course_lib.grading.exercise import Case, Exercise, Part, RankData
-from course_lib.grading.points import Formula, Point, judge_dicts, no_inputs, no_oracle, point_case
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.parts.numbers import Formula, Numbers, Point
+from course_lib.grading.worlds.samples import samples
 
-EXERCISE = Exercise(
-    id="cluster_totals",
-    lab="01_gpu_hardware",
-    order=7,
-    symbol="cluster_totals",
-    title="A cluster in five numbers",
-    minutes=15,
-    difficulty=2,
-    importance=3,
-    lines=10,
-    points={
-        "gpus": 0.5,
-        "memory_bytes": 0.5,
-        "flops_per_s": 0.5,
-        "power_w": 0.5,
-        "cross_pod_bytes_per_s": 0.5,
-    },
-    graded="Meta's 24,576 GPUs and clusters you have not seen: gpus exactly, the others within 0.1%, "
-    "dense, in SI units. Each is a part of its own.",
-    signature="(cluster)",
-    closed=("course_lib.cost",),
-    hints=(
-        "Count GPUs from the inside out: server, rack, pod, cluster. Keep the number of servers as well.",
-        "Power comes per server, because CPUs, fans and network cards draw it too. Memory and FLOP/s come "
-        "per GPU.",
-        "A network card sends bits. If everybody sends to another pod at once, the oversubscribed top "
-        "layer leaves each GPU one part in `oversubscription` of its card.",
-    ),
-)
-
-_META = {
+META = {
     "name": "Meta, 24,576 GPUs",
     "gpus_per_server": 8,
     "servers_per_rack": 2,
@@ -54,11 +26,17 @@ _META = {
     "oversubscription": 7,
 }
 
+COUNTS = ("gpus_per_server", "servers_per_rack", "racks_per_pod", "pods")
 
-_COUNTS = ("gpus_per_server", "servers_per_rack", "racks_per_pod", "pods")
+
+def _unseen(rng: np.random.Generator, count: int) -> list[dict[str, Any]]:
+    clusters = [_drawn(rng, i) for i in range(count)]
+    if count > 1:
+        clusters[1] |= {name: clusters[0][name] for name in COUNTS}  # as many GPUs, of another kind
+    return clusters
 
 
-def _unseen(draw: np.random.Generator, i: int) -> dict[str, Any]:
+def _drawn(draw: np.random.Generator, i: int) -> dict[str, Any]:
     gpus, flops = int(draw.choice([2, 4, 6, 8, 16])), float(draw.uniform(1e14, 3e15))
     gpu_power_w = float(draw.uniform(300, 1300))
     return {
@@ -77,16 +55,39 @@ def _unseen(draw: np.random.Generator, i: int) -> dict[str, Any]:
     }
 
 
-def cases(seed: int, hidden: bool) -> list[Case]:
-    """Meta's cluster, then unseen ones."""
-    draw = np.random.default_rng([seed, 15])
-    unseen = [_unseen(draw, i) for i in range(20 if hidden else 5)]
-    unseen[1] |= {name: unseen[0][name] for name in _COUNTS}  # as many GPUs, of another kind
-    clusters = [_META, *unseen]
-    return point_case(seed, [{"cluster": cluster} for cluster in clusters], f"{len(clusters)} clusters")
+EXERCISE = Exercise(
+    order=7,
+    title="A cluster in five numbers",
+    minutes=15,
+    difficulty=2,
+    importance=3,
+    lines=10,
+    points=dict.fromkeys(("gpus", "memory_bytes", "flops_per_s", "power_w", "cross_pod_bytes_per_s"), 0.5),
+    task="Write a function that returns five totals of a cluster from its description.",
+    graded={
+        "gpus": "The number of GPUs.",
+        "memory_bytes": "Their memory together.",
+        "flops_per_s": "Their dense peak together.",
+        "power_w": "What all servers draw.",
+        "cross_pod_bytes_per_s": "What is left for one GPU if all send to another pod at once.",
+    },
+    details="Meta's 24,576 GPUs and 5 clusters you have not seen (hidden: 20). gpus exactly, the others "
+    "within 0.1%, in "
+    "SI units.",
+    signature="(cluster)",
+    forbids=("cost model",),
+    scenario=samples(stream=15, draw=_unseen, expand=lambda cluster: [{"cluster": cluster}]),
+    hints=(
+        "Count GPUs from the inside out: server, rack, pod, cluster. Keep the number of servers as well.",
+        "Power comes per server, because CPUs, fans and network cards draw it too. Memory and FLOP/s come "
+        "per GPU.",
+        "A network card sends bits. If everybody sends to another pod at once, the oversubscribed top "
+        "layer leaves each GPU one part in `oversubscription` of its card.",
+    ),
+)
 
-
-inputs, oracle = no_inputs, no_oracle
+OPEN = [META, 5]
+HIDDEN = [15]
 
 
 def _servers(c: Point) -> int:
@@ -150,7 +151,7 @@ def _exits(p: Point) -> dict[str, float | str]:
     }
 
 
-_FORMULAS = {
+FORMULAS = {
     "gpus": Formula(want=_gpus, near=lambda p: _share(p, _gpus(p)), rel=1e-9),
     "memory_bytes": Formula(
         want=lambda p: _gpus(p) * p["cluster"]["gpu_memory_bytes"], near=_memories, unit="bytes"
@@ -173,7 +174,4 @@ def _words(p: Point) -> str:
     return ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in p["cluster"].items())
 
 
-def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
-    """Each of the five at every cluster."""
-    del want
-    return judge_dicts(_FORMULAS, case.params["points"], got[0].values["answers"], _words)
+PARTS = [Numbers(part=name, formula=formula, key=name, describe=_words) for name, formula in FORMULAS.items()]

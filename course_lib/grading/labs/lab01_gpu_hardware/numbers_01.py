@@ -1,38 +1,29 @@
 """`numbers_01`: how many GPUs serve a model, how large a model one GPU trains, how long a run takes."""
 
-from __future__ import annotations
+from course_lib.grading.core.types import Case, Exercise
+from course_lib.grading.parts.numbers import Number, answers
+from course_lib.grading.worlds.numbers import numbers
 
-from course_lib.grading.exercise import Exercise
-from course_lib.grading.numbers import Number, numeric
-
+NAMES = ("gpus_40gb", "gpus_80gb", "gpus_80gb_int8", "params_8", "params_16", "run_days")
 EXERCISE = Exercise(
-    id="numbers_01",
-    lab="01_gpu_hardware",
     order=8,
-    symbol="numbers_01",
     title="Does it fit, and how long?",
     minutes=15,
     difficulty=2,
     importance=5,
     lines=14,
-    points={
-        "gpus_40gb": 0.5,
-        "gpus_80gb": 0.5,
-        "gpus_80gb_int8": 0.5,
-        "params_8": 0.5,
-        "params_16": 0.5,
-        "run_days": 0.5,
-    },
-    graded="A dict of six numbers. The GPU counts exactly, the others within 1%. Each number is a part of "
-    "its own.",
+    points=dict.fromkeys(NAMES, 0.5),
+    task="Write a function that returns a dict of the six numbers above. Each is a part of its own.",
+    graded=dict.fromkeys(NAMES[:3], "Exactly.") | dict.fromkeys(NAMES[3:], "Within 1%."),
+    details="The GPU counts exactly, the others within 1%.",
+    signature="()",
+    scenario=numbers(),
     hints=(
         "Weights are parameters times bytes each. What else must a serving GPU remember for every token?",
         "Cache of one token: a key and a value, each as wide as the model, in every layer, 2 bytes an "
         "entry. Count the tokens of all sequences.",
         "A part-filled GPU is a whole GPU. 80 GB are 80e9 bytes. A day has 86,400 seconds.",
     ),
-    signature="()",
-    numeric=True,
 )
 
 _PARAMS = 175e9
@@ -78,7 +69,9 @@ def _params(bytes_per_param: int) -> Number:
     )
 
 
-cases, inputs, oracle, verdict = numeric(
+OPEN: list[Case] = []
+HIDDEN: list[Case] = []
+PARTS = answers(
     {
         "gpus_40gb": _gpus(2, 40e9),
         "gpus_80gb": _gpus(2, 80e9),

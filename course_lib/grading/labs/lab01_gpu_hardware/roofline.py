@@ -1,29 +1,61 @@
-"""`roofline`: intensity, ridge point, least time and what limits it, by own arithmetic at unseen points."""
+"""`roofline`: intensity, ridge point, least time and what limits it, by own arithmetic at unseen points.
 
-from __future__ import annotations
+Longer than 120 lines: four results, each with its own slips.
+"""
 
 from typing import Any
 
 import numpy as np
 
-from course_lib.grading.exercise import Case, Exercise, Part, RankData
-from course_lib.grading.points import Formula, Point, judge_dicts, no_inputs, no_oracle, point_case
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.parts.numbers import Formula, Numbers, Point
+from course_lib.grading.worlds.samples import samples
+
+FACTORS = (0.01, 0.6, 1.6, 100)  # intensities: far below, just below, just above and far above the ridge
+
+
+def _draw(rng: np.random.Generator, count: int) -> list[list[dict[str, Any]]]:
+    """GPUs, each with an operation at every factor."""
+    rows, bandwidth = [], 0.0
+    for i in range(count):
+        peak = float(10 ** rng.uniform(11, 15.5))
+        if i != 1:  # the second GPU has the memory of the first
+            bandwidth = float(10 ** rng.uniform(10, 13))
+        spec = {
+            "name": f"unseen GPU {i + 1}",
+            "flops_per_s": peak,
+            "sparse_flops_per_s": peak * float(rng.choice([1.5, 2, 4])),
+            "bytes_per_s": bandwidth,
+        }
+        rows.append([_point(rng, spec, float(f * rng.uniform(0.9, 1.1))) for f in FACTORS])
+    return rows
+
+
+def _point(rng: np.random.Generator, spec: dict[str, Any], factor: float) -> dict[str, Any]:
+    num_bytes = float(10 ** rng.uniform(4, 11))
+    ridge = spec["flops_per_s"] / spec["bytes_per_s"]
+    return {"flops": ridge * num_bytes * factor, "num_bytes": num_bytes, "spec": spec}
+
 
 EXERCISE = Exercise(
-    id="roofline",
-    lab="01_gpu_hardware",
     order=4,
-    symbol="roofline",
     title="The roofline",
     minutes=15,
     difficulty=2,
     importance=5,
     lines=10,
     points={"intensity": 0.5, "ridge": 0.5, "time_s": 0.5, "bound": 0.5},
-    graded="At operations and GPUs you have not seen: three numbers within 0.1%, and the word; each is a "
-    "part of its own.",
+    task="Write a function that says what limits an operation on a GPU, and the least time it takes.",
+    graded={
+        "intensity": "FLOPs per byte of the operation.",
+        "ridge": "The intensity at which both limits are equal.",
+        "time_s": "The least time.",
+        "bound": '"compute" or "memory".',
+    },
+    details="12 operations on 3 GPUs you have not seen (hidden: 40 on 10), numbers within 0.1%.",
     signature="(flops, num_bytes, spec)",
-    closed=("course_lib.cost",),
+    forbids=("cost model",),
+    scenario=samples(stream=13, draw=_draw, expand=lambda row: row),
     hints=(
         "Two clocks run at once: one for computing, one for moving. Each time is an amount divided by a "
         "rate.",
@@ -32,32 +64,8 @@ EXERCISE = Exercise(
     ),
 )
 
-
-def _point(draw: np.random.Generator, spec: dict[str, Any], factor: float) -> Point:
-    num_bytes = float(10 ** draw.uniform(4, 11))
-    ridge = spec["flops_per_s"] / spec["bytes_per_s"]
-    return {"flops": ridge * num_bytes * factor, "num_bytes": num_bytes, "spec": spec}
-
-
-def cases(seed: int, hidden: bool) -> list[Case]:
-    """Intensities far below, just below, just above and far above the ridge."""
-    draw = np.random.default_rng([seed, 13])
-    points: list[Point] = []
-    for i in range(10 if hidden else 3):
-        peak = float(10 ** draw.uniform(11, 15.5))
-        if i != 1:  # the second GPU has the memory of the first
-            bandwidth = float(10 ** draw.uniform(10, 13))
-        spec = {
-            "name": f"unseen GPU {i + 1}",
-            "flops_per_s": peak,
-            "sparse_flops_per_s": peak * float(draw.choice([1.5, 2, 4])),
-            "bytes_per_s": bandwidth,
-        }
-        points += [_point(draw, spec, float(f * draw.uniform(0.9, 1.1))) for f in (0.01, 0.6, 1.6, 100)]
-    return point_case(seed, points)
-
-
-inputs, oracle = no_inputs, no_oracle
+OPEN = [3]
+HIDDEN = [7]
 
 
 def _times(p: Point, peak: str = "flops_per_s") -> tuple[float, float]:
@@ -107,7 +115,7 @@ def _bounds(p: Point) -> dict[str, float | str]:
     }
 
 
-_FORMULAS = {
+FORMULAS = {
     "intensity": Formula(want=lambda p: p["flops"] / p["num_bytes"], near=_intensities, unit="FLOP/byte"),
     "ridge": Formula(
         want=lambda p: p["spec"]["flops_per_s"] / p["spec"]["bytes_per_s"], near=_ridges, unit="FLOP/byte"
@@ -125,7 +133,4 @@ def _words(p: Point) -> str:
     )
 
 
-def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
-    """Each number at every point."""
-    del want
-    return judge_dicts(_FORMULAS, case.params["points"], got[0].values["answers"], _words)
+PARTS = [Numbers(part=name, formula=formula, key=name, describe=_words) for name, formula in FORMULAS.items()]

@@ -1,4 +1,7 @@
-"""Run `matmul_mixed` on matrices of ones and on random ones; no communication."""
+"""Multiply matrices with an answer: impl(a, b, accumulate_dtype, tile), at each of params["points"].
+
+inputs a0, b0, a1, ... hold the factors of point 0, 1, ...; they reach the answer in bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from course_lib.grading.probe import Probe
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
-    """Round the inputs to bfloat16 (they are exact there) and call the answer once a point."""
+    """Return the products c0, c1, ... The inputs are exact in bfloat16."""
     del probe
     given = {name: tensor.to(torch.bfloat16) for name, tensor in inputs.items()}
     out = {}
