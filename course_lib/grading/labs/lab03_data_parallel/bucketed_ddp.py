@@ -10,7 +10,7 @@ from course_lib.grading.core.types import Case, Exercise, Seen
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.parts.common import Window, calls_in
 from course_lib.grading.parts.counts import Calls
-from course_lib.grading.parts.order import Holds, NotPolled
+from course_lib.grading.parts.order import Holds, NotPolled, each_rank
 from course_lib.grading.parts.overlap import Hides
 from course_lib.grading.toys import NUM_STEPS, ToyNet, nbytes
 from course_lib.grading.worlds import wrapped_training
@@ -165,7 +165,7 @@ PARTS = [
     ),
     *(NotPolled(part=part, window=window, why=POLL) for part in ("order", "clock") for window in UNTIL_LAST),
     Holds(
-        problem=_late,
+        problem=each_rank(_late),
         passed="buckets were launched before the last gradient, and none was waited for",
         applies=lambda case: not case.label.endswith(CLOCKED) and _has_order(case),
     ),
