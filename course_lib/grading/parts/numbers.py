@@ -60,7 +60,11 @@ class Numbers:
             return judge(self.part, self.formula, chosen, self.describe)
         other = next((a for _, a in chosen if not self._has_entries(a)), None)
         if other is not None:
-            what = f"{self.length} results" if self.length else f"a dict with {self.key!r}"
+            what = (
+                f"{self.length} results, {self.name} among them,"
+                if self.length
+                else f"a dict with {self.key!r}"
+            )
             text = f"the function must return {what}; got {other!r:.60}."
             return Part("values", False, text, gate=True)
         values = [(p, a.get(self.key) if isinstance(a, dict) else a[self.key]) for p, a in chosen]

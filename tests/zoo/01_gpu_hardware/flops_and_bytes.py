@@ -61,7 +61,7 @@ def flops_and_bytes(op, sizes, element_bytes):
 
 
 # %% wrong values: only the FLOPs
-# says: must return the pair
+# says: must return 2 results
 def flops_and_bytes(op, sizes, element_bytes):
     return right(op, sizes, element_bytes)[0]
 
