@@ -6,6 +6,7 @@ import pytest
 from course_lib.cost.tables import rows
 from course_lib.schedules import generators, theory
 from course_lib.schedules.actions import Action, Schedule, schedule_of
+from course_lib.schedules.search import best_schedule
 from course_lib.schedules.simulate import StageCosts, simulate
 
 UNIT = StageCosts(forward_s=1.0, input_s=1.0, weight_s=0.5)
@@ -123,3 +124,14 @@ def test_bad_costs_and_schedules_that_cannot_run_are_named() -> None:
         simulate(schedule_of("half", [[("F", 0, 1)]]), UNIT)
     with pytest.raises(ValueError, match="lie within num_stages=1"):
         simulate(Schedule("small", 1, 1, ((Action("F", 0, 1),),)), UNIT)
+
+
+def test_the_best_within_a_limit_is_at_least_as_good_as_the_schedules_by_name() -> None:
+    costs = StageCosts(forward_s=np.array([1.0, 1.0, 1.0, 1.4]), input_s=1.2, weight_s=0.8, comm_s=0.1)
+    named = {4: generators.zb_h1(4, 8), 7: generators.zb_h2(4, 8)}
+    for limit, schedule in named.items():
+        best = best_schedule(4, 8, costs, limit)
+        assert max(best.peak_in_flight) <= limit
+        assert best.step_s <= simulate(schedule, costs).step_s
+    with pytest.raises(ValueError, match="most_in_flight=0"):
+        best_schedule(4, 8, costs, 0)
