@@ -1,0 +1,106 @@
+"""What the exercises that write a schedule share: is it one, how long does it take, how much does it hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from course_lib.grading.core.types import Case, Scenario
+from course_lib.grading.parts.numbers import EveryPoint, Point
+from course_lib.grading.worlds.samples import samples
+from course_lib.schedules.actions import Schedule, schedule_of
+from course_lib.schedules.simulate import StageCosts, Timeline, simulate
+from course_lib.schedules.validate import validate
+
+EQUAL = StageCosts(forward_s=1.0, input_s=1.0, weight_s=1.0)
+Problem = Callable[[Point, Any], str]
+
+
+def scenario(stream: int) -> Scenario:
+    """The answer at listed sizes."""
+    return samples(stream=stream)
+
+
+def expected(case: Case) -> dict[str, list[Any]]:
+    """Nothing: any list with the asked properties is right, and each point is judged by itself."""
+    del case
+    return {}
+
+
+def _num_ranks(point: Point) -> int:
+    return int(point.get("num_ranks", point.get("num_stages", 0)))
+
+
+def made(point: Point, answer: Any) -> Schedule:
+    """Read an answer as a schedule. Raises: ValueError, with words for the student."""
+    ranks = _num_ranks(point)
+    if not isinstance(answer, list) or len(answer) != ranks:
+        got = f"{len(answer)} entries" if isinstance(answer, list) else type(answer).__name__
+        raise ValueError(
+            f"the answer must be a list with one list of actions for each of {ranks} ranks; got {got}."
+        )
+    schedule = schedule_of("the answer", answer)
+    for stage, rank in schedule.rank_of.items():
+        if stage % ranks != rank:
+            raise ValueError(
+                f"stage {stage} must be on rank {stage % ranks}; the lists have it on rank {rank}."
+            )
+    return schedule
+
+
+def timed(point: Point, answer: Any, costs: StageCosts = EQUAL) -> Timeline:
+    """Simulate a valid answer."""
+    return simulate(made(point, answer), costs)
+
+
+def valid(kinds: str) -> EveryPoint:
+    """Gate: the validator finds nothing, and all kinds of actions are among these."""
+
+    def problem(point: Point, answer: Any) -> str:
+        try:
+            schedule = made(point, answer)
+            validate(schedule, _num_ranks(point) * int(point.get("num_chunks", 1)), point["num_microbatches"])
+        except ValueError as error:
+            return str(error)
+        odd = {action.kind for actions in schedule.ranks for action in actions} - set(kinds)
+        return (
+            f"actions must be of the kinds {', '.join(kinds)}; got {', '.join(sorted(odd))} too."
+            if odd
+            else ""
+        )
+
+    return EveryPoint(part="values", problem=problem, gate=True)
+
+
+def idle_at_most(
+    bound_of: Callable[[Point], float],
+    costs: Callable[[Point], StageCosts] = lambda point: EQUAL,
+    why: str = "",
+) -> EveryPoint:
+    """Part "bubble": a step takes at most so long, with the costs of a point."""
+
+    def problem(point: Point, answer: Any) -> str:
+        timeline = timed(point, answer, costs(point))
+        bound, step = bound_of(point), float(timeline.step_s)
+        if step <= bound * (1 + 1e-9):
+            return ""
+        idle = 1 - float(timeline.busy_s.mean()) / bound
+        return (
+            f"a step must take at most {bound:g} ({100 * idle:.1f}% idle), with F = I = W = 1 of a rank's "
+            f"layers; this one takes {step:g} ({100 * float(timeline.bubble):.1f}% idle). {why}".rstrip()
+        )
+
+    return EveryPoint(part="bubble", problem=problem)
+
+
+def holds_at_most(bound_of: Callable[[Point, int], int], why: str = "") -> EveryPoint:
+    """Part "memory": each rank has at most so many (micro-batch, stage) pairs in flight."""
+
+    def problem(point: Point, answer: Any) -> str:
+        for rank, held in enumerate(timed(point, answer).peak_in_flight):
+            bound = bound_of(point, rank)
+            if held > bound:
+                return f"rank {rank} may have at most {bound} in flight; it has {held}. {why}".rstrip()
+        return ""
+
+    return EveryPoint(part="memory", problem=problem)

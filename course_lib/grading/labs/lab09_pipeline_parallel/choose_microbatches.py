@@ -1,0 +1,148 @@
+"""`choose_microbatches`: the bubble wants many, each message costs, and memory has its say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.labs.lab09_pipeline_parallel import _schedule
+from course_lib.grading.parts.numbers import EveryPoint, Point
+from course_lib.grading.worlds.samples import samples, separating
+
+
+def step_s(point: Point, m: int) -> float:
+    """Time of a step of 1F1B with m micro-batches."""
+    each = point["overhead_s"] + point["sample_s"] * point["batch_size"] / m
+    return float((m + point["num_stages"] - 1) * each)
+
+
+def held_bytes(point: Point, m: int) -> float:
+    """Activations on the first stage."""
+    return float(min(m, point["num_stages"]) * point["sample_bytes"] * point["batch_size"] / m)
+
+
+def possible(point: Point) -> list[int]:
+    """Numbers of micro-batches that divide the batch and fit."""
+    batch = point["batch_size"]
+    return [
+        m for m in range(1, batch + 1) if batch % m == 0 and held_bytes(point, m) <= point["memory_bytes"]
+    ]
+
+
+def fastest(point: Point) -> int:
+    """The best number of micro-batches."""
+    return min(possible(point), key=lambda m: step_s(point, m))
+
+
+def _without_memory(point: Point) -> int:
+    return fastest({**point, "memory_bytes": float("inf")})
+
+
+def _without_overhead(point: Point) -> int:
+    return fastest({**point, "overhead_s": 0.0})
+
+
+def _as_gpipe(point: Point) -> int:
+    batch = point["batch_size"]
+    fits = [m for m in possible(point) if batch * point["sample_bytes"] <= point["memory_bytes"]]
+    return min(fits or [batch], key=lambda m: step_s(point, m))
+
+
+RULES: dict[str, Callable[[Point], Any]] = {
+    "memory is left out": _without_memory,
+    "the overhead of a micro-batch is left out: more are then always better": _without_overhead,
+    "as few micro-batches as fit are taken": lambda point: min(possible(point)),
+    "all micro-batches are held at once, as GPipe does": _as_gpipe,
+}
+
+
+def _draw_one(rng: np.random.Generator, place: int) -> Point:
+    del place
+    stages, batch = int(rng.integers(2, 17)), int(rng.choice([24, 48, 64, 96, 128, 240]))
+    sample_s = float(rng.uniform(0.5, 3.0)) * 1e-3
+    return {
+        "batch_size": batch,
+        "num_stages": stages,
+        "sample_s": round(sample_s, 6),
+        "overhead_s": round(sample_s * float(rng.uniform(0.05, 4.0)), 6),
+        "sample_bytes": 10**9,
+        "memory_bytes": int(rng.integers(stages, batch * 2)) * 10**9,
+    }
+
+
+def _draw(rng: np.random.Generator, count: int) -> list[Point]:
+    loses = [lambda p, rule=rule: _problem(p, rule(p)) != "" for rule in RULES.values()]
+    return separating(_draw_one, loses, rng, count)
+
+
+EXERCISE = Exercise(
+    order=5,
+    title="How many micro-batches?",
+    minutes=15,
+    difficulty=2,
+    importance=4,
+    lines=10,
+    points={"values": 0.5, "time": 1.5},
+    task="Write a function that returns the number of micro-batches that makes a step of 1F1B shortest, "
+    "among those that divide the batch and fit into memory.",
+    graded={
+        "values": "It divides the batch, and the first stage's activations fit.",
+        "time": "No other number gives a shorter step.",
+    },
+    details="The time is (m + p - 1) * (overhead_s + sample_s * batch_size / m); the first stage holds "
+    "min(m, p) micro-batches of sample_bytes * batch_size / m bytes. Points you have not seen; where "
+    "several numbers are equally good, any is right.",
+    signature="(batch_size, num_stages, sample_s, overhead_s, sample_bytes, memory_bytes)",
+    forbids=("planner", "schedules"),
+    scenario=samples(stream=96, draw=_draw),
+    hints=(
+        "Which numbers may you choose from at all? There are few: try them all.",
+        "Keep those that divide batch_size; of these, those that fit; of these, the one with the shortest "
+        "step.",
+        "min((m for m in range(1, batch_size + 1) if batch_size % m == 0 and ... <= memory_bytes), "
+        "key=step), with step(m) from the text.",
+    ),
+)
+
+OPEN: list[Any] = [
+    {
+        "batch_size": 64,
+        "num_stages": 4,
+        "sample_s": 1e-3,
+        "overhead_s": 2e-4,
+        "sample_bytes": 10**9,
+        "memory_bytes": 20 * 10**9,
+    },
+    8,
+]
+HIDDEN: list[Any] = [24]
+expected = _schedule.expected
+
+
+def _impossible(point: Point, answer: Any) -> str:
+    batch = point["batch_size"]
+    if type(answer) is not int or not 0 < answer <= batch or batch % answer:
+        return f"the number of micro-batches must be an integer that divides {batch}; got {answer!r:.80}."
+    held, most = held_bytes(point, answer), point["memory_bytes"]
+    if held > most:
+        return f"the first stage may hold {most / 1e9:g} GB; with {answer} it holds {held / 1e9:g} GB."
+    return ""
+
+
+def _problem(point: Point, answer: Any) -> str:
+    if _impossible(point, answer):
+        return _impossible(point, answer)
+    right = fastest(point)
+    if step_s(point, answer) <= step_s(point, right) * (1 + 1e-9):
+        return ""
+    times = f"{step_s(point, answer):.4g} s, {right} only {step_s(point, right):.4g} s"
+    return f"the step must be as short as possible; {answer} micro-batches take {times}."
+
+
+PARTS = [
+    EveryPoint(part="values", problem=_impossible, gate=True),
+    EveryPoint(part="time", problem=_problem, rules=RULES),
+]

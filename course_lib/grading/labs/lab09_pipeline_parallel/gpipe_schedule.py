@@ -1,0 +1,57 @@
+"""`gpipe_schedule`: all forwards, then all backwards."""
+
+from typing import Any
+
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.labs.lab09_pipeline_parallel import _schedule
+from course_lib.grading.parts.numbers import EveryPoint, Point
+
+EXERCISE = Exercise(
+    order=2,
+    title="GPipe",
+    minutes=10,
+    difficulty=1,
+    importance=4,
+    lines=6,
+    points={"values": 0.5, "bubble": 0.5, "order": 0.5},
+    task="Write a function that returns a list for each stage: its actions in order, each a tuple (kind, "
+    'microbatch, stage) with kind "F" or "B".',
+    graded={
+        "values": "The validator finds nothing: each action is there once, in a possible order that "
+        "neighbours share.",
+        "bubble": "Of equal stages, m / (m + p - 1) of the time is busy.",
+        "order": "No backward before a stage's last forward.",
+    },
+    details="p = 1 to 4 stages with 1 to 8 micro-batches (hidden: up to 16 stages). Backwards may come in "
+    "any order on which all stages agree.",
+    signature="(num_stages, num_microbatches)",
+    forbids=("schedules",),
+    scenario=_schedule.scenario(91),
+    hints=(
+        "What does stage s do first? And does its list depend on the other stages?",
+        "Every stage's list has the same order of micro-batches; only the number of the stage differs.",
+        'For each stage: ("F", i, stage) for all i, then ("B", i, stage) for all i.',
+    ),
+)
+
+OPEN = [
+    {"num_stages": p, "num_microbatches": m}
+    for p, m in ((1, 1), (1, 3), (2, 1), (2, 4), (4, 4), (3, 5), (4, 8))
+]
+HIDDEN = [{"num_stages": p, "num_microbatches": m} for p, m in ((5, 3), (8, 12), (16, 4))]
+expected = _schedule.expected
+
+
+def _early(point: Point, answer: Any) -> str:
+    for stage, actions in enumerate(answer):
+        kinds = [kind for kind, _, _ in actions]
+        if "F" in kinds[kinds.index("B") :]:
+            return f"all forwards of a stage must come first; stage {stage} has a B before an F."
+    return ""
+
+
+PARTS = [
+    _schedule.valid("FB"),
+    _schedule.idle_at_most(lambda p: 3 * (p["num_microbatches"] + p["num_stages"] - 1)),
+    EveryPoint(part="order", problem=_early),
+]

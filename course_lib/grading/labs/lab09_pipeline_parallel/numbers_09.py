@@ -1,0 +1,86 @@
+"""`numbers_09`: bubbles and memory of pipelines that were built."""
+
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.parts.numbers import Number, answers
+from course_lib.grading.worlds.numbers import numbers
+
+EXERCISE = Exercise(
+    order=9,
+    title="Pipelines in numbers",
+    minutes=20,
+    difficulty=2,
+    importance=4,
+    lines=10,
+    points={"busy_share": 0.5, "enough": 0.5, "idle_share": 0.5, "boundary_bytes": 0.5, "held_bytes": 0.5},
+    task="Return five numbers.",
+    graded={
+        "busy_share": "Within 1%.",
+        "enough": "Exactly.",
+        "idle_share": "Within 1%.",
+        "boundary_bytes": "Within 1%.",
+        "held_bytes": "Within 1%.",
+    },
+    hints=(
+        "What is busy over what there is: m micro-batches of work in m + p - 1 places. The bubble over "
+        "the work is another number.",
+        "Interleaving divides p - 1 by the chunks. An activation between stages is tokens times D times "
+        "bytes.",
+        "busy = m / (m + p - 1); idle <= 5% means m >= 19 (p - 1); with v chunks idle = x / (m + x), x = "
+        "(p - 1) / v; held = micro-batches in flight x layers of the stage x bytes of a layer.",
+    ),
+    scenario=numbers(),
+    numeric=True,
+)
+
+OPEN: list[int] = []
+HIDDEN: list[int] = []
+
+TOKENS, WIDTH = 8192, 16384
+LAYER = 34 * TOKENS * WIDTH / 8
+PARTS = answers(
+    {
+        "busy_share": Number(
+            8 / 15,
+            near={
+                "the bubble is taken over the work: 7 of 8": 7 / 8,
+                "the idle share is given": 7 / 15,
+                "there are no micro-batches": 1 / 8,
+            },
+        ),
+        "enough": Number(
+            133,
+            rel=1e-9,
+            near={
+                "the bubble is taken over the work, not over the step": 140,
+                "all 8 stages count, not the 7 that wait": 152,
+            },
+        ),
+        "idle_share": Number(
+            (15 / 8) / (16 + 15 / 8),
+            near={
+                "nothing is interleaved": 15 / 31,
+                "the bubble is taken over the work": 15 / 8 / 16,
+                "the bubble grows with the chunks": 120 / 136,
+            },
+        ),
+        "boundary_bytes": Number(
+            2 * TOKENS * WIDTH / 8,
+            unit="bytes",
+            near={
+                "every GPU of the server sends all of it: with sequence parallelism each has an eighth": 2.0
+                * TOKENS
+                * WIDTH,
+                "activations have 4 bytes: bf16 has 2": 4 * TOKENS * WIDTH / 8,
+            },
+        ),
+        "held_bytes": Number(
+            16 * 8 * LAYER,
+            unit="bytes",
+            near={
+                "one micro-batch is in flight: on the first stage there are p": 8 * LAYER,
+                "one layer is counted: the stage has 8": 16 * LAYER,
+                "the last stage is taken, which holds one": 8 * LAYER,
+            },
+        ),
+    }
+)

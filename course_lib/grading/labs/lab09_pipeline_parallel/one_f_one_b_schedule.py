@@ -1,0 +1,52 @@
+"""`one_f_one_b_schedule`: the same bubble as GPipe's, p micro-batches in flight instead of m."""
+
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.labs.lab09_pipeline_parallel import _schedule
+
+EXERCISE = Exercise(
+    order=3,
+    title="One forward, one backward",
+    minutes=25,
+    difficulty=3,
+    importance=5,
+    lines=10,
+    points={"values": 0.5, "bubble": 1.0, "memory": 1.5},
+    task="Write a function that returns a list of actions (kind, microbatch, stage) for each stage, with "
+    "as few micro-batches in flight as a full pipeline allows.",
+    graded={
+        "values": "The validator finds nothing.",
+        "bubble": "A step takes no longer than GPipe's.",
+        "memory": "Stage s of p never has more than p - s micro-batches in flight.",
+    },
+    details="p = 1 to 4 stages with 1 to 9 micro-batches, fewer than p too (hidden: up to 16 stages). In "
+    "flight: its F has been, its B has not.",
+    signature="(num_stages, num_microbatches)",
+    forbids=("schedules",),
+    scenario=_schedule.scenario(92),
+    hints=(
+        "The last stage can go backward at once after its first forward. How many forwards must the stage "
+        "before it have done by then, if it is not to stand still?",
+        "Three phases: warm-up of w forwards, then one forward and one backward in turn, then the "
+        "backwards that are left. w differs from stage to stage.",
+        "w = min(p - 1 - s, m). Then for each i in range(m): F of micro-batch w + i if there is one, B of "
+        "micro-batch i.",
+    ),
+)
+
+OPEN = [
+    {"num_stages": p, "num_microbatches": m}
+    for p, m in ((1, 3), (2, 1), (2, 4), (3, 2), (4, 2), (4, 4), (3, 7), (4, 9))
+]
+HIDDEN = [{"num_stages": p, "num_microbatches": m} for p, m in ((5, 3), (8, 12), (16, 20))]
+expected = _schedule.expected
+
+PARTS = [
+    _schedule.valid("FB"),
+    _schedule.idle_at_most(
+        lambda p: 3 * (p["num_microbatches"] + p["num_stages"] - 1),
+        why="Does a stage begin its forwards too late for the stage after it?",
+    ),
+    _schedule.holds_at_most(
+        lambda p, stage: p["num_stages"] - stage, why="Start a backward before the next forward."
+    ),
+]

@@ -1,0 +1,99 @@
+"""`run_stage`: a rank's list of actions on real ranks, with messages that cannot deadlock."""
+
+from course_lib.grading.core.types import Exercise, Seen
+from course_lib.grading.labs.lab09_pipeline_parallel._lists import gpipe, one_f_one_b
+from course_lib.grading.parts.bytes import BytesAtMost
+from course_lib.grading.parts.order import Holds
+from course_lib.grading.worlds import pipeline_stage as stage
+from course_lib.grading.worlds.pipeline_stage import case
+
+EXERCISE = Exercise(
+    order=4,
+    title="Run your stage",
+    minutes=30,
+    difficulty=4,
+    importance=5,
+    lines=20,
+    points={"values": 1.0, "bytes": 1.0, "order": 1.0},
+    task="Write a function that carries out this rank's actions: receive, compute, send. Gradients add up "
+    "in the module's parameters; return the sum of the losses, 0.0 on every rank but the last.",
+    graded={
+        "values": "Loss and all gradients are those of one process, and nobody waits for ever.",
+        "bytes": "Each output goes to the next rank once, each gradient back once.",
+        "order": "The module computes in the order of the actions: what is in flight is what the schedule "
+        "says.",
+    },
+    details="GPipe and 1F1B with 1 to 4 ranks and 1 to 8 micro-batches (hidden: up to 6 ranks), and valid "
+    "lists in which micro-batches do not come in the order of their numbers. Bytes: a rank sends at most "
+    "its outputs and the gradients of its inputs.",
+    signature="(actions, module, inputs, targets, loss_fn, like)",
+    forbids=("pipeline parallelism", "schedules"),
+    scenario=stage.pipeline_stage(),
+    hints=(
+        "What does F need, on the first rank and on the others? What has to be kept of an F until its B, "
+        "and whose gradient does B begin from?",
+        "Receive into torch.empty_like(like); an input that was received needs requires_grad_(). Send "
+        "with isend and keep the Works: rank s and rank s + 1 may both want to send now. Wait for all of "
+        "them at the end.",
+        "F: x = inputs[i] or what came from rank - 1; out = module(x); on the last rank out = "
+        "loss_fn(out, targets[i]), else isend(out.detach(), rank + 1); keep (x, out) under i. B: take "
+        "them; out.backward(grad) with the grad that came from rank + 1 (None on the last); isend(x.grad, "
+        "rank - 1) unless rank is 0.",
+    ),
+)
+
+OPEN = [
+    case("GPipe", gpipe(1, 3)),
+    case("GPipe", gpipe(2, 1)),
+    case("1F1B", one_f_one_b(2, 4)),
+    case("GPipe", gpipe(3, 4, last_first=True)),
+    case("1F1B", one_f_one_b(4, 8)),
+    case("1F1B, micro-batches in another order", one_f_one_b(3, 5, [3, 0, 4, 1, 2])),
+]
+HIDDEN = [
+    case("1F1B", one_f_one_b(5, 3)),
+    case("1F1B, micro-batches in another order", one_f_one_b(6, 8, [7, 6, 0, 1, 5, 2, 4, 3])),
+    case("GPipe", gpipe(3, 6), width=210, samples=600),
+]
+expected = stage.accumulated
+MISTAKES = {
+    "only the last micro-batch's gradients are kept: they have to add up": {"only": "last"},
+    "only the first micro-batch's gradients are kept: they have to add up": {"only": "first"},
+    "the loss is divided by the number of micro-batches once more": {"times": 0.25},
+}
+
+
+def _order(seen: Seen, rank: int) -> str:
+    want = "".join(kind for kind, _, _ in seen.case.params["actions"][rank])
+    ran = str(seen.got[rank].values["ran"])
+    if ran == want:
+        return ""
+    return f"rank {rank} must compute {want} (F and B of its actions, in order); it computed {ran:.80}."
+
+
+PARTS = [
+    BytesAtMost(
+        at_most=lambda case: (
+            max(stage.sends(case, r) for r in range(case.world_size)) * stage.message_bytes(case)
+        ),
+        must="a rank may send",
+        count="sent",
+        why="Outputs go to the next rank alone, gradients to the one before.",
+    ),
+    BytesAtMost(
+        at_most=lambda case: 0,
+        must="collectives may move",
+        ops=(
+            "all_reduce",
+            "broadcast",
+            "all_gather",
+            "all_gather_single",
+            "reduce",
+            "all_to_all",
+            "scatter",
+            "gather",
+        ),
+        why="A stage talks to its neighbours only: use send and receive.",
+    ),
+    Holds(problem=_order, passed="computed in the order of the actions"),
+]

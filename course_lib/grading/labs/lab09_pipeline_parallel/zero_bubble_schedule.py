@@ -1,0 +1,54 @@
+"""`zero_bubble_schedule`: weight gradients wait, and fill the bubble, within 1F1B's memory."""
+
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.labs.lab09_pipeline_parallel import _schedule
+
+EXERCISE = Exercise(
+    order=7,
+    bonus=True,
+    title="A third of the bubble",
+    minutes=30,
+    difficulty=5,
+    importance=3,
+    lines=15,
+    points={"values": 0.5, "bubble": 1.0, "memory": 0.5},
+    task="Write a function that returns a list of actions (kind, microbatch, stage) for each stage, with "
+    'the kinds "F", "I" (backward for the input) and "W" (backward for the weights).',
+    graded={
+        "values": "The validator finds nothing.",
+        "bubble": "With F = I = W a step takes as long as ZB-H1's: the bubble is a third of 1F1B's.",
+        "memory": "No stage has more than p micro-batches in flight, from F to W: what 1F1B needs on its "
+        "first.",
+    },
+    details="p = 1 to 4 stages with p to 9 micro-batches (hidden: up to 12 stages, and fewer "
+    "micro-batches than stages). Bound: 3m + p - 1 for m >= p, else 2(m + p - 1) + 1.",
+    signature="(num_stages, num_microbatches)",
+    forbids=("schedules",),
+    scenario=_schedule.scenario(94),
+    hints=(
+        "Who waits for an I? Who waits for a W? Which of them would you do first, and where is there time "
+        "for the other?",
+        "1F1B's list with I for B. Stage s then starts to wait less often than the stages before it; it "
+        "has time to leave some W undone for a while. How many, if p micro-batches may be in flight?",
+        "Warm up with p - 1 - s forwards. Then F and I in turn; after an I, do the oldest W that is owed, "
+        "if more than s are owed. At the end, the Ws that are left.",
+    ),
+)
+
+OPEN = [
+    {"num_stages": p, "num_microbatches": m}
+    for p, m in ((1, 2), (2, 2), (2, 5), (3, 4), (4, 4), (4, 6), (3, 9))
+]
+HIDDEN = [{"num_stages": p, "num_microbatches": m} for p, m in ((4, 2), (8, 10), (12, 20))]
+expected = _schedule.expected
+
+
+def _theory(p: int, m: int) -> float:
+    return 3 * m + p - 1 if m >= p else 2 * (m + p - 1) + 1
+
+
+PARTS = [
+    _schedule.valid("FIW"),
+    _schedule.idle_at_most(lambda p: _theory(p["num_stages"], p["num_microbatches"])),
+    _schedule.holds_at_most(lambda p, stage: p["num_stages"]),
+]

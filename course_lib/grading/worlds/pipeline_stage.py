@@ -1,0 +1,107 @@
+"""Judge's half of `scenarios/pipeline_stage`: schedules as params, and one process that runs all stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.grading.core.types import Array, Case, Scenario, World
+from course_lib.grading.worlds import on_ranks
+from course_lib.grading.worlds.on_ranks import own, shared
+
+WHOLE = on_ranks.STEP
+
+
+def case(
+    name: str,
+    ranks: Sequence[Sequence[tuple[str, int, int]]],
+    *,
+    width: int = 5,
+    samples: int = 3,
+    **more: Any,
+) -> Case:
+    """A pipeline whose ranks have these actions; `name` is the schedule's, for messages."""
+    m = 1 + max(action[1] for action in ranks[0])
+    return on_ranks.case(
+        len(ranks),
+        label=f"{name}, {len(ranks)} rank{'s' * (len(ranks) > 1)}, {m} micro-batch{'es' * (m > 1)}",
+        actions=[[list(action) for action in actions] for actions in ranks],
+        num_microbatches=m,
+        width=width,
+        samples=samples,
+        **more,
+    )
+
+
+def pipeline_stage(**options: Any) -> Scenario:
+    """The answer on every rank; options as in `scenarios/pipeline_stage`."""
+    return Scenario(rank_side="course_lib.grading.scenarios.pipeline_stage", inputs=inputs, options=options)
+
+
+def inputs(case: Case, rank: int) -> dict[str, Array]:
+    """A stage's weights; the inputs on the first rank, the targets on the last."""
+    width, batch = case.params["width"], (case.params["num_microbatches"], case.params["samples"])
+    found = {
+        "weight": own(case, rank, "weight", width, width) / width**0.5,
+        "bias": own(case, rank, "bias", width),
+    }
+    if rank == 0:
+        found["inputs"] = shared(case, "inputs", *batch, width)
+    if rank == case.world_size - 1:
+        found["targets"] = shared(case, "targets", *batch, width)
+    return found
+
+
+def stages(case: Case) -> list[dict[str, Tensor]]:
+    """The weights of all stages, each a leaf."""
+    return [
+        {name: torch.from_numpy(inputs(case, rank)[name]).requires_grad_() for name in ("weight", "bias")}
+        for rank in range(case.world_size)
+    ]
+
+
+def run(case: Case, weights: Sequence[dict[str, Tensor]], i: int) -> Tensor:
+    """The share of micro-batch i in the loss, with each stage's weights."""
+    x = torch.from_numpy(inputs(case, 0)["inputs"][i])
+    for stage in weights:
+        x = torch.tanh(x @ stage["weight"].t() + stage["bias"])
+    target = torch.from_numpy(inputs(case, case.world_size - 1)["targets"][i])
+    return (x - target).square().sum() / (case.params["num_microbatches"] * case.params["samples"])
+
+
+def on_last(case: Case, loss: float) -> list[float]:
+    """The last rank knows the loss, the others return 0."""
+    return [0.0] * (case.world_size - 1) + [loss]
+
+
+def accumulated(case: Case, only: str = "", times: float = 1.0) -> World:
+    """Loss and gradients of the whole batch in one process.
+
+    only: "first" or "last" micro-batch counts. times: what the gradients are multiplied with.
+    """
+    weights, m = stages(case), case.params["num_microbatches"]
+    losses = [run(case, weights, i) for i in range(m)]
+    counted = {"first": losses[:1], "last": losses[-1:]}.get(only, losses)
+    torch.stack(counted).sum().backward()  # type: ignore[no-untyped-call, unused-ignore]
+    grads = {f"grad:{name}": [_grad(stage[name]) * times for stage in weights] for name in ("weight", "bias")}
+    return {"loss": on_last(case, float(sum(loss.item() for loss in losses))), **grads}
+
+
+def _grad(tensor: Tensor) -> Array:
+    assert tensor.grad is not None
+    return tensor.grad.numpy()
+
+
+def message_bytes(case: Case) -> int:
+    """Bytes of one activation of a micro-batch."""
+    return 8 * int(case.params["samples"]) * int(case.params["width"])
+
+
+def sends(case: Case, rank: int) -> int:
+    """Messages that a rank has to send: outputs but on the last, gradients but on the first."""
+    kinds = [kind for kind, _, _ in case.params["actions"][rank]]
+    down = kinds.count("F") if rank < case.world_size - 1 else 0
+    return down + (kinds.count("B") if rank > 0 else 0)
