@@ -37,12 +37,13 @@ def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
     """Return the loss, and gradients or weights; what ran, in order."""
+    options = params.get("options", {})
     ran: list[str] = []
     stage = Stage(inputs["weight"], inputs["bias"], ran)
     shape = (params["samples"], params["width"])
     total = params["num_microbatches"] * shape[0]
     actions = [tuple(action) for action in params["actions"][probe.rank]]
-    arguments = [params[name] for name in params["options"].get("arguments", ())]
+    arguments = [params[name] for name in options.get("arguments", ())]
 
     def share(out: Tensor, target: Tensor) -> Tensor:
         return (out - target).square().sum() / total
@@ -52,7 +53,7 @@ def program(
     loss = impl(actions, stage, *given, share, torch.zeros(shape, dtype=torch.float64), *arguments)
     probe.mark("ends")
     found = {"loss": float(loss), "ran": "".join(ran)}
-    if params["options"].get("state"):
+    if options.get("state"):
         return found | {name: param.detach().clone() for name, param in stage.named_parameters()}
     grads = {name: param.grad for name, param in stage.named_parameters()}
     return found | {

@@ -74,7 +74,7 @@ def valid(kinds: str) -> EveryPoint:
 
 def idle_at_most(
     bound_of: Callable[[Point], float],
-    costs: Callable[[Point], StageCosts] = lambda point: EQUAL,
+    costs: Callable[[Point], StageCosts] = lambda _: EQUAL,
     why: str = "",
 ) -> EveryPoint:
     """Part "bubble": a step takes at most so long, with the costs of a point."""

@@ -42,9 +42,9 @@ HIDDEN = [{"num_stages": p, "num_microbatches": m} for p, m in ((5, 3), (8, 12),
 expected = _schedule.expected
 
 
-def _early(point: Point, answer: Any) -> str:
+def _early(_: Point, answer: Any) -> str:
     for stage, actions in enumerate(answer):
-        kinds = [kind for kind, _, _ in actions]
+        kinds = [kind for kind, *_ in actions]
         if "F" in kinds[kinds.index("B") :]:
             return f"all forwards of a stage must come first; stage {stage} has a B before an F."
     return ""

@@ -81,7 +81,7 @@ PARTS = [
         why="Outputs go to the next rank alone, gradients to the one before.",
     ),
     BytesAtMost(
-        at_most=lambda case: 0,
+        at_most=lambda _: 0,
         must="collectives may move",
         ops=(
             "all_reduce",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from course_lib.grading.worlds.samples import samples, separating
 def slowest(costs: Sequence[float], layers: Sequence[int]) -> float:
     """Cost of the slowest stage."""
     ends = [0, *accumulate(layers)]
-    return max(sum(costs[a:b]) for a, b in zip(ends, ends[1:], strict=False))
+    return max(sum(costs[a:b]) for a, b in pairwise(ends))
 
 
 def best(costs: Sequence[float], num_stages: int) -> float:
