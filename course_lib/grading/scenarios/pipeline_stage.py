@@ -27,7 +27,7 @@ class Stage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[samples, width] -> [samples, width]."""
         self._ran.append("F")
-        out = torch.tanh(x @ self.weight.t() + self.bias)
+        out: Tensor = torch.tanh(x @ self.weight.t() + self.bias)
         if out.requires_grad:
             out.register_hook(lambda _: self._ran.append("B"))
         return out
@@ -46,7 +46,8 @@ def program(
     arguments = [params[name] for name in options.get("arguments", ())]
 
     def share(out: Tensor, target: Tensor) -> Tensor:
-        return (out - target).square().sum() / total
+        loss: Tensor = (out - target).square().sum() / total
+        return loss
 
     given = [list(inputs[name].unbind()) if name in inputs else [] for name in ("inputs", "targets")]
     probe.mark("begins")
@@ -55,8 +56,9 @@ def program(
     found = {"loss": float(loss), "ran": "".join(ran)}
     if options.get("state"):
         return found | {name: param.detach().clone() for name, param in stage.named_parameters()}
-    grads = {name: param.grad for name, param in stage.named_parameters()}
-    return found | {
-        f"grad:{name}": torch.zeros_like(param) if grads[name] is None else grads[name].detach().clone()
-        for name, param in stage.named_parameters()
-    }
+    return found | {f"grad:{name}": _gradient(param) for name, param in stage.named_parameters()}
+
+
+def _gradient(param: nn.Parameter) -> Tensor:
+    """Zeros where no gradient came."""
+    return torch.zeros_like(param) if param.grad is None else param.grad.detach().clone()

@@ -69,7 +69,8 @@ def run(case: Case, weights: Sequence[dict[str, Tensor]], i: int) -> Tensor:
     for stage in weights:
         x = torch.tanh(x @ stage["weight"].t() + stage["bias"])
     target = torch.from_numpy(inputs(case, case.world_size - 1)["targets"][i])
-    return (x - target).square().sum() / (case.params["num_microbatches"] * case.params["samples"])
+    loss: Tensor = (x - target).square().sum()
+    return loss / int(case.params["num_microbatches"] * case.params["samples"])
 
 
 def on_last(case: Case, loss: float) -> list[float]:

@@ -1,4 +1,7 @@
-"""`choose_microbatches`: the bubble wants many, each message costs, and memory has its say."""
+"""`choose_microbatches`: the bubble wants many, each message costs, and memory has its say.
+
+Longer than 120 lines: its points are drawn, and any of several best numbers is right.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def _without_overhead(point: Point) -> int:
 def _as_gpipe(point: Point) -> int:
     batch = point["batch_size"]
     fits = [m for m in possible(point) if batch * point["sample_bytes"] <= point["memory_bytes"]]
-    return min(fits or [batch], key=lambda m: step_s(point, m))
+    return min(fits or [int(batch)], key=lambda m: step_s(point, m))
 
 
 RULES: dict[str, Callable[[Point], Any]] = {

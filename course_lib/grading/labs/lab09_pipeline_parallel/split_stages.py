@@ -1,4 +1,7 @@
-"""`split_stages`: consecutive layers for each stage, so that the slowest stage is as fast as can be."""
+"""`split_stages`: consecutive layers for each stage, so that the slowest stage is as fast as can be.
+
+Longer than 120 lines: its points are drawn, and any of several best splits is right.
+"""
 
 from __future__ import annotations
 
