@@ -6,7 +6,9 @@ zero-bubble project and Megatron's papers draw the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,12 +16,15 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from course_lib.replay import Replay, Span
 from course_lib.schedules.actions import KIND_NAMES, Kind
 from course_lib.schedules.simulate import Timeline
 from course_lib.viz import style
 
 COLORS: dict[Kind, str] = {"F": style.BLUE, "B": style.GREEN, "I": style.GREEN, "W": style.YELLOW}
 IDLE = style.FAINT
+SCOPE = re.compile(r"(?P<kind>[FBIW]) microbatch=(?P<microbatch>\d+) stage=(?P<stage>\d+)")
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _ROW = 0.3  # inches a rank
 _LETTER = 0.085  # inches a digit needs
 
@@ -48,6 +53,31 @@ def draw_schedules(timelines: Mapping[str, Timeline], *, title: str = "", unit: 
         figure.legend(handles=[*handles, Patch(color=IDLE, label="idle")], loc="outside lower left", ncols=5)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
+    return figure
+
+
+def draw_replayed(run: Replay, *, title: str = "") -> Figure:
+    """Draw a replayed pipeline in simulated time, by its scopes, "F microbatch=0 stage=1".
+
+    Raises: ValueError if no rank has such a scope.
+    """
+    scale, unit = next(((s, u) for s, u in _UNITS if run.step_s >= s), _UNITS[-1])
+    lanes = [_blocks(rank.scopes, scale) for rank in run.ranks]
+    if not any(lanes):
+        raise ValueError("the run must have actions in scopes; got none. Run it with `Pipeline`.")
+    end_s = run.step_s / scale
+    busy = sum(rank.compute_s for rank in run.ranks) / (len(lanes) * run.step_s)
+    words = f"{end_s:.3g} {unit}, {100 * (1 - busy):.1f}% idle"
+    with style.course_style():
+        alt = f"A replayed pipeline of {len(lanes)} ranks: {words}."
+        figure = style.new_figure(10, _ROW * len(lanes) + 1.2, alt)
+        ax = figure.subplots()
+        for rank, blocks in enumerate(lanes):
+            ax.broken_barh([(0, end_s)], (rank + 0.06, 0.88), facecolors=IDLE, linewidth=0)
+            _draw_lane(ax, rank, blocks, 1 + max((stage for _, _, stage, _, _ in blocks), default=0), end_s)
+        _finish_lanes(ax, len(lanes), end_s)
+        ax.set_xlabel(f"simulated time in {unit}")
+        ax.set_title(f"{title}: {words}" if title else words, loc="left")
     return figure
 
 
@@ -94,29 +124,54 @@ def peak(timeline: Timeline, rank: int | None = None) -> float:
     return max(timeline.peak_in_flight[r] / len(timeline.schedule.stages_of(r)) for r in ranks)
 
 
+Block = tuple[Kind, int, int, float, float]
+"""kind, micro-batch, place of the stage on its rank, begin, end."""
+
+
 def _draw_panel(ax: Axes, timeline: Timeline, end_s: float) -> None:
-    schedule = timeline.schedule
-    at = 0
+    at, schedule = 0, timeline.schedule
     for rank, actions in enumerate(schedule.ranks):
         stages = schedule.stages_of(rank)
         ax.broken_barh([(0, float(timeline.step_s))], (rank + 0.06, 0.88), facecolors=IDLE, linewidth=0)
-        bars = [(float(timeline.start_s[at + k]), float(timeline.end_s[at + k])) for k in range(len(actions))]
-        colors = [_paler(COLORS[a.kind], stages.index(a.stage), len(stages)) for a in actions]
-        spans = [(begin, end - begin) for begin, end in bars]
-        ax.broken_barh(spans, (rank + 0.06, 0.88), facecolors=colors, edgecolors="white", linewidth=0.6)
-        for action, color, (begin, end) in zip(actions, colors, bars, strict=True):
-            if (end - begin) / end_s * 8.6 > _LETTER * len(str(action.microbatch)):
-                ink = "white" if sum(color) < 1.5 else style.INK
-                middle = ((begin + end) / 2, rank + 0.52)
-                ax.text(*middle, str(action.microbatch), ha="center", va="center", fontsize=7, color=ink)
+        own = slice(at, at + len(actions))
+        times = zip(timeline.start_s[own].tolist(), timeline.end_s[own].tolist(), strict=True)
+        blocks: list[Block] = [
+            (a.kind, a.microbatch, stages.index(a.stage), begin, end)
+            for a, (begin, end) in zip(actions, times, strict=True)
+        ]
+        _draw_lane(ax, rank, blocks, len(stages), end_s)
         at += len(actions)
+    _finish_lanes(ax, schedule.num_ranks, end_s)
+
+
+def _draw_lane(ax: Axes, rank: int, blocks: Sequence[Block], num_stages: int, end_s: float) -> None:
+    colors = [_paler(COLORS[kind], stage, num_stages) for kind, _, stage, _, _ in blocks]
+    spans = [(begin, end - begin) for *_, begin, end in blocks]
+    ax.broken_barh(spans, (rank + 0.06, 0.88), facecolors=colors, edgecolors="white", linewidth=0.6)
+    for (_, microbatch, _, begin, end), color in zip(blocks, colors, strict=True):
+        if (end - begin) / end_s * 8.6 > _LETTER * len(str(microbatch)):
+            ink = "white" if sum(color) < 1.5 else style.INK
+            middle = ((begin + end) / 2, rank + 0.52)
+            ax.text(*middle, str(microbatch), ha="center", va="center", fontsize=7, color=ink)
+
+
+def _finish_lanes(ax: Axes, num_ranks: int, end_s: float) -> None:
     ax.set_xlim(0, end_s)
-    ax.set_ylim(schedule.num_ranks, 0)
-    ax.set_yticks(
-        [rank + 0.5 for rank in range(schedule.num_ranks)], [f"rank {r}" for r in range(schedule.num_ranks)]
-    )
+    ax.set_ylim(num_ranks, 0)
+    ax.set_yticks([rank + 0.5 for rank in range(num_ranks)], [f"rank {r}" for r in range(num_ranks)])
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
+
+
+def _blocks(scopes: Sequence[Span], scale: float) -> list[Block]:
+    """Read actions from scopes; stages become their place on the rank."""
+    found = [(SCOPE.fullmatch(span.scope), span) for span in scopes]
+    read = [(m, span.start_s / scale, span.end_s / scale) for m, span in found if m is not None]
+    stages = sorted({int(m["stage"]) for m, _, _ in read})
+    return [
+        (cast(Kind, m["kind"]), int(m["microbatch"]), stages.index(int(m["stage"])), begin, end)
+        for m, begin, end in read
+    ]
 
 
 def _paler(color: str, index: int, count: int) -> tuple[float, ...]:

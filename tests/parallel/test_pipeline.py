@@ -373,6 +373,22 @@ def test_bad_input_is_refused(options: dict[str, Any], message: str) -> None:
         run_ranks(call_with, 2, options)
 
 
+def silent_second_stage() -> None:
+    def loss_fn(out: Tensor, _: Tensor) -> Tensor:
+        if dist.get_rank() == 1:
+            dist.recv(out, 0, tag=7)
+        return out.sum()
+
+    x = [torch.ones(2, 3) for _ in range(2)]
+    stages = {dist.get_rank(): nn.Linear(3, 3)}
+    Pipeline(stages, schedules.one_f_one_b(2, 2), activation_shape=(2, 3)).step(x, x, loss_fn)
+
+
+def test_the_report_on_a_hang_names_the_micro_batch() -> None:
+    with pytest.raises(RanksError, match="receive B microbatch=0 stage=1"):
+        run_ranks(silent_second_stage, 2)
+
+
 def test_a_model_that_cannot_be_cut_is_refused() -> None:
     with pytest.raises(ValueError, match=r"got \[1, 1, 0\] for 3 stages. Use at most 2"):
         transformer_stages(model_of(2), 3)

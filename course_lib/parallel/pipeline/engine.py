@@ -23,6 +23,7 @@ from course_lib.parallel.pipeline.deferred import Owed, WeightQueue, defer_linea
 from course_lib.schedules.actions import Action, Schedule, next_stage
 from course_lib.schedules.messages import Message, program
 from course_lib.schedules.validate import validate
+from course_lib.trace import scope
 
 LossFn = Callable[[Tensor, Any], Tensor]
 """loss_fn(output of the last stage, target of the micro-batch) -> its share of the batch's loss, a scalar."""
@@ -178,19 +179,20 @@ class _Run:
         if action.kind == "F":
             self._forward(action.stage, action.microbatch, action)
         elif action.kind == "W":
-            with self._syncing(action):
+            with _scope(action), self._syncing(action):
                 pay(self.owed.pop((action.stage, action.microbatch)))
         else:
             self._backward(action.stage, action.microbatch, action)
 
     def _forward(self, stage: int, i: int, action: Action) -> None:
         x = self.inputs[i] if stage == 0 else self._take(False, stage, i).requires_grad_()
-        out = self.pipeline.call(stage, i, x)
-        if stage == self.num_stages - 1:
-            out = self.loss_fn(out, self.targets[i])
-            self.loss = out.detach() + (0 if self.loss is None else self.loss)
-        else:
-            self._check_output(out, action)
+        with _scope(action):
+            out = self.pipeline.call(stage, i, x)
+            if stage == self.num_stages - 1:
+                out = self.loss_fn(out, self.targets[i])
+                self.loss = out.detach() + (0 if self.loss is None else self.loss)
+            else:
+                self._check_output(out, action)
         self.saved[stage, i] = (x, out)
         self._put(action, out.detach())
 
@@ -198,7 +200,7 @@ class _Run:
         x, out = self.saved.pop((stage, i))
         grad = None if stage == self.num_stages - 1 else self._take(True, stage, i)
         queue = self.pipeline._queues.get(stage)
-        with self._syncing(action):
+        with _scope(action), self._syncing(action):
             if action.kind == "B" or queue is None:
                 torch.autograd.backward(out, grad)
             else:
@@ -240,11 +242,14 @@ class _Run:
         peer = pipeline.ranks[message.peer]
         if message.op == "send":
             tensor = self.mail.pop(key).contiguous()
-            self._start(dist.isend(tensor, peer, group=pipeline.group), tensor)
+            with _scope(action, "send"):
+                work = dist.isend(tensor, peer, group=pipeline.group)
+            self._start(work, tensor)
         else:
             device = next(pipeline.chunks[message.to_stage].parameters()).device
             buffer = torch.empty(pipeline.activation_shape, dtype=pipeline.dtype, device=device)
-            work = dist.irecv(buffer, peer, group=pipeline.group)
+            with _scope(action, "receive"):
+                work = dist.irecv(buffer, peer, group=pipeline.group)
             assert work is not None
             self.mail[key], self.receiving[key] = buffer, work
 
@@ -257,3 +262,8 @@ class _Run:
     def finish(self) -> None:
         while self.sending:
             self.sending.popleft()[0].wait()
+
+
+def _scope(action: Action, op: str = "") -> scope:
+    """Name an action, or the message that carries its result, in traces and in the report on a hang."""
+    return scope(f"{op} {action.kind}".strip(), microbatch=action.microbatch, stage=action.stage)

@@ -53,8 +53,8 @@ def timed(point: Point, answer: Any, costs: StageCosts = EQUAL) -> Timeline:
     return simulate(made(point, answer), costs)
 
 
-def valid(kinds: str) -> EveryPoint:
-    """Gate: the validator finds nothing, and all kinds of actions are among these."""
+def valid(kinds: str) -> list[EveryPoint]:
+    """Gate, and part "values": the validator finds nothing, and all kinds of actions are among these."""
 
     def problem(point: Point, answer: Any) -> str:
         try:
@@ -69,7 +69,7 @@ def valid(kinds: str) -> EveryPoint:
             else ""
         )
 
-    return EveryPoint(part="values", problem=problem, gate=True)
+    return [EveryPoint(part="values", problem=problem, gate=True), EveryPoint(part="values", problem=problem)]
 
 
 def idle_at_most(

@@ -147,5 +147,6 @@ def _problem(point: Point, answer: Any) -> str:
 
 PARTS = [
     EveryPoint(part="values", problem=_impossible, gate=True),
+    EveryPoint(part="values", problem=_impossible),
     EveryPoint(part="time", problem=_problem, rules=RULES),
 ]

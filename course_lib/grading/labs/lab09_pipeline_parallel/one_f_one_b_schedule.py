@@ -41,7 +41,7 @@ HIDDEN = [{"num_stages": p, "num_microbatches": m} for p, m in ((5, 3), (8, 12),
 expected = _schedule.expected
 
 PARTS = [
-    _schedule.valid("FB"),
+    *_schedule.valid("FB"),
     _schedule.idle_at_most(
         lambda p: 3 * (p["num_microbatches"] + p["num_stages"] - 1),
         why="Does a stage begin its forwards too late for the stage after it?",

@@ -125,6 +125,7 @@ def _problem(point: Point, answer: Any) -> str:
 
 PARTS = [
     EveryPoint(part="values", problem=_malformed, gate=True),
+    EveryPoint(part="values", problem=_malformed),
     EveryPoint(
         part="balance",
         problem=_problem,

@@ -1,0 +1,121 @@
+# Answers to async_pipeline.
+
+# %% setup
+import copy
+
+import torch
+import torch.distributed as dist
+
+
+# %% right: a deep copy of the module for each forward
+def async_pipeline(actions, module, inputs, targets, loss_fn, like, lr):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, works, loss = {}, [], 0.0
+    for kind, i, _ in actions:
+        if kind == "F":
+            x = inputs[i] if rank == 0 else torch.empty_like(like)
+            if rank > 0:
+                dist.recv(x, rank - 1)
+                x.requires_grad_()
+            version = copy.deepcopy(module)
+            out = version(x)
+            if rank == last:
+                out = loss_fn(out, targets[i])
+                loss += out.item()
+            else:
+                works.append(dist.isend(out.detach(), rank + 1))
+            kept[i] = version, x, out
+        else:
+            version, x, out = kept.pop(i)
+            grad = None
+            if rank < last:
+                grad = torch.empty_like(like)
+                dist.recv(grad, rank + 1)
+            out.backward(grad)
+            if rank > 0:
+                works.append(dist.isend(x.grad, rank - 1))
+            with torch.no_grad():
+                for new, old in zip(module.parameters(), version.parameters()):
+                    new.sub_(old.grad, alpha=lr)
+            del version, out
+    for work in works:
+        work.wait()
+    return loss
+
+
+# %% right: new parameters after each update, the graphs keep the old ones
+def async_pipeline(actions, module, inputs, targets, loss_fn, like, lr):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    now = dict(module.named_parameters())
+    kept, works, loss = {}, [], 0.0
+
+    def get(peer):
+        buffer = torch.empty_like(like)
+        dist.recv(buffer, peer)
+        return buffer
+
+    for kind, i, _ in actions:
+        if kind == "F":
+            x = inputs[i] if rank == 0 else get(rank - 1).requires_grad_()
+            out = torch.func.functional_call(module, now, (x,))
+            if rank == last:
+                out = loss_fn(out, targets[i])
+                loss += out.item()
+            else:
+                works.append(dist.isend(out.detach(), rank + 1))
+            kept[i] = now, x, out
+        else:
+            used, x, out = kept.pop(i)
+            wanted = [*used.values(), *([x] if rank > 0 else [])]
+            grads = torch.autograd.grad(out, wanted, get(rank + 1) if rank < last else None)
+            if rank > 0:
+                works.append(dist.isend(grads[-1], rank - 1))
+            now = {n: (p - lr * g).detach().requires_grad_() for (n, p), g in zip(now.items(), grads)}
+            del used, out
+    with torch.no_grad():
+        for name, param in module.named_parameters():
+            param.copy_(now[name])
+    for work in works:
+        work.wait()
+    return loss
+
+
+# %% wrong values: the weights change under the graphs in flight
+# from: reference
+# change: out = functional_call(module, version, (x,)) -> out = module(x)
+# change: version[name].grad -> param.grad
+
+
+# %% wrong values: one update at the end
+# says: flushed
+# from: reference
+# change: param -= lr * version[name].grad -> sums[name] = sums.get(name, 0.0) + lr * version[name].grad
+# change: saved, sends, total = {}, [], 0.0 -> saved, sends, total, sums = {}, [], 0.0, {}
+# change: return total -> [p.data.sub_(sums[n]) for n, p in module.named_parameters()]; return total
+
+
+# %% wrong values: no updates
+# from: reference
+# change: param -= lr * version[name].grad -> param -= 0.0
+
+
+# %% wrong values: updates are summed up again and again
+# from: reference
+# change: param -= lr * version[name].grad -> param -= lr * (i + 1) * version[name].grad
+
+
+# %% wrong memory: all versions are kept
+# says: Let go of a version
+# from: reference
+# change: version, x, out = saved.pop(i) -> version, x, out = saved[i]
+
+
+# %% wrong values: micro-batches pass one after the other
+# says: each micro-batch waits
+# from: reference
+# change: for kind, i, _ in actions: -> for kind, i, _ in sorted(actions, key=lambda a: (a[1], a[0] == "B")):
+
+
+# %% wrong values: the learning rate is left out
+# from: reference
+# change: param -= lr * version -> param -= version

@@ -1,0 +1,68 @@
+# Answers to choose_microbatches.
+
+
+# %% right: a loop
+def choose_microbatches(batch_size, num_stages, sample_s, overhead_s, sample_bytes, memory_bytes):
+    best, best_s = None, float("inf")
+    for m in range(1, batch_size + 1):
+        each = batch_size / m
+        if batch_size % m or min(m, num_stages) * sample_bytes * each > memory_bytes:
+            continue
+        step_s = (m + num_stages - 1) * (overhead_s + sample_s * each)
+        if step_s < best_s:
+            best, best_s = m, step_s
+    return best
+
+
+# %% right: from the largest micro-batch down, sorted
+def choose_microbatches(batch_size, num_stages, sample_s, overhead_s, sample_bytes, memory_bytes):
+    sizes = [size for size in range(batch_size, 0, -1) if batch_size % size == 0]
+    times = {}
+    for size in sizes:
+        m = batch_size // size
+        if min(m, num_stages) * sample_bytes * size <= memory_bytes:
+            times[m] = (m + num_stages - 1) * (overhead_s + sample_s * size)
+    return sorted(times, key=times.get)[0]
+
+
+# %% wrong values: memory is left out
+# from: reference
+# change: if held_bytes(m) <= memory_bytes -> if True
+
+
+# %% wrong time: the overhead is left out
+# says: more are then always better
+# from: reference
+# change: (overhead_s + sample_s * batch_size / m) -> (sample_s * batch_size / m)
+
+
+# %% wrong time: as few as fit
+# says: as few micro-batches
+# from: reference
+# change: key=step_s -> key=lambda m: m
+
+
+# %% wrong time: all micro-batches are held, as in GPipe
+# from: reference
+# change: return min(m, num_stages) * sample_bytes * batch_size / m -> return sample_bytes * batch_size * (m < batch_size)
+
+
+# %% wrong values: does not divide the batch
+# says: divides
+# from: reference
+# change: if batch_size % m == 0 -> if batch_size % m == 1 or m == 7
+
+
+# %% wrong values: the size of a micro-batch
+# from: reference
+# change: return min((m for -> return batch_size // min((m for
+
+
+# %% wrong time: four for each stage, or the nearest that is possible
+# from: reference
+# change: key=step_s -> key=lambda m: abs(m - 4 * num_stages)
+
+
+# %% wrong time: the fill is left out
+# from: reference
+# change: (m + num_stages - 1) -> m

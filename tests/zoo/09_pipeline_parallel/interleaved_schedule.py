@@ -1,0 +1,97 @@
+# Answers to interleaved_schedule.
+
+
+# %% right: chunk and micro-batch from a counter
+def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
+    p, v, total = num_ranks, num_chunks, num_microbatches * num_chunks
+
+    def work(k, rank, backward):
+        chunk = k // p % v
+        return k // (p * v) * p + k % p, (v - 1 - chunk if backward else chunk) * p + rank
+
+    lists = []
+    for rank in range(p):
+        warmup = min(total, (v - 1) * p + (2 if v > 1 else 1) * (p - 1 - rank))
+        actions, forward, backward = [], 0, 0
+        while backward < total:
+            if forward < total and forward <= warmup + backward:
+                actions.append(("F", *work(forward, rank, False)))
+                forward += 1
+            else:
+                actions.append(("B", *work(backward, rank, True)))
+                backward += 1
+        lists.append(actions)
+    return lists
+
+
+# %% right: no more warm-up than needed
+def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
+    p, m, v = num_ranks, num_microbatches, num_chunks
+    lists = []
+    for rank in range(p):
+        forwards = [(i, c * p + rank) for k in range(0, m, p) for c in range(v) for i in range(k, k + p)]
+        backwards = [
+            (i, c * p + rank) for k in range(0, m, p) for c in range(v)[::-1] for i in range(k, k + p)
+        ]
+        ahead = (v - 1) * p + (p - 1 - rank) * (1 + (v > 1))
+        actions = []
+        for at in range(-ahead, len(backwards)):
+            if 0 <= at + ahead < len(forwards):
+                actions.append(("F", *forwards[at + ahead]))
+            if at >= 0:
+                actions.append(("B", *backwards[at]))
+        lists.append(actions)
+    return lists
+
+
+# %% wrong memory: all forwards first
+def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
+    p, m, v = num_ranks, num_microbatches, num_chunks
+    lists = []
+    for rank in range(p):
+        rounds = [range(k, k + p) for k in range(0, m, p)]
+        down = [("F", i, c * p + rank) for r in rounds for c in range(v) for i in r]
+        up = [("B", i, c * p + rank) for r in rounds for c in reversed(range(v)) for i in r]
+        lists.append(down + up)
+    return lists
+
+
+# %% wrong values: all micro-batches through a chunk before the next, with the warm-up of rounds
+# says: F must come before B
+# from: reference
+# change: range(first, first + p) for first in range(0, m, p) -> range(m)
+
+
+# %% right: half of the warm-up, which is enough where messages are free
+# from: reference
+# change: 2 * (p - 1 - rank) -> (p - 1 - rank)
+
+
+# %% wrong values: a rank holds neighbouring stages
+# says: must be on rank
+# from: reference
+# change: c * p + rank -> rank * v + c
+
+
+# %% wrong values: backwards begin with the first chunk
+# says: wait for ever
+# from: reference
+# change: reversed(range(v)) -> range(v)
+
+
+# %% wrong values: only the first chunk
+# says: no rank has this stage
+# from: reference
+# change: p, m, v = num_ranks, num_microbatches, num_chunks -> p, m, v = num_ranks, num_microbatches, 1
+
+
+# %% wrong bubble: each round waits for the one before
+def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
+    p, lists = num_ranks, []
+    for rank in range(p):
+        actions = []
+        for k in range(0, num_microbatches, p):
+            actions += [("F", i, c * p + rank) for c in range(num_chunks) for i in range(k, k + p)]
+            actions += [("B", i, c * p + rank) for c in range(num_chunks)[::-1] for i in range(k, k + p)]
+        lists.append(actions)
+    return lists

@@ -1,0 +1,89 @@
+# Answers to one_f_one_b_schedule.
+
+
+# %% right: counters
+def one_f_one_b_schedule(num_stages, num_microbatches):
+    lists = []
+    for s in range(num_stages):
+        forwards = backwards = 0
+        actions = []
+        while backwards < num_microbatches:
+            if forwards < num_microbatches and forwards - backwards < num_stages - s:
+                actions.append(("F", forwards, s))
+                forwards += 1
+            else:
+                actions.append(("B", backwards, s))
+                backwards += 1
+        lists.append(actions)
+    return lists
+
+
+# %% right: three slices
+def one_f_one_b_schedule(num_stages, num_microbatches):
+    def actions(s):
+        w = min(num_stages - 1 - s, num_microbatches)
+        forwards = [("F", i, s) for i in range(num_microbatches)]
+        backwards = [("B", i, s) for i in range(num_microbatches)]
+        middle = [action for pair in zip(forwards[w:], backwards) for action in pair]
+        return forwards[:w] + middle + backwards[num_microbatches - w :]
+
+    return [actions(s) for s in range(num_stages)]
+
+
+# %% wrong memory: GPipe
+# says: Start a backward before the next forward
+def one_f_one_b_schedule(num_stages, num_microbatches):
+    return [[(k, i, s) for k in "FB" for i in range(num_microbatches)] for s in range(num_stages)]
+
+
+# %% wrong bubble: no warm-up
+# says: too late
+# from: reference
+# change: min(num_stages - 1 - stage, num_microbatches) -> 0
+
+
+# %% wrong memory: one forward too many before the first backward
+# from: reference
+# change: num_stages - 1 - stage -> num_stages - stage
+
+
+# %% wrong bubble, memory: every stage warms up as the first does
+# from: reference
+# change: num_stages - 1 - stage -> num_stages - 1
+
+
+# %% wrong values: the warm-up grows towards the last stage
+# says: wait for ever
+# from: reference
+# change: num_stages - 1 - stage -> stage
+
+
+# %% wrong values: the last forwards are left out
+# says: got no F
+# from: reference
+# change: if warmup + i < num_microbatches: -> if warmup + i < num_microbatches - 1:
+
+
+# %% wrong values: the backwards of the warm-up are forgotten
+# says: got none of them
+def one_f_one_b_schedule(num_stages, num_microbatches):
+    lists = []
+    for s in range(num_stages):
+        w = min(num_stages - 1 - s, num_microbatches)
+        actions = [("F", i, s) for i in range(w)]
+        for i in range(num_microbatches - w):
+            actions += [("F", w + i, s), ("B", i, s)]
+        lists.append(actions)
+    return lists
+
+
+# %% wrong values: more forwards than micro-batches, where these are few
+# says: Count both from 0
+# from: reference
+# change: min(num_stages - 1 - stage, num_microbatches) -> num_stages - 1 - stage
+
+
+# %% wrong values: the newest micro-batch goes back first
+# says: F must come before B
+# from: reference
+# change: ("B", i, stage) -> ("B", num_microbatches - 1 - i, stage)

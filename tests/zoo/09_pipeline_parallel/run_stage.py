@@ -1,0 +1,137 @@
+# Answers to run_stage.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+
+# %% right: batch_isend_irecv, waits for its own sends with the next of their kind
+def run_stage(actions, module, inputs, targets, loss_fn, like):
+    me, n = dist.get_rank(), dist.get_world_size()
+    kept, works, loss = {}, [], 0.0
+
+    def get(peer):
+        buffer = torch.zeros_like(like)
+        dist.batch_isend_irecv([dist.P2POp(dist.irecv, buffer, peer)])[0].wait()
+        return buffer
+
+    def put(tensor, peer):
+        works.extend(dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor.contiguous(), peer)]))
+
+    for kind, i, _ in actions:
+        if kind == "F":
+            x = inputs[i].clone() if me == 0 else get(me - 1)
+            x.requires_grad_(True)
+            kept[i] = [x, module(x)]
+            if me < n - 1:
+                put(kept[i][1].detach(), me + 1)
+            else:
+                kept[i][1] = loss_fn(kept[i][1], targets[i])
+                loss += float(kept[i][1])
+        else:
+            x, out = kept.pop(i)
+            torch.autograd.backward(out, get(me + 1) if me < n - 1 else None)
+            if me:
+                put(x.grad, me - 1)
+    for work in works:
+        work.wait()
+    return loss
+
+
+# %% right: receives are posted one action ahead, gradients by autograd.grad
+def run_stage(actions, module, inputs, targets, loss_fn, like):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    params, kept, sends, total = list(module.parameters()), {}, [], 0.0
+
+    def source(kind):
+        peer = rank - 1 if kind == "F" else rank + 1
+        return peer if 0 <= peer <= last else None
+
+    def post(index):
+        if index >= len(actions) or source(actions[index][0]) is None:
+            return None
+        buffer = torch.empty_like(like)
+        return buffer, dist.irecv(buffer, source(actions[index][0]))
+
+    ready = post(0)
+    for index, (kind, i, _) in enumerate(actions):
+        if ready is not None:
+            ready[1].wait()
+        came, ready = (None if ready is None else ready[0]), post(index + 1)
+        if kind == "F":
+            x = inputs[i] if rank == 0 else came.requires_grad_()
+            out = module(x)
+            if rank == last:
+                out = loss_fn(out, targets[i])
+                total += out.item()
+            else:
+                sends.append(dist.isend(out.detach(), rank + 1))
+            kept[i] = x, out
+        else:
+            x, out = kept.pop(i)
+            wanted = params if rank == 0 else [*params, x]
+            grads = torch.autograd.grad(out, wanted, came)
+            for param, grad in zip(params, grads):
+                param.grad = grad if param.grad is None else param.grad + grad
+            if rank > 0:
+                sends.append(dist.isend(grads[-1], rank - 1))
+    for work in sends:
+        work.wait()
+    return total
+
+
+# %% wrong values: sends wait for their receiver
+# says: 1F1B
+# from: reference
+# change: sends.append(dist.isend(out.detach(), rank + 1)) -> dist.send(out.detach(), rank + 1)
+# change: sends.append(dist.isend(x.grad, rank - 1)) -> dist.send(x.grad, rank - 1)
+
+
+# %% wrong values: only the last micro-batch's gradients remain
+# says: only the last micro-batch
+# from: reference
+# change: x, out = saved.pop(i) -> module.zero_grad(); x, out = saved.pop(i)
+
+
+# %% wrong values: counts micro-batches instead of reading their numbers
+# from: reference
+# change: x, out = saved.pop(i) -> x, out = saved.pop(min(saved))
+
+
+# %% wrong values: the gradient of the stage after is not used
+# from: reference
+# change: received(rank + 1)) -> torch.ones_like(received(rank + 1)))
+
+
+# %% wrong values: sends the output with its graph cut off from the input
+# from: reference
+# change: out = module(x) -> out = module(x.detach())
+
+
+# %% wrong values: every rank returns the number of its micro-batches
+# from: reference
+# change: return total -> return float(len(inputs))
+
+
+# %% wrong order: GPipe, whatever the list says
+# says: must compute
+# from: reference
+# change: for kind, i, _ in actions: -> for kind, i, _ in sorted(actions, key=lambda a: a[0] == "B"):
+
+
+# %% wrong bytes: the last rank tells all of them the loss
+# says: collectives
+# from: reference
+# change: return total -> loss = torch.tensor(total); dist.all_reduce(loss); return total
+
+
+# %% wrong bytes: every output goes out twice
+# says: may send
+# from: reference
+# change: saved[i] = (x, out) -> saved[i] = (x, out); rank < last and dist.send(out.detach(), rank + 1, tag=9)
+# change: out = module(x) -> rank > 0 and dist.recv(torch.empty_like(like), rank - 1, tag=9); out = module(x)
+
+
+# %% wrong values: does not wait for its sends
+# from: reference
+# change: work.wait() -> pass
