@@ -49,7 +49,9 @@ def draw_schedules(timelines: Mapping[str, Timeline], *, title: str = "", unit: 
             ax.set_title(f"{name}: {_numbers(timeline)}", fontsize=9.5, loc="left")
         panels[-1].set_xlabel(unit)
         kinds = {a.kind for t in timelines.values() for actions in t.schedule.ranks for a in actions}
-        handles = [Patch(color=COLORS[kind], label=KIND_NAMES[kind]) for kind in COLORS if kind in kinds]
+        names = KIND_NAMES | ({"B": "backward, or for the input alone"} if {"B", "I"} <= kinds else {})
+        shown = [kind for kind in COLORS if kind in kinds and not (kind == "I" and "B" in kinds)]
+        handles = [Patch(color=COLORS[kind], label=names[kind]) for kind in shown]
         figure.legend(handles=[*handles, Patch(color=IDLE, label="idle")], loc="outside lower left", ncols=5)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)

@@ -64,7 +64,9 @@ def gpipe_schedule(num_stages, num_microbatches):
     lists = []
     for s in range(num_stages):
         w = min(num_stages - 1 - s, num_microbatches)
-        pairs = [[("F", w + i, s)] * (w + i < num_microbatches) + [("B", i, s)] for i in range(num_microbatches)]
+        pairs = [
+            [("F", w + i, s)] * (w + i < num_microbatches) + [("B", i, s)] for i in range(num_microbatches)
+        ]
         lists.append([("F", i, s) for i in range(w)] + [action for pair in pairs for action in pair])
     return lists
 

@@ -34,7 +34,7 @@ def numbers_09():
 # change: 8 / (8 + 7) -> 7 / 15
 
 
-# %% wrong enough: over the work
+# %% wrong enough: idle over work
 # says: over the work
 # from: reference
 # change: 19 * 7 -> 140
