@@ -44,7 +44,7 @@ def choose_microbatches(batch_size, num_stages, sample_s, overhead_s, sample_byt
 
 # %% wrong time: all micro-batches are held, as in GPipe
 # from: reference
-# change: return min(m, num_stages) * sample_bytes * batch_size / m -> return sample_bytes * batch_size * (m < batch_size)
+# change: min(m, num_stages) * sample_bytes * batch_size / m -> (m < batch_size) * batch_size * sample_bytes
 
 
 # %% wrong values: does not divide the batch
