@@ -3,7 +3,7 @@
 from course_lib.grading.core.types import Exercise, Seen
 from course_lib.grading.labs.lab09_pipeline_parallel._lists import gpipe, one_f_one_b
 from course_lib.grading.parts.bytes import BytesAtMost
-from course_lib.grading.parts.order import Holds
+from course_lib.grading.parts.order import Holds, each_rank
 from course_lib.grading.worlds import pipeline_stage as stage
 from course_lib.grading.worlds.pipeline_stage import case
 
@@ -95,5 +95,5 @@ PARTS = [
         ),
         why="A stage talks to its neighbours only: use send and receive.",
     ),
-    Holds(problem=_order, passed="computed in the order of the actions"),
+    Holds(problem=each_rank(_order), passed="computed in the order of the actions"),
 ]
