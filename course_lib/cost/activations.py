@@ -4,7 +4,8 @@ paper     Korthikanti et al. (arXiv:2205.05198): sbh(34 + 5as/h) for a GPT block
           with tensor parallelism sbh(10 + 24/t + 5as/ht), with sequence parallelism sbh(34 + 5as/h)/t.
           Generalised here to grouped kv heads, any ffn width and SwiGLU.
 fused     the same count for today's kernels: no dropout, no stored scores (Flash Attention), fused norms.
-autograd  what PyTorch saves for `model.transformer`, whose norms are written out: exact at tp = cp = 1.
+autograd  what PyTorch saves for `model.transformer`, whose norms are written out: exact at tp = cp = 1, for
+          mixtures that drop no token, too.
 
 Lab 06 teaches it, and compares it with the trace.
 """
@@ -122,8 +123,13 @@ def _autograd(config: ModelConfig, selective: bool) -> _Saved:
             whole=3 * width + _dispatched(config),
             split=_heads(config, queries=1) + (2 if config.gated_ffn else 1) * ffn,
         )
+    moe, k = config.num_moe_layers / config.num_layers, config.experts_per_token
+    # A mixture: what experts give, and that times its weight; scores, weights, for k > 1 before the division,
+    # too, and their sum; int64: all experts in order, two orders of the choices; a byte: which were kept.
+    routed = moe * (2 * k * width + config.num_experts + k + (1 + k) * (k > 1))
     return _Saved(
-        whole=6 * width + 2 + _dispatched(config),  # a norm: x, 1/rms, x/rms, result
+        whole=6 * width + 2 + _dispatched(config) + routed,  # norms: x, 1/rms, x/rms, result
+        whole_bytes=moe * (8 * config.num_experts + 17 * k),
         split=_heads(config, queries=3) + (4 if config.gated_ffn else 2) * ffn,  # q, mixed, mixed in order
         log_sum_exps=config.num_heads,
     )

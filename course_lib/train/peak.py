@@ -71,5 +71,6 @@ def _table_peak(name: str, precision: str) -> Peak:
 def _measured(device: torch.device) -> Peak:
     if device.type != "cpu":
         raise ValueError(f"a peak can be measured on the CPU only; got {device}. Name the GPU with --peak.")
-    best = max(matmul_flops_per_s().values())
-    return Peak(best, f"best fp32 matmul measured here, {torch.get_num_threads()} threads")
+    best = max(rate for name, rate in matmul_flops_per_s().items() if name.startswith("torch"))
+    threads = torch.get_num_threads()
+    return Peak(best, f"best fp32 matmul measured here, {threads} thread{'s' if threads > 1 else ''}")

@@ -19,7 +19,7 @@ def draw_losses(runs: Mapping[str, Sequence[float]], *, title: str = "") -> styl
         raise ValueError(f"there must be a run, and in each a step; got steps {got}. Train first.")
     words = [f"{label} falls from {losses[0]:.2f} to {losses[-1]:.2f}" for label, losses in runs.items()]
     with style.course_style():
-        figure = style.new_figure(6.0, 3.2, f"Loss over steps: {'; '.join(words)}.")
+        figure = style.new_figure(4.8, 2.3, f"Loss over steps: {'; '.join(words)}.")
         ax = figure.subplots()
         for place, (label, losses) in enumerate(runs.items()):
             ax.plot(losses, label=label, lw=2.4 - 0.6 * min(place, 2), ls="--" if place else "-")

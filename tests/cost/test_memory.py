@@ -95,6 +95,15 @@ def saved_bytes(config: ModelConfig, dtype: torch.dtype, shape: tuple[int, int])
         ModelConfig(num_layers=3, num_kv_heads=1, num_heads=8, ffn_dim=200),
         ModelConfig(gated_ffn=False, num_kv_heads=4),
         ModelConfig(fixed_head_dim=24, model_dim=72),
+        ModelConfig(num_experts=4, experts_per_token=2, expert_ffn_dim=48),
+        ModelConfig(
+            num_layers=4,
+            num_dense_layers=1,
+            num_experts=8,
+            experts_per_token=3,
+            num_shared_experts=2,
+            expert_ffn_dim=20,
+        ),
     ],
 )
 def test_autograd_mode_is_what_pytorch_saves(config: ModelConfig, dtype: torch.dtype) -> None:

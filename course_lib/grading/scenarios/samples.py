@@ -1,7 +1,7 @@
 """Call an answer at many points, each twice; no communication.
 
-Options: positional (a point is a list of arguments; else a dict of them); clusters (names of arguments that
-are plain descriptions of clusters and reach the answer as a `Cluster`).
+Options: positional (a point is a list of arguments; else a dict of them); clusters and configs (names of
+arguments that are plain descriptions and reach the answer as a `Cluster` or a `ModelConfig`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,18 @@ from typing import Any
 
 from torch import Tensor
 
+from course_lib.config import ModelConfig
 from course_lib.grading.plain_clusters import make_cluster
 from course_lib.grading.pointwise import answers_at
 from course_lib.grading.probe import Probe
+
+
+def _config(sizes: Any) -> Any:
+    return ModelConfig(**sizes)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def program(
@@ -22,11 +31,12 @@ def program(
     """Return "answers", one a point."""
     del inputs, probe
     options = params.get("options", {})
-    clusters = options.get("clusters", ())
+    made = dict.fromkeys(options.get("clusters", ()), make_cluster)
+    made |= dict.fromkeys(options.get("configs", ()), _config)
 
     def ask(point: Any) -> Any:
         if options.get("positional"):
             return impl(*point)
-        return impl(**{k: make_cluster(v) if k in clusters else v for k, v in point.items()})
+        return impl(**{name: made.get(name, _as_it_is)(value) for name, value in point.items()})
 
     return {"answers": answers_at(ask, params["points"])}

@@ -1,0 +1,1 @@
+"""Lab 07: FLOPs, MFU and what keeps it low."""

@@ -1,0 +1,162 @@
+"""`profile_step`: why was the device idle? On timelines of a loop whose clock is a number.
+
+Longer than 120 lines: it draws four kinds of loops and plays each with three slips.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from course_lib.cost.host_device import Event, Kernel, play
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.parts.numbers import Formula, Numbers, Point
+from course_lib.grading.worlds.samples import samples
+
+KINDS = ("compute", "loader", "sync", "launch")
+
+
+def _program(rng: np.random.Generator, kind: str) -> tuple[float, list[Kernel]]:
+    """A step of which one thing is slow, and the others are not quite nothing."""
+    count, scale = int(rng.integers(6, 14)), float(10 ** rng.uniform(-5, -2))
+    device = scale * rng.uniform(0.7, 1.3, count)
+    launch = device * rng.uniform(0.05, 0.2, count)
+    load_s = float(device.sum() * rng.uniform(0.02, 0.1))
+    synced = np.zeros(count, dtype=bool)
+    if kind == "loader":
+        load_s = float(device.sum() * rng.uniform(1.5, 3))
+    if kind == "sync":
+        launch, synced = device * rng.uniform(1.1, 1.8, count), np.ones(count, dtype=bool)
+        synced[rng.integers(0, count)] = False
+    if kind == "launch":
+        launch = device * rng.uniform(3, 6, count)
+        synced[rng.integers(0, count)] = True
+    return load_s, [
+        Kernel(float(one[0]), float(one[1]), bool(one[2])) for one in zip(launch, device, synced, strict=True)
+    ]
+
+
+def _draw(rng: np.random.Generator, count: int) -> list[Point]:
+    return [{"events": play(*_program(rng, KINDS[place % 4]))} for place in range(count)]
+
+
+EXERCISE = Exercise(
+    order=3,
+    title="Name the slow part",
+    minutes=25,
+    difficulty=3,
+    importance=4,
+    lines=22,
+    points={"seconds": 1.5, "named": 1.0},
+    task="Write a function that reads the timeline of one step and returns how many seconds go to compute, "
+    "to the "
+    "loader, to syncs and to launches, and which of the four takes most.",
+    graded={
+        "seconds": 'Under "compute", "loader", "sync" and "launch", seconds that add up to the step.',
+        "named": '"slow" is the name of the largest.',
+    },
+    details="Within 0.1% on timelines you have not seen, driven by a fake clock. compute: a kernel runs. "
+    "Idle time "
+    "before a kernel is the loader's while the host is in load; of the rest, sync's if the host was in a "
+    "sync since "
+    "it launched the kernel before, else launch's. The k-th launch belongs to the k-th kernel; a step "
+    "starts at 0 "
+    "and ends with its last kernel.",
+    signature="(events)",
+    scenario=samples(stream=73, draw=_draw),
+    hints=(
+        "Take kernels in order. The gap before kernel k runs from the end of kernel k - 1 (or 0) to its "
+        "start. What "
+        "did the host do in that gap?",
+        "Of the host's events, those between launch k - 1 and launch k matter: did one of them load, and "
+        "how much of "
+        "the gap does it cover? Was one a sync?",
+        "overlap = max(0, min(load_end, gap_end) - max(load_start, gap_start)); loader += overlap; the "
+        "rest of the "
+        'gap is "sync" if a sync stands between the two launches, else "launch".',
+    ),
+)
+
+OPEN = [8]
+HIDDEN = [16]
+
+
+def _blame(p: Point, *, sync: bool = True, load: bool = True, first: bool = True) -> dict[str, float]:
+    host = [event for event in p["events"] if event["lane"] == "host"]
+    kernels = [event for event in p["events"] if event["lane"] == "device"]
+    found, end_s, place = dict.fromkeys(KINDS, 0.0), 0.0, 0
+    for number, kernel in enumerate(kernels):
+        between: list[Event] = []
+        while host[place]["name"] != "launch":
+            between.append(host[place])
+            place += 1
+        place += 1
+        gap_s = kernel["start_s"] - end_s if number or first else 0.0
+        loads = [
+            max(0.0, event["end_s"] - max(event["start_s"], end_s))
+            for event in between
+            if event["name"] == "load"
+        ]
+        loaded_s = min(gap_s, sum(loads)) if load else 0.0
+        why = "sync" if sync and any(event["name"] == "sync" for event in between) else "launch"
+        found["loader"] += loaded_s
+        found[why] += gap_s - loaded_s
+        found["compute"] += kernel["end_s"] - kernel["start_s"]
+        end_s = kernel["end_s"]
+    return found
+
+
+def _total(p: Point) -> float:
+    return max(float(event["end_s"]) for event in p["events"])
+
+
+def _host(p: Point, name: str) -> float:
+    return float(
+        sum(e["end_s"] - e["start_s"] for e in p["events"] if e["lane"] == "host" and e["name"] == name)
+    )
+
+
+def _seconds(kind: str) -> Formula:
+    names = {"loader": "load", "sync": "sync", "launch": "launch"}
+
+    def near(p: Point) -> dict[str, float]:
+        found: dict[str, float] = {
+            "the gap before the first kernel is left out": _blame(p, first=False)[kind],
+            "a sync's gap is put down to the launch": _blame(p, sync=False)[kind],
+            "the loader is put down to the launch": _blame(p, load=False)[kind],
+            "it is a fraction of the step: give seconds": _blame(p)[kind] / _total(p),
+        }
+        if kind in names:
+            found["the host's own time is taken, not the device's idle time"] = _host(p, names[kind])
+        return found
+
+    return Formula(want=lambda p: _blame(p)[kind], near=near, unit="s")
+
+
+def _slow(p: Point, **changes: bool) -> str:
+    found = _blame(p, **changes)
+    return max(found, key=lambda name: found[name])
+
+
+def _near_slow(p: Point) -> dict[str, Any]:
+    idle = {name: value for name, value in _blame(p).items() if name != "compute"}
+    return {
+        "a sync's gap is put down to the launch": _slow(p, sync=False),
+        "compute is never named": max(idle, key=lambda name: idle[name]),
+        "the least is named": min(_blame(p), key=lambda name: _blame(p)[name]),
+    }
+
+
+PARTS = [
+    *(
+        Numbers(
+            part="seconds", key=kind, formula=_seconds(kind), describe=lambda p: f"{len(p['events'])} events"
+        )
+        for kind in KINDS
+    ),
+    Numbers(
+        part="named",
+        key="slow",
+        formula=Formula(want=_slow, near=_near_slow),
+        describe=lambda p: f"{len(p['events'])} events",
+    ),
+]

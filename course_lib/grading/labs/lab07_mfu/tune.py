@@ -1,0 +1,120 @@
+"""`tune`: micro-batch x recomputation x DDP, HSDP or FSDP, under 80 GB and with few runs."""
+
+from collections.abc import Callable
+from typing import Any
+
+from course_lib.cost.trials import Setting
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.parts.numbers import EveryPoint, Point
+from course_lib.grading.worlds.tuning import fitting, tuning
+
+NEAR = 0.03
+
+
+def _best(point: Point, allowed: Callable[[Setting], bool] = lambda setting: True) -> Setting:
+    """The highest MFU among settings that fit and are allowed; among all that fit if none is."""
+    fits = fitting(point)
+    chosen = [setting for setting in fits if allowed(setting)] or list(fits)
+    return max(chosen, key=lambda setting: fits[setting])
+
+
+def _fastest_of_most(point: Point) -> Setting:
+    """Where the micro-batch is as large as any setting's can be."""
+    largest = max(size for size, _, _ in fitting(point))
+    return _best(point, lambda setting: setting[0] == largest)
+
+
+RULES: dict[str, Callable[[Point], Setting]] = {
+    "nothing is ever computed again": lambda p: _best(p, lambda s: s[1] == "none"),
+    "everything is always computed again": lambda p: _best(p, lambda s: s[1] == "full"),
+    "all GPUs always shard: FSDP": lambda p: _best(p, lambda s: s[2] == max(p["shard_sizes"])),
+    "the micro-batch is always 1": lambda p: _best(p, lambda s: s[0] == 1),
+    "the micro-batch is always as large as any that fits": _fastest_of_most,
+    "as few GPUs shard as can": lambda p: _best(p, lambda s: s[2] == min(k for _, _, k in fitting(p))),
+}
+
+
+def _loses(rule: Callable[[Point], Setting]) -> Callable[[Point], bool]:
+    return lambda point: fitting(point)[rule(point)] < (1 - NEAR) * max(fitting(point).values())
+
+
+EXERCISE = Exercise(
+    order=4,
+    title="Tune it",
+    minutes=25,
+    difficulty=3,
+    importance=5,
+    lines=12,
+    points={"memory": 0.5, "runs": 0.5, "clock": 2.0},
+    task="Write a function that finds the setting (microbatch_size, recompute, shard_size) with the "
+    "highest MFU "
+    "that fits into a GPU, with few runs.",
+    graded={
+        "memory": "The setting fits.",
+        "runs": "No more runs than are paid for, trials.max_runs.",
+        "clock": "Its MFU is within 3% of the best of all that fit.",
+    },
+    details="At clusters you have not seen: models of 1 to 70 billion parameters on 8 to 512 H100. "
+    "max_runs is two for "
+    "each shard size; all settings are 60 to 120. Asking for memory is free.",
+    signature="(trials)",
+    forbids=("planner",),
+    scenario=tuning(74, [_loses(rule) for rule in RULES.values()]),
+    hints=(
+        "Three loops find it, with too many runs. Which of the three choices need you not try, once the "
+        "two others "
+        "are made? Memory is free to ask.",
+        "For a given recomputation and shard size a larger micro-batch has larger matrices and fewer "
+        "gathers. So the "
+        "largest that fits is the one to run.",
+        "For each recompute and shard_size: sizes = [m for m in microbatch_sizes if memory_bytes(m, ...) <= "
+        "limit_bytes]; if there are any, run max(sizes). Return the best of these.",
+    ),
+)
+
+OPEN, HIDDEN = [8], [20]
+
+
+def _choice(point: Point, answer: Any) -> str:
+    known = [row[:3] for row in point["settings"]]
+    if answer["setting"] in known:
+        return ""
+    return (
+        "the answer must be (microbatch_size, recompute, shard_size), each one of the choices; got "
+        f"{answer['setting']!r:.80}."
+    )
+
+
+def _memory(point: Point, answer: Any) -> str:
+    needs = next(row[3] for row in point["settings"] if row[:3] == answer["setting"])
+    text = f"it must fit into {point['limit_bytes'] / 1e9:.0f} GB; it needs {needs / 1e9:.1f} GB."
+    return text if needs > point["limit_bytes"] else ""
+
+
+def _runs(point: Point, answer: Any) -> str:
+    if answer["runs"] <= point["max_runs"]:
+        return ""
+    booked = f"{point['max_runs']} runs are paid for; {answer['runs']} were booked."
+    return f"{booked} Ask for memory first: it is free."
+
+
+def _clock(point: Point, answer: Any) -> str:
+    fits, setting = fitting(point), tuple(answer["setting"])
+    best, reached = max(fits, key=lambda one: fits[one]), fits.get(setting, 0.0)
+    if reached >= (1 - NEAR) * fits[best]:
+        return ""
+    return f"the best MFU is {fits[best]:.1%} at {best}; {setting} has {reached:.1%}."
+
+
+def _words(point: Point) -> str:
+    return f"{max(point['shard_sizes'])} GPUs, {len(fitting(point))} of {len(point['settings'])} settings fit"
+
+
+PARTS = [
+    EveryPoint(part="values", problem=_choice, describe=_words, gate=True),
+    EveryPoint(part="memory", problem=_memory, describe=_words),
+    EveryPoint(part="runs", problem=_runs, describe=_words),
+    EveryPoint(
+        part="clock", problem=_clock, describe=_words, rules=RULES, same=lambda a: tuple(a["setting"])
+    ),
+]

@@ -1,0 +1,167 @@
+"""Pictures of lab 07: where FLOPs go, utilizations side by side, why a device is idle, scaling over GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from course_lib.viz import style
+
+PARTS = {
+    "attention_projections": ("q, k, v, out", style.BLUE),
+    "attention": ("attention's two products", style.VERMILLION),
+    "ffn": ("feed-forward", style.GREEN),
+    "router": ("router", style.YELLOW),
+    "head": ("output head", style.PINK),
+}
+LANES = {"load": style.ORANGE, "launch": style.SKY, "sync": style.VERMILLION, "kernel": style.BLUE}
+
+
+def draw_flops(models: Mapping[str, Mapping[str, float]]) -> style.CourseFigure:
+    """Draw the share of each part of a token's FLOPs as one bar a model.
+
+    Args:
+        models: label -> {part of `cost.flops`: FLOPs}; parts of 0 are not shown.
+    """
+    totals = {label: sum(parts.values()) for label, parts in models.items()}
+    words = [
+        f"{label}: attention {parts.get('attention', 0) / totals[label]:.0%}"
+        for label, parts in models.items()
+    ]
+    with style.course_style():
+        figure = style.new_figure(
+            8, 0.45 * len(models) + 1.5, f"Shares of a token's FLOPs; {', '.join(words)}."
+        )
+        ax = figure.subplots()
+        for row, (label, parts) in enumerate(models.items()):
+            left = 0.0
+            for name, (_, color) in PARTS.items():
+                share = 100 * parts.get(name, 0) / totals[label]
+                ax.barh(row, share, left=left, color=color, height=0.7)
+                if share > 7:
+                    ax.text(left + share / 2, row, f"{share:.0f}", color="white", ha="center", va="center")
+                left += share
+        ax.set_yticks(range(len(models)), labels=[f"{k}\n{totals[k]:.3g}" for k in models], fontsize=8)
+        ax.invert_yaxis()
+        ax.set(xlim=(0, 100), xlabel="% of the FLOPs of training on a token (their number under each name)")
+        used = [name for name in PARTS if any(parts.get(name) for parts in models.values())]
+        handles = [Patch(color=PARTS[name][1]) for name in used]
+        figure.legend(handles, [PARTS[name][0] for name in used], loc="outside upper center", ncols=len(used))
+    return figure
+
+
+def draw_utilization(
+    rows: Mapping[str, tuple[float, float | None, float | None]],
+    *,
+    predicted: Mapping[str, float] | None = None,
+    title: str = "",
+) -> style.CourseFigure:
+    """Draw MFU and HFU of runs, and a diamond where somebody had predicted the MFU.
+
+    Args:
+        rows: label -> (MFU, HFU or None, what was printed or None), fractions.
+        predicted: label -> MFU predicted before; other labels have none.
+    """
+    told = {label: value for label, value in (predicted or {}).items() if value is not None}
+    words = [f"{label} {mfu:.1%}" for label, (mfu, _, _) in rows.items()]
+    words += [f"predicted for {label} {value:.1%}" for label, value in told.items()]
+    with style.course_style():
+        figure = style.new_figure(6.2, 0.31 * len(rows) + 1.5, f"MFU: {', '.join(words)}.")
+        ax = figure.subplots()
+        for row, (label, (mfu, hfu, printed)) in enumerate(rows.items()):
+            if hfu is not None and hfu > mfu:
+                ax.barh(row, 100 * hfu, color=style.SKY, height=0.62)
+            ax.barh(row, 100 * mfu, color=style.BLUE, height=0.62)
+            ax.text(1, row, f"{100 * mfu:.1f}", color="white", va="center", fontsize=9)
+            if printed is not None:
+                ax.plot([100 * printed] * 2, [row - 0.42, row + 0.42], color=style.INK, lw=2)
+            if label in told:
+                ax.plot(100 * told[label], row, "D", color=style.ORANGE, mec=style.INK, ms=9, clip_on=False)
+        ax.set_yticks(range(len(rows)), labels=list(rows), fontsize=9)
+        ax.invert_yaxis()
+        ax.set(xlim=(0, 100), xlabel="% of the peak", title=title)
+        ax.grid(True, axis="x")
+        _utilization_legend(figure, ax, rows, has_prediction=bool(told))
+    return figure
+
+
+def _utilization_legend(
+    figure: style.CourseFigure,
+    ax: Axes,
+    rows: Mapping[str, tuple[float, float | None, float | None]],
+    *,
+    has_prediction: bool,
+) -> None:
+    known: dict[str, Any] = {"MFU": Patch(color=style.BLUE)}
+    if any(hfu is not None for _, hfu, _ in rows.values()):
+        known["HFU: and computed again"] = Patch(color=style.SKY)
+    if any(printed is not None for *_, printed in rows.values()):
+        known["as printed"] = ax.plot([], [], color=style.INK, lw=2)[0]
+    if has_prediction:
+        known["your prediction"] = ax.plot([], [], "D", color=style.ORANGE, mec=style.INK)[0]
+    figure.legend(list(known.values()), list(known), loc="outside lower right", ncols=len(known))
+
+
+def draw_loops(loops: Mapping[str, Sequence[Mapping[str, Any]]]) -> style.CourseFigure:
+    """Draw steps on a fake clock (`cost.host_device`): what the host does, and when the device works.
+
+    Args:
+        loops: title -> events of one step. All share the time axis, in ms.
+    """
+    words = []
+    for title, events in loops.items():
+        total = max(event["end_s"] for event in events)
+        busy = sum(event["end_s"] - event["start_s"] for event in events if event["lane"] == "device")
+        words.append(f"{title}: device busy {busy / total:.0%}")
+    longest = max(event["end_s"] for events in loops.values() for event in events)
+    with style.course_style():
+        figure = style.new_figure(6.6, 0.9 * len(loops) + 0.9, f"Timelines. {'; '.join(words)}.")
+        panels = figure.subplots(len(loops), 1, sharex=True, squeeze=False)[:, 0]
+        for ax, text, events in zip(panels, words, loops.values(), strict=True):
+            for event in events:
+                bar = 1e3 * event["start_s"], 1e3 * (event["end_s"] - event["start_s"])
+                row = (0.55, 0.4) if event["lane"] == "host" else (0.05, 0.4)
+                ax.broken_barh([bar], row, color=LANES[event["name"]], ec="white", lw=0.6)
+            ax.set_yticks([0.25, 0.75], labels=["device", "host"])
+            ax.set(ylim=(0, 1), xlim=(0, 1.01e3 * longest))
+            ax.set_title(text, fontsize=10)
+        panels[-1].set_xlabel("ms")
+        handles = [Patch(color=color) for color in LANES.values()]
+        figure.legend(handles, list(LANES), loc="outside upper right", ncols=len(LANES))
+    return figure
+
+
+def draw_scaling(
+    curves: Mapping[str, Mapping[int, float]], *, ylabel: str, title: str = "", limit: float | None = None
+) -> style.CourseFigure:
+    """Draw one number over the number of GPUs, a line each.
+
+    Args:
+        curves: label -> {GPUs: value}.
+        limit: a dotted line: what no line passes.
+    """
+    words = [f"{label}: {_ends(curve)}" for label, curve in curves.items()]
+    with style.course_style():
+        figure = style.new_figure(6, 2.9, f"{ylabel} over GPUs. {'; '.join(words)}.")
+        ax = figure.subplots()
+        for label, curve in curves.items():
+            ax.plot(list(curve), list(curve.values()), "o-", ms=4, label=label)
+        if limit is not None:
+            ax.axhline(limit, color=style.GREY, ls=":")
+        gpus = sorted({count for curve in curves.values() for count in curve})
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(gpus, labels=[f"{count:,}" for count in gpus], fontsize=8)
+        ax.minorticks_off()
+        ax.set(xlabel="GPUs", ylabel=ylabel, title=title)
+        ax.set_ylim(bottom=0)
+        ax.grid(True)
+        ax.legend()
+    return figure
+
+
+def _ends(curve: Mapping[int, float]) -> str:
+    first, last = min(curve), max(curve)
+    return f"{curve[first]:.4g} on {first:,} and {curve[last]:.4g} on {last:,}"

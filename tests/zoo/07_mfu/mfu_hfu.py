@@ -1,0 +1,88 @@
+# Answers to mfu_hfu.
+
+
+# %% right: branches
+def mfu_hfu(forward_flops, step_time_s, num_gpus, peak_flops_per_s, recompute):
+    blocks, attention, head = (forward_flops[name] for name in ("blocks", "attention", "head"))
+    rate = 1 / step_time_s / num_gpus / peak_flops_per_s
+    mfu = 3 * (blocks + attention + head) * rate
+    if recompute == "full":
+        return {"mfu": mfu, "hfu": mfu + (blocks + attention) * rate}
+    if recompute == "selective":
+        return {"mfu": mfu, "hfu": mfu + attention * rate}
+    return {"mfu": mfu, "hfu": mfu}
+
+
+# %% right: how often each part runs
+def mfu_hfu(forward_flops, step_time_s, num_gpus, peak_flops_per_s, recompute):
+    runs = {"blocks": 3 + (recompute == "full"), "attention": 3 + (recompute != "none"), "head": 3}
+    possible = step_time_s * num_gpus * peak_flops_per_s
+    hardware = sum(flops * runs[name] for name, flops in forward_flops.items())
+    return {"hfu": hardware / possible, "mfu": 3 * sum(forward_flops.values()) / possible}
+
+
+# %% wrong mfu: recomputation is in MFU
+# says: that is HFU
+# from: reference
+# change: "mfu": needed / possible -> "mfu": (needed + sum(forward_flops[part] for part in again)) / possible
+
+
+# %% wrong hfu: MFU twice
+# says: that is MFU
+# from: reference
+# change: "hfu": (needed + sum(forward_flops[part] for part in again)) / possible -> "hfu": needed / possible
+
+
+# %% wrong hfu: the head is computed again
+# says: the head is computed again, too
+# from: reference
+# change: ["blocks", "attention"] -> ["blocks", "attention", "head"]
+
+
+# %% wrong mfu, hfu: one GPU
+# says: the peak of one GPU
+# from: reference
+# change: step_time_s * num_gpus * peak -> step_time_s * peak
+
+
+# %% wrong mfu, hfu: percent
+# says: in percent
+def mfu_hfu(forward_flops, step_time_s, num_gpus, peak_flops_per_s, recompute):
+    again = {"none": [], "selective": ["attention"], "full": ["blocks", "attention"]}[recompute]
+    needed = 3 * sum(forward_flops.values())
+    possible = step_time_s * num_gpus * peak_flops_per_s
+    added = sum(forward_flops[part] for part in again)
+    return {"mfu": 100 * needed / possible, "hfu": 100 * (needed + added) / possible}
+
+
+# %% wrong mfu, hfu: forward only
+# says: got
+# from: reference
+# change: 3 * sum(forward_flops.values()) -> sum(forward_flops.values())
+
+
+# %% wrong hfu: Korthikanti's formula
+# says: attention is computed again three times
+# from: reference
+# change: ["attention"], "full" -> ["attention"] * 3, "full"
+
+
+# %% wrong values: a number
+# says: must return a dict
+def mfu_hfu(forward_flops, step_time_s, num_gpus, peak_flops_per_s, recompute):
+    return 0.4
+
+
+# %% wrong values: does nothing
+def mfu_hfu(forward_flops, step_time_s, num_gpus, peak_flops_per_s, recompute):
+    return None
+
+
+# %% wrong values: changes its argument
+# says: must stay as it was
+def mfu_hfu(forward_flops, step_time_s, num_gpus, peak_flops_per_s, recompute):
+    again = {"none": [], "selective": ["attention"], "full": ["blocks", "attention"]}[recompute]
+    added = sum(forward_flops[part] for part in again)
+    possible = step_time_s * num_gpus * peak_flops_per_s
+    mfu = 3 * (forward_flops.pop("blocks") + forward_flops["attention"] + forward_flops["head"]) / possible
+    return {"mfu": mfu, "hfu": mfu + added / possible}

@@ -1,0 +1,74 @@
+# Answers to numbers_07: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+RIGHT = {"palm_mfu": 0.462, "days": 67.1, "h100_mfu": 0.385, "share_131072": 0.573, "full_hfu": 0.533}
+
+
+# %% right: rounded by hand
+def numbers_07():
+    return dict(RIGHT)
+
+
+# %% right: step by step
+def numbers_07():
+    seconds = 3.8e25 / 16_384 / 4e14
+    old, grew = (
+        {"matmul": 0.7, "memory": 0.2, "links": 0.1},
+        {"matmul": 989 / 312, "memory": 3.35 / 2.04, "links": 1.5},
+    )
+    new = {name: share / grew[name] for name, share in old.items()}
+    attention = 6 * 2 * 126 * 16_384 * 131_072
+    return {
+        "palm_mfu": 238.3e3 / 6144 / 275e12 * (6 * 540.35e9 + 12 * 118 * 48 * 256 * 2048),
+        "days": seconds / 3600 / 24,
+        "h100_mfu": 0.5 * (new["matmul"] / sum(new.values())) / 0.7,
+        "share_131072": 1 / (1 + 6 * 403.75e9 / attention),
+        "full_hfu": 0.4 / 3 * 4,
+    }
+
+
+# %% wrong palm_mfu: 6N alone
+# says: attention is left out
+def numbers_07():
+    return RIGHT | {"palm_mfu": 0.4573}
+
+
+# %% wrong palm_mfu: percent
+# says: in percent
+def numbers_07():
+    return RIGHT | {"palm_mfu": 46.2}
+
+
+# %% wrong days: at the peak
+# says: all of the peak is reached
+def numbers_07():
+    return RIGHT | {"days": 27.1}
+
+
+# %% wrong h100_mfu: as before
+# says: everything grows with the peak
+def numbers_07():
+    return RIGHT | {"h100_mfu": 0.5}
+
+
+# %% wrong share_131072: half
+# says: the causal half
+def numbers_07():
+    return RIGHT | {"share_131072": 0.4013}
+
+
+# %% wrong full_hfu: twice
+# says: twice as much work
+def numbers_07():
+    return RIGHT | {"full_hfu": 0.8}
+
+
+# %% wrong palm_mfu, days, h100_mfu, share_131072, full_hfu: a list
+# says: must return a dict
+def numbers_07():
+    return list(RIGHT.values())
+
+
+# %% wrong values: does nothing
+def numbers_07():
+    return None

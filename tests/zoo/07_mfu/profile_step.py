@@ -1,0 +1,99 @@
+# Answers to profile_step.
+
+
+# %% right: intervals cut with one another
+def profile_step(events):
+    found = dict.fromkeys(("compute", "loader", "sync", "launch"), 0.0)
+    host = [e for e in events if e["lane"] == "host"]
+    kernels = [e for e in events if e["lane"] == "device"]
+    launches = [i for i, e in enumerate(host) if e["name"] == "launch"]
+    starts = [0, *(i + 1 for i in launches)]
+    for k, kernel in enumerate(kernels):
+        begin = kernels[k - 1]["end_s"] if k else 0.0
+        between = host[starts[k] : launches[k]]
+        loaded = sum(
+            max(0.0, min(e["end_s"], kernel["start_s"]) - max(e["start_s"], begin))
+            for e in between
+            if e["name"] == "load"
+        )
+        found["loader"] += loaded
+        rest = kernel["start_s"] - begin - loaded
+        found["sync" if any(e["name"] == "sync" for e in between) else "launch"] += rest
+        found["compute"] += kernel["end_s"] - kernel["start_s"]
+    found["slow"] = max(("compute", "loader", "sync", "launch"), key=lambda name: found[name])
+    return found
+
+
+# %% right: one walk over all events
+def profile_step(events):
+    seconds = {"compute": 0.0, "loader": 0.0, "sync": 0.0, "launch": 0.0}
+    whys, loads, state = [], [], ["launch", []]
+    for event in sorted((e for e in events if e["lane"] == "host"), key=lambda e: e["end_s"]):
+        if event["name"] == "launch":
+            whys.append(state[0])
+            loads.append(state[1])
+            state = ["launch", []]
+        elif event["name"] == "sync":
+            state[0] = "sync"
+        else:
+            state[1].append(event)
+    idle_from = 0.0
+    for kernel, why, loading in zip((e for e in events if e["lane"] == "device"), whys, loads):
+        gap = kernel["start_s"] - idle_from
+        load = min(gap, sum(max(0.0, e["end_s"] - max(idle_from, e["start_s"])) for e in loading))
+        seconds["loader"] += load
+        seconds[why] += gap - load
+        seconds["compute"] += kernel["end_s"] - kernel["start_s"]
+        idle_from = kernel["end_s"]
+    return seconds | {"slow": sorted(seconds, key=seconds.get)[-1]}
+
+
+# %% wrong seconds, named: syncs are not seen
+# says: a sync's gap is put down to the launch
+# from: reference
+# change: why = "sync" -> why = "launch"
+
+
+# %% wrong seconds, named: the loader is not seen
+# says: got
+# from: reference
+# change: loaded_s = min(gap_s, loaded_s) -> loaded_s = 0.0
+
+
+# %% wrong seconds, named: the host's own time
+# says: the host's own time is taken
+def profile_step(events):
+    found = dict.fromkeys(("compute", "loader", "sync", "launch"), 0.0)
+    names = {"kernel": "compute", "load": "loader", "sync": "sync", "launch": "launch"}
+    for event in events:
+        found[names[event["name"]]] += event["end_s"] - event["start_s"]
+    return {**found, "slow": max(found, key=found.get)}
+
+
+# %% wrong named: compute is never named
+# says: compute is never named
+# from: reference
+# change: max(found, key=found.get) -> max(("loader", "sync", "launch"), key=found.get)
+
+
+# %% wrong named: the least
+# says: the least is named
+# from: reference
+# change: max(found, key=found.get) -> min(found, key=found.get)
+
+
+# %% wrong seconds: fractions
+# says: give seconds
+# from: reference
+# change: {**found, -> {**{name: value / end_s for name, value in found.items()},
+
+
+# %% wrong values: a name alone
+# says: must return a dict
+def profile_step(events):
+    return "loader"
+
+
+# %% wrong values: does nothing
+def profile_step(events):
+    return None

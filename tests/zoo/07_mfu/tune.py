@@ -1,0 +1,94 @@
+# Answers to tune.
+
+
+# %% right: large micro-batches first, one run a pair
+def tune(trials):
+    found = {}
+    for size in sorted(trials.microbatch_sizes, reverse=True):
+        for recompute in trials.recomputes:
+            for shard in trials.shard_sizes:
+                taken = any(setting[1:] == (recompute, shard) for setting in found)
+                if not taken and trials.memory_bytes(size, recompute, shard) <= trials.limit_bytes:
+                    found[size, recompute, shard] = trials.run(size, recompute, shard)
+    return max(found, key=found.get)
+
+
+# %% right: a list
+def tune(trials):
+    fits = [
+        (recompute, shard, size)
+        for recompute in trials.recomputes
+        for shard in trials.shard_sizes
+        for size in trials.microbatch_sizes
+        if trials.memory_bytes(size, recompute, shard) <= trials.limit_bytes
+    ]
+    largest = {(recompute, shard): size for recompute, shard, size in fits}
+    runs = [[size, *pair] for pair, size in largest.items()]
+    return max(runs, key=lambda setting: trials.run(*setting))
+
+
+# %% wrong runs: every setting that fits
+# says: are paid for
+def tune(trials):
+    fits = [
+        (size, recompute, shard)
+        for recompute in trials.recomputes
+        for shard in trials.shard_sizes
+        for size in trials.microbatch_sizes
+        if trials.memory_bytes(size, recompute, shard) <= trials.limit_bytes
+    ]
+    return max(fits, key=lambda setting: trials.run(*setting))
+
+
+# %% wrong clock: always full recomputation
+# says: everything is always computed again
+# from: reference
+# change: for recompute in trials.recomputes: -> for recompute in ["full"]:
+
+
+# %% wrong clock: always FSDP
+# says: all GPUs always shard
+# from: reference
+# change: for shard in trials.shard_sizes: -> for shard in trials.shard_sizes[-1:]:
+
+
+# %% wrong clock: the smallest micro-batch
+# says: the best MFU is
+# from: reference
+# change: max(fitting) -> min(fitting)
+
+
+# %% wrong memory, clock: memory is not asked
+# says: it must fit into 80 GB
+def tune(trials):
+    size, shard = max(trials.microbatch_sizes), max(trials.shard_sizes)
+    return (2 * size // 2, "none", min(trials.shard_sizes)) if shard else None
+
+
+# %% wrong memory, runs, clock: all settings, the last run wins
+def tune(trials):
+    for recompute in trials.recomputes:
+        for shard in reversed(trials.shard_sizes):
+            for size in trials.microbatch_sizes:
+                trials.run(size, recompute, shard)
+                last = size, "none", shard
+    return last
+
+
+# %% wrong values: a setting that is no choice
+# says: each one of the choices
+def tune(trials):
+    return (3, "some", 0)
+
+
+# %% wrong values: does nothing
+def tune(trials):
+    return None
+
+
+# %% wrong values: the planner decides
+# says: closed
+def tune(trials):
+    from course_lib.planner import plan
+
+    return plan(trials)

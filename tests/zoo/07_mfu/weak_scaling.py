@@ -1,0 +1,113 @@
+# Answers to weak_scaling.
+
+
+# %% right: a closed formula
+def weak_scaling(
+    num_gpus,
+    tokens_per_gpu,
+    flops_per_token,
+    flops_per_s,
+    grad_bytes,
+    num_buckets,
+    latency_s,
+    bandwidth_bytes_per_s,
+):
+    compute = tokens_per_gpu * flops_per_token / flops_per_s
+    n, b = num_gpus, num_buckets
+    bucket = 2 * (n - 1) * (latency_s + grad_bytes / b / n / bandwidth_bytes_per_s)
+    exposed = max(bucket, b * bucket - 2 / 3 * compute * (b - 1) / b)
+    exposed = exposed if n > 1 else 0.0
+    return {"exposed_s": exposed, "tokens_per_s": n * tokens_per_gpu / (compute + exposed)}
+
+
+# %% right: two clocks that meet
+def weak_scaling(
+    num_gpus,
+    tokens_per_gpu,
+    flops_per_token,
+    flops_per_s,
+    grad_bytes,
+    num_buckets,
+    latency_s,
+    bandwidth_bytes_per_s,
+):
+    forward_s = tokens_per_gpu * flops_per_token / flops_per_s / 3
+    wire_s, now_s = forward_s, forward_s
+    for _ in range(num_buckets):
+        now_s += 2 * forward_s / num_buckets
+        ring = 2 * (num_gpus - 1)
+        wire_s = max(wire_s, now_s) + ring * latency_s
+        wire_s += ring / num_gpus * grad_bytes / num_buckets / bandwidth_bytes_per_s
+    return {"tokens_per_s": num_gpus * tokens_per_gpu / wire_s, "exposed_s": wire_s - now_s}
+
+
+# %% wrong exposed_s, tokens_per_s: nothing is hidden
+# says: nothing is hidden
+# from: reference
+# change: exposed_s = done_s - backward_s -> exposed_s = num_buckets * bucket_s
+
+
+# %% wrong exposed_s, tokens_per_s: everything is hidden
+# says: everything is hidden
+# from: reference
+# change: exposed_s = done_s - backward_s -> exposed_s = 0.0
+
+
+# %% wrong exposed_s, tokens_per_s: the last bucket is hidden, too
+# says: the last bucket is hidden
+# from: reference
+# change: exposed_s = done_s - backward_s -> exposed_s = max(0.0, num_buckets * bucket_s - backward_s)
+
+
+# %% wrong exposed_s, tokens_per_s: bytes once
+# says: all_reduce sends them twice
+# from: reference
+# change: share = 2 * -> share = 1 *
+
+
+# %% wrong exposed_s, tokens_per_s: latency once a step
+# says: got
+# from: reference
+# change: 2 * (num_gpus - 1) * latency_s + -> 2 * (num_gpus - 1) * latency_s / num_buckets +
+
+
+# %% wrong tokens_per_s: of one GPU
+# says: the tokens of one GPU
+# from: reference
+# change: num_gpus * tokens_per_gpu / -> tokens_per_gpu /
+
+
+# %% wrong exposed_s: a part of the step
+# says: give seconds
+# from: reference
+# change: {"exposed_s": exposed_s, -> {"exposed_s": exposed_s / (compute_s + exposed_s),
+
+
+# %% wrong values: does nothing
+def weak_scaling(
+    num_gpus,
+    tokens_per_gpu,
+    flops_per_token,
+    flops_per_s,
+    grad_bytes,
+    num_buckets,
+    latency_s,
+    bandwidth_bytes_per_s,
+):
+    return None
+
+
+# %% wrong values: one GPU fails
+def weak_scaling(
+    num_gpus,
+    tokens_per_gpu,
+    flops_per_token,
+    flops_per_s,
+    grad_bytes,
+    num_buckets,
+    latency_s,
+    bandwidth_bytes_per_s,
+):
+    compute = tokens_per_gpu * flops_per_token / flops_per_s
+    share = grad_bytes / (num_gpus - 1)
+    return {"exposed_s": share, "tokens_per_s": compute}
