@@ -65,9 +65,7 @@ def _draw_matrix(ax: Axes, layout: Layout, cp_size: int, causal: bool) -> None:
             ax.add_patch(Rectangle((key, query), 1, 1, facecolor=RANKS[rank], edgecolor="white", lw=0.6))
             ax.text(key + 0.5, query + 0.55, str(step), ha="center", va="center", fontsize=6.5)
     ax.set(xlim=(0, size), ylim=(size, 0), aspect="equal", title=layout, xlabel="keys", ylabel="queries")
-    ax.set_xticks([])
-    ax.set_yticks([])
-    ax.spines[:].set_visible(False)
+    _bare(ax)
 
 
 def draw_ring_work(layouts: Sequence[Layout], cp_size: int = 4) -> Figure:
@@ -121,3 +119,47 @@ def _draw_work(ax: Axes, shares: list[list[float]]) -> None:
     ax.set_ylim(len(shares) - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
+
+
+def draw_exchange(num_heads: int = 8, cp_size: int = 4) -> Figure:
+    """Draw who holds which heads of which tokens before and after Ulysses' all_to_all.
+
+    Raises: ValueError for more ranks than there are colours, or heads that they do not divide.
+    """
+    if not 1 <= cp_size <= len(RANKS) or num_heads % cp_size:
+        raise ValueError(
+            f"cp_size must be 1 to {len(RANKS)} and divide num_heads; got cp_size={cp_size}, "
+            f"num_heads={num_heads}. Use more heads or fewer ranks."
+        )
+    alt = (
+        f"Two squares of {num_heads} heads by all tokens. Before the all_to_all each of {cp_size} ranks "
+        "holds a column: its tokens, all heads. After it each holds a row: all tokens, its heads."
+    )
+    size = _TOKENS * cp_size
+    with style.course_style():
+        figure = style.new_figure(9, 3.0, alt)
+        before, after = figure.subplots(1, 2)
+        columns = [(rank * _TOKENS, 0, _TOKENS, num_heads) for rank in range(cp_size)]
+        rows = [(0, rank * num_heads // cp_size, size, num_heads // cp_size) for rank in range(cp_size)]
+        _draw_shares(before, columns, (size, num_heads), "between layers: all heads of S/cp tokens")
+        _draw_shares(after, rows, (size, num_heads), "in attention: N/cp heads of all tokens")
+    return figure
+
+
+def _draw_shares(
+    ax: Axes, shares: Sequence[tuple[int, int, int, int]], size: tuple[int, int], title: str
+) -> None:
+    for rank, (x, y, width, height) in enumerate(shares):
+        ax.add_patch(Rectangle((x, y), width, height, facecolor=RANKS[rank]))
+        words = ax.text(x + width / 2, y + height / 2, f"rank {rank}", ha="center", va="center")
+        words.set_bbox({"facecolor": RANKS[rank], "edgecolor": "none", "pad": 2})
+    ax.hlines(range(size[1] + 1), 0, size[0], color="white", lw=0.8)
+    ax.vlines(range(size[0] + 1), 0, size[1], color="white", lw=0.8)
+    ax.set(xlim=(0, size[0]), ylim=(size[1], 0), title=title, xlabel="tokens", ylabel="heads")
+    _bare(ax)
+
+
+def _bare(ax: Axes) -> None:
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.spines[:].set_visible(False)

@@ -28,6 +28,7 @@ def draw_simulated(
     rank: int = 0,
     labels: Mapping[str, Sequence[str]] | None = None,
     title: str = "",
+    sent: str = "parameters on the wire",
 ) -> Figure:
     """Draw compute above communication of one rank, a pair of lanes for each run.
 
@@ -36,6 +37,7 @@ def draw_simulated(
         rank: which rank to draw.
         labels: op -> texts of its calls, in the order in which they start.
         title: over the figure.
+        sent: what travels, in the legend, except in a call that reduces: there it is gradients.
 
     Raises: ValueError if a run lacks the rank.
     """
@@ -61,7 +63,7 @@ def draw_simulated(
         ax.spines["left"].set_visible(False)
         ax.set_xlabel(f"simulated time in {unit}")
         ax.set_title(title, pad=24)
-        ax.legend(handles=_handles(), loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderpad=0)
+        ax.legend(handles=_handles(sent, runs), loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderpad=0)
     return figure
 
 
@@ -106,7 +108,13 @@ def _room_s(spans: Sequence[Span], at_s: float) -> float:
     return end_s - at_s
 
 
-def _handles() -> list[Patch]:
-    phases = [Patch(color=style.PHASES[name], label=name) for name in ("forward", "backward")]
-    wire = [(style.COMMUNICATION, "parameters on the wire"), (style.YELLOW, "gradients on the wire")]
+def _handles(sent: str, runs: Mapping[str, Replay]) -> list[Patch]:
+    """Gradients only where some run sends them by a call that reduces."""
+    spans = [span for run in runs.values() for rank in run.ranks for span in rank.spans]
+    named = {span.phase for span in spans if span.lane == "compute"}
+    phases = [
+        Patch(color=style.PHASES[name], label=name) for name in ("forward", "backward") if name in named
+    ]
+    reduced = any(span.name.startswith(_REDUCTIONS) for span in spans)
+    wire = [(style.COMMUNICATION, sent)] + [(style.YELLOW, "gradients on the wire")] * reduced
     return phases + [Patch(color=color, label=label) for color, label in wire]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.viz.context import block_shares, draw_attention_matrix, draw_ring_work
+from course_lib.viz.context import block_shares, draw_attention_matrix, draw_exchange, draw_ring_work
 from course_lib.viz.style import alternative_text
 
 
@@ -25,3 +25,11 @@ def test_time_is_that_of_the_slowest_rank_at_each_step() -> None:
         "contiguous: 3.5 blocks of time",
         "zigzag: 2 blocks of time",
     ]
+
+
+def test_an_exchange_turns_columns_into_rows() -> None:
+    before, after = draw_exchange(8, 4).axes
+    assert [patch.get_bbox().height for patch in before.patches] == [8] * 4
+    assert [patch.get_bbox().height for patch in after.patches] == [2] * 4
+    with pytest.raises(ValueError, match="divide num_heads"):
+        draw_exchange(6, 4)

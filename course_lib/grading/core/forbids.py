@@ -43,6 +43,12 @@ TECHNIQUES = {
         modules=("course_lib.comm.collectives", "course_lib.comm.p2p", "course_lib.comm.autograd"),
         torch=tuple(f"collectives:{name}" for name in _TALK),
     ),
+    "collectives but all_to_all": Technique(
+        words="torch's collectives and the library's own; all_to_all stays open, also the one of "
+        "course_lib.comm.autograd",
+        modules=("course_lib.comm.collectives", "course_lib.comm.p2p"),
+        torch=tuple(f"collectives:{name}" for name in _TALK if name != "all_to_all"),
+    ),
     "autograd collectives": Technique(
         words="the library's collectives that carry gradients, and torch's (torch.distributed.nn)",
         modules=("course_lib.comm.autograd",),
@@ -82,6 +88,14 @@ TECHNIQUES = {
         words="the library's own context parallelism, and torch's context_parallel",
         modules=(*_PARALLEL,),
         torch=("dtensor",),
+    ),
+    "context-parallel step": Technique(
+        words="the library's own steps around a context-parallel model; its cores stay open",
+        modules=("course_lib.parallel.context.step", "course_lib.compose", "course_lib.train"),
+        torch=("ddp",),
+    ),
+    "online softmax": Technique(
+        words="the library's own attention in parts", modules=("course_lib.model.partial_attention",)
     ),
     "expert parallelism": Technique(
         words="the library's own mixture of experts and its parallel form",

@@ -1,0 +1,86 @@
+"""`context_parallel_step`: the whole model on a share of the tokens, and one gradient for all ranks."""
+
+from typing import Any
+
+from course_lib.grading.core.types import Case, Exercise, Seen, World
+from course_lib.grading.parts.bytes import BytesAtMost
+from course_lib.grading.parts.order import Holds
+from course_lib.grading.worlds import context_step as steps
+from course_lib.grading.worlds.context_step import case
+
+EXERCISE = Exercise(
+    order=6,
+    title="A step under context parallelism",
+    minutes=20,
+    difficulty=3,
+    importance=5,
+    lines=9,
+    points={"values": 1.0, "work": 1.0, "bytes": 1.0},
+    task="Write the step around the model: this rank's tokens and their positions, the loss, backward, and "
+    "the gradients that one process would have, in `param.grad` on every rank. Return the mean loss of "
+    "the whole batch.",
+    graded={
+        "values": "Loss and every gradient, on every rank, equal those of one process.",
+        "work": "A rank computes its share of the model, not all of it.",
+        "bytes": "Besides K and V, gradients are summed once; nothing else travels.",
+    },
+    details="1 to 4 ranks (hidden: 6), zigzag and striped layouts, float64. Work: a rank's products cost at "
+    "most 1/cp of the model's, and 25% more. Bytes: collectives move at most an all_reduce of the "
+    "parameters (which counts double) and 256 bytes.",
+    signature="(model, core, tokens, targets)",
+    forbids=("context-parallel step",),
+    scenario=steps.SCENARIO,
+    hints=(
+        "Which of the model's inputs say where a token stands? And each weight has met only some of the "
+        "tokens: which part of the gradient of the mean does backward leave on a rank?",
+        "core.positions(seq_len) are this rank's tokens, in the order that the core expects; index tokens "
+        "and targets with them, and pass them to model(tokens, positions). The loss of a rank is a sum over "
+        "its tokens, divided by the number of all of them; then sums over ranks are the means you need.",
+        "cross_entropy(logits, targets, 'sum') / number of all targets; backward; all_reduce each "
+        "param.grad over core.group, and a detached copy of the loss.",
+    ),
+)
+
+OPEN = [case(1), case(2), case(3, layout="striped"), case(4)]
+HIDDEN = [case(6, seq_len=24), case(4, seq_len=32, layout="contiguous")]
+
+
+def expected(case: Case, scaled: str = "", begin_at_0: bool = False) -> World:
+    """Loss and gradients of one process; scaled: what they were multiplied with by mistake."""
+    n = case.world_size
+    grads, loss = {"": (1.0, 1.0), "averaged": (1 / n, 1.0), "own tokens": (float(n), float(n))}[scaled]
+    return steps.one_process(case, grads=grads, loss=loss, begin_at_0=begin_at_0)
+
+
+MISTAKES: dict[str, dict[str, Any]] = {
+    "gradients were averaged over ranks: each rank has divided by all tokens already": {"scaled": "averaged"},
+    "each rank divided by the number of its own tokens": {"scaled": "own tokens"},
+    "every rank's positions began at 0: RoPE saw other distances": {"begin_at_0": True},
+}
+
+
+def _flops(seen: Seen, rank: int) -> str:
+    most = 1.25 * steps.model_flops(seen.case) / seen.n
+    spent = seen.traces[rank].flops
+    if spent <= most:
+        return ""
+    return (
+        f"a rank's share are {most:,.0f} FLOPs at most; rank {rank} computed {spent:,}. Give the model "
+        "this rank's tokens only."
+    )
+
+
+PARTS = [
+    Holds(
+        problem=_flops,
+        passed="each rank computes its share",
+        applies=lambda case: case.world_size > 1,
+        part="work",
+    ),
+    BytesAtMost(
+        at_most=lambda case: 2 * 8 * steps.num_params(case) + 256,
+        ops=steps.COLLECTIVES,
+        must="collectives may move",
+        why="Sum the gradients once, and one number for the loss.",
+    ),
+]

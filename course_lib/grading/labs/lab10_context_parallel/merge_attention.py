@@ -1,0 +1,101 @@
+"""`merge_attention`: two parts of one softmax become the whole, whatever the size of their logits."""
+
+from typing import Any
+
+import numpy as np
+
+from course_lib.grading.core.types import Array, Case, Exercise, World, rng
+from course_lib.grading.worlds.on_ranks import case, on_ranks
+
+EXERCISE = Exercise(
+    order=1,
+    title="Two halves of a softmax",
+    minutes=20,
+    difficulty=3,
+    importance=5,
+    lines=7,
+    points={"values": 2.0},
+    task="Write a function that returns attention to the keys of `a` and of `b` together, `(out, lse)`, from "
+    "attention to each. `lse` is the log of a part's softmax denominator.",
+    graded={
+        "values": "Outputs and lse are those of one softmax over all keys: logits of a few, of tens of "
+        "thousands, and parts without any key.",
+    },
+    details="One rank, float64; out [B, N, S, H], lse [B, N, S]. The logits of one part may be larger than "
+    "those of the other by 100,000 (hidden: 10 million), in either direction, and from row to row. "
+    "A part that saw no key has out 0 and lse -inf; so has the result where both parts saw none. "
+    "The arguments stay as they were.",
+    signature="(out_a, lse_a, out_b, lse_b)",
+    forbids=("context parallelism", "online softmax"),
+    scenario=on_ranks(
+        inputs=lambda case, rank: _parts(case),
+        arguments=["out_a", "lse_a", "out_b", "lse_b"],
+        returns=["out", "lse"],
+    ),
+    hints=(
+        "Each part divided by its own denominator. What must it be multiplied with to have the common one?",
+        "out = (exp(lse_a) out_a + exp(lse_b) out_b) / (exp(lse_a) + exp(lse_b)). exp(1000) is inf: "
+        "multiply above and below with exp(-m) and choose m so that no exponent is above 0. What if m is "
+        "-inf?",
+        "Weights exp(lse - m) with m = the larger lse, or 0 where both are -inf. The new lse is m plus the "
+        "log of the weights' sum, and log(0) is the -inf you need; only the division needs care there.",
+    ),
+)
+
+OPEN = [
+    case(1, scale=1.0, keys=[3, 5]),
+    case(1, scale=1e5, keys=[4, 4]),
+    case(1, scale=1.0, keys=[0, 4], label="a part without keys"),
+    case(1, scale=1.0, keys=[0, 0], label="no keys in either part"),
+]
+HIDDEN = [case(1, scale=1e7, keys=[6, 1]), case(1, scale=30.0, keys=[2, 0])]
+
+
+def _attention(case: Case, keys: slice) -> tuple[Array, Array]:
+    """softmax over some of the keys, with everything subtracted that must be."""
+    generator, total = rng(case, 1), sum(case.params["keys"])
+    logits = generator.normal(size=(2, 3, 4, total)) * case.params["scale"]
+    values = generator.normal(size=(2, 3, total, 5))
+    logits, values = logits[..., keys], values[..., keys, :]
+    if not logits.shape[-1]:
+        return np.zeros((2, 3, 4, 5)), np.full((2, 3, 4), -np.inf)
+    top = logits.max(-1, keepdims=True)
+    weights = np.exp(logits - top)
+    return weights / weights.sum(-1, keepdims=True) @ values, np.log(weights.sum(-1)) + top[..., 0]
+
+
+def _parts(case: Case) -> dict[str, Array]:
+    first = case.params["keys"][0]
+    (out_a, lse_a), (out_b, lse_b) = _attention(case, slice(0, first)), _attention(case, slice(first, None))
+    return {"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b}
+
+
+def _mean(case: Case) -> tuple[Array, Array]:
+    p = _parts(case)
+    return (p["out_a"] + p["out_b"]) / 2, _attention(case, slice(None))[1]
+
+
+def _larger(case: Case) -> tuple[Array, Array]:
+    p = _parts(case)
+    is_a = p["lse_a"] > p["lse_b"]
+    return np.where(is_a[..., None], p["out_a"], p["out_b"]), np.maximum(p["lse_a"], p["lse_b"])
+
+
+def _sum(case: Case) -> tuple[Array, Array]:
+    p = _parts(case)
+    return p["out_a"] + p["out_b"], _attention(case, slice(None))[1]
+
+
+def expected(case: Case, merged: str = "right") -> World:
+    """One softmax over all keys; or the parts joined in another way."""
+    ways = {"mean": _mean, "larger": _larger, "sum": _sum}
+    out, lse = ways[merged](case) if merged in ways else _attention(case, slice(None))
+    return {"out": [out], "lse": [lse]}
+
+
+MISTAKES = {
+    "the outputs were averaged: a part with a larger denominator weighs more": {"merged": "mean"},
+    "the outputs were added: each is divided by its own part's denominator": {"merged": "sum"},
+    "only the part with the larger lse was kept": {"merged": "larger"},
+}
+PARTS: list[Any] = []

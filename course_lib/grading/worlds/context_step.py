@@ -1,0 +1,103 @@
+"""Judge's half of `scenarios/context_step`: the batch, the model, and the step of one process."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_lib.config import ModelConfig
+from course_lib.grading.core.types import Array, Case, Scenario, World, rng
+from course_lib.model.attention import Attend, sdpa
+from course_lib.model.transformer import Transformer, cross_entropy
+
+CONFIG = ModelConfig(vocab_size=32, model_dim=16, num_layers=2, num_heads=4, num_kv_heads=2, ffn_dim=24)
+MODEL_SEED = 10
+COLLECTIVES = (
+    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_single", "gather", "scatter",
+    "reduce_scatter", "reduce_scatter_single", "all_to_all", "all_to_all_single",
+)  # fmt: skip
+
+
+def case(world_size: int, *, layout: str = "zigzag", seq_len: int = 24, batch: int = 2) -> Case:
+    """A batch of sequences over a ring of all ranks."""
+    words = f"{world_size} rank{'s' * (world_size > 1)}, {layout}, {seq_len} tokens"
+    params = {
+        "layout": layout,
+        "seq_len": seq_len,
+        "batch": batch,
+        "config": asdict(CONFIG),
+        "model_seed": MODEL_SEED,
+    }
+    return Case(world_size=world_size, params=params, label=words)
+
+
+def _inputs(case: Case, rank: int) -> dict[str, Array]:
+    del rank
+    size = case.params["batch"], case.params["seq_len"] + 1
+    text = rng(case, 1).integers(0, CONFIG.vocab_size, size=size)
+    return {"tokens": text[:, :-1].copy(), "targets": text[:, 1:].copy()}
+
+
+SCENARIO = Scenario(rank_side="course_lib.grading.scenarios.context_step", inputs=_inputs)
+
+
+def one_process(case: Case, *, grads: float = 1.0, loss: float = 1.0, begin_at_0: bool = False) -> World:
+    """Loss and gradients of the whole batch, times factors.
+
+    begin_at_0: RoPE takes every rank's tokens for 0, 1, ..., and attention mixes them as it should.
+    """
+    batch = {name: torch.from_numpy(array) for name, array in _inputs(case, 0).items()}
+    order = _held(case) if begin_at_0 else torch.arange(case.params["seq_len"])
+    told = torch.arange(case.params["seq_len"] // case.world_size).repeat(case.world_size)
+    model = Transformer(CONFIG, seed=MODEL_SEED, dtype=torch.float64, attend=_in_true_order(order))
+    logits = model(batch["tokens"][:, order], told if begin_at_0 else order)
+    found = cross_entropy(logits, batch["targets"][:, order])
+    found.backward()
+    world: dict[str, list[Any]] = {"loss": [np.asarray(found.detach().numpy() * loss)] * case.world_size}
+    for name, param in model.named_parameters():
+        assert param.grad is not None, "every parameter is used"
+        world[f"grad:{name}"] = [param.grad.numpy() * grads] * case.world_size
+    return world
+
+
+def _held(case: Case) -> Tensor:
+    """The positions of rank 0's tokens, then of rank 1's, and so on."""
+    n, seq_len, layout = case.world_size, case.params["seq_len"], case.params["layout"]
+    places = np.arange(seq_len)
+    if layout == "striped":
+        return torch.from_numpy(places.reshape(-1, n).T.copy()).flatten()
+    if layout == "zigzag" and n > 1:
+        pieces = places.reshape(2 * n, -1)
+        return torch.from_numpy(np.concatenate([pieces[[r, 2 * n - 1 - r]] for r in range(n)])).flatten()
+    return torch.from_numpy(places)
+
+
+def _in_true_order(order: Tensor) -> Attend:
+    """Causal attention of tokens that stand in another order."""
+    back = order.argsort()
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
+        return sdpa(query[:, :, back], key[:, :, back], value[:, :, back], positions)[:, :, order]
+
+    return attend
+
+
+def num_params(case: Case) -> int:
+    """Elements of all gradients."""
+    del case
+    return CONFIG.num_params
+
+
+def model_flops(case: Case) -> float:
+    """FLOPs of forward and backward in one process: 6 a matrix element and token, and 14 S^2 H a head.
+
+    Attention counts the full square: 2 products forward, 5 backward (lab 07).
+    """
+    p = case.params
+    matrices = CONFIG.num_params - CONFIG.vocab_size * CONFIG.model_dim  # the embedding only looks up
+    scores = CONFIG.num_layers * p["seq_len"] ** 2 * CONFIG.model_dim
+    return float(p["batch"] * (6 * matrices * p["seq_len"] + 14 * scores))

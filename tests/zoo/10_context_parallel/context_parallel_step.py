@@ -1,0 +1,139 @@
+# Answers to context_parallel_step: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+from course_lib.model.transformer import cross_entropy
+
+
+def loss_of(model, core, tokens, targets):
+    positions = core.positions(tokens.shape[1])
+    logits = model(tokens[:, positions], positions)
+    return cross_entropy(logits, targets[:, positions], "sum") / targets.numel()
+
+
+def add_up(tensors, group):
+    for tensor in tensors:
+        dist.all_reduce(tensor, group=group)
+
+
+def divide_(model, core):
+    for param in model.parameters():
+        param.grad /= core.size
+
+
+# %% right: shards by the core, one flat message
+def context_parallel_step(model, core, tokens, targets):
+    logits = model(core.shard(tokens), core.positions(tokens.shape[1]))
+    losses = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), core.shard(targets).flatten(), reduction="sum"
+    )
+    loss = losses / targets.numel()
+    loss.backward()
+    grads = [param.grad for param in model.parameters()]
+    flat = torch.cat([loss.detach().view(1), *(grad.flatten() for grad in grads)])
+    dist.all_reduce(flat, group=core.group)
+    for grad, part in zip(grads, flat[1:].split([grad.numel() for grad in grads]), strict=True):
+        grad.copy_(part.view_as(grad))
+    return flat[0]
+
+
+# %% right: the mean of a rank's own tokens, then means over ranks
+def context_parallel_step(model, core, tokens, targets):
+    positions = core.positions(tokens.shape[1])
+    loss = cross_entropy(model(tokens[:, positions], positions), targets[:, positions])
+    loss.backward()
+    total = loss.detach().clone()
+    add_up([total, *(param.grad for param in model.parameters())], core.group)
+    n = dist.get_world_size(core.group)
+    for param in model.parameters():
+        param.grad /= n
+    return total / n
+
+
+# %% right: asynchronous
+def context_parallel_step(model, core, tokens, targets):
+    loss = loss_of(model, core, tokens, targets)
+    loss.backward()
+    total = loss.detach().clone()
+    grads = [param.grad for param in model.parameters()]
+    works = [dist.all_reduce(x, group=core.group, async_op=True) for x in (total, *grads)]
+    for work in works:
+        work.wait()
+    return total
+
+
+# %% wrong values: does nothing
+def context_parallel_step(model, core, tokens, targets):
+    return torch.zeros((), dtype=torch.float64)
+
+
+# %% wrong values: the whole batch on every rank, with a core for shards
+def context_parallel_step(model, core, tokens, targets):
+    loss = cross_entropy(model(tokens, torch.arange(tokens.shape[1])), targets)
+    loss.backward()
+    return loss.detach()
+
+
+# %% wrong work: the whole model on every rank, with another core
+def context_parallel_step(model, core, tokens, targets):
+    from course_lib.model.attention import sdpa
+
+    for block in model.blocks:
+        block.attention.attend = sdpa
+    loss = cross_entropy(model(tokens, torch.arange(tokens.shape[1])), targets)
+    loss.backward()
+    return loss.detach()
+
+
+# %% wrong values: gradients stay on their rank
+# from: asynchronous
+# change: for x in (total, *grads)] -> for x in (total,)]
+
+
+# %% wrong values: the loss stays on its rank
+# from: asynchronous
+# change: for x in (total, *grads)] -> for x in grads]
+
+
+# %% wrong values: averages gradients of a loss that is divided by all tokens
+# says: gradients were averaged over ranks
+# from: asynchronous
+# change: total = loss.detach().clone() -> total = loss.detach().clone(); divide_(model, core)
+
+
+# %% wrong values: divides by its own tokens
+# says: divided by the number of its own tokens
+# from: the mean of a rank's own tokens, then means over ranks
+# change: n = dist.get_world_size(core.group) -> n = 1
+
+
+# %% wrong values: positions from 0 on every rank
+# says: RoPE saw other distances
+# from: the mean of a rank's own tokens, then means over ranks
+# change: model(tokens[:, positions], positions) -> model(tokens[:, positions], torch.arange(len(positions)))
+
+
+# %% wrong values: contiguous tokens for a core that expects others
+# from: the mean of a rank's own tokens, then means over ranks
+# change: core.positions(tokens.shape[1]) -> torch.arange(tokens.shape[1]).chunk(core.size)[core.rank]
+
+
+# %% wrong bytes: reduces gradients twice
+# from: asynchronous
+# change: for x in (total, *grads)] -> for x in (total, *(g.clone() for g in grads), *grads)]
+
+
+# %% wrong values: one rank skips a gradient
+# from: the mean of a rank's own tokens, then means over ranks
+# change: *(param.grad for param in model.parameters()) -> *[p.grad for p in model.parameters()][core.rank :]
+
+
+# %% wrong values: the library's step
+# says: closed here
+def context_parallel_step(model, core, tokens, targets):
+    from course_lib.model.batches import Batch
+    from course_lib.parallel.context.step import context_parallel_loss
+
+    return context_parallel_loss(model, core, Batch(tokens, targets))

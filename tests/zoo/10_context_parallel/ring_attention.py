@@ -1,0 +1,152 @@
+# Answers to ring_attention: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import math
+
+import torch
+import torch.distributed as dist
+
+from course_lib.model.partial_attention import block_attention, merge_attention
+
+
+def pass_on(tensors, group):
+    n, rank = dist.get_world_size(group), dist.get_rank(group)
+    ring = dist.get_process_group_ranks(group)
+    received = [torch.empty_like(x) for x in tensors]
+    works = [dist.isend(x, ring[(rank + 1) % n], group=group) for x in tensors]
+    works += [dist.irecv(x, ring[rank - 1], group=group) for x in received]
+    return received, works
+
+
+def attend_to(query, key, value, source, rank, causal):
+    if causal and source > rank:
+        return torch.zeros_like(query), query.new_full(query.shape[:-1], -math.inf)
+    return block_attention(query, key, value, causal and source == rank)
+
+
+def averaged(step, out, lse, part, part_lse):
+    return (out * step + part) / (step + 1), torch.logaddexp(lse, part_lse)
+
+
+# %% right: K and V as two messages; blocks that are not seen are merged as nothing
+def ring_attention(query, key, value, group, causal):
+    n, rank = dist.get_world_size(group), dist.get_rank(group)
+    key, value, found = key.clone(), value.clone(), None
+    for step in range(n):
+        received, works = pass_on((key, value), group) if step < n - 1 else (None, [])
+        part = attend_to(query, key, value, (rank - step) % n, rank, causal)
+        found = part if found is None else merge_attention(*found, *part)
+        for work in works:
+            work.wait()
+        key, value = received or (key, value)
+    return found
+
+
+# %% right: batched, with its own products and a mask
+def ring_attention(query, key, value, group, causal):
+    n, rank, length = dist.get_world_size(group), dist.get_rank(group), query.shape[2]
+    ring = dist.get_process_group_ranks(group)
+    repeats = query.shape[1] // key.shape[1]
+    kv = torch.stack((key, value))
+    out, lse = torch.zeros_like(query), torch.full_like(query[..., 0], -math.inf)
+    places = torch.arange(length)
+    for step in range(n):
+        source, incoming, works = (rank - step) % n, torch.empty_like(kv), []
+        if step + 1 < n:
+            ops = [dist.P2POp(dist.isend, kv, ring[(rank + 1) % n], group)]
+            ops.append(dist.P2POp(dist.irecv, incoming, ring[(rank - 1) % n], group))
+            works = dist.batch_isend_irecv(ops)
+        k, v = (x.repeat_interleave(repeats, 1) for x in kv)
+        scores = query @ k.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        if causal:
+            hidden = (rank * length + places)[:, None] < (source * length + places)[None, :]
+            scores = scores.masked_fill(hidden, -math.inf)
+        part_lse = scores.logsumexp(-1)
+        weights = (scores - part_lse[..., None]).exp().nan_to_num(0.0)
+        out, lse = merge_attention(out, lse, weights @ v, part_lse)
+        for work in works:
+            work.wait()
+        kv = incoming
+    return out, lse
+
+
+# %% wrong values: does nothing
+# says: nothing was communicated
+def ring_attention(query, key, value, group, causal):
+    return block_attention(query, key, value, causal)
+
+
+# %% wrong clock: waits before it computes
+# from: K and V as two messages; blocks that are not seen are merged as nothing
+# change: part = attend_to -> works = [work.wait() for work in works][:0]; part = attend_to
+
+
+# %% wrong memory: keeps every block
+# from: K and V as two messages; blocks that are not seen are merged as nothing
+# change: key.clone(), value.clone(), None -> key.clone(), value.clone(), None; kept = []
+# change: key, value = received -> kept.append((key, value)); key, value = received
+
+
+# %% wrong bytes: one hop too many
+# from: K and V as two messages; blocks that are not seen are merged as nothing
+# change: if step < n - 1 else (None, []) -> if n > 1 else (None, [])
+
+
+# %% wrong values: one hop too few
+# says: the last of the blocks never arrived
+# from: K and V as two messages; blocks that are not seen are merged as nothing
+# change: for step in range(n): -> for step in range(n - (n > 2)):
+
+
+# %% wrong values: ignores causal
+# says: causal=True was ignored
+# from: K and V as two messages; blocks that are not seen are merged as nothing
+# change: (rank - step) % n, rank, causal) -> (rank - step) % n, rank, False)
+
+
+# %% wrong values: the source of a block is counted the other way round
+# says: (rank + step) % cp
+# from: K and V as two messages; blocks that are not seen are merged as nothing
+# change: (rank - step) % n, rank, causal) -> (rank + step) % n, rank, causal)
+
+
+# %% wrong values: averages the blocks
+# from: K and V as two messages; blocks that are not seen are merged as nothing
+# change: else merge_attention(*found, *part) -> else averaged(step, *found, *part)
+
+
+# %% wrong values: rank 0 leaves when it has seen all it needs
+# from: K and V as two messages; blocks that are not seen are merged as nothing
+# change: for step in range(n): -> for step in range(n if rank or not causal else 1):
+
+
+# %% wrong values: gathers with the closed collective
+# says: closed here
+def ring_attention(query, key, value, group, causal):
+    parts = [torch.empty_like(key) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, key, group=group)
+    return block_attention(query, torch.cat(parts, 2), torch.cat(parts, 2), False)
+
+
+# %% wrong values: the library's ring
+# says: closed here
+def ring_attention(query, key, value, group, causal):
+    import course_lib.parallel.context as context
+
+    core = getattr(context, "RingAttention")(group, layout="contiguous", causal=causal)
+    return core(query, key, value, core.positions(key.shape[2])), query[..., 0]
+
+
+# %% wrong values: places for global ranks, and nobody waits
+def ring_attention(query, key, value, group, causal):
+    n, rank = dist.get_world_size(group), dist.get_rank(group)
+    kv, found = torch.stack((key, value)), None
+    for step in range(n):
+        part = attend_to(query, *kv, (rank - step) % n, rank, causal)
+        found = part if found is None else merge_attention(*found, *part)
+        if step < n - 1:
+            received = torch.empty_like(kv)
+            dist.isend(kv, (rank + 1) % n)
+            dist.irecv(received, (rank - 1) % n)
+            kv = received
+    return found

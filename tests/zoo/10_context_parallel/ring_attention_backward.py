@@ -1,0 +1,138 @@
+# Answers to ring_attention_backward: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+from course_lib.model.partial_attention import block_gradients
+
+
+def swap(tensor, group):
+    """Launch a hop round the ring; call what is returned to have what arrives."""
+    n, rank = dist.get_world_size(group), dist.get_rank(group)
+    ring = dist.get_process_group_ranks(group)
+    received = torch.empty_like(tensor)
+    works = [dist.isend(tensor, ring[(rank + 1) % n], group=group)]
+    works.append(dist.irecv(received, ring[rank - 1], group=group))
+
+    def arrived(_kept=tensor):
+        for work in works:
+            work.wait()
+        return received
+
+    return arrived
+
+
+def addends(grad_out, query, kv, out, lse, source, rank, causal):
+    if causal and source > rank:
+        return torch.zeros_like(query), torch.zeros_like(kv)
+    found = block_gradients(grad_out, query, kv[0], kv[1], out, lse, causal and source == rank)
+    return found[0], torch.stack(found[1:])
+
+
+# %% right: K, V and their gradients as one message, which ends at home after n hops
+def ring_attention_backward(grad_out, query, key, value, out, lse, group, causal):
+    n, rank = dist.get_world_size(group), dist.get_rank(group)
+    kv, grads = torch.stack((key, value)), torch.zeros(2, *key.shape, dtype=key.dtype)
+    grad_query = torch.zeros_like(query)
+    for step in range(n):
+        more, own = addends(grad_out, query, kv, out, lse, (rank - step) % n, rank, causal)
+        grad_query, grads = grad_query + more, grads + own
+        if n > 1:
+            hops = [swap(x, group) for x in ((kv, grads) if step < n - 1 else (grads,))]
+            *kv_here, grads = [hop() for hop in hops]
+            kv = kv_here[0] if kv_here else kv
+    return grad_query, grads[0], grads[1]
+
+
+# %% right: key and value apart, everything waited for at once
+def ring_attention_backward(grad_out, query, key, value, out, lse, group, causal):
+    n, rank = dist.get_world_size(group), dist.get_rank(group)
+    k, v = key.contiguous(), value.contiguous()
+    grad_query, home = torch.zeros_like(query), None
+    for step in range(n):
+        more, own = addends(grad_out, query, torch.stack((k, v)), out, lse, (rank - step) % n, rank, causal)
+        grad_query += more
+        if step == 0:
+            home, travelling = own, None
+        else:
+            travelling = own if travelling is None else travelling + own
+            travelling = swap(travelling, group)()
+        if step < n - 1:
+            k, v = swap(k, group)(), swap(v, group)()
+    if travelling is not None:
+        home = home + travelling
+    return grad_query, home[0], home[1]
+
+
+# %% wrong values: does nothing
+def ring_attention_backward(grad_out, query, key, value, out, lse, group, causal):
+    return torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
+
+
+# %% wrong values: only its own block
+# says: nothing was communicated
+def ring_attention_backward(grad_out, query, key, value, out, lse, group, causal):
+    return block_gradients(grad_out, query, key, value, out, lse, causal)
+
+
+# %% wrong values: key's and value's gradients stay where they are computed
+# from: K, V and their gradients as one message, which ends at home after n hops
+# change: if step < n - 1 else (grads,) -> if step < n - 1 else (grads * 0,)
+
+
+# %% wrong values: the last hop home is missing
+# says: one hop is missing
+# from: K, V and their gradients as one message, which ends at home after n hops
+# change: if n > 1: -> if step < n - 1:
+
+
+# %% wrong values: gradients do not travel, those of the own block count
+# says: only the rank's own queries counted
+# from: key and value apart, everything waited for at once
+# change: home = home + travelling -> pass
+
+
+# %% wrong values: the block's own lse instead of the whole one
+# from: K, V and their gradients as one message, which ends at home after n hops
+# change: kv, out, lse, (rank - step) -> kv, out, lse + step, (rank - step)
+
+
+# %% wrong values: ignores causal
+# from: K, V and their gradients as one message, which ends at home after n hops
+# change: (rank - step) % n, rank, causal) -> (rank - step) % n, rank, False)
+
+
+# %% wrong bytes, memory: key's and value's gradients travel in a buffer for all ranks
+# from: K, V and their gradients as one message, which ends at home after n hops
+# change: hops = [swap(x, group) -> [swap(torch.cat([grads] * 2), group)()]; hops = [swap(x, group)
+
+
+# %% wrong memory: keeps the blocks of all ranks
+# from: K, V and their gradients as one message, which ends at home after n hops
+# change: grad_query = torch.zeros_like(query) -> grad_query, kept = torch.zeros_like(query), []
+# change: kv = kv_here[0] if kv_here else kv -> kept.append((kv, own)); kv = kv_here[0] if kv_here else kv
+
+
+# %% wrong values: the last rank leaves one step early
+# from: K, V and their gradients as one message, which ends at home after n hops
+# change: for step in range(n): -> for step in range(n - (rank == n - 1 > 0)):
+
+
+# %% wrong values: adds up with the closed collective
+# says: closed here
+def ring_attention_backward(grad_out, query, key, value, out, lse, group, causal):
+    grads = block_gradients(grad_out, query, key, value, out, lse, causal)
+    dist.all_reduce(grads[1], group=group)
+    return grads
+
+
+# %% wrong values: the library's
+# says: closed here
+def ring_attention_backward(grad_out, query, key, value, out, lse, group, causal):
+    from course_lib.parallel.context.ring import _Ring as Base
+
+    class Mine(Base):
+        pass
+
+    return Mine.backward(None, grad_out)

@@ -1,0 +1,140 @@
+# Answers to ulysses_attention: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from course_lib.comm.autograd import all_to_all
+
+
+def to_heads(x, group):
+    n = dist.get_world_size(group)
+    return torch.cat(all_to_all(torch.stack(x.chunk(n, 1)), group).unbind(), 2)
+
+
+def to_tokens(x, group):
+    n = dist.get_world_size(group)
+    return torch.cat(all_to_all(torch.stack(x.chunk(n, 2)), group).unbind(), 1)
+
+
+def repeated(x, n):
+    return x.repeat_interleave(n // x.shape[1], 1) if x.shape[1] < n else x
+
+
+# %% right: query, key and value in one exchange, with views
+def ulysses_attention(query, key, value, group):
+    n = dist.get_world_size(group)
+    heads = [x.unflatten(1, (n, -1)) for x in (query, repeated(key, n), repeated(value, n))]
+    sizes = [x.shape[2] for x in heads]
+    packed = torch.cat(heads, 2).movedim(1, 0)  # [cp, B, heads/cp, S/cp, H]
+    arrived = all_to_all(packed.contiguous(), group).movedim(0, 2).flatten(2, 3).split(sizes, 1)
+    out = F.scaled_dot_product_attention(*arrived, is_causal=True, enable_gqa=True)
+    return to_tokens(out, group)
+
+
+# %% right: an autograd function of its own
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group, cut, joined):
+        ctx.rest = (group, joined, cut)
+        n = dist.get_world_size(group)
+        sent = [part.contiguous() for part in x.chunk(n, cut)]
+        received = torch.empty(n, *sent[0].shape, dtype=x.dtype)
+        dist.all_to_all_single(received, torch.stack(sent), group=group)
+        return torch.cat(list(received), joined)
+
+    @staticmethod
+    def backward(ctx, grad):
+        group, cut, joined = ctx.rest
+        return Exchange.apply(grad.contiguous(), group, cut, joined), None, None, None
+
+
+def ulysses_attention(query, key, value, group):
+    n = dist.get_world_size(group)
+    key, value = repeated(key, n), repeated(value, n)
+    query, key, value = (Exchange.apply(x, group, 1, 2) for x in (query, key, value))
+    scores = query @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).transpose(-1, -2)
+    scores = scores / query.shape[-1] ** 0.5 + torch.full(scores.shape[-2:], -torch.inf).triu(1)
+    out = scores.softmax(-1) @ value.repeat_interleave(query.shape[1] // value.shape[1], 1)
+    return Exchange.apply(out, group, 2, 1)
+
+
+# %% right: the plain way
+def ulysses_attention(query, key, value, group):
+    n = dist.get_world_size(group)
+    query, key, value = (to_heads(repeated(x, n), group) for x in (query, key, value))
+    out = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    return to_tokens(out, group)
+
+
+# %% wrong values: does nothing
+# says: nothing was communicated
+def ulysses_attention(query, key, value, group):
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+
+# %% wrong values: not causal
+# says: it is not causal
+# from: the plain way
+# change: is_causal=True -> is_causal=False
+
+
+# %% wrong values: heads come back in another order
+# says: another order
+# from: the plain way
+# change: return to_tokens(out, group) -> return to_tokens(out, group).roll(-(out.shape[1]), 1)
+
+
+# %% wrong bytes: repeats kv heads to as many as query heads
+# from: the plain way
+# change: repeated(x, n) -> x.repeat_interleave(query.shape[1] // x.shape[1], 1)
+
+
+# %% wrong values: kv heads repeated as a whole, not each
+# from: the plain way
+# change: repeated(x, n) -> (x.repeat(1, max(1, n // x.shape[1]), 1, 1))
+
+
+# %% wrong values: the exchange is not differentiable
+# from: the plain way
+# change: return to_tokens(out, group) -> return to_tokens(out.detach(), group)
+
+
+# %% wrong bytes: exchanges the output twice
+# from: the plain way
+# change: return to_tokens(out, group) -> return to_tokens(to_heads(to_tokens(out, group), group), group)
+
+
+# %% wrong values: fails where kv heads are fewer than ranks
+# from: the plain way
+# change: repeated(x, n) -> x
+
+
+# %% wrong values: rank 0 exchanges nothing more after its queries
+def ulysses_attention(query, key, value, group):
+    n = dist.get_world_size(group)
+    queries = to_heads(query, group)
+    if dist.get_rank(group) == 0 and n > 1:
+        return query
+    key, value = (to_heads(repeated(x, n), group) for x in (key, value))
+    out = F.scaled_dot_product_attention(queries, key, value, is_causal=True, enable_gqa=True)
+    return to_tokens(out, group)
+
+
+# %% wrong values: gathers keys and values instead
+# says: closed here
+def ulysses_attention(query, key, value, group):
+    from course_lib.comm.autograd import all_gather
+
+    full = [all_gather(x, group, 2) for x in (key, value)]
+    alone = dist.get_world_size(group) == 1
+    return F.scaled_dot_product_attention(query, *full, is_causal=alone, enable_gqa=True)
+
+
+# %% wrong values: the library's
+# says: closed here
+def ulysses_attention(query, key, value, group):
+    from course_lib.parallel.context import UlyssesAttention as Theirs
+
+    return Theirs(group)(query, key, value, torch.arange(query.shape[2]))
