@@ -140,13 +140,10 @@ def ring_attention(query, key, value, group, causal):
 # %% wrong values: places for global ranks, and nobody waits
 def ring_attention(query, key, value, group, causal):
     n, rank = dist.get_world_size(group), dist.get_rank(group)
-    kv, found = torch.stack((key, value)), None
-    for step in range(n):
-        part = attend_to(query, *kv, (rank - step) % n, rank, causal)
-        found = part if found is None else merge_attention(*found, *part)
-        if step < n - 1:
-            received = torch.empty_like(kv)
-            dist.isend(kv, (rank + 1) % n)
-            dist.irecv(received, (rank - 1) % n)
-            kv = received
+    kv, found = torch.stack((key, value)), attend_to(query, key, value, rank, rank, causal)
+    for step in range(1, n):
+        dist.isend(kv, (rank + 1) % n)
+        dist.irecv(received := torch.empty_like(kv), (rank - 1) % n)
+        kv = received
+        found = merge_attention(*found, *attend_to(query, *kv, (rank - step) % n, rank, causal))
     return found

@@ -59,9 +59,9 @@ MISTAKES: dict[str, dict[str, Any]] = {
 }
 
 
-def _flops(seen: Seen, rank: int) -> str:
+def _flops(seen: Seen) -> str:
     most = 1.25 * steps.model_flops(seen.case) / seen.n
-    spent = seen.traces[rank].flops
+    rank, spent = max(enumerate(trace.flops for trace in seen.traces), key=lambda pair: pair[1])
     if spent <= most:
         return ""
     return (
