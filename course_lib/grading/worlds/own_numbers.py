@@ -32,7 +32,12 @@ def own_numbers(
     return Scenario(
         rank_side="course_lib.grading.scenarios.own_numbers",
         inputs=inputs,
-        options={"arguments": list(arguments), "returns": list(returns), "whole": whole},
+        options={
+            "arguments": list(arguments),
+            "returns": list(returns),
+            "whole": whole,
+            "overwrites": not whole,
+        },
         returned=lambda case: [("call 1", "the first call returns"), ("ends", "the second call returns")],
     )
 
