@@ -218,10 +218,10 @@ class BucketedDDP:
 # says: waited for
 # from: in parts
 # change: async_op=True), flat) -> async_op=True), flat); self.sent[i][0].wait()
-# %% wrong order, clock: asks is_completed() in the hook until it is
+# %% wrong order, clock: asks is_completed() in the hook
 # says: polled with is_completed()
 # from: in parts
-# change: async_op=True), flat) -> async_op=True), flat); [*iter(self.sent[i][0].is_completed, True)]
+# change: async_op=True), flat) -> async_op=True), flat); self.sent[i][0].is_completed()
 # %% wrong order, clock: launches everything in the hook of the last gradient
 # says: must have been launched
 # from: in parts
