@@ -24,7 +24,7 @@ BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PINK, YELLOW, GREY = "#56B4E9", "#CC79A7", "#F0E442", "#8C8C8C"
 INK, MUTED, FAINT, CARD = "#1F2430", "#6B7280", "#E5E7EB", "#FFFFFF"
 
-PHASES = {"forward": BLUE, "backward": GREEN, "optimizer": PINK}
+PHASES = {"forward": BLUE, "recompute": SKY, "backward": GREEN, "optimizer": PINK}
 COMMUNICATION, WAITING = ORANGE, VERMILLION
 MEMORY = {"parameters": BLUE, "gradients": GREEN, "optimizer": PINK, "activations": ORANGE, "other": GREY}
 AXES = {"layer": BLUE, "batch": GREEN, "sequence": VERMILLION, "dim": PINK}

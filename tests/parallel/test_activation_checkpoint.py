@@ -230,6 +230,18 @@ def test_recomputed_flops_and_where_torch_stops_early() -> None:
     assert runs["early"][1] == runs["ours"][1] - layers * last_matmul
 
 
+def test_a_policy_may_be_a_function() -> None:
+    module, asked = layer(0.3), set()
+
+    def policy(name: str) -> bool:
+        asked.add(name)
+        return name == "addmm"
+
+    assert_same(module, lambda x: checkpoint(module, x, save=policy), module)
+    assert {"addmm", "gelu", "mul"} <= asked
+    assert not {"t", "view"} & asked, "a view has no result of its own"
+
+
 def test_a_policy_recomputes_no_operation_it_names() -> None:
     grads, plain = step(lambda _: None)
     selective, flops = step(with_ours(MATMULS))

@@ -11,7 +11,7 @@ torchtitan applies both to each block (`distributed/activation_checkpoint.py`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from course_lib.parallel.activation_checkpoint.call import Checkpoint, CheckpointedCall
-from course_lib.parallel.activation_checkpoint.kept import ATTENTION, MATMULS, PLACE, known_operations
+from course_lib.parallel.activation_checkpoint.kept import (
+    ATTENTION,
+    MATMULS,
+    PLACE,
+    Policy,
+    chosen_operations,
+)
 from course_lib.parallel.activation_checkpoint.surroundings import Surroundings
 
 __all__ = [
@@ -37,7 +43,7 @@ Function = Callable[..., Any]
 def checkpoint(
     function: Function,
     *args: Any,
-    save: Collection[str] = (),
+    save: Policy = (),
     preserve_rng_state: bool = True,
     verify: bool = False,
     **kwargs: Any,
@@ -46,7 +52,8 @@ def checkpoint(
 
     Args:
         function: may use parameters of modules. Every other tensor that needs a gradient is an argument.
-        save: operations, by the names that a trace shows ("mm"), whose results are kept all the same.
+        save: operations, by the names that a trace shows ("mm"), whose results are kept all the same; or a
+            function that says of a name whether they are.
         preserve_rng_state: recompute with the random numbers of the first run (dropout).
         verify: compare the second run's results with a sum kept of the first ones.
 
@@ -56,21 +63,21 @@ def checkpoint(
     Raises: ValueError for a function that returns no tensor, an unknown operation in `save`, and, in
         backward, for a second run that differs from the first, or when only some gradients are asked for.
     """
-    known = known_operations(save)
+    keeps = chosen_operations(save)
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
     leaves, spec = tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     frame = [PLACE if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     surroundings = Surroundings.now(tensors, preserve_rng_state)
-    call = CheckpointedCall(function, frame, spec, surroundings, known, verify)
+    call = CheckpointedCall(function, frame, spec, surroundings, keeps, verify)
     anchor = torch.empty(0, requires_grad=True)  # or parameters get no gradient where no input needs one
     results = Checkpoint.apply(call, anchor, *tensors)  # type: ignore[no-untyped-call]
     return call.nested(results)
 
 
 def checkpoint_sequential(
-    functions: Sequence[Function] | nn.Sequential, segments: int, x: Any, *, save: Collection[str] = ()
+    functions: Sequence[Function] | nn.Sequential, segments: int, x: Any, *, save: Policy = ()
 ) -> Any:
     """Apply functions one after the other, in `segments` checkpointed runs of (nearly) equal length.
 
@@ -97,9 +104,9 @@ def split_evenly(functions: Sequence[Function], segments: int) -> list[list[Func
     return [list(functions[a:b]) for a, b in itertools.pairwise(bounds)]
 
 
-def checkpoint_modules_(modules: Sequence[nn.Module] | nn.ModuleList, *, save: Collection[str] = ()) -> None:
+def checkpoint_modules_(modules: Sequence[nn.Module] | nn.ModuleList, *, save: Policy = ()) -> None:
     """Let every call of each module be checkpointed, as `checkpoint` does; names and parameters stay."""
-    known_operations(save)
+    chosen_operations(save)
     for module in modules:
         module.forward = partial(checkpoint, module.forward, save=save)
 

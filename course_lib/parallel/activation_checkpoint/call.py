@@ -24,7 +24,7 @@ class CheckpointedCall:
     frame: list[Any]  # the arguments' leaves
     spec: TreeSpec
     surroundings: Surroundings
-    save: frozenset[str]
+    keeps: Callable[[str], bool] | None
     verify: bool
     out_frame: list[Any] = field(default_factory=list)
     out_spec: TreeSpec | None = None
@@ -35,8 +35,8 @@ class CheckpointedCall:
     def first_run(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Return the results, and the tensors to keep for the second run."""
         with self.surroundings.without_cast_cache():
-            if self.save:
-                keeper = Keeper(self.save, self.surroundings)
+            if self.keeps is not None:
+                keeper = Keeper(self.keeps, self.surroundings)
                 inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
                 # With a graph, of which nothing stays: some operations are chosen by whether there is one.
                 with torch.enable_grad(), _saving_nothing(), keeper:

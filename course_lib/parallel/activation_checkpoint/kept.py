@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import defaultdict, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from course_lib.parallel.activation_checkpoint.surroundings import Surroundings,
 
 FLASH = "_scaled_dot_product_flash_attention"
 ATTENTION = (FLASH, f"{FLASH}_for_cpu", "_scaled_dot_product_efficient_attention")
+Policy = Collection[str] | Callable[[str], bool]  # operations whose results are kept, by name
 MATMULS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", *ATTENTION)
 PLACE = object()  # where a tensor was
 
@@ -32,18 +33,18 @@ class Kept:
 
 
 class Keeper(TorchDispatchMode):
-    """Keep the results of operations with these names, in order."""
+    """Keep the results of the operations that a policy chooses, in order."""
 
-    def __init__(self, names: frozenset[str], surroundings: Surroundings) -> None:
+    def __init__(self, keeps: Callable[[str], bool], surroundings: Surroundings) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.names, self.surroundings = names, surroundings
+        self.keeps, self.surroundings = keeps, surroundings
         self.kept: list[Kept] = []
         self._results: list[tuple[str, Tensor, int]] = []  # operation, its result, the result's version
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = _name(func)
-        if name in self.names and not func.is_view:  # a view costs nothing, and keeps what it views
+        if _makes_a_tensor(func) and self.keeps(name):
             leaves, spec = tree_flatten(out)
             frame = [PLACE if isinstance(leaf, Tensor) else leaf for leaf in leaves]
             draws = torch.Tag.nondeterministic_seeded in func.tags and self.surroundings.generators
@@ -86,11 +87,27 @@ class Replacer(TorchDispatchMode):
         return out
 
 
+def _makes_a_tensor(func: Any) -> bool:
+    """A view costs nothing, and keeps what it views; an operation in place has no result of its own."""
+    return not func.is_view and not func._schema.is_mutable
+
+
 def _name(func: Any) -> str:
     return str(func._schema.name.removeprefix("aten::"))
 
 
-def known_operations(names: Collection[str]) -> frozenset[str]:
+def chosen_operations(save: Policy) -> Callable[[str], bool] | None:
+    """Return the policy as a function of an operation's name; None if it keeps nothing.
+
+    Raises: ValueError for a name that no operation has.
+    """
+    if callable(save):
+        return save
+    names = _known_operations(save)
+    return names.__contains__ if names else None
+
+
+def _known_operations(names: Collection[str]) -> frozenset[str]:
     if isinstance(names, str):
         raise ValueError(f"save must be a collection of operations' names; got {names!r}. Write [{names!r}].")
     for name in names:

@@ -1,0 +1,80 @@
+"""`selective_policy`: keep what is dear to compute and small, compute the rest again."""
+
+from course_lib.grading.core.types import Case, Exercise, Seen
+from course_lib.grading.parts.memory import Live
+from course_lib.grading.parts.order import Holds, each_rank
+from course_lib.grading.worlds.recomputation import (
+    attention_flops,
+    boundary_bytes,
+    case,
+    computed,
+    matmul_result_bytes,
+    recomputation,
+    scores_bytes,
+)
+
+EXERCISE = Exercise(
+    order=5,
+    title="Keep matmuls, recompute attention",
+    minutes=15,
+    difficulty=2,
+    importance=4,
+    lines=2,
+    points={"values": 0.5, "memory": 1.0, "compute": 1.0},
+    task="Write a policy: given the name of an operation, say whether its result is kept. Keep the "
+    "products with "
+    "weights; let attention's scores and everything elementwise be computed again.",
+    graded={
+        "values": "Output and gradients are those of the plain call.",
+        "memory": "No [heads, S, S] scores live after forward: kept are the products with weights.",
+        "compute": "Backward repeats no product with a weight.",
+    },
+    details="The layer has attention with written-out scores (bmm, _softmax, bmm), products with weights "
+    "(mm) and an "
+    "MLP with gelu. Memory: after forward at most the results of the weights' products, the layers' inputs "
+    "and two "
+    "tensors more. Compute: recomputed FLOPs at most those of attention.",
+    signature="(operation)",
+    scenario=recomputation("policy"),
+    hints=(
+        "Which operations cost FLOPs? Which of their results are large?",
+        "A product with a weight grows with S, the scores with S squared: their names in the trace differ.",
+        "mm and addmm are products with weights; bmm multiplies queries with keys, and scores with values.",
+    ),
+)
+
+OPEN = [case(2, 32, 8, attention=True), case(1, 48, 8, attention=True)]
+HIDDEN = [case(3, 96, 16, attention=True)]
+
+expected = computed
+
+
+def _kept(case: Case) -> int:
+    boundary, layers = boundary_bytes(case), int(case.params["layers"])
+    return layers * (matmul_result_bytes(case) + boundary) + 2 * boundary
+
+
+def _repeated(seen: Seen, rank: int) -> str:
+    bound = seen.case.params["layers"] * attention_flops(seen.case)
+    repeated = [c for c in seen.traces[rank].computes("recompute") if c.flops]
+    total = sum(c.flops for c in repeated)
+    if total <= bound:
+        return ""
+    names = ", ".join(sorted({c.name for c in repeated}))
+    return (
+        f"backward may repeat {bound:,} FLOPs, those of attention; it repeated {total:,} ({names}). "
+        "Keep the results of products with weights."
+    )
+
+
+PARTS = [
+    Live(
+        at=lambda case: {"forward ends": ("after the forward pass", _kept(case))},
+        free_alone=False,
+        why="The scores have heads * S * S elements: "
+        "drop every operation that makes a tensor of that size, and those that only copy.",
+    ),
+    Holds(part="compute", problem=each_rank(_repeated), passed="no product with a weight is repeated"),
+]
+
+assert all(scores_bytes(c) > 2 * boundary_bytes(c) for c in [*OPEN, *HIDDEN]), "scores must show"

@@ -1,0 +1,64 @@
+"""Run an answer that computes again what it did not keep, on a chain of small layers.
+
+Options: kind: "calls", impl(function, *args, **kwargs), as `params["use"]` says; "segments", impl(layers, x,
+segments, checkpoint) with a checkpoint that works and is counted; "policy", impl(operation) for the library's
+checkpoint. Marks: "begins", "forward ends", "ends".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.grading.probe import Probe
+from course_lib.grading.recompute_toys import USES, gradients, layers_of
+from course_lib.parallel.activation_checkpoint import checkpoint
+
+Impl = Callable[..., Any]
+
+
+def program(impl: Impl, params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe) -> dict[str, Any]:
+    """Return the output, all gradients, how often each layer ran, and the next random number."""
+    layers = layers_of(params, inputs)
+    x = inputs["x"].detach().requires_grad_()
+    for tensor in [*inputs.values(), *(p for layer in layers for p in layer.parameters())]:
+        tensor.detach().sum()  # the trace has seen what exists before "begins"
+    lengths: list[int] = []
+    torch.manual_seed(params["draw"])
+    probe.mark("begins")
+    kind = params["options"]["kind"]
+    if kind == "calls":
+        out = USES[params["use"]](impl, layers, x, inputs)
+    elif kind == "segments":
+        out = impl(layers, x, params["segments"], _counted(layers, lengths))
+    else:
+        out = x
+        for layer in layers:
+            out = checkpoint(layer, out, save=lambda name: bool(impl(name)))
+    probe.mark("forward ends")
+    if isinstance(out, Tensor) and out.requires_grad and out.shape == inputs["grad_out"].shape:
+        out.backward(inputs["grad_out"])
+    probe.mark("ends")
+    return {
+        "out": out.detach().clone() if isinstance(out, Tensor) else out,
+        "grad:x": torch.zeros_like(x) if x.grad is None else x.grad.detach().clone(),
+        **gradients(layers),
+        "next random number": torch.rand(1),
+        "runs": [layer.num_runs for layer in layers],
+        "segments": lengths,
+    }
+
+
+def _counted(layers: list[Any], lengths: list[int]) -> Impl:
+    """A checkpoint that notes how many layers each call runs."""
+
+    def counted(function: Impl, *args: Any, **kwargs: Any) -> Any:
+        before = sum(layer.num_runs for layer in layers)
+        out = checkpoint(function, *args, **kwargs)
+        lengths.append(sum(layer.num_runs for layer in layers) - before)
+        return out
+
+    return counted

@@ -1,0 +1,76 @@
+# Answers to activation_bytes.
+
+
+# %% right: a formula a branch
+def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_heads, policy, mode):
+    b, s, h, a = batch_size, seq_len, model_dim, num_heads
+    if mode == "paper":
+        if policy == "full":
+            return 2 * s * b * h
+        return s * b * h * (34 + (5 * a * s / h if policy == "none" else 0))
+    head = h // a
+    if policy == "full":
+        return 4 * b * s * h
+    if policy == "selective":
+        return 4 * b * s * (3 * h + (a + 2 * num_kv_heads) * head + 2 * ffn_dim)
+    norms, attention = 6 * h + 2, (3 * a + 2 * num_kv_heads) * head + a
+    return 4 * b * s * (norms + attention + 4 * ffn_dim)
+
+
+# %% right: sums of a list
+def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_heads, policy, mode):
+    tokens, kv = batch_size * seq_len, 2 * num_kv_heads * model_dim // num_heads
+    saved = {
+        ("paper", "none"): [34 * model_dim, 5 * num_heads * seq_len],
+        ("paper", "selective"): [34 * model_dim],
+        ("paper", "full"): [2 * model_dim],
+        ("autograd", "none"): [24 * model_dim + 8, 12 * model_dim + 4 * kv + 4 * num_heads, 16 * ffn_dim],
+        ("autograd", "selective"): [12 * model_dim, 4 * model_dim + 4 * kv, 8 * ffn_dim],
+        ("autograd", "full"): [4 * model_dim],
+    }
+    return tokens * sum(saved[mode, policy])
+
+
+# %% wrong paper: the scores grow with s, not with its square
+# says: not s squared
+# from: reference
+# change: scores = 5 * num_heads * seq_len -> scores = 5 * num_heads
+# %% wrong paper: 'selective' recomputes nothing
+# says: 'selective' is taken for 'none'
+# from: reference
+# change: "selective": 34 * model_dim, -> "selective": 34 * model_dim + scores,
+# %% wrong paper: 'full' keeps nothing
+# from: reference
+# change: "full": 2 * model_dim} -> "full": 0}
+# %% wrong autograd: as many kv heads as query heads
+# says: GQA has num_kv_heads
+# from: reference
+# change: kv = 2 * num_kv_heads * -> kv = 2 * num_heads *
+# %% wrong autograd: 16 bits
+# says: two bytes an element
+# from: reference
+# change: return 4 * tokens -> return 2 * tokens
+# %% wrong autograd: elements
+# says: elements are counted
+# from: reference
+# change: return 4 * tokens -> return tokens
+# %% wrong paper, autograd: one sequence
+# says: the batch is left out
+# from: reference
+# change: tokens = batch_size * seq_len -> tokens = seq_len
+# %% wrong paper, autograd: policies exchanged
+# says: exchanged
+# from: reference
+# change: tokens = batch -> policy = {"none": "full", "full": "none"}.get(policy, policy); tokens = batch
+
+
+# %% wrong values: does nothing
+def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_heads, policy, mode):
+    return None
+
+
+# %% wrong values: asks the library
+def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_heads, policy, mode):
+    from course_lib.cost.activations import layer_activation_bytes
+
+    return layer_activation_bytes(None, None, seq_len)

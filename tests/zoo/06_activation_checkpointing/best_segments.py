@@ -1,0 +1,60 @@
+# Answers to best_segments.
+
+
+# %% right: a loop, the last of equal ones
+def best_segments(num_layers, boundary_bytes, layer_bytes):
+    best, lowest = 1, float("inf")
+    for count in range(1, num_layers + 1):
+        peak = count * boundary_bytes + (num_layers + count - 1) // count * layer_bytes
+        if peak <= lowest:
+            best, lowest = count, peak
+    return best
+
+
+# %% right: the shortest segment of each length, as a float
+def best_segments(num_layers, boundary_bytes, layer_bytes):
+    import math
+
+    lengths = range(1, num_layers + 1)
+    length = min(lengths, key=lambda m: math.ceil(num_layers / m) * boundary_bytes + m * layer_bytes)
+    return float(math.ceil(num_layers / length))
+
+
+# %% wrong memory: the square root of N
+# says: the bytes count, too
+def best_segments(num_layers, boundary_bytes, layer_bytes):
+    return max(1, round(num_layers**0.5))
+
+
+# %% wrong memory: every layer
+# says: every layer is a segment
+def best_segments(num_layers, boundary_bytes, layer_bytes):
+    return num_layers
+
+
+# %% wrong memory: the smooth law, rounded
+# says: a segment's length must be whole
+def best_segments(num_layers, boundary_bytes, layer_bytes):
+    return min(num_layers, max(1, round((num_layers * layer_bytes / boundary_bytes) ** 0.5)))
+
+
+# %% wrong memory: lengths are not whole
+# from: reference
+# change: -(-num_layers // count) -> num_layers / count
+# %% wrong memory: lengths are rounded down
+# from: reference
+# change: -(-num_layers // count) -> num_layers // count
+# %% wrong memory: the highest peak
+# from: reference
+# change: return min( -> return max(
+# %% wrong memory: the length of a segment
+# from: reference
+# change: return min( -> return -(-num_layers // 1) // min(
+# %% wrong memory: zero segments
+def best_segments(num_layers, boundary_bytes, layer_bytes):
+    return 0
+
+
+# %% wrong values: does nothing
+def best_segments(num_layers, boundary_bytes, layer_bytes):
+    return None

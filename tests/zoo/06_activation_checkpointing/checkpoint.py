@@ -1,0 +1,140 @@
+# Answers to checkpoint.
+
+# %% setup
+import torch
+
+
+def split(inputs):
+    return [v for v in inputs if isinstance(v, torch.Tensor)]
+
+
+def merged(inputs, tensors):
+    left = iter(tensors)
+    return [next(left) if isinstance(v, torch.Tensor) else v for v in inputs]
+
+
+def frame_of(inputs):
+    return [torch.empty(0) if isinstance(v, torch.Tensor) else v for v in inputs]
+
+
+# %% right: everything on ctx, gradients by torch.autograd.grad into parameters by hand
+class Again(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, anchor, function, kwargs, frame, *tensors):
+        ctx.function, ctx.kwargs, ctx.frame = function, kwargs, frame
+        ctx.state = torch.random.get_rng_state()
+        ctx.save_for_backward(*tensors)
+        with torch.no_grad():
+            return function(*merged(frame, tensors), **kwargs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        copies = []
+        for tensor in ctx.saved_tensors:
+            copy = tensor.detach()
+            copy.requires_grad = tensor.requires_grad
+            copies.append(copy)
+        now = torch.random.get_rng_state()
+        torch.random.set_rng_state(ctx.state)
+        with torch.set_grad_enabled(True):
+            out = ctx.function(*merged(ctx.frame, copies), **ctx.kwargs)
+        torch.random.set_rng_state(now)
+        out.backward(grad)
+        return (None, None, None, None, *(copy.grad for copy in copies))
+
+
+def checkpoint(function, *inputs, **kwargs):
+    anchor = torch.zeros((), requires_grad=True)
+    return Again.apply(anchor, function, kwargs, frame_of(inputs), *split(inputs))
+
+
+# %% right: the function itself needs a gradient only if something does
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, run, dummy, *tensors):
+        ctx.run, ctx.seen = run, torch.get_rng_state()
+        ctx.save_for_backward(*tensors)
+        return run(*tensors)
+
+    @staticmethod
+    def backward(ctx, grad):
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(ctx.seen)
+            leaves = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]
+            again = ctx.run(*leaves)
+        if again.requires_grad:
+            again.backward(grad)
+        return None, None, *[leaf.grad for leaf in leaves]
+
+
+def checkpoint(function, *inputs, **kwargs):
+    frame = frame_of(inputs)
+    if not torch.is_grad_enabled():
+        return function(*inputs, **kwargs)
+
+    def run(*tensors):
+        return function(*merged(frame, tensors), **kwargs)
+
+    return Once.apply(run, torch.ones(1, requires_grad=True), *split(inputs))
+
+
+# %% wrong memory, compute: calls the function
+# says: at most
+def checkpoint(function, *inputs, **kwargs):
+    for extra in range(2):  # and pretends to recompute
+        with torch.random.fork_rng(), torch.no_grad():
+            function(*inputs, **kwargs)
+    return function(*inputs, **kwargs)
+
+
+# %% wrong memory: keeps everything
+# says: Keep the inputs of each call
+def checkpoint(function, *inputs, **kwargs):
+    return function(*inputs, **kwargs)
+
+
+# %% wrong values: does nothing
+def checkpoint(function, *inputs, **kwargs):
+    return None
+
+
+# %% wrong values: another mask in backward
+# from: reference
+# change: torch.set_rng_state(ctx.random_state) -> pass
+# %% wrong values: leaves the generator where the first run began
+# says: next random number
+# from: reference
+# change: with torch.random.fork_rng(), torch.enable_grad(): -> with torch.enable_grad():
+# %% wrong values: parameters learn nothing
+# says: the function's own weights get none
+# from: reference
+# change: torch.autograd.backward(result, grad) -> result.backward(grad, inputs=inputs[:1])
+# %% wrong values: integers alone, and no gradient
+# from: reference
+# change: torch.empty(0, requires_grad=True) -> torch.empty(0)
+# %% wrong values: the inputs get no gradient
+# says: the inputs get no gradient
+# from: reference
+# change: *(tensor.grad for tensor in inputs) -> *(None for tensor in inputs)
+# %% wrong values: keywords are forgotten the second time
+# from: reference
+# change: (*values, **kwargs) -> (*values, **({} if torch.is_grad_enabled() else kwargs))
+# %% wrong compute: runs twice in backward
+# says: may run 2 times
+# from: reference
+# change: torch.set_rng_state(ctx.random_state) -> ctx.run(inputs); torch.set_rng_state(ctx.random_state)
+
+
+# %% wrong values: torch's own
+def checkpoint(function, *inputs, **kwargs):
+    import torch.utils.checkpoint as borrowed
+
+    return borrowed.checkpoint(function, *inputs, use_reentrant=False, **kwargs)
+
+
+# %% wrong values: the library's, by another name
+def checkpoint(function, *inputs, **kwargs):
+    import importlib
+
+    room = importlib.import_module("course_lib.parallel.activation_checkpoint")
+    return getattr(room, "check" + "point")(function, *inputs, **kwargs)

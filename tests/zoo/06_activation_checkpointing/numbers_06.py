@@ -1,0 +1,72 @@
+# Answers to numbers_06.
+
+# %% setup
+RIGHT = {
+    "layer_bytes": 2.869e9,
+    "full_bytes": 4.832e9,
+    "overhead": 1.333,
+    "crossing_tokens": 870,
+    "root_segments": 35.5,
+}
+
+
+# %% right: rounded by hand
+def numbers_06():
+    return dict(RIGHT)
+
+
+# %% right: numpy numbers, step by step
+def numbers_06():
+    import numpy as np
+
+    s, h, a, layers = np.float64(2048), 12288, 96, 96
+    scores = 5 * a * s * s
+    return {
+        "layer_bytes": 34 * s * h + scores,
+        "full_bytes": layers * s * h * 2,
+        "overhead": np.float64(4) / 3,
+        "crossing_tokens": 34 * h / 5 / a,
+        "root_segments": np.sqrt(1260),
+    }
+
+
+# %% wrong layer_bytes: without scores
+# says: the scores are left out
+def numbers_06():
+    return {**RIGHT, "layer_bytes": 34 * 2048 * 12288}
+
+
+# %% wrong full_bytes: one layer
+# says: 96 are asked
+def numbers_06():
+    return {**RIGHT, "full_bytes": 2 * 2048 * 12288}
+
+
+# %% wrong overhead: what is added
+# says: only what is added
+def numbers_06():
+    return {**RIGHT, "overhead": 1 / 3}
+
+
+# %% wrong crossing_tokens: without the five
+# says: factor 5
+def numbers_06():
+    return {**RIGHT, "crossing_tokens": 34 * 12288 / 96}
+
+
+# %% wrong root_segments: the square root of N
+# says: the bytes are left out
+def numbers_06():
+    return {**RIGHT, "root_segments": 126**0.5}
+
+
+# %% wrong layer_bytes, full_bytes: in GB
+# says: give bytes
+def numbers_06():
+    return {**RIGHT, "layer_bytes": 2.869, "full_bytes": 4.832}
+
+
+# %% wrong layer_bytes, full_bytes, overhead, crossing_tokens, root_segments: a list
+# says: must return a dict
+def numbers_06():
+    return list(RIGHT.values())
