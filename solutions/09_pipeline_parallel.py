@@ -67,6 +67,7 @@ from course_lib.schedules import theory
 from course_lib.schedules.actions import schedule_of
 from course_lib.schedules.search import best_schedule
 from course_lib.schedules.simulate import StageCosts, simulate
+from course_lib.schedules.v_shape import v_shape
 from course_lib.schedules.validate import ScheduleError, deadlock, validate
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
@@ -620,9 +621,21 @@ draw_schedules(
 #
 # **How W waits.** Asking autograd twice computes the input's gradients twice, 37% more work on a stack of
 # four linears. So each linear notes its input and its output's gradient, and W is that one product
-# (`parallel/pipeline/deferred.py`). DeepSeek's **DualPipe** goes further: micro-batches enter from both ends,
-# and while one direction computes, the other's messages travel.
+# (`parallel/pipeline/deferred.py`).
 #
+# **Fold it.** Rank r can also hold a stage of the way there and one of the way back, r and 2p − 1 − r.
+# Backwards start early on every rank, and the bubble is halved once more, in the same memory. DeepSeek's
+# **DualPipe** goes further: it folds two pipelines in opposite directions over one another, and while a
+# forward of one computes, the messages of a backward of the other travel.
+
+# %%
+THIRDS = {
+    "ZB-H1": simulate(library.zb_h1(4, 8), EQUAL),
+    "folded, the way back paler": simulate(v_shape(4, 8), HALF),
+}
+draw_schedules(THIRDS, title="The same memory, half of the bubble")
+
+# %% [markdown]
 # ## A game: the smallest bubble within a limit
 #
 # Stages are uneven, messages cost, and a rank may hold at most six micro-batches from F to W. Write lists by

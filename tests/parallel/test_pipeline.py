@@ -23,6 +23,7 @@ from course_lib.replay import Efficiency, replay
 from course_lib.schedules import generators as schedules
 from course_lib.schedules.actions import Schedule, schedule_of
 from course_lib.schedules.asynchronous import asynchronous
+from course_lib.schedules.v_shape import v_shape
 
 SAMPLES, SEQ, VOCAB, DIM = 24, 6, 17, 8
 Result = tuple[float | None, dict[tuple[int, str], Tensor]]
@@ -104,7 +105,7 @@ def one_process(num_layers: int, num_stages: int, tied: bool) -> Result:
 def every_schedule(p: int) -> list[tuple[Schedule, bool]]:
     cases = [(schedules.naive(p, 1), False), (schedules.gpipe(p, 4), True), (schedules.zb_h2(p, 8), False)]
     cases += [(schedules.one_f_one_b(p, m), m == 8) for m in (1, 2, 3, 8)]
-    cases += [(schedules.zb_h1(p, m), m == 6) for m in (2, 6)]
+    cases += [(schedules.zb_h1(p, m), m == 6) for m in (2, 6)] + [(v_shape(p, 4), True)]
     cases += [(schedules.interleaved(p, 2 * p, 2), True), (schedules.interleaved_zero_bubble(p, p, 2), True)]
     return cases
 
@@ -132,25 +133,6 @@ def test_every_schedule_trains_as_one_process(p: int) -> None:
             tied and p == 1 and schedule.num_stages == 1
         )  # one module, which names the parameter once
         assert len(got) == len(want) - tied_twice
-
-
-def swapped_v() -> Schedule:
-    """Stages 0 and 3 on rank 0, 1 and 2 on rank 1: what passes between 1 and 2 stays on its rank."""
-    order = [("F", 0), ("F", 3), ("B", 3), ("B", 0)], [("F", 1), ("F", 2), ("B", 2), ("B", 1)]
-    return schedule_of("v", [[(kind, i, s) for i in range(3) for kind, s in own] for own in order])
-
-
-def v_with_tied_ends() -> Result:
-    return pipelined(swapped_v(), 4, True)
-
-
-def test_stages_in_a_v_pass_on_within_a_rank() -> None:
-    ranks = run_ranks(v_with_tied_ends, 2)
-    loss, want = one_process(4, 4, True)
-    assert ranks[0][0] == pytest.approx(loss)
-    for rank in ranks:
-        for name, tensor in rank[1].items():
-            torch.testing.assert_close(tensor, want[name], atol=1e-12, rtol=0)
 
 
 def with_ddp(schedule: Schedule) -> Result:
@@ -245,6 +227,20 @@ def test_an_asynchronous_pipeline_updates_with_the_weights_it_used() -> None:
             torch.testing.assert_close(tensor, want[rank][name], atol=1e-12, rtol=0)
 
 
+def untied_only(options: dict[str, Any]) -> None:
+    rank, stage = dist.get_rank(), nn.Linear(3, 3)
+    schedule = options.pop("schedule", asynchronous(2, 2))
+    AsynchronousPipeline({rank: stage}, schedule, {}, activation_shape=(2, 3), **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"tied": ((0, None), (1, None))}, {"schedule": schedules.zb_h1(2, 2)}], ids=str
+)
+def test_an_asynchronous_pipeline_refuses_what_would_have_to_wait(options: dict[str, Any]) -> None:
+    with pytest.raises(RanksError, match="must update alone and at once"):
+        run_ranks(untied_only, 2, options)
+
+
 # ---- torch's, traces, bad input
 
 
@@ -311,6 +307,15 @@ def test_the_replayed_bubble_of_equal_stages_is_theorys(schedule: Schedule, theo
     assert 1 - sum(rank.compute_s for rank in run.ranks) / (4 * run.step_s) == pytest.approx(
         theory, abs=0.005
     )
+
+
+def test_activations_in_flight_are_what_the_schedule_says() -> None:
+    peaks = []
+    for schedule in (schedules.gpipe(2, 12), schedules.one_f_one_b(2, 12)):
+        rank = run_ranks(equal_stages, 2, [schedule], trace=True).trace[0]
+        peaks.append(rank.peak_bytes("activations") / (3 * 4 * 16 * 4))  # of a micro-batch: three tensors
+    assert 12 <= peaks[0] <= 14
+    assert 2 <= peaks[1] <= 7  # two in flight, what is being sent, gradients
 
 
 def test_a_split_backward_computes_no_more_flops() -> None:

@@ -10,6 +10,7 @@ from torch.distributed.pipelining import schedules as torchs
 from course_lib.schedules import generators
 from course_lib.schedules.actions import KINDS, Action, Schedule
 from course_lib.schedules.simulate import StageCosts, simulate
+from course_lib.schedules.v_shape import v_shape
 from course_lib.schedules.validate import validate
 
 SIZES = [(p, m) for p in (1, 2, 3, 4, 8) for m in (1, 2, 3, 4, 5, 8, 12, 16)]
@@ -58,7 +59,7 @@ def test_several_stages_a_rank_equal_torch(p: int, m: int, chunks: int) -> None:
 def every_schedule(p: int, m: int) -> list[Schedule]:
     several = [generators.interleaved, generators.interleaved_zero_bubble]
     whole = m % max(1, m // p) == 0
-    return [make(p, m) for make in ONE_CHUNK.values()] + [
+    return [make(p, m) for make in (*ONE_CHUNK.values(), v_shape)] + [
         s(p, m, v) for s in several for v in (1, 2, 3) if whole
     ]
 
@@ -94,5 +95,7 @@ def test_sizes_that_make_no_pipeline_are_refused() -> None:
         generators.gpipe(0, 4)
     with pytest.raises(ValueError, match="at least one rank"):
         generators.interleaved(4, 4, 0)
+    with pytest.raises(ValueError, match="at least one rank"):
+        v_shape(4, 0)
     with pytest.raises(ValueError, match="multiple of its 2 rounds"):
         generators.interleaved(4, 9, 2)

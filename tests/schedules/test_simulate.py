@@ -8,6 +8,7 @@ from course_lib.schedules import generators, theory
 from course_lib.schedules.actions import Action, Schedule, schedule_of
 from course_lib.schedules.search import best_schedule
 from course_lib.schedules.simulate import StageCosts, simulate
+from course_lib.schedules.v_shape import v_shape
 
 UNIT = StageCosts(forward_s=1.0, input_s=1.0, weight_s=0.5)
 PAPER = rows("zero_bubble_rates.csv")
@@ -85,6 +86,14 @@ def test_uneven_stages_and_messages_equal_a_plain_loop(name: str) -> None:
     timeline = simulate(schedule, StageCosts(forward_s=f, input_s=i, weight_s=w, comm_s=0.3))
     want = plain_loop(schedule, {"F": f, "I": i, "W": w, "B": i + w}, 0.3)
     assert timeline.end_s == pytest.approx([want[a] for actions in schedule.ranks for a in actions])
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 3), (2, 4), (3, 6), (4, 4), (4, 8), (6, 12), (8, 24)])
+def test_the_folded_pipeline_halves_zb_h1s_bubble_in_1f1bs_memory(p: int, m: int) -> None:
+    half = StageCosts(forward_s=0.5, input_s=0.5, weight_s=0.5)
+    timeline = simulate(v_shape(p, m), half)
+    assert timeline.step_s == 3 * m + (p - 1) / 2
+    assert max(timeline.peak_in_flight) == 2 * p
 
 
 def test_many_cost_sets_at_once_equal_one_at_a_time() -> None:
