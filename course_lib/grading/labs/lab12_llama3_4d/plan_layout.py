@@ -1,4 +1,7 @@
-"""`plan_layout`: the fastest layout that fits, on clusters small enough to try everything."""
+"""`plan_layout`: the fastest layout that fits, on clusters small enough to try everything.
+
+Longer than 120 lines: problems are drawn, each with another trap, and any layout near the best is right.
+"""
 
 from itertools import product
 from typing import Any
