@@ -87,3 +87,11 @@ def test_a_standard_answer_with_nothing_to_act_on_is_told_apart():
     assert zoo.judge_answer(exercise, idle, seed=1, hidden=False).problem == ""
     busy = dataclasses.replace(idle, probe=("ring_shift = 1 / 0",))
     assert zoo.judge_answer(exercise, busy, seed=1, hidden=False).problem == "false accept"
+
+
+def test_a_wrapped_answer_is_called_with_all_it_takes():
+    """A function of any arguments passes them on, or the wrong answers made from it prove nothing."""
+    exercise = next(e for e in exercises("06") if e.id == "checkpoint")
+    made = zoo_answers.standard_answers(ROOT, exercise)
+    assert made
+    assert all(any("_right(function, *inputs, **kwargs)" in cell for cell in answer.cells) for answer in made)

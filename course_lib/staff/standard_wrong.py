@@ -174,6 +174,8 @@ class _Wrapper:
             if isinstance(node, ast.FunctionDef) and node.name == symbol:
                 names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]]
                 passed = [*names, *(f"{a.arg}={a.arg}" for a in node.args.kwonlyargs)]
+                passed += [f"*{node.args.vararg.arg}"] if node.args.vararg else []
+                passed += [f"**{node.args.kwarg.arg}"] if node.args.kwarg else []
                 return cls(cell, symbol, ast.unparse(node.args), ", ".join(passed), tuple(names))
             if isinstance(node, ast.ClassDef) and node.name == symbol:
                 methods = tuple(n.name for n in node.body if isinstance(n, ast.FunctionDef))
