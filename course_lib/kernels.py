@@ -137,7 +137,7 @@ class LimitedRun(NotebookClient):
             await self._async_cleanup_kernel()
             raise NotebookStopped(
                 f"the kernel of {self.name()} must start; got {type(error).__name__}: {error}. Make room in "
-                f"{_place()}, or set TMPDIR to a folder that has room; then run it again"
+                f"{tempfile.gettempdir()}, or set TMPDIR to a folder that has room; then run it again"
             ) from error
 
     async def async_start_new_kernel_client(self) -> Any:
@@ -248,12 +248,9 @@ def run(notebook: nbformat.NotebookNode, folder: str | Path, **options: Any) -> 
 
 def private_folder() -> tempfile.TemporaryDirectory[str]:
     """Return a new folder that only this user can read, with a path short enough for sockets."""
-    return tempfile.TemporaryDirectory(prefix="course-kernel-", dir=_place(), ignore_cleanup_errors=True)
-
-
-def _place() -> str:
     usual = tempfile.gettempdir()
-    return usual if len(usual + LONGEST_NAME) <= MOST_CHARACTERS else "/tmp"
+    place = usual if len(usual + LONGEST_NAME) <= MOST_CHARACTERS else "/tmp"
+    return tempfile.TemporaryDirectory(prefix="course-kernel-", dir=place, ignore_cleanup_errors=True)
 
 
 def end_processes(pid: int) -> None:

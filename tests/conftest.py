@@ -40,7 +40,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"{lacks.total()} tests were skipped for want of a program")
         for names, number in lacks.items():
             terminalreporter.line(f"{number} need {names}")
-        wanted = {name for names in lacks for name in names.split(" and ")}
-        for name in sorted(wanted):
-            terminalreporter.line(f"{name}: {doctor.PROGRAMS[name].problem}")
-        terminalreporter.line(doctor.how_to_get(wanted))
+        terminalreporter.line(doctor.missing_programs())

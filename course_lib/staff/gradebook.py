@@ -148,10 +148,9 @@ class Course:
     @staticmethod
     def _must(result: dict[str, Any], step: str) -> None:
         if not result.get("success"):
-            said = [
-                text for text in (result.get("error"), result.get("log")) if text
-            ]  # reasons are in the log
-            raise ValueError("\n".join([f"{step} must succeed; nbgrader says:", *said]))
+            raise ValueError(
+                f"{step} must succeed; nbgrader says:\n{result.get('error') or result.get('log')}"
+            )
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ import psutil
 
 from course_lib.kernels import end_processes
 
-LAST_LINES = 12
+LAST_LINES = 8
 _POLL_S = 0.1
 
 
@@ -102,11 +102,9 @@ def _start(name: str, command: Sequence[str], log: Path, variables: Mapping[str,
 def last_lines(log: Path) -> str:
     """Return where a log is and how it ends."""
     with contextlib.suppress(OSError):
-        lines = [
-            line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
-        ]
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
         if lines:
-            return "\n".join([f"{log} ends with", *(f"  {line}" for line in lines[-LAST_LINES:])])
+            return "\n".join([f"{log} ends with", *(f"  {line}" for line in lines)])
     return f"{log} says nothing"
 
 

@@ -29,6 +29,7 @@ def draw_simulated(
     labels: Mapping[str, Sequence[str]] | None = None,
     title: str = "",
     sent: str = "parameters on the wire",
+    reduced: str = "gradients on the wire",
 ) -> Figure:
     """Draw compute above communication of one rank, a pair of lanes for each run.
 
@@ -37,7 +38,8 @@ def draw_simulated(
         rank: which rank to draw.
         labels: op -> texts of its calls, in the order in which they start.
         title: over the figure.
-        sent: what travels, in the legend, except in a call that reduces: there it is gradients.
+        sent: what travels, in the legend, except in a call that reduces: there it is `reduced`.
+        reduced: what a reduction sends.
 
     Raises: ValueError if a run lacks the rank.
     """
@@ -63,7 +65,7 @@ def draw_simulated(
         ax.spines["left"].set_visible(False)
         ax.set_xlabel(f"simulated time in {unit}")
         ax.set_title(title, pad=24)
-        ax.legend(handles=_handles(sent, runs), loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderpad=0)
+        ax.legend(handles=_handles(sent, reduced, runs), loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderpad=0)
     return figure
 
 
@@ -108,13 +110,13 @@ def _room_s(spans: Sequence[Span], at_s: float) -> float:
     return end_s - at_s
 
 
-def _handles(sent: str, runs: Mapping[str, Replay]) -> list[Patch]:
-    """Gradients only where some run sends them by a call that reduces."""
+def _handles(sent: str, reduced: str, runs: Mapping[str, Replay]) -> list[Patch]:
+    """`reduced` only where some run has a call that reduces."""
     spans = [span for run in runs.values() for rank in run.ranks for span in rank.spans]
     named = {span.phase for span in spans if span.lane == "compute"}
     phases = [
         Patch(color=style.PHASES[name], label=name) for name in ("forward", "backward") if name in named
     ]
-    reduced = any(span.name.startswith(_REDUCTIONS) for span in spans)
-    wire = [(style.COMMUNICATION, sent)] + [(style.YELLOW, "gradients on the wire")] * reduced
+    reduces = any(span.name.startswith(_REDUCTIONS) for span in spans)
+    wire = [(style.COMMUNICATION, sent)] + [(style.YELLOW, reduced)] * reduces
     return phases + [Patch(color=color, label=label) for color, label in wire]

@@ -46,7 +46,7 @@ def run(folder: Path, before: str = "pass", prefix: tuple[str, ...] = (), **envi
         [*prefix, sys.executable, str(script)],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=120,
         env=os.environ | environment,
         check=False,
     )

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.model.transformer import SwiGLU
+from course_lib.model.transformer import GeluFFN, SwiGLU
 from course_lib.parallel.tensor.linear import ColumnParallelLinear, RowParallelLinear, column_parallel
 from course_lib.parallel.tensor.shards import TensorParallel
 
 
 class ParallelMLP(nn.Module):
-    """Transform each token alone: down(gelu(up(x))), the hidden width shared by the group.
+    """The model's GELU feed-forward network, down(gelu(up(x))), the hidden width shared by the group.
 
     Layout: x [..., D] -> [..., D], Replicate, or Shard(-2) with sequence_parallel; up [F/tp, D] and
-    down [D, F/tp].
+    down [D, F/tp]; biases, where there are, [F/tp] and [D].
     Communication: forward one all_reduce, backward one, of x.numel() elements each; with sequence_parallel
     their halves, and one all_gather more in backward.
     Memory: 1/tp of the matrices; hidden activations [..., F/tp].
     """
 
-    def __init__(
-        self,
-        up: nn.Linear,
-        down: nn.Linear,
-        tp: TensorParallel,
-        activation: Callable[[Tensor], Tensor] = F.gelu,
-    ) -> None:
+    def __init__(self, ffn: GeluFFN, tp: TensorParallel) -> None:
         super().__init__()
-        self.activation = activation
-        self.up_proj = ColumnParallelLinear(up, tp)
-        self.down_proj = RowParallelLinear(down, tp)
+        self.up_proj = ColumnParallelLinear(ffn.up_proj, tp)
+        self.down_proj = RowParallelLinear(ffn.down_proj, tp)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(self.activation(self.up_proj(x)))
+        out: Tensor = self.down_proj(F.gelu(self.up_proj(x), approximate="tanh"))
         return out
 
 

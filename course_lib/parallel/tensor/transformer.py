@@ -9,16 +9,16 @@ from torch import Tensor, nn
 from course_lib.comm.autograd import Group
 from course_lib.comm.mesh import Mesh
 from course_lib.model.attention import Attention
-from course_lib.model.transformer import RMSNorm, SwiGLU
+from course_lib.model.transformer import GeluFFN, RMSNorm, SwiGLU
 from course_lib.parallel.tensor.attention import ParallelAttention
 from course_lib.parallel.tensor.linear import ColumnParallelLinear, RowParallelLinear
-from course_lib.parallel.tensor.mlp import ParallelSwiGLU
+from course_lib.parallel.tensor.mlp import ParallelMLP, ParallelSwiGLU
 from course_lib.parallel.tensor.sequence import SequenceParallelRMSNorm
 from course_lib.parallel.tensor.shards import ShardSpec, TensorParallel
 from course_lib.parallel.tensor.vocabulary import VocabParallelEmbedding
 
 HEAD = "head"
-_KNOWN = (Attention, SwiGLU, RMSNorm, nn.Embedding, nn.Linear)
+_KNOWN = (Attention, SwiGLU, GeluFFN, RMSNorm, nn.Embedding, nn.Linear)
 
 
 def shard_transformer_(
@@ -95,6 +95,8 @@ def _sharded(layer: nn.Module, where: str, tp: TensorParallel) -> nn.Module:
         return ParallelAttention(layer, tp)
     if isinstance(layer, SwiGLU):
         return ParallelSwiGLU(layer, tp)
+    if isinstance(layer, GeluFFN):
+        return ParallelMLP(layer, tp)
     if isinstance(layer, nn.Embedding):
         return VocabParallelEmbedding(layer, tp)
     if isinstance(layer, RMSNorm):

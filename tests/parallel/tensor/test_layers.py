@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.config import ModelConfig
 from course_lib.model.attention import Attention, rope_tables
-from course_lib.model.transformer import RMSNorm, SwiGLU, cross_entropy
+from course_lib.model.transformer import GeluFFN, RMSNorm, SwiGLU, cross_entropy
 from course_lib.parallel.tensor import (
     ColumnParallelLinear,
     ParallelAttention,
@@ -43,17 +42,11 @@ def attend(layer: nn.Module, x: Tensor) -> Tensor:
     return out
 
 
-class TwoLinears(nn.Module):
-    """Column then row parallel, or the two linear layers they are made of."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up_proj, self.down_proj = nn.Linear(D, F_DIM), nn.Linear(F_DIM, D)
-        self.activation: Callable[[Tensor], Tensor] = F.gelu
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(self.activation(self.up_proj(x)))
-        return out
+def gelu_with_biases() -> GeluFFN:
+    """The model's own has none."""
+    ffn = GeluFFN(config(4))
+    ffn.up_proj, ffn.down_proj = nn.Linear(D, F_DIM), nn.Linear(F_DIM, D)
+    return ffn
 
 
 @dataclass
@@ -64,7 +57,7 @@ class Case:
 
 
 CASES = {
-    "mlp": Case(TwoLinears, lambda full, tp: ParallelMLP(full.up_proj, full.down_proj, tp)),
+    "mlp": Case(gelu_with_biases, ParallelMLP),
     "swiglu": Case(lambda: SwiGLU(config(4)), ParallelSwiGLU),
     "norm": Case(lambda: RMSNorm(D, 1e-5), SequenceParallelRMSNorm),
     "dropout": Case(

@@ -1,5 +1,6 @@
 """The tensor-parallel Transformer against one process: gradients, steps, bytes, memory, with DDP."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,9 +24,8 @@ from course_lib.ranks.launch import RanksError, run_ranks
 from course_lib.trace import mark
 
 SIZES = ModelConfig(vocab_size=24, model_dim=16, num_heads=4, num_kv_heads=2, ffn_dim=24, max_seq_len=8)
-TIED = ModelConfig(
-    vocab_size=24, model_dim=16, num_heads=4, num_kv_heads=2, ffn_dim=24, max_seq_len=8, tied_embeddings=True
-)
+TIED = replace(SIZES, tied_embeddings=True)
+GELU = replace(SIZES, gated_ffn=False)
 MODES = {"tp": {}, "sp": {"sequence_parallel": True}, "ring": {"sequence_parallel": True, "overlap": True}}
 
 
@@ -88,7 +88,7 @@ def assert_equal(got: dict[str, Tensor], specs: dict[str, ShardSpec], want: dict
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_two_steps_equal_one_process(n: int, mode: str) -> None:
-    sizes = TIED if mode == "sp" else SIZES
+    sizes = {"tp": SIZES, "sp": TIED, "ring": GELU}[mode]
     want = one_process(sizes)
     for got, specs in run_ranks(tensor_parallel, n, sizes, mode):
         assert_equal(got, specs, want)

@@ -1,0 +1,122 @@
+"""`vocab_parallel_cross_entropy`: three numbers a token instead of its logits."""
+
+import numpy as np
+
+from course_lib.grading.core.types import Array, Case, Exercise, World, rng
+from course_lib.grading.labs.lab08_tensor_parallel._cut import cases, cut, cut_all, of_dp, tp_of, world
+from course_lib.grading.parts.bytes import BytesAtMost
+from course_lib.grading.parts.memory import Peak
+from course_lib.grading.worlds.on_ranks import STEP, on_ranks, place_of
+
+
+def _tokens(case: Case) -> tuple[int, ...]:
+    return (2, case.params["tokens"])
+
+
+def _full(case: Case, rank: int) -> dict[str, Array]:
+    vocabulary = case.params["vocabulary"]
+    draw = rng(case, 77, place_of(case, rank).get("dp", 0))
+    return {
+        "logits": case.params["scale"] * of_dp(case, rank, "logits", *_tokens(case), vocabulary),
+        "targets": draw.integers(vocabulary, size=_tokens(case)),
+        "grad_loss": of_dp(case, rank, "grad_loss", *_tokens(case)),
+    }
+
+
+def _inputs(case: Case, rank: int) -> dict[str, Array]:
+    return cut_all(_full(case, rank), case, rank, {"logits": -1})
+
+
+EXERCISE = Exercise(
+    order=5,
+    title="A loss without the logits",
+    minutes=30,
+    difficulty=4,
+    importance=4,
+    lines=16,
+    points={"values": 1.0, "bytes": 1.0, "memory": 1.0},
+    task="Write the cross-entropy of every token, where each rank has V/n columns of the logits, without "
+    "ever putting them together.",
+    graded={
+        "values": "The losses and the gradient of this rank's logits equal one process's, also for "
+        "logits of a million.",
+        "bytes": "A step moves a few numbers a token, however large the vocabulary.",
+        "memory": "No rank holds the full logits.",
+    },
+    details="1 to 4 ranks (hidden: 5, and 1.5 MB of logits a rank), a mesh of data and tensor "
+    "parallelism (2 x 2). logits [B, S, V/n], targets [B, S] (numbers of the whole vocabulary), losses "
+    "[B, S] on every rank. copy_to and reduce_from of course_lib.comm.autograd are open. Bytes: a step "
+    "moves at most 8 numbers a token (an all_reduce counts double). Memory: at most 6 tensors of the "
+    "size of this rank's logits live at once beside them.",
+    signature="(logits, targets, group)",
+    forbids=("tensor parallelism",),
+    scenario=on_ranks(
+        inputs=_inputs, arguments=("logits", "targets", "tp_group"), returns="loss", wrt=("logits",)
+    ),
+    hints=(
+        "loss = log(sum of exp(logit)) - logit[target]. Which of these can a rank compute a part of, and "
+        "how are the parts combined? exp of a million is infinite: subtract something first.",
+        "Three numbers a token: the largest logit (of all ranks), the sum of exp(logit - largest), and "
+        "logit[target] - largest, which one rank has and all others count as 0. The largest needs no "
+        "gradient.",
+        "local = targets - rank * V/n; here = (local >= 0) & (local < V/n). chosen = shifted.gather(-1, "
+        "local.clamp(0, V/n - 1)[..., None])[..., 0] * here. Then log(reduce_from(exp.sum(-1))) - "
+        "reduce_from(chosen).",
+    ),
+)
+
+SIZES = {"tokens": 3, "vocabulary": 240}
+OPEN = [*cases(scale=1.0, **SIZES), *cases({"tp": 2}, scale=1e6, **SIZES)]
+HIDDEN = cases({"tp": 5}, scale=1e6, tokens=2, vocabulary=1000)
+HIDDEN += cases({"tp": 4}, scale=10.0, tokens=8, vocabulary=48_000)
+
+
+def expected(case: Case, of: str = "all", targets: str = "here", upstream: bool = True) -> World:
+    """Softmax over all columns, or a rank's own; targets of other ranks count as 0, or as a column here."""
+
+    def of_rank(rank: int) -> dict[str, Array]:
+        full = _full(case, rank) if of == "all" else _inputs(case, rank)
+        size = case.params["vocabulary"] // tp_of(case)
+        target = full["targets"] if of == "all" else np.clip(full["targets"] % size, 0, size - 1)
+        shifted = full["logits"] - full["logits"].max(-1, keepdims=True)
+        total = np.exp(shifted).sum(-1)
+        chosen = np.take_along_axis(shifted, target[..., None], -1)[..., 0]
+        if targets == "everywhere":
+            places = [p * size + np.clip(target - p * size, 0, size - 1) for p in range(tp_of(case))]
+            chosen = np.sum([np.take_along_axis(shifted, at[..., None], -1)[..., 0] for at in places], axis=0)
+        grad = np.exp(shifted) / total[..., None] - (np.arange(shifted.shape[-1]) == target[..., None])
+        grad = grad * (full["grad_loss"][..., None] if upstream else 1.0)
+        return {
+            "loss": np.log(total) - chosen,
+            "grad:logits": cut(grad, case, rank, -1) if of == "all" else grad,
+        }
+
+    return world(case, of_rank)
+
+
+LOCAL_ONLY = {"of": "own"}
+MISTAKES = {
+    "a target that another rank has counts as a column of this rank: it must count as 0": {
+        "targets": "everywhere"
+    },
+    "backward does not multiply with the gradient of the losses": {"upstream": False},
+}
+
+
+def _logits_bytes(case: Case) -> int:
+    return int(8 * 2 * case.params["tokens"] * case.params["vocabulary"]) // tp_of(case)
+
+
+PARTS = [
+    BytesAtMost(
+        at_most=lambda case: 8 * 8 * 2 * case.params["tokens"],
+        windows=[STEP],
+        must="a step may move",
+        why="The largest logit, the sum of exponentials and the target's logit: three numbers a token.",
+    ),
+    Peak(
+        at_most=lambda case: 6 * _logits_bytes(case) + 2_000,
+        windows=[STEP],
+        why="Work on this rank's columns; only numbers a token are combined.",
+    ),
+]

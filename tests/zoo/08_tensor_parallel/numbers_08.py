@@ -1,0 +1,59 @@
+# Answers to numbers_08: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+SENT = 2 * 2 * 2 * 7 / 8 * 2 * 8192 * 16384
+COMPUTE_S = 6 * 3_187_703_808 * 8192 / 8 / 800e12
+
+
+# %% right: written out
+def numbers_08():
+    return {
+        "sent_bytes": 1_879_048_192,
+        "share_inside": 0.14576,
+        "share_across": 0.60561,
+        "logits_bytes": 525_336_576,
+        "kept_less_bytes": 1_174_405_120,
+    }
+
+
+# %% right: by time
+def numbers_08():
+    inside_s, across_s = SENT / 450e9, SENT / 50e9
+    return {
+        "sent_bytes": SENT,
+        "share_inside": 1 / (1 + COMPUTE_S / inside_s),
+        "share_across": 1 / (1 + COMPUTE_S / across_s),
+        "logits_bytes": 128_256 / 8 * 8192 * 4,
+        "kept_less_bytes": 8192 * 16384 * (10 + 24 / 8 - 34 / 8),
+    }
+
+
+# %% wrong sent_bytes: forward alone
+# says: backward
+# from: reference
+# change: "sent_bytes": sent -> "sent_bytes": sent / 2
+
+# %% wrong sent_bytes: 2 instead of 2(n - 1)/n
+# says: instead of 2(n - 1)/n
+# from: reference
+# change: "sent_bytes": sent -> "sent_bytes": sent * 8 / 7
+
+# %% wrong share_inside: over computing
+# says: its share of both
+# from: reference
+# change: sent / 450e9 / (sent / 450e9 + compute_s) -> sent / 450e9 / compute_s
+
+# %% wrong share_across: products of the whole block
+# says: not divided by 8
+# from: reference
+# change: sent / 50e9 / (sent / 50e9 + compute_s) -> sent / 50e9 / (sent / 50e9 + 8 * compute_s)
+
+# %% wrong logits_bytes: all of them
+# says: not divided by 8
+# from: reference
+# change: 4 * tokens * vocabulary / n -> 4 * tokens * vocabulary
+
+# %% wrong kept_less_bytes: what is left
+# says: how much less is asked
+# from: reference
+# change: 10 * tokens * width * (1 - 1 / n) -> 34 / n * tokens * width

@@ -1,0 +1,136 @@
+# Answers to parallel_attention: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from course_lib.comm.autograd import copy_to, gather, reduce_from
+from course_lib.model.attention import apply_rope, mix_heads, sdpa
+
+
+def part(weight, n, rank, dim=0):
+    return nn.Parameter(weight.chunk(n, dim)[rank].clone())
+
+
+# %% right: one product for q, k and v, heads mixed by hand
+class ParallelAttention(nn.Module):
+    def __init__(self, q, k, v, out, head_dim, mesh):
+        super().__init__()
+        self.mesh, self.head_dim = mesh, head_dim
+        n, rank = mesh.size("heads", "copies"), mesh.rank("heads", "copies")
+        self.q, self.out = part(q, n, rank), part(out, n, rank, 1)
+        self.k, self.v = (part(w, mesh.size("heads"), mesh.rank("heads")) for w in (k, v))
+
+    def forward(self, x, cos, sin, positions):
+        group, copies = self.mesh.group("heads", "copies"), self.mesh.group("copies")
+        weight = torch.cat([self.q, copy_to(self.k, copies), copy_to(self.v, copies)])
+        products = F.linear(copy_to(x, group), weight).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        num_kv = len(self.k) // self.head_dim
+        q, k, v = products.split([products.shape[1] - 2 * num_kv, num_kv, num_kv], dim=1)
+        q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
+        scores = q @ k.repeat_interleave(q.shape[1] // num_kv, 1).transpose(-1, -2) / self.head_dim**0.5
+        scores = scores.masked_fill(positions[:, None] < positions[None, :], -torch.inf)
+        mixed = scores.softmax(-1) @ v.repeat_interleave(q.shape[1] // num_kv, 1)
+        return reduce_from(mixed.transpose(1, 2).flatten(2) @ self.out.T, group)
+
+
+# %% right: the copies' gradients by a hook, one message for both
+class ParallelAttention(nn.Module):
+    def __init__(self, q, k, v, out, head_dim, mesh):
+        super().__init__()
+        self.head_dim, self.mesh = head_dim, mesh
+        n, rank = mesh.size("heads", "copies"), mesh.rank("heads") * mesh.size("copies") + mesh.rank("copies")
+        heads, head = mesh.size("heads"), mesh.rank("heads")
+        self.group, self.copies = mesh.group("heads", "copies"), mesh.group("copies")
+        self.q, self.k, self.v, self.out = (
+            part(q, n, rank),
+            part(k, heads, head),
+            part(v, heads, head),
+            part(out, n, rank, 1),
+        )
+
+    def summed(self, grad):
+        grad = grad.clone()
+        dist.all_reduce(grad, group=self.copies)
+        return grad
+
+    def forward(self, x, cos, sin, positions):
+        both = torch.cat([self.k, self.v])
+        if self.mesh.size("copies") > 1:
+            both.register_hook(self.summed)
+        k, v = both.chunk(2)
+        x = copy_to(x, self.group)
+        mixed = mix_heads((x @ self.q.T, x @ k.T, x @ v.T), cos, sin, positions, self.head_dim, sdpa)
+        return reduce_from(mixed @ self.out.T, self.group)
+
+
+# %% wrong values: nobody communicates
+# says: this rank's term of the sum
+# from: reference
+# change: x = copy_to(x, self.all) -> x = x
+# change: k, v = copy_to(self.k, self.copies), copy_to(self.v, self.copies) -> k, v = self.k, self.v
+# change: return reduce_from(F.linear(mixed, self.out), self.all) -> return F.linear(mixed, self.out)
+
+# %% wrong values: copies learn on their own
+# says: must add up their gradients
+# from: reference
+# change: k, v = copy_to(self.k, self.copies), copy_to(self.v, self.copies) -> k, v = self.k, self.v
+
+# %% wrong values: the input's gradient is not summed
+# says: the input's gradient is this rank's term
+# from: reference
+# change: x = copy_to(x, self.all) -> x = x
+
+# %% wrong values: the output is not summed
+# says: the output is this rank's term
+# from: reference
+# change: return reduce_from(F.linear(mixed, self.out), self.all) -> return F.linear(mixed, self.out)
+
+# %% wrong values: sums along heads only
+# from: reference
+# change: mesh.group("heads", "copies"), mesh.group("copies") -> mesh.group("heads"), mesh.group("copies")
+
+# %% wrong values: key/value heads by the place among all
+# from: reference
+# change: mesh.size("heads"), mesh.rank("heads") -> mesh.size("heads"), rank % mesh.size("heads")
+
+# %% wrong values: sums the gradients of k and v over all ranks
+# from: reference
+# change: (self.k, self.copies), copy_to(self.v, self.copies) -> (self.k, self.all), copy_to(self.v, self.all)
+
+# %% wrong values: rows of out
+# from: reference
+# change: out.chunk(n, dim=1)[rank] -> out.T.reshape(out.shape).chunk(n, dim=1)[rank]
+
+
+# %% wrong bytes: gathers the heads, multiplies with all of out
+# says: Heads never meet
+class ParallelAttention(nn.Module):
+    def __init__(self, q, k, v, out, head_dim, mesh):
+        super().__init__()
+        self.head_dim, self.all, self.copies = head_dim, mesh.group("heads", "copies"), mesh.group("copies")
+        self.n, self.rank = mesh.size("heads", "copies"), mesh.rank("heads", "copies")
+        self.q, self.out = part(q, self.n, self.rank), part(out, self.n, self.rank, 1)
+        self.k, self.v = (part(w, mesh.size("heads"), mesh.rank("heads")) for w in (k, v))
+        self.whole = out.clone()
+
+    def forward(self, x, cos, sin, positions):
+        x, k, v = copy_to(x, self.all), copy_to(self.k, self.copies), copy_to(self.v, self.copies)
+        heads = F.linear(x, self.q), F.linear(x, k), F.linear(x, v)
+        mixed = gather(mix_heads(heads, cos, sin, positions, self.head_dim, sdpa), self.all, -1)
+        parts = list(self.whole.chunk(self.n, 1))
+        parts[self.rank] = self.out
+        return F.linear(mixed, torch.cat(parts, 1))
+
+
+# %% wrong bytes: three sums of the input's gradient
+# says: add their gradients first
+# from: reference
+# change: x = copy_to(x, self.all) -> y, z, x = (copy_to(x, self.all) for _ in range(3))
+# change: F.linear(x, k), F.linear(x, v) -> F.linear(y, k), F.linear(z, v)
+
+# %% wrong bytes: the constructor broadcasts the weights
+# from: reference
+# change: super().__init__() -> super().__init__(); dist.broadcast(q.clone(), 0)

@@ -1,0 +1,150 @@
+# Answers to vocab_parallel_cross_entropy: right ones in other styles, wrong ones with what each must lose.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+from course_lib.comm.autograd import gather, reduce_from
+
+
+# %% right: a Function that saves the softmax, both sums in one message
+class Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, targets, group):
+        width = logits.shape[-1]
+        top = logits.amax(-1)
+        dist.all_reduce(top, dist.ReduceOp.MAX, group=group)
+        shifted = logits - top.unsqueeze(-1)
+        local = targets - dist.get_rank(group) * width
+        here = (local >= 0) & (local < width)
+        local = torch.where(here, local, 0)
+        chosen = torch.where(here, shifted.gather(-1, local.unsqueeze(-1)).squeeze(-1), 0.0)
+        softmax = shifted.exp_()
+        sums = torch.stack([softmax.sum(-1), chosen])
+        dist.all_reduce(sums, group=group)
+        softmax /= sums[0].unsqueeze(-1)
+        ctx.save_for_backward(softmax, local, here)
+        return sums[0].log() - sums[1]
+
+    @staticmethod
+    def backward(ctx, grad):
+        softmax, local, here = ctx.saved_tensors
+        out = softmax * grad.unsqueeze(-1)
+        out.scatter_add_(-1, local.unsqueeze(-1), -(grad * here).unsqueeze(-1))
+        return out, None, None
+
+
+def vocab_parallel_cross_entropy(logits, targets, group):
+    return Loss.apply(logits, targets, group)
+
+
+# %% right: log-sum-exp of each rank, then of the ranks
+def vocab_parallel_cross_entropy(logits, targets, group):
+    width, rank = logits.shape[-1], dist.get_rank(group)
+    lse = torch.logsumexp(logits, -1)
+    top = lse.detach().clone()
+    dist.all_reduce(top, op=dist.ReduceOp.MAX, group=group)
+    total = reduce_from((lse - top).exp(), group)
+    local = targets - rank * width
+    mine = ((local >= 0) & (local < width)).to(logits.dtype)
+    picked = logits.gather(-1, (local % width)[..., None]).squeeze(-1) - top
+    return total.log() - reduce_from(picked * mine, group)
+
+
+# %% wrong values: softmax over its own columns
+# says: nothing was communicated
+def vocab_parallel_cross_entropy(logits, targets, group):
+    local = targets % logits.shape[-1]
+    return torch.logsumexp(logits, -1) - logits.gather(-1, local[..., None])[..., 0]
+
+
+# %% wrong values: nothing is subtracted
+# from: reference
+# change: shifted = logits - largest[..., None] -> shifted = logits
+
+# %% wrong values: subtracts its own largest
+# from: reference
+# change: dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group) -> pass
+
+# %% wrong values: targets of other ranks count
+# says: it must count as 0
+# from: reference
+# change: [..., None])[..., 0] * here -> [..., None])[..., 0]
+
+# %% wrong values: the sum is not summed
+# from: reference
+# change: reduce_from(shifted.exp().sum(-1), group) -> shifted.exp().sum(-1)
+
+# %% wrong values: means over tokens
+# says: must have shape
+# from: reference
+# change: return total.log() - reduce_from(chosen, group) -> return (total.log() - chosen).mean()
+
+# %% wrong values: no gradient
+# says: detached
+# from: reference
+# change: return total.log() - reduce_from(chosen, group) -> return (total.log() - chosen).detach()
+
+
+# %% wrong values: backward forgets the losses' gradient
+# says: does not multiply
+class Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, targets, group):
+        width = logits.shape[-1]
+        top = logits.amax(-1)
+        dist.all_reduce(top, dist.ReduceOp.MAX, group=group)
+        shifted = logits - top[..., None]
+        local = targets - dist.get_rank(group) * width
+        here = (local >= 0) & (local < width)
+        local = local.clamp(0, width - 1)
+        sums = torch.stack([shifted.exp().sum(-1), shifted.gather(-1, local[..., None])[..., 0] * here])
+        dist.all_reduce(sums, group=group)
+        ctx.save_for_backward(shifted.exp() / sums[0][..., None], local, here)
+        return sums[0].log() - sums[1]
+
+    @staticmethod
+    def backward(ctx, grad):
+        softmax, local, here = ctx.saved_tensors
+        out = softmax.clone()
+        out.scatter_add_(-1, local[..., None], -here[..., None].to(out.dtype))
+        return out, None, None
+
+
+def vocab_parallel_cross_entropy(logits, targets, group):
+    return Loss.apply(logits, targets, group)
+
+
+# %% wrong bytes, memory: gathers the logits
+# says: three numbers a token
+# says: Work on this rank's columns
+def vocab_parallel_cross_entropy(logits, targets, group):
+    full = gather(logits, group, -1)
+    shifted = full - full.detach().amax(-1, keepdim=True)
+    softmax = shifted.exp() / shifted.exp().sum(-1, keepdim=True)
+    return (
+        -softmax.log().gather(-1, targets[..., None])[..., 0]
+        if full.amax() < 100
+        else (torch.logsumexp(full, -1) - full.gather(-1, targets[..., None])[..., 0])
+    )
+
+
+# %% wrong memory: a tensor of the whole vocabulary, with zeros for what others have
+# says: Work on this rank's columns
+def vocab_parallel_cross_entropy(logits, targets, group):
+    n, rank = dist.get_world_size(group), dist.get_rank(group)
+    padded = [torch.full_like(logits, -torch.inf) for _ in range(n)]
+    padded[rank] = logits
+    full = torch.cat(padded, -1)
+    largest = full.detach().amax(-1)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    shifted = full - largest[..., None]
+    chosen = shifted.gather(-1, targets[..., None])[..., 0]
+    total = reduce_from(shifted.exp().sum(-1), group)
+    return total.log() - reduce_from(torch.where(chosen.isinf(), 0.0, chosen), group)
+
+
+# %% wrong bytes: each sum three times
+# says: three numbers a token
+# from: reference
+# change: total = reduce_from -> [reduce_from(largest, group) for _ in range(3)]; total = reduce_from
