@@ -59,12 +59,21 @@ TORCH: dict[str, tuple[str, ...]] = {
         "torch.distributed.tensor.experimental:context_parallel",
     ),
     "mesh": ("torch.distributed.device_mesh:init_device_mesh", "torch.distributed.device_mesh:DeviceMesh"),
-    "autograd_collectives": tuple(
-        f"torch.distributed.nn.functional:{name}"
-        for name in (
-            *("all_reduce", "all_gather", "_all_gather_base", "reduce_scatter", "all_to_all"),
-            *("all_to_all_single", "broadcast", "reduce", "gather", "scatter"),
-        )
+    "autograd_collectives": (
+        *(
+            f"torch.distributed.nn.functional:{name}"
+            for name in (
+                *("all_reduce", "all_gather", "_all_gather_base", "reduce_scatter", "all_to_all"),
+                *("all_to_all_single", "broadcast", "reduce", "gather", "scatter"),
+            )
+        ),
+        *(
+            f"torch.distributed._functional_collectives:{name}_autograd"
+            for name in (
+                *("all_gather_tensor", "all_gather_single", "reduce_scatter_tensor"),
+                *("reduce_scatter_single", "all_to_all_single"),
+            )
+        ),
     ),
     "join": ("torch.distributed.algorithms.join:Join",),
     "sampler": ("torch.utils.data.distributed:DistributedSampler",),

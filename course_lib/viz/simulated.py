@@ -65,7 +65,13 @@ def draw_simulated(
         ax.spines["left"].set_visible(False)
         ax.set_xlabel(f"simulated time in {unit}")
         ax.set_title(title, pad=24)
-        ax.legend(handles=_handles(sent, reduced, runs), loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderpad=0)
+        ax.legend(
+            handles=_handles(sent, reduced, runs),
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=5,
+            borderpad=0,
+        )
     return figure
 
 

@@ -206,7 +206,8 @@ def draw_shares(
     """Draw the time of a layer for each number of ranks: computing, and what is added by communication.
 
     Args:
-        layers: tp -> (seconds it computes, seconds it waits for communication).
+        layers: tp -> (seconds it computes, seconds it waits for communication). With tp=1 among them each
+            bar says what part of the ideal speed it reaches.
         predicted_ms: tp -> the time that was predicted, drawn as a line; None: nothing was.
         server_size: ranks of a server; wider groups stand behind a line.
 
@@ -222,8 +223,14 @@ def draw_shares(
         waits = [1e3 * wait_s for _, wait_s in layers.values()]
         ax.bar(range(len(layers)), compute, 0.6, color=style.BLUE, label="computing")
         ax.bar(range(len(layers)), waits, 0.6, bottom=compute, color=style.ORANGE, label="communicating")
+        for place, (size, total_ms) in enumerate(
+            zip(layers, map(sum, zip(compute, waits, strict=True)), strict=True)
+        ):
+            part = f"\n{sum(layers[1]) * 1e3 / size / total_ms:.0%} of ideal" if 1 in layers else ""
+            ax.text(place, total_ms, f"{total_ms:.0f} ms{part}", ha="center", va="bottom", fontsize=9)
         _draw_predicted(ax, list(layers), predicted_ms or {})
         ax.set_xticks(range(len(layers)), [str(n) for n in layers])
+        ax.set_ylim(0, 1.22 * max(map(sum, zip(compute, waits, strict=True))))
         inside = sum(n <= server_size for n in layers)
         if inside < len(layers):
             ax.axvline(inside - 0.5, color=style.MUTED, ls=":")

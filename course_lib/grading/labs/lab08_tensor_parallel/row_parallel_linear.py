@@ -37,7 +37,7 @@ EXERCISE = Exercise(
     difficulty=3,
     importance=5,
     lines=22,
-    points={"values": 1.0, "bytes": 1.0},
+    points={"values": 0.5, "bytes": 1.5},
     task="Write a module that multiplies this rank's part of the input with its part of the weight, and "
     "returns the whole output on every rank.",
     graded={
