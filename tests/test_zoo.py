@@ -93,5 +93,6 @@ def test_a_wrapped_answer_is_called_with_all_it_takes():
     """A function of any arguments passes them on, or the wrong answers made from it prove nothing."""
     exercise = next(e for e in exercises("06") if e.id == "checkpoint")
     made = zoo_answers.standard_answers(ROOT, exercise)
-    assert made
-    assert all(any("_right(function, *inputs, **kwargs)" in cell for cell in answer.cells) for answer in made)
+    reaching = ["\n".join(answer.cells) for answer in made if answer.gates == ("closed",)]
+    assert reaching
+    assert all("return _right(function, *inputs, **kwargs)" in text for text in reaching)
