@@ -251,10 +251,10 @@ for name in ("V100", "A100 80GB", "H100 SXM"):
 #
 # Its peak is unknown, so it is measured: the best float32 matmul on one core. Then `course_lib.train` trains
 # the lab's model on 40 chapters of a novel, on the same core. The clock counts the time of this process only,
-# for your browser is not part of the model.
+# for your browser is not part of the model. (On the command line: `python -m course_lib.train --help`.)
 
 # %%
-options = TrainOptions(model="lab", steps=24, threads=1)
+options = TrainOptions(model="lab", steps=14, warmup_steps=3, threads=1)
 result = train(options, progress=False, clock=time.process_time)
 print(result)
 config = options.config
@@ -411,7 +411,7 @@ draw_recipe()
 # <details><summary>Answers</summary>
 #
 # (1) DDP: 8 GB of states. (2) FSDP: 208 GB of states over 64; then a smaller micro-batch, then recomputation.
-# (3) HSDP: 1.1 TB of states need 16 GPUs or more to share, two servers, and the other axis replicates.
+# (3) HSDP: 1.1 TB of states shared by 32 GPUs, four servers, leave room; the other axis replicates.
 # (4) Everything: TP 8 in the server, CP 16, PP 16, and what is left is DP 8. That is Llama 3 (lab 12).
 #
 # </details>
@@ -421,8 +421,8 @@ draw_recipe()
 # 64 H100, Llama 3 8B, sequences of 8,192 tokens, on a cluster that the step-time model of lab 12 simulates.
 # Three choices: micro-batch, recomputation, and how many GPUs share one copy (1 is DDP, 64 FSDP, between them
 # HSDP). Every position of the sliders is a run, and runs are counted: find the best before they are used up.
-# Red means out of memory. (The model's times are within about 10% of measured ones; its order is what
-# counts.)
+# Red means out of memory. (The model misses most published step times by less than 10%; its
+# order is what counts.)
 
 # %%
 request = Request(
