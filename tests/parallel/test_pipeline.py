@@ -138,7 +138,8 @@ def test_every_schedule_trains_as_one_process(p: int) -> None:
 def with_ddp(schedule: Schedule) -> Result:
     """2 pipelines of 2 ranks: each sees half the batch, gradients are averaged over both."""
     mesh = make_mesh(dp_replicate=2, pp=2)
-    stages = transformer_stages(model_of(4), schedule.num_stages)
+    tied = schedule.name == "one_f_one_b"
+    stages = transformer_stages(model_of(4, tied), schedule.num_stages)
     mine = {
         s: BucketedDDP(stages[s], 2000, mesh.group("dp_replicate"))
         for s in schedule.stages_of(mesh.rank("pp"))
@@ -146,12 +147,18 @@ def with_ddp(schedule: Schedule) -> Result:
     batch = synthetic_batch(SAMPLES, SEQ, VOCAB)[shard_slice(SAMPLES, mesh.rank("dp_replicate"), 2)]
     parts = microbatches(batch, schedule.num_microbatches)
     shape = (len(parts[0]), SEQ, DIM)
-    pipeline = Pipeline(mine, schedule, activation_shape=shape, dtype=torch.float64, group=mesh.group("pp"))
+    held = {stage: ddp.module for stage, ddp in mine.items()}
+    pipeline = Pipeline(
+        mine,
+        schedule,
+        activation_shape=shape,
+        dtype=torch.float64,
+        group=mesh.group("pp"),
+        tied=tied_use(held, 1) if tied else None,
+    )
     loss = pipeline.step(
         [part.tokens for part in parts], [part.targets for part in parts], lambda o, t: 2 * share(o, t)
     )
-    for module in mine.values():
-        module.sync_gradients()
     grads = {(s, n): p.grad for s, ddp in mine.items() for n, p in ddp.module.named_parameters()}
     return None if loss is None else loss.item(), {
         name: grad.clone() for name, grad in grads.items() if grad is not None
@@ -165,13 +172,13 @@ def with_ddp(schedule: Schedule) -> Result:
 )
 def test_ddp_around_sends_once_and_averages(schedule: Schedule) -> None:
     ranks = run_ranks(with_ddp, 4, schedule, trace=True)
-    model = model_of(4)
+    model = model_of(4, tied=schedule.name == "one_f_one_b")
     batch = synthetic_batch(SAMPLES, SEQ, VOCAB)
     cross_entropy(model(batch.tokens), batch.targets).backward()
     want = {
         (s, n): p.grad
         for s, module in enumerate(transformer_stages(model, schedule.num_stages))
-        for n, p in module.named_parameters()
+        for n, p in module.named_parameters(remove_duplicate=False)
     }
     for rank, (_, grads) in enumerate(ranks):
         for name, grad in grads.items():
@@ -352,6 +359,20 @@ def chunk(**options: Any) -> None:
     pipeline = Pipeline(stages, schedule, activation_shape=shape)
     x = [torch.ones(2, 3) for _ in range(count)]
     pipeline.step(x, x, lambda out, _: out.sum())
+
+
+def two_steps_of_a_tied_model() -> None:
+    rank = dist.get_rank()
+    stage = nn.Linear(3, 3)
+    tied: Any = ((0, stage.weight if rank == 0 else None), (1, stage.weight if rank == 1 else None))
+    pipeline = Pipeline({rank: stage}, schedules.gpipe(2, 1), activation_shape=(2, 3), tied=tied)
+    for _ in range(2):
+        pipeline.step([torch.ones(2, 3)], [None], lambda out, _: out.sum())
+
+
+def test_a_tied_gradient_is_not_counted_twice() -> None:
+    with pytest.raises(RanksError, match="must be empty when a step begins"):
+        run_ranks(two_steps_of_a_tied_model, 2)
 
 
 def call_with(options: dict[str, Any]) -> None:

@@ -45,8 +45,8 @@ class Pipeline:
     Raises: ValueError for a schedule that cannot run, chunks that are not the schedule's, a wrong number of
     micro-batches, an output that is not of `activation_shape`.
 
-    Around it: wrap each chunk in `BucketedDDP` before, and call its `sync_gradients()` after `step`: all
-    backwards but a chunk's last run under `no_sync()`. The loss must then count all ranks' samples.
+    Around it: chunks may be wrapped in `BucketedDDP`. All backwards but a chunk's last run under its
+    `no_sync()`, and `step` ends with its `sync_gradients()`. The mean over replicas is then of their losses.
     """
 
     # Simplification: every activation has one shape. torch's runtime learns each stage's shapes by sending
@@ -70,9 +70,8 @@ class Pipeline:
             activation_shape: of one micro-batch between stages, [B, S, D].
             dtype: of activations.
             group: the pipeline's ranks in order; the world by default.
-            tied: ((first stage, its parameter), (last stage, its parameter)), the parameter None on ranks
-            that do
-                not hold it: gradients of both are added after each step.
+            tied: ((first stage, its parameter), (last stage, its parameter)), None for a parameter that this
+                rank does not hold: each gets the sum of both gradients at the end of a step.
         """
         validate(schedule)
         self.schedule, self.chunks = schedule, dict(chunks)
@@ -85,13 +84,14 @@ class Pipeline:
         self._queues = self._defer()
 
     def step(self, inputs: Sequence[Tensor], targets: Sequence[Any], loss_fn: LossFn) -> Tensor | None:
-        """Run all micro-batches forward and backward; gradients add to `.grad`.
+        """Run all micro-batches forward and backward; gradients add to `.grad` (a tied one must be empty).
 
         `loss_fn` returns what a micro-batch adds to the batch's loss: a sum over its tokens, divided by the
         tokens of the whole batch. Returns the batch's loss on the last stage's rank, None elsewhere.
         """
         self._check_count("inputs", inputs, 0)
         self._check_count("targets", targets, self.schedule.num_stages - 1)
+        self._check_tied()
         run = _Run(self, inputs, targets, loss_fn)
         for step in self._steps:
             if isinstance(step, Message):
@@ -99,6 +99,8 @@ class Pipeline:
             else:
                 run.compute(step)
         run.finish()
+        for chunk in self.chunks.values():
+            getattr(chunk, "sync_gradients", _nothing)()
         if self.tied is not None:
             self._add_tied_gradients(*self.tied)
         return run.loss
@@ -149,6 +151,14 @@ class Pipeline:
                 f"chunks must be the stages that the schedule gives pipeline rank {self.rank}: {wanted}; "
                 f"got {sorted(self.chunks)}. Pass stage -> module for each."
             )
+
+    def _check_tied(self) -> None:
+        for _, param in self.tied or ():
+            if param is not None and param.grad is not None and param.grad.any():
+                raise ValueError(
+                    "a tied parameter's gradient must be empty when a step begins: both ends would count it "
+                    "again; got one. Call zero_grad() before each step."
+                )
 
     def _check_count(self, name: str, items: Sequence[Any], stage: int) -> None:
         if self.peer_of(stage) is None and len(items) != self.schedule.num_microbatches:
@@ -262,6 +272,10 @@ class _Run:
     def finish(self) -> None:
         while self.sending:
             self.sending.popleft()[0].wait()
+
+
+def _nothing() -> None:
+    """What a chunk without a data-parallel wrapper does at the end of a step."""
 
 
 def _scope(action: Action, op: str = "") -> scope:
