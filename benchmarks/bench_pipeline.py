@@ -95,7 +95,7 @@ def measure(rounds: int) -> dict[str, list[float]]:
     return seconds
 
 
-def simulated_actions_per_s(rounds: int = 7) -> float:
+def simulated_actions_per_s(rounds: int = 15) -> float:
     """Time the simulator on fresh lists, so that nothing is remembered; the best of some rounds."""
     rates = []
     for _ in range(rounds):

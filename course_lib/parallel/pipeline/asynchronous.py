@@ -31,7 +31,7 @@ class AsynchronousPipeline(Pipeline):
     themselves.
     Oracle: one process that computes micro-batch i with stage s's weights after max(0, i - (p - 1 - s))
     updates.
-    Reference: Narayanan et al., PipeDream (arXiv:1806.03377), section 3.3.
+    Reference: Harlap et al., PipeDream (arXiv:1806.03377).
     Raises: ValueError as `Pipeline`, and for tied parameters or split backwards.
     """
 
