@@ -677,13 +677,8 @@ def torch_plan():
             plan[f"blocks.{i}.{name}"] = tp.PrepareModuleInput(
                 input_layouts=(Shard(1), *rest), desired_input_layouts=(Replicate(), *rest)
             )
-        for name in (
-            "attention.q_proj",
-            "attention.k_proj",
-            "attention.v_proj",
-            "ffn.gate_proj",
-            "ffn.up_proj",
-        ):
+        columns = [*(f"attention.{letter}_proj" for letter in "qkv"), "ffn.gate_proj", "ffn.up_proj"]
+        for name in columns:
             plan[f"blocks.{i}.{name}"] = tp.ColwiseParallel()
         for name in ("attention.out_proj", "ffn.down_proj"):
             plan[f"blocks.{i}.{name}"] = tp.RowwiseParallel(output_layouts=Shard(1))

@@ -1,4 +1,7 @@
-"""`activation_bytes`: what a layer saves for backward, by the paper's formula and as autograd does."""
+"""`activation_bytes`: what a layer saves for backward, by the paper's formula and as autograd does.
+
+Longer than 120 lines: two formulas, each with its mistakes.
+"""
 
 import numpy as np
 
