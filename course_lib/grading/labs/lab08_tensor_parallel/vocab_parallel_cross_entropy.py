@@ -1,4 +1,7 @@
-"""`vocab_parallel_cross_entropy`: three numbers a token instead of its logits."""
+"""`vocab_parallel_cross_entropy`: three numbers a token instead of its logits.
+
+Longer than 120 lines: forward, backward and bytes on a mesh, each with its mistakes.
+"""
 
 import numpy as np
 
