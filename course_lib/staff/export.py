@@ -126,6 +126,9 @@ def without_hidden(text: str) -> str:
     for node in reversed(ast.parse(text).body):
         if isinstance(node, ast.Assign) and "HIDDEN" in map(ast.unparse, ast.walk(node.targets[0])):
             lines[node.lineno - 1 : node.end_lineno] = [_no_hidden(node)]
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign) and ast.unparse(node.target) == "HIDDEN":
+            kept = f"HIDDEN: {ast.unparse(node.annotation)} = []\n" if isinstance(node, ast.AnnAssign) else ""
+            lines[node.lineno - 1 : node.end_lineno] = [kept]
     return "".join(lines)
 
 

@@ -67,7 +67,7 @@ class ParallelAttention(nn.Module):
 
 
 # %% wrong values: nobody communicates
-# says: this rank's term of the sum
+# says: nothing was communicated
 # from: reference
 # change: x = copy_to(x, self.all) -> x = x
 # change: k, v = copy_to(self.k, self.copies), copy_to(self.v, self.copies) -> k, v = self.k, self.v

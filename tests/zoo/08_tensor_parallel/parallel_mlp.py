@@ -53,7 +53,7 @@ def parallel_mlp(x, gate, up, down, group):
 
 
 # %% wrong values: does not communicate
-# says: this rank's term of the sum
+# says: nothing was communicated
 # from: reference
 # change: copy_to(x, group) -> x
 # change: return reduce_from(F.linear(hidden, down), group) -> return F.linear(hidden, down)
