@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from course_lib.grading.exercise import Array as Array
 from course_lib.grading.exercise import Case as Case
@@ -15,7 +15,9 @@ from course_lib.grading.exercise import RankData as RankData
 from course_lib.grading.exercise import Scenario as Scenario
 from course_lib.grading.exercise import Want as Want
 from course_lib.grading.exercise import rng as rng
-from course_lib.trace import RankTrace
+
+if TYPE_CHECKING:
+    from course_lib.trace import RankTrace
 
 World = dict[str, list[Any]]  # name -> what each rank must hold under it, one entry a rank
 Bytes = Callable[[Case], int]
