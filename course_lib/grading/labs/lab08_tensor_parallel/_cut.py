@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course_lib.grading.core.types import Array, Case, World
-from course_lib.grading.worlds.on_ranks import case, part_of, place_of, shared, sizes_of
+from course_lib.grading.core.types import Array, Case, Scenario, World
+from course_lib.grading.worlds.on_ranks import case, on_ranks, part_of, place_of, shared, sizes_of
 
 MESHES: list[dict[str, int]] = [{"tp": 1}, {"tp": 2}, {"tp": 3}, {"tp": 4}, {"dp": 2, "tp": 2}]
 
@@ -45,3 +45,16 @@ def world(case: Case, of_rank: Callable[[int], dict[str, Array]]) -> World:
     """Put what each rank holds, by name, into lists with one entry a rank."""
     rows = [of_rank(rank) for rank in range(case.world_size)]
     return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def built(inputs: Callable[[Case, int], dict[str, Array]]) -> Scenario:
+    """A linear layer made of the whole weight and bias, then called with x; its parts and gradients."""
+    return on_ranks(
+        inputs=inputs,
+        construct=("weight", "bias", "tp_group"),
+        arguments=("x",),
+        returns="y",
+        wrt=("x",),
+        parameters=("weight", "bias"),
+        state=("weight", "bias"),
+    )

@@ -1,12 +1,10 @@
-"""`ColumnParallelLinear`: every rank computes some of the outputs; the input's gradient is summed.
-
-Longer than 120 lines: forward, backward and bytes on a mesh, each with its mistakes.
-"""
+"""`ColumnParallelLinear`: every rank computes some of the outputs; the input's gradient is summed."""
 
 from torch import Tensor
 
 from course_lib.grading.core.types import Array, Case, Exercise, World
 from course_lib.grading.labs.lab08_tensor_parallel._cut import (
+    built,
     cases,
     cut,
     cut_all,
@@ -21,7 +19,6 @@ from course_lib.grading.worlds.on_ranks import (
     CONSTRUCTION,
     FORWARD,
     differentiate,
-    on_ranks,
     part_of,
     shared,
 )
@@ -63,15 +60,7 @@ EXERCISE = Exercise(
     "counts double).",
     signature="(weight, bias, group)",
     forbids=("tensor parallelism", "autograd collectives"),
-    scenario=on_ranks(
-        inputs=_inputs,
-        construct=("weight", "bias", "tp_group"),
-        arguments=("x",),
-        returns="y",
-        wrt=("x",),
-        parameters=("weight", "bias"),
-        state=("weight", "bias"),
-    ),
+    scenario=built(_inputs),
     hints=(
         "Which of the three gradients does a rank not have all the terms of? x goes into every rank's "
         "part of the product, so its gradient has a term from every rank.",

@@ -1,19 +1,15 @@
-"""`RowParallelLinear`: every rank has some of the inputs; the products are summed, the bias added once.
-
-Longer than 120 lines: forward, backward and bytes on a mesh, each with its mistakes.
-"""
+"""`RowParallelLinear`: every rank has some of the inputs; the products are summed, the bias added once."""
 
 from torch import Tensor
 
 from course_lib.grading.core.types import Array, Case, Exercise, World
-from course_lib.grading.labs.lab08_tensor_parallel._cut import cases, cut, cut_all, of_dp, tp_of, world
+from course_lib.grading.labs.lab08_tensor_parallel._cut import built, cases, cut, cut_all, of_dp, tp_of, world
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.worlds.on_ranks import (
     BACKWARD,
     CONSTRUCTION,
     FORWARD,
     differentiate,
-    on_ranks,
     shared,
 )
 
@@ -53,15 +49,7 @@ EXERCISE = Exercise(
     "all_reduce counts double).",
     signature="(weight, bias, group)",
     forbids=("tensor parallelism", "autograd collectives"),
-    scenario=on_ranks(
-        inputs=_inputs,
-        construct=("weight", "bias", "tp_group"),
-        arguments=("x",),
-        returns="y",
-        wrt=("x",),
-        parameters=("weight", "bias"),
-        state=("weight", "bias"),
-    ),
+    scenario=built(_inputs),
     hints=(
         "A product over F terms, of which a rank has F/n: what must happen to the n partial results? And "
         "where does the bias go, which must count once?",

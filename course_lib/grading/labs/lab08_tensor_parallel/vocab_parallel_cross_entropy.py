@@ -1,7 +1,4 @@
-"""`vocab_parallel_cross_entropy`: three numbers a token instead of its logits.
-
-Longer than 120 lines: forward, backward and bytes on a mesh, each with its mistakes.
-"""
+"""`vocab_parallel_cross_entropy`: three numbers a token instead of its logits."""
 
 import numpy as np
 
@@ -12,17 +9,13 @@ from course_lib.grading.parts.memory import Peak
 from course_lib.grading.worlds.on_ranks import STEP, on_ranks, place_of
 
 
-def _tokens(case: Case) -> tuple[int, ...]:
-    return (2, case.params["tokens"])
-
-
 def _full(case: Case, rank: int) -> dict[str, Array]:
-    vocabulary = case.params["vocabulary"]
+    vocabulary, tokens = case.params["vocabulary"], (2, case.params["tokens"])
     draw = rng(case, 77, place_of(case, rank).get("dp", 0))
     return {
-        "logits": case.params["scale"] * of_dp(case, rank, "logits", *_tokens(case), vocabulary),
-        "targets": draw.integers(vocabulary, size=_tokens(case)),
-        "grad_loss": of_dp(case, rank, "grad_loss", *_tokens(case)),
+        "logits": case.params["scale"] * of_dp(case, rank, "logits", *tokens, vocabulary),
+        "targets": draw.integers(vocabulary, size=tokens),
+        "grad_loss": of_dp(case, rank, "grad_loss", *tokens),
     }
 
 
