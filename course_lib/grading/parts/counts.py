@@ -47,7 +47,7 @@ class Calls:
     def check(self, seen: Seen) -> Part | None:
         """The first rank with other calls speaks."""
         wanted = self.exactly(seen.case, 0, len(self.windows) - 1)
-        words = ", ".join(f"{len(sizes)} {op}s of {sum(sizes):,} bytes" for op, sizes in wanted.items())
+        words = ", ".join(self._achieved(op, sizes) for op, sizes in wanted.items())
         at = f" in {self.windows[-1].words}" if self.windows[-1].words else ""
         return first_problem(
             self.part,
@@ -55,6 +55,10 @@ class Calls:
             lambda rank, trace: self._problem(seen.case, rank, trace),
             self.passed or words + at,
         )
+
+    def _achieved(self, op: str, sizes: Sequence[int]) -> str:
+        calls = f"{len(sizes)} {op}"
+        return calls if self.only == "calls" else f"{calls}, {sum(sizes):,} bytes"
 
     def _problem(self, case: Case, rank: int, trace: RankTrace) -> str:
         for index, window in enumerate(self.windows):
