@@ -50,7 +50,13 @@ OPEN_SEED = 20240715
 
 
 def check(
-    exercise_id: str, answer: Any, *, seed: int | None = None, hidden: bool = False, quiet: bool = False
+    exercise_id: str,
+    answer: Any,
+    *,
+    seed: int | None = None,
+    hidden: bool = False,
+    quiet: bool = False,
+    as_card: bool = True,
 ) -> Verdict:
     """Check an answer and show the report.
 
@@ -60,6 +66,7 @@ def check(
         seed: of the data; the same seed replays the same check.
         hidden: the sizes of the graded cell.
         quiet: do not show the report.
+        as_card: show it as a card where a notebook can; False: as text, for nbgrader's cells.
 
     Raises: ValueError for an exercise that does not exist. Never for anything the answer does.
     """
@@ -81,7 +88,7 @@ def check(
     if not quiet:
         if output is not None:
             print_output(*output, limit=20)
-        show(verdict)
+        show(verdict, as_card=as_card)
     return verdict
 
 
@@ -93,7 +100,7 @@ def score(exercise_id: str, namespace: Any, *, seed: int | None = None) -> float
     seed = secrets.randbelow(2**31) if seed is None else seed
     with _silent_stderr():
         try:
-            verdict = check(exercise_id, namespace, seed=seed, hidden=True)
+            verdict = check(exercise_id, namespace, seed=seed, hidden=True, as_card=False)
             return float(min(max(verdict.score, 0.0), verdict.max_score))
         except KeyboardInterrupt:
             say(f"exercise {exercise_id}: interrupted, 0 points.")

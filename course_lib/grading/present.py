@@ -8,6 +8,7 @@ from typing import Any
 from course_lib.grading.core.card import card as short_card
 from course_lib.grading.exercise import Exercise, PartResult, Verdict
 from course_lib.grading.registry import get
+from course_lib.grading.report_card import card_html
 
 MIME = "application/vnd.course.verdict+json"
 _WIDTH = 110
@@ -98,15 +99,18 @@ def executed_cells(symbol: str, obj: Any) -> list[str]:
     return [str(cell) for cell in kernel.history_manager.input_hist_raw]
 
 
-def show(verdict: Verdict) -> None:
-    """Display the report in a notebook, with its data beside it; print it elsewhere."""
+def show(verdict: Verdict, *, as_card: bool = True) -> None:
+    """Display the report in a notebook, as a card with data and text beside it; print it elsewhere."""
     text = render(verdict)
     if not in_notebook():
         print(text, flush=True)
         return
     from IPython.display import display
 
-    display({MIME: verdict.to_plain(), "text/plain": text}, raw=True)  # type: ignore[no-untyped-call,unused-ignore]
+    bundle = {MIME: verdict.to_plain(), "text/plain": text}
+    if as_card:
+        bundle["text/html"] = card_html(verdict)
+    display(bundle, raw=True)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def say(text: str) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 from course_lib.grading import progress
 from course_lib.grading.exercise import Exercise
 from course_lib.grading.registry import exercises
+from course_lib.grading.report_card import BAD, GOOD, LOST, NOT_TRIED, OK
 
-OK, LOST, NOT_TRIED = "✓", "✗", "·"
-_GOOD, _BAD = "#009E73", "#D55E00"
+_GRADED_SIZES = "(graded sizes)"
+_NOTE = f"{_GRADED_SIZES}: this was checked with the hidden sizes that count, not those of the open check."
 _CELL = "text-align:left;vertical-align:top"
 
 
@@ -28,17 +29,24 @@ class ProgressMap:
         """Return the map as text."""
         return [line for lab in self.labs for line in self._lab_lines(lab)]
 
-    def points(self, lab: str) -> tuple[float, float]:
-        """Return the points reached and the full mark of a lab, the latter without its bonus."""
-        known = self.labs[lab]
+    def points(self, lab: str, *, bonus: bool = False) -> tuple[float, float]:
+        """Return the points reached and the full mark of a lab, without its bonus or of it alone."""
+        known = [exercise for exercise in self.labs[lab] if exercise.bonus == bonus]
         got = sum(self.entries.get(exercise.id, {}).get("score", 0.0) for exercise in known)
-        return got, sum(exercise.max_score for exercise in known if not exercise.bonus)
+        return got, sum(exercise.max_score for exercise in known)
+
+    def _sum(self, lab: str) -> str:
+        (got, most), (more, _) = self.points(lab), self.points(lab, bonus=True)
+        return f"{got:g} of {most:g} points" + (f", bonus {more:g}" if more else "")
+
+    def _note(self, lab: str) -> str:
+        shown = [self._words(exercise) for exercise in self.labs[lab]]
+        return _NOTE if any(_GRADED_SIZES in words for words in shown) else ""
 
     def _lab_lines(self, lab: str) -> list[str]:
-        got, most = self.points(lab)
         width = max(len(exercise.id) for exercise in self.labs[lab])
         rows = [f"  {self._sign(e)} {e.id:<{width}}  {self._words(e)}" for e in self.labs[lab]]
-        return [f"{lab}  {got:g} of {most:g} points", *rows]
+        return [f"{lab}  {self._sum(lab)}", *rows, *([f"  {self._note(lab)}"] if self._note(lab) else [])]
 
     def _sign(self, exercise: Exercise) -> str:
         entry = self.entries.get(exercise.id)
@@ -55,13 +63,12 @@ class ProgressMap:
         parts = [
             f"{OK if got >= most else LOST} {name} {got:g}/{most:g}" for name, (got, most) in _parts(entry)
         ]
-        return "  ".join([*parts, "(sizes of the grade)" if entry["full"] else ""]).strip()
+        return "  ".join([*parts, _GRADED_SIZES if entry["full"] else ""]).strip()
 
     def _repr_html_(self) -> str:
         return "".join(self._lab_html(lab) for lab in self.labs)
 
     def _lab_html(self, lab: str) -> str:
-        got, most = self.points(lab)
         rows = [
             f'<tr><td style="{_CELL}">{self._colored(self._sign(e))}</td>'
             f'<td style="{_CELL}"><code>{html.escape(e.id)}</code></td>'
@@ -70,15 +77,16 @@ class ProgressMap:
             for e in self.labs[lab]
         ]
         style = "text-align:left;padding:6px 0"
-        head = f'<caption style="{style}"><b>{lab}</b>: {got:g} of {most:g} points</caption>'
-        return f"<table>{head}{''.join(rows)}</table>"
+        head = f'<caption style="{style}"><b>{lab}</b>: {self._sum(lab)}</caption>'
+        note = f"<p>{self._note(lab)}</p>" if self._note(lab) else ""
+        return f"<table>{head}{''.join(rows)}</table>{note}"
 
     @staticmethod
     def _colored(words: str) -> str:
         text = html.escape(words)
         for gap in (f"{OK} ", f"{LOST} "):  # a line breaks between parts, not inside of one
             text = text.replace(gap, gap.replace(" ", "&nbsp;"))
-        for sign, color in ((OK, _GOOD), (LOST, _BAD)):
+        for sign, color in ((OK, GOOD), (LOST, BAD)):
             text = text.replace(sign, f'<b style="color:{color}">{sign}</b>')
         return text
 

@@ -5,6 +5,7 @@ Not part of `make test`: it needs a Chromium. The screenshots in build/browser/ 
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -73,7 +74,7 @@ def test_an_exercise_turns_from_red_to_green(
     released.fill(at, answer)
     released.run(at)
     report = released.run(check)
-    assert report.inner_text().startswith(f"PASS  {exercise}  "), report.inner_text()
+    assert re.match(rf"✓\s+{exercise}\s", report.inner_text()), report.inner_text()
     released.cell(check).screenshot(path=pictures / f"{lab_name}-solved.png")
     released.save()
     saved = next(cell for cell in nbformat.read(released.path, as_version=4).cells if cell.id == exercise)

@@ -1,10 +1,14 @@
 """Cards and hints come from the declaration; hints never hold the solution."""
 
+from html.parser import HTMLParser
+
 import pytest
 
 from course_lib import grading
 from course_lib.grading.closed import Guard
+from course_lib.grading.exercise import PartResult, Verdict
 from course_lib.grading.present import hint
+from course_lib.grading.report_card import card_html, take_apart
 
 
 def test_hints_come_in_three_steps(capsys):
@@ -36,3 +40,74 @@ def test_exercises_of_a_lab_in_order():
     assert grading.exercises("00")[0].id == "rank_hello"
     assert grading.exercises("00") == grading.exercises("00_start_here")
     assert grading.exercises("99") == []
+
+
+class Words(HTMLParser):
+    """The text of a page, and the tags that are open."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text, self.open = "", []
+        self.feed(page)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+VALUES = (
+    "At 3 ranks: `out` must equal the one-process result on every rank; wrong on rank 1: got 1.5 at [0], "
+    "expected 0.5. Off by exactly 3 = world_size: did you average?"
+)
+
+
+def test_a_message_is_taken_apart() -> None:
+    said = take_apart(VALUES)
+    assert said.case == "3 ranks"
+    assert said.must == "`out` must equal the one-process result on every rank"
+    assert said.seen == "wrong on rank 1: got 1.5 at [0], expected 0.5"
+    assert said.mistake == "Off by exactly 3 = world_size: did you average?"
+
+
+def test_a_message_of_another_form_stays_whole() -> None:
+    said = take_apart("rank 0 stopped: ZeroDivisionError; nothing came back\n  line 3\n  line 4")
+    assert said.must == "rank 0 stopped: ZeroDivisionError; nothing came back"
+    assert said.report == "  line 3\n  line 4"
+    assert not said.seen
+
+
+@pytest.mark.parametrize("gate", ["", "values", "implemented"])
+def test_a_card_is_whole_and_names_the_mistake_first(gate: str) -> None:
+    exercise = grading.get("mean_gradient")
+    rows = {
+        name: PartResult(
+            not gate and i > 0, 0.0 if gate or i == 0 else points, points, "" if gate else VALUES
+        )
+        for i, (name, points) in enumerate(exercise.points.items())
+    }
+    verdict = Verdict(
+        exercise, rows, seed=7, seconds=0.1, gate=gate, message=VALUES + "\n<b>a & b" if gate else ""
+    )
+    page = Words(card_html(verdict))
+    assert not page.open
+    assert page.text.index("did you average?") < page.text.index("must equal")
+    assert all(name in page.text for name in exercise.points)
+    assert "Hint 1 of 3" in page.text
+    assert ("<b>a & b" in page.text) == bool(gate)
+
+
+def test_the_card_of_full_marks_has_no_hint() -> None:
+    exercise = grading.get("mean_gradient")
+    rows = {
+        name: PartResult(True, points, points, "as it must be") for name, points in exercise.points.items()
+    }
+    page = Words(card_html(Verdict(exercise, rows, seed=7, seconds=0.1, cases=("2 ranks", "3 ranks"))))
+    assert "Hint" not in page.text
+    assert "2 cases run" in page.text

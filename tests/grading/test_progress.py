@@ -141,12 +141,23 @@ def test_the_map_shows_every_exercise_and_part(tmp_path: Path) -> None:
     assert "✓ rank_hello" in text
     assert "✓ values 1/1  ✓ bytes 1/1" in text
     assert "✗ bytes 0/" in text
-    assert "(sizes of the grade)" in text
+    assert text.count("(graded sizes)") == 2  # at the exercise, and what it means
     assert "✗ terminates: no points yet" in text
     assert "· numbers_00" in text
     assert all(exercise.id in shown._repr_html_() for exercise in grading.exercises("00"))
     got, most = shown.points("00_start_here")
     assert 0 < got < most == sum(e.max_score for e in grading.exercises("00") if not e.bonus)
+
+
+def test_a_bonus_is_counted_beside_the_full_mark(tmp_path: Path) -> None:
+    for exercise in grading.exercises("03"):
+        progress.note(verdict(exercise.id), "", tmp_path)
+    shown = progress_map("03", tmp_path)
+    got, most = shown.points("03_data_parallel")
+    assert got == most
+    bonus = sum(e.max_score for e in grading.exercises("03") if e.bonus)
+    assert repr(shown).startswith(f"03_data_parallel  {got:g} of {most:g} points, bonus {bonus:g}\n")
+    assert f"{got:g} of {most:g} points, bonus {bonus:g}" in shown._repr_html_()
 
 
 def test_the_map_of_the_course_has_every_lab(tmp_path: Path) -> None:
