@@ -10,7 +10,7 @@ REPEAT ?= 1
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup demo test stress browser colab lab check bench zoo attack build clean
+.PHONY: help setup demo test stress browser colab lab check bench zoo mistakes attack build clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /make \1|/' | column -t -s '|'
@@ -55,6 +55,9 @@ bench: $(READY)  ## measure, and write docs/benchmarks.md
 
 zoo: $(READY)  ## check every known right and wrong answer (LAB=03 for one lab, REPEAT=10, SANDBOX=1 as in grading)
 	$(BIN)/course zoo $(if $(LAB),--lab $(LAB)) --repeat $(REPEAT) $(if $(SANDBOX),--sandbox)
+
+mistakes: $(READY)  ## is every named mistake of every exercise told by its name? (SEEDS=200, ONLY="choose_mesh roofline" for some)
+	$(BIN)/python -m course_lib.staff.mistakes $(or $(SEEDS),200) $(ONLY)
 
 attack: $(READY)  ## hand in every known attack on the grader, then kill it 20 times; all must get what they deserve (QUICK=1: those that end soon, 3 kills)
 	$(BIN)/python $(if $(QUICK),-m pytest -s tests/attacks/quick.py,tests/attacks/run.py)

@@ -20,7 +20,18 @@ import numpy as np
 from course_lib.grading import labs
 from course_lib.grading.compare import all_hold, compare
 from course_lib.grading.core.forbids import closed_by
-from course_lib.grading.core.types import Array, Case, Exercise, Part, RankData, Scenario, Seen, Want, World
+from course_lib.grading.core.types import (
+    Array,
+    Case,
+    Exercise,
+    Part,
+    RankData,
+    Scenario,
+    Seen,
+    Want,
+    World,
+    once_a_case,
+)
 
 _ONCE = "_once the others hold: "
 
@@ -50,6 +61,7 @@ class ExerciseFile:
         self._check_card()
         self.open, self.hidden = self._given("OPEN", "[]"), self._given("HIDDEN", "[]")
         self.checks = self._given("PARTS", "[]")
+        self.mistaken = once_a_case(self._worlds)
 
     def _given(self, name: str, write: str) -> Any:
         if not hasattr(self.module, name):
@@ -117,18 +129,20 @@ class ExerciseFile:
         A mistake that says no more in this case than that nothing was communicated is left out; so are all
         where that explains everything.
         """
-        expected = getattr(self.module, "expected", None)
-        if expected is None:
-            return dict(want)
         mistakes: Mapping[str, Mapping[str, Any]] = getattr(self.module, "MISTAKES", {})
-        worlds = {words: self._whole(expected, case, **mistake) for words, mistake in mistakes.items()}
-        local = getattr(self.module, "LOCAL_ONLY", None)
-        alone = self._whole(expected, case, **local) if local is not None and case.world_size > 1 else None
-        apart = [words for words, world in worlds.items() if alone is None or not _equal(world, alone)]
+        worlds, alone = self.mistaken(case)
+        apart = [words for words, world in worlds.items() if alone is None or not equal_worlds(world, alone)]
         if alone is not None and _hold(alone, got):
             apart = []
         apart.sort(key=lambda words: not _hold(worlds[words], got))
         return {name: _only_near(value, apart, mistakes) for name, value in want.items()}
+
+    def _worlds(self, case: Case) -> tuple[dict[str, World], World | None]:
+        """The world of every mistake, and the one in which nobody communicates (None: there is none)."""
+        mistakes: Mapping[str, Mapping[str, Any]] = getattr(self.module, "MISTAKES", {})
+        local = getattr(self.module, "LOCAL_ONLY", None)
+        alone = self.world(case, **local) if local is not None and case.world_size > 1 else None
+        return {words: self.world(case, **mistake) for words, mistake in mistakes.items()}, alone
 
     # ---- expected results
 
@@ -141,12 +155,8 @@ class ExerciseFile:
         alone = self._whole(expected, case, **local) if local is not None and case.world_size > 1 else {}
         mistakes: Mapping[str, Mapping[str, Any]] = getattr(self.module, "MISTAKES", {})
 
-        @cache
-        def world(words: str) -> World:
-            return self._whole(expected, case, **mistakes[words])
-
         def held(words: str, name: str) -> list[Any]:
-            return world(words).get(name, right[name])
+            return self.mistaken(case)[0][words].get(name, right[name])
 
         return {
             name: Want(
@@ -157,6 +167,11 @@ class ExerciseFile:
             )
             for name, value in right.items()
         }
+
+    def world(self, case: Case, **mistake: Any) -> World:
+        """What ranks must hold, or what a mistake leaves them; nothing where the file expects no values."""
+        expected = getattr(self.module, "expected", None)
+        return {} if expected is None else self._whole(expected, case, **mistake)
 
     def _whole(self, expected: Callable[..., World], case: Case, **mistake: Any) -> World:
         found = expected(case, **mistake)
@@ -176,7 +191,8 @@ def _hold(world: World, got: Sequence[RankData]) -> bool:
     return all(all_hold(name, got, values) for name, values in world.items())
 
 
-def _equal(one: World, other: World) -> bool:
+def equal_worlds(one: World, other: World) -> bool:
+    """Whether two worlds hold the same under every name that both have."""
     names = one.keys() & other.keys()
     return all(
         bool(np.array_equal(a, b)) for name in names for a, b in zip(one[name], other[name], strict=True)

@@ -87,6 +87,7 @@ class EveryPoint:
         same: what of an answer counts in comparing it with a rule.
         near: when that and the rule's value are taken for equal.
         shows: points at which a mistake shows.
+        answer: (point, what a rule gives there) -> the whole answer.
         gate: failing it ends the check.
     """
 
@@ -97,6 +98,7 @@ class EveryPoint:
     same: Callable[[Any], Any] = lambda answer: answer
     near: Callable[[Any, Any], bool] = operator.eq
     shows: Callable[[Point], bool] = lambda point: True
+    answer: Callable[[Point, Any], Any] = lambda point, value: value
     gate: bool = False
     reads_trace: bool = False
 

@@ -51,22 +51,48 @@ def samples(
 
 def separating(
     draw_one: Callable[[np.random.Generator, int], Any],
-    mistakes: Sequence[Callable[[Any], bool]],
+    rules: Sequence[Callable[[Any], Any]],
+    loses: Callable[[Any, Any], bool],
     rng: np.random.Generator,
     count: int,
     pinned: Mapping[int, Callable[[Any], bool]] | None = None,
 ) -> list[Any]:
-    """Draw `count` points until every mistake is wrong at one of the first half of them.
+    """Draw `count` points that tell known mistakes from right answers and from one another.
+
+    Every mistake loses at one of the first half of the points, and no two give the same answers at all
+    points. Until that is so, points are drawn again, one at a time.
 
     Args:
         draw_one: (generator, place) -> a point.
-        mistakes: whether an answer with the mistake loses at a point.
-        pinned: mistakes that few points show: the place of the point that must.
+        rules: what an answer with each mistake gives at a point.
+        loses: whether an answer loses at a point.
+        pinned: what the point at a place must show: mistakes that few points do.
     """
-    while True:
-        points = [draw_one(rng, i) for i in range(count)]
-        for i, loses in (pinned or {}).items():
-            while not loses(points[i]):
-                points[i] = draw_one(rng, i)
-        if all(any(loses(p) for p in points[: count // 2]) for loses in mistakes):
-            return points
+
+    def drawn(place: int) -> Any:
+        while True:
+            point = draw_one(rng, place)
+            if pinned is None or place not in pinned or pinned[place](point):
+                return point
+
+    def answered(point: Any) -> list[tuple[str, bool]]:
+        answers = [rule(point) for rule in rules]
+        return [(repr(answer), loses(point, answer)) for answer in answers]
+
+    def told_apart(rows: Sequence[list[tuple[str, bool]]]) -> int:
+        """How many mistakes lose in the first half, and how many differ."""
+        columns = [tuple(row[i] for row in rows) for i in range(len(rules))]
+        beaten = sum(any(lost for _, lost in column[: count // 2]) for column in columns)
+        return beaten + len({tuple(answer for answer, _ in column) for column in columns})
+
+    points = [drawn(place) for place in range(count)]
+    rows = [answered(point) for point in points]
+    turn = 0
+    while told_apart(rows) < 2 * len(rules):
+        place = turn % len(rows)
+        point = drawn(place)
+        others = [*rows[:place], answered(point), *rows[place + 1 :]]
+        if told_apart(others) >= told_apart(rows):
+            points[place], rows = point, others
+        turn += 1
+    return points

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.grading.core.types import Array, Case, Scenario, World
+from course_lib.grading.core.types import Array, Case, Scenario, World, once_a_case
+from course_lib.grading.fsdp_oracle import allowed as allowed
 from course_lib.grading.fsdp_oracle import (
-    Local,
     flats,
     fsdp_case,
     fsdp_inputs,
@@ -17,7 +17,6 @@ from course_lib.grading.fsdp_oracle import (
     shape_of,
     shard_of,
 )
-from course_lib.grading.fsdp_oracle import allowed as allowed
 from course_lib.grading.fsdp_oracle import item as item
 from course_lib.grading.fsdp_oracle import least_backward as least_backward
 from course_lib.grading.fsdp_oracle import shard_gradients as shard_gradients
@@ -53,6 +52,9 @@ def unit_chain(**options: Any) -> Scenario:
 # ---- what must come out
 
 
+found_alone = once_a_case(run_alone)  # with backward
+
+
 def outputs(case: Case) -> list[Array]:
     """Each rank's output."""
     return run_alone(case, backward=False).outputs
@@ -67,14 +69,12 @@ def kept(case: Case) -> World:
     }
 
 
-def gradients(
-    case: Case, *, local: bool = False, divisions: int = 1, found: Local | None = None
-) -> dict[str, list[Array]]:
+def gradients(case: Case, *, local: bool = False, divisions: int = 1) -> dict[str, list[Array]]:
     """The gradient of every rank's shard of every unit that trains, by the name of the shard.
 
     local: of the rank's own samples. divisions: how often the sum is divided by the world size.
     """
-    each, n = (found or run_alone(case)).grads, case.world_size
+    each, n = found_alone(case).grads, case.world_size
     out = {}
     for i in range(len(case.params["kinds"])):
         if shape_of(case, i)[1]:

@@ -44,10 +44,12 @@ MISTAKES: dict[str, dict[str, Any]] = {
     NO_BUFFERS: {"own": "buffers"},
     NO_FROZEN: {"own": "frozen"},
     NOT_BROADCAST: {"own": "all"},
+    "gradients are divided by world_size twice": {"combine": _twice},
+}
+USED_BY_SOME: dict[str, dict[str, Any]] = {  # where a case names ranks `without_optional`
     "a rank that did not use the parameter keeps its own gradient, empty or zero": {
         "combine": averaged_where_used
     },
-    "gradients are divided by world_size twice": {"combine": _twice},
 }
 
 

@@ -161,7 +161,7 @@ def choose_mesh(model, cluster, world_size):
 
 # %% wrong values: the check's own cost model, under an alias
 # says: is closed here
-import course_lib.grading.mesh_costs as costs
+import course_lib.grading.labs.lab05_fsdp_hsdp._meshes as costs
 
 
 def choose_mesh(model, cluster, world_size):
@@ -178,14 +178,33 @@ import importlib
 
 
 def choose_mesh(model, cluster, world_size):
-    costs = importlib.import_module("course_lib.grading." + "mesh_costs")
+    costs = importlib.import_module("course_lib.grading.labs.lab05_fsdp_hsdp." + "_meshes")
     fits = getattr(costs, "sizes_that_fit")(model, cluster, world_size)
     return world_size // fits[0], fits[0]
 
 
 # %% wrong memory, clock: the axes are swapped
+# says: the pair is the other way round
 def choose_mesh(model, cluster, world_size):
     return fastest(model, cluster, world_size)[::-1]
+
+
+# %% wrong clock: one byte a parameter on the wire
+# says: 1 byte on the wire
+def choose_mesh(model, cluster, world_size):
+    thin = {**model, "num_params": model["num_params"] / 2}
+    fits = [k for k in divisors(world_size) if memory(model, k) <= cluster.accelerator.memory_bytes]
+    k = min(fits, key=lambda k: seconds(thin, cluster, world_size, k))
+    return world_size // k, k
+
+
+# %% wrong clock: four bytes a parameter on the wire
+# says: 4 bytes on the wire
+def choose_mesh(model, cluster, world_size):
+    thick = {**model, "num_params": model["num_params"] * 2}
+    fits = [k for k in divisors(world_size) if memory(model, k) <= cluster.accelerator.memory_bytes]
+    k = min(fits, key=lambda k: seconds(thick, cluster, world_size, k))
+    return world_size // k, k
 
 
 # %% wrong clock: powers of two only

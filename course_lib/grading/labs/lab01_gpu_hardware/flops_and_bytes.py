@@ -97,9 +97,9 @@ def _near_flops(point: Point) -> dict[str, float | str]:
     if op == "matmul":
         near["you count k multiplications but not the k additions"] = right / 2
     if op.endswith("attention"):
-        near["you count one of the two matmuls"] = float(_scores(s) * (2 * s["head_dim"] + 5))
+        one_product = float(_scores(s) * (2 * s["head_dim"] + 5))
+        near["you count one of the two matmuls, or multiplications but not additions"] = one_product
         near["you leave out the softmax"] = float(_scores(s) * 4 * s["head_dim"])
-        near["you count multiplications but not additions"] = float(_scores(s) * (2 * s["head_dim"] + 5))
         near["you forget the heads"] = right / s["heads"]
         near["you forget the batch"] = right / s["batch"]
         near["you halve the scores: no causal mask here"] = right / 2

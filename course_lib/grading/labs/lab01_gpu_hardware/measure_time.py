@@ -55,7 +55,6 @@ def _mistakes(p: Point) -> dict[str, float | str]:
     return {
         "there is no warm-up: the first, slow calls are timed": timed(p, warmup=False),
         "you do not synchronise before you stop the watch: only the launch is timed": timed(p, after=False),
-        "you do not synchronise at all: only the launch is timed": timed(p, before=False, after=False),
         "you start the watch while the device still works off the warm-up: synchronise before, too": timed(
             p, before=False
         ),

@@ -267,6 +267,10 @@ def _same(name: str) -> Callable[[dict[str, Any]], Any]:
     return lambda answer: answer.get(name) if isinstance(answer.get(name), int | float) else math.nan
 
 
+def _answered(name: str) -> Callable[[Point, float], dict[str, float]]:
+    return lambda p, value: {name: value}
+
+
 PARTS = [
     EveryPoint(part="values", problem=_no_dict, describe=_describe, gate=True),
     *(
@@ -276,6 +280,7 @@ PARTS = [
             describe=_describe,
             rules=MISTAKEN[name],
             same=_same(name),
+            answer=_answered(name),
             near=_near,
             shows=lambda p: p["world_size"] > 1,
         )

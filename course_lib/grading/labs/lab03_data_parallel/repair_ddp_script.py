@@ -144,7 +144,7 @@ def _problem_of(report: Any) -> str:
 
 # ---- it trains as one process would
 
-MISTAKES = {
+STYLES = {
     "alone": "no gradient crosses the ranks: call the wrapped model, not the module inside it",
     "kept": "gradients are never cleared: zero_grad() before each backward",
     "alone kept": "no gradient crosses the ranks, and gradients are never cleared",
@@ -183,7 +183,7 @@ def _differs(seen: Seen, begin: list[Array]) -> str:
     if equal(""):
         return ""
     with np.errstate(all="ignore"):
-        known = next((words for style, words in MISTAKES.items() if equal(style)), "")
+        known = next((words for style, words in STYLES.items() if equal(style)), "")
     said = "the script ran, and did not train what one process would."
     said += _first_wrong_loss(losses, train(seen.case, reports, begin)[0], near)
     differ = [r for r, end in enumerate(ends) if not np.allclose(end, ends[0], rtol=0, atol=near)]

@@ -119,7 +119,8 @@ def _mistakes(p: Point) -> dict[str, float]:
     right, head, plain = sum(parts.values()), parts["head"], _flops(p, recompute="none")
     found = {
         "attention's products are left out: 6N": right - parts["attention"],
-        "one of attention's two products is left out": right - parts["attention"] / 2,
+        "half of attention is left out: it has two products, and the causal half is taken only if it is "
+        "asked for": right - parts["attention"] / 2,
         "the output head is left out": right - head,
         "the embedding is counted: it is a look-up": right + head,
         "norms and the embedding are counted: all parameters times 6": _flops(p) + _all_params(config, p),
@@ -133,8 +134,9 @@ def _mistakes(p: Point) -> dict[str, float]:
         "nothing is computed again": plain,
         "all is computed again where only attention is": _flops(p, recompute="full"),
         "the causal half is counted whole": _flops(p, causal_half=False),
-        "the causal half is always taken": _flops(p, causal_half=True),
     }
+    if not _is_plain(p):
+        found["the causal half is always taken"] = _flops(p, causal_half=True)
     if config.num_experts:
         found["all experts are counted: a token visits some"] = _flops(
             p, experts_per_token=config.num_experts

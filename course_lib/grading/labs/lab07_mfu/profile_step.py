@@ -120,11 +120,14 @@ def _seconds(kind: str) -> Formula:
 
     def near(p: Point) -> dict[str, float]:
         found: dict[str, float] = {
-            "the gap before the first kernel is left out": _blame(p, first=False)[kind],
             "a sync's gap is put down to the launch": _blame(p, sync=False)[kind],
-            "the loader is put down to the launch": _blame(p, load=False)[kind],
             "it is a fraction of the step: give seconds": _blame(p)[kind] / _total(p),
         }
+        if kind == "loader":  # it is waited for before the first kernel only
+            found["the gap before the first kernel is left out, or put down to the launch"] = 0.0
+        else:
+            found["the gap before the first kernel is left out"] = _blame(p, first=False)[kind]
+            found["the loader is put down to the launch"] = _blame(p, load=False)[kind]
         if kind in names:
             found["the host's own time is taken, not the device's idle time"] = _host(p, names[kind])
         return found

@@ -20,8 +20,7 @@ def _best(point: Point, allowed: Callable[[Setting], bool] = lambda setting: Tru
 
 def _fastest_of_most(point: Point) -> Setting:
     """Where the micro-batch is as large as any setting's can be."""
-    largest = max(size for size, _, _ in fitting(point))
-    return _best(point, lambda setting: setting[0] == largest)
+    return _best(point, lambda setting: setting[0] == max(size for size, _, _ in fitting(point)))
 
 
 RULES: dict[str, Callable[[Point], Setting]] = {
@@ -47,26 +46,22 @@ EXERCISE = Exercise(
     lines=12,
     points={"memory": 0.5, "runs": 0.5, "clock": 2.0},
     task="Write a function that finds the setting (microbatch_size, recompute, shard_size) with the "
-    "highest MFU "
-    "that fits into a GPU, with few runs.",
+    "highest MFU that fits into a GPU, with few runs.",
     graded={
         "memory": "The setting fits.",
         "runs": "No more runs than are paid for, trials.max_runs.",
         "clock": "Its MFU is within 3% of the best of all that fit.",
     },
     details="At clusters you have not seen: models of 1 to 70 billion parameters on 8 to 512 H100. "
-    "max_runs is two for "
-    "each shard size; all settings are 60 to 120. Asking for memory is free.",
+    "max_runs is two for each shard size; all settings are 60 to 120. Asking for memory is free.",
     signature="(trials)",
     forbids=("planner",),
     scenario=tuning(74, [_loses(rule) for rule in RULES.values()]),
     hints=(
         "Three loops find it, with too many runs. Which of the three choices need you not try, once the "
-        "two others "
-        "are made? Memory is free to ask.",
+        "two others are made? Memory is free to ask.",
         "For a given recomputation and shard size a larger micro-batch has larger matrices and fewer "
-        "gathers. So the "
-        "largest that fits is the one to run.",
+        "gathers. So the largest that fits is the one to run.",
         "For each recompute and shard_size: sizes = [m for m in microbatch_sizes if memory_bytes(m, ...) <= "
         "limit_bytes]; if there are any, run max(sizes). Return the best of these.",
     ),
@@ -115,6 +110,11 @@ PARTS = [
     EveryPoint(part="memory", problem=_memory, describe=_words),
     EveryPoint(part="runs", problem=_runs, describe=_words),
     EveryPoint(
-        part="clock", problem=_clock, describe=_words, rules=RULES, same=lambda a: tuple(a["setting"])
+        part="clock",
+        problem=_clock,
+        describe=_words,
+        rules=RULES,
+        same=lambda a: tuple(a["setting"]),
+        answer=lambda p, setting: {"setting": list(setting), "runs": 0},
     ),
 ]

@@ -77,8 +77,7 @@ def _draw_one(rng: np.random.Generator, place: int) -> Point:
 
 
 def _draw(rng: np.random.Generator, count: int) -> list[Point]:
-    loses = [lambda p, rule=rule: _problem(p, rule(p)) != "" for rule in RULES.values()]
-    return separating(_draw_one, loses, rng, count)
+    return separating(_draw_one, list(RULES.values()), lambda p, m: _problem(p, m) != "", rng, count)
 
 
 EXERCISE = Exercise(

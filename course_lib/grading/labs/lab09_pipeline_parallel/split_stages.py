@@ -64,8 +64,8 @@ def _draw_one(rng: np.random.Generator, place: int) -> Point:
 
 
 def _draw(rng: np.random.Generator, count: int) -> list[Point]:
-    loses = [lambda p, rule=rule: _problem(p, rule(p)) != "" for rule in (equally, to_the_average)]
-    return separating(_draw_one, loses, rng, count)
+    rules = (equally, to_the_average)
+    return separating(_draw_one, rules, lambda p, layers: _problem(p, layers) != "", rng, count)
 
 
 EXERCISE = Exercise(

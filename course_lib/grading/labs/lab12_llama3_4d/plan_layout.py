@@ -3,8 +3,10 @@
 Longer than 120 lines: problems are drawn, each with another trap, and any layout near the best is right.
 """
 
+import json
+from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,12 +31,25 @@ def valid(problem: dict[str, Any], layout: dict[str, int]) -> str:
     return next((rule for rule, holds in rules.items() if not holds), "")
 
 
-def layouts(problem: dict[str, Any]) -> list[dict[str, int]]:
+class Priced(NamedTuple):
+    """A layout with what it needs and takes."""
+
+    layout: dict[str, int]
+    memory_bytes: float
+    time_s: float
+
+
+@lru_cache(maxsize=64)
+def _priced(problem: str) -> list[Priced]:
     """All layouts that can run, whether they fit or not."""
-    counts = [n for n in range(1, problem["num_gpus"] + 1) if problem["num_gpus"] % n == 0]
-    sizes = [n for n in range(1, problem["batch"] + 1) if problem["batch"] % n == 0]
-    every = (dict(zip(NAMES, row, strict=True)) for row in product(counts, counts, counts, sizes, (0, 1)))
-    return [layout for layout in every if not valid(problem, layout)]
+    p = json.loads(problem)
+    counts = [n for n in range(1, p["num_gpus"] + 1) if p["num_gpus"] % n == 0]
+    sizes = [n for n in range(1, p["batch"] + 1) if p["batch"] % n == 0]
+    meshes = [(tp, pp, p["num_gpus"] // (tp * pp)) for tp, pp in product(counts, counts)]
+    rows = ((*mesh, *more) for mesh in meshes for more in product(sizes, (0, 1)) if mesh[2] > 0)
+    every = (dict(zip(NAMES, row, strict=True)) for row in rows)
+    can_run = [layout for layout in every if not valid(p, layout)]
+    return [Priced(one, layout_memory_bytes(p, one), layout_time_s(p, one)) for one in can_run]
 
 
 def best(
@@ -42,13 +57,14 @@ def best(
 ) -> dict[str, int] | None:
     """The fastest that fits; a mistake leaves something out of the search."""
     found = [
-        layout
-        for layout in layouts(problem)
-        if (not fits or layout_memory_bytes(problem, layout) <= problem["memory_bytes"])
-        and layout["tp"] <= most_tp
-        and all(layout[name] == value for name, value in fixed.items())
+        one
+        for one in _priced(json.dumps(problem))
+        if (not fits or one.memory_bytes <= problem["memory_bytes"])
+        and one.layout["tp"] <= most_tp
+        and all(one.layout[name] == value for name, value in fixed.items())
     ]
-    return min(found, key=lambda layout: layout_time_s(problem, layout), default=None)
+    fastest = min(found, key=lambda one: one.time_s, default=None)
+    return None if fastest is None else dict(fastest.layout)
 
 
 def _draw_one(rng: np.random.Generator) -> dict[str, Any]:

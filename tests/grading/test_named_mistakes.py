@@ -1,0 +1,23 @@
+"""Every named mistake of every exercise is refused, and by its name; asked of the judge, without ranks.
+
+One seed each: `make mistakes` asks 200 of every exercise, which takes long.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.grading.core.exercise_file import found, load
+from course_lib.staff.mistakes import unnamed
+
+SEED = 1
+
+
+@pytest.mark.parametrize("exercise_id", sorted(found()))
+def test_each_mistake_is_called_by_its_name(exercise_id: str) -> None:
+    assert unnamed(load(exercise_id), SEED) == {}
+
+
+@pytest.mark.parametrize("exercise_id", ["zero_bytes", "roofline", "mfu_hfu"])
+def test_points_tell_mistakes_apart_at_every_seed(exercise_id: str) -> None:
+    assert {seed: bad for seed in range(200) if (bad := unnamed(load(exercise_id), seed))} == {}
