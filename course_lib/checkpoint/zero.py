@@ -59,6 +59,7 @@ def load_state_dict_(optimizer: ZeroOptimizer, saved: Saved | Sequence[Saved]) -
 
 def _entries(optimizer: ZeroOptimizer, bucket: ShardedBucket) -> dict[str, Any]:
     """Return the optimizer's entries for the shard, and the master weights if they are not the parameters."""
+    bucket.refresh_master()
     entries = dict(sorted(optimizer.inner.state.get(bucket.state_key, {}).items()))
     return {**entries, "master": bucket.shard.detach()} if bucket.owns_master else entries
 

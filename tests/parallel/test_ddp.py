@@ -120,7 +120,7 @@ def assert_equal(got: Plain, want: Plain, none_is_zero: bool = False) -> None:
 
 
 def bucketed(bucket_bytes: int, find_unused: bool = False) -> Wrap:
-    return partial(BucketedDDP, bucket_bytes=bucket_bytes, find_unused=find_unused)
+    return partial(BucketedDDP, bucket_bytes=bucket_bytes, find_unused_parameters=find_unused)
 
 
 WRAPS: dict[str, Wrap] = {
@@ -197,7 +197,7 @@ def accumulate(wrap: Wrap, num_samples: int, microbatch_sizes: list[list[int]]) 
     with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as all_reduce:
         for index, (x_part, y_part) in enumerate(zip(x.split(sizes), y.split(sizes), strict=True)):
             last = index == len(sizes) - 1
-            with nullcontext() if last or isinstance(ddp, NaiveDDP) else ddp.no_sync():
+            with nullcontext() if last else ddp.no_sync():
                 loss = F.mse_loss(ddp(x_part), y_part, reduction="sum") * world_size / num_samples
                 loss.backward()
             assert last or all_reduce.call_count == 0
@@ -296,7 +296,7 @@ def in_a_subgroup() -> Plain | None:
         return None
     model = Odd(seed=dist.get_rank())
     group_rank = dist.get_rank(group)
-    ddp = BucketedDDP(model, 500, group, find_unused=True)
+    ddp = BucketedDDP(model, 500, group, find_unused_parameters=True)
     x, y = (full[shard_slice(12, group_rank, 2)] for full in data(0))
     F.mse_loss(ddp(x), y).backward()
     ddp.sync_gradients()
@@ -361,22 +361,33 @@ def test_the_packing_rule() -> None:
 
 def forward_too_early() -> None:
     ddp = BucketedDDP(nn.Linear(2, 2))
-    ddp(torch.ones(1, 2)).sum().backward()
+    with ddp.no_wait():
+        ddp(torch.ones(1, 2)).sum().backward()
     ddp(torch.ones(1, 2))
 
 
 def backward_twice() -> None:
     ddp = BucketedDDP(nn.Linear(2, 2))
     loss = ddp(torch.ones(1, 2)).sum()
-    loss.backward(retain_graph=True)
-    loss.backward()
+    with ddp.no_wait():
+        loss.backward(retain_graph=True)
+        loss.backward()
+
+
+def step_of_own_gradients(wrap: Wrap) -> None:
+    ddp = wrap(nn.Linear(2, 2))
+    with ddp.no_sync():
+        ddp(torch.ones(1, 2)).sum().backward()
+    torch.optim.SGD(ddp.parameters()).step()
 
 
 @pytest.mark.parametrize(
     ("misuse", "says"),
     [
         (forward_too_early, "synchronised before the next forward"),
-        (backward_twice, "one backward between sync_gradients"),
+        (backward_twice, "must come once between synchronisations"),
+        (partial(step_of_own_gradients, NaiveDDP), "averaged over the ranks before the optimizer steps"),
+        (partial(step_of_own_gradients, BucketedDDP), "averaged over the ranks before the optimizer steps"),
     ],
 )
 def test_misuse_is_named(misuse: Callable[[], None], says: str) -> None:
@@ -384,8 +395,35 @@ def test_misuse_is_named(misuse: Callable[[], None], says: str) -> None:
         run_ranks(misuse, 2, quiet=True)
 
 
+def as_torchs(wrap: Wrap) -> tuple[Plain, int]:
+    """In a rank: two forwards before one backward, then one backward more; nobody calls sync_gradients."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    model = Odd(seed=rank)
+    ddp = wrap(model)
+    losses = []
+    for step in range(3):
+        x, y = (full[shard_slice(12, rank, world_size)] for full in data(step))
+        losses.append(F.mse_loss(ddp(x), y))
+    (losses[0] + losses[1]).backward()
+    losses[2].backward()
+    with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as all_reduce:
+        ddp.sync_gradients()
+    return gradients(model), all_reduce.call_count
+
+
+@pytest.mark.parametrize("wrap", [NaiveDDP, bucketed(500)])
+def test_backward_synchronises_as_torchs_does(wrap: Wrap) -> None:
+    model = Odd(seed=0)
+    for step in range(3):
+        F.mse_loss(model(data(step)[0]), data(step)[1]).backward()
+    for got, count in run_ranks(as_torchs, 2, wrap):
+        assert_equal(got, gradients(model), none_is_zero=True)
+        assert count == 0, "backward has synchronised"
+
+
 def all_frozen_or_empty() -> int:
-    wrapped = [NaiveDDP(nn.Linear(2, 2).requires_grad_(False)), BucketedDDP(nn.ReLU(), find_unused=True)]
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    wrapped = [NaiveDDP(frozen), BucketedDDP(nn.ReLU(), find_unused_parameters=True)]
     for ddp in wrapped:
         ddp(torch.ones(1, 2))
         ddp.sync_gradients()

@@ -217,7 +217,7 @@ def in_a_subgroup() -> State | None:
     if dist.get_rank() not in (1, 3):
         return None
     model = Odd(seed=dist.get_rank())
-    optimizer = ZeroOptimizer(model.parameters(), torch.optim.Adam, stage=2, group=group, lr=0.01)
+    optimizer = ZeroOptimizer(model.parameters(), torch.optim.Adam, stage=2, process_group=group, lr=0.01)
     mine = shard_slice(12, dist.get_rank(group), 2)
     F.mse_loss(model(data(0)[0][mine]), data(0)[1][mine]).backward()
     optimizer.step()

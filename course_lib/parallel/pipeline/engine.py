@@ -46,7 +46,8 @@ class Pipeline:
     micro-batches, an output that is not of `activation_shape`.
 
     Around it: chunks may be wrapped in `BucketedDDP`. All backwards but a chunk's last run under its
-    `no_sync()`, and `step` ends with its `sync_gradients()`. The mean over replicas is then of their losses.
+    `no_sync()`, the last under `no_wait()`, and `step` ends with its `sync_gradients()`. The
+    mean over replicas is then of their losses.
     """
 
     # Simplification: every activation has one shape. torch's runtime learns each stage's shapes by sending
@@ -222,8 +223,9 @@ class _Run:
 
     def _syncing(self, action: Action) -> AbstractContextManager[Any]:
         """Keep a data-parallel wrapper from sending before the stage's last backward."""
-        no_sync = getattr(self.pipeline.chunks[action.stage], "no_sync", nullcontext)
-        return nullcontext() if action in self.pipeline.last_backwards else no_sync()
+        how = "no_wait" if action in self.pipeline.last_backwards else "no_sync"
+        context: AbstractContextManager[Any] = getattr(self.pipeline.chunks[action.stage], how, nullcontext)()
+        return context
 
     def _check_output(self, out: Tensor, action: Action) -> None:
         want = (self.pipeline.activation_shape, self.pipeline.dtype)

@@ -6,6 +6,7 @@ The vector holds the whole parameters of a bucket, as views; its gradients trave
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.comm.flat import FlatLayout, reduce_scatter_flat, same_memory
+from course_lib.parallel._sharded import local_part, parts_of, sharded_gradient
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +29,8 @@ class ShardedBucket:
     own_slice: Tensor  # of flat
     shard: nn.Parameter  # own_slice itself, or its copy in the master dtype
     state_key: nn.Parameter  # whose state the optimizer keeps: the shard, or its master if that is offloaded
+    group: dist.ProcessGroup | None
+    parts: list[slice]  # of the shard, for each parameter
     flat_grad: Tensor | None = None
     grad_views: list[Tensor] = field(default_factory=list)
     filled: set[int] = field(default_factory=set)
@@ -53,7 +57,8 @@ class ShardedBucket:
         start, stop = layout.shard_range(dist.get_rank(group))
         own = flat[start:stop]
         shard = nn.Parameter(own.to(master_dtype or own.dtype))
-        return cls(params, indices, layout, flat, views, own, shard, shard)
+        parts = parts_of(layout.sizes, start, stop)
+        return cls(params, indices, layout, flat, views, own, shard, shard, group, parts)
 
     @property
     def owns_master(self) -> bool:
@@ -66,6 +71,31 @@ class ShardedBucket:
     def write_own_slice(self) -> None:
         if self.owns_master:
             self.own_slice.copy_(self.shard)
+
+    @torch.no_grad()
+    def refresh_master(self) -> None:
+        """Take over the parameters that somebody else has changed: a loaded state_dict, say."""
+        if self.owns_master:
+            changed = self.shard.to(self.own_slice.dtype) != self.own_slice
+            self.shard.data.copy_(torch.where(changed, self.own_slice.to(self.shard.dtype), self.shard))
+
+    def await_mean(self, sync: Callable[[], None]) -> None:
+        """Show a gradient that is still to be averaged, and is when somebody asks for its elements."""
+        self.shard.grad = None
+
+        def part() -> Tensor:
+            sync()
+            return local_part(self.shard.grad)  # type: ignore[no-any-return]
+
+        like = self.flat[:1].detach() if self.flat_grad is None else self.flat_grad[:1]
+        shown = like.to(self.shard.dtype).expand(self.shard.shape)
+        self.shard.grad = sharded_gradient(shown, self.group, part, is_readable=False)
+
+    def grad_part(self, position: int) -> Tensor:
+        """Return what this rank holds of a parameter's mean gradient."""
+        assert self.shard.grad is not None, "the gradients are synchronised"
+        part: Tensor = local_part(self.shard.grad)[self.parts[position]]
+        return part
 
     @torch.no_grad()
     def fill(self, position: int, grad: Tensor | None) -> None:
@@ -85,10 +115,10 @@ class ShardedBucket:
             if position not in self.filled:
                 self.fill(position, None)
 
-    def launch(self, group: dist.ProcessGroup | None) -> None:
+    def launch(self) -> None:
         assert self.flat_grad is not None, "a bucket is filled before it is sent"
         self.reduced = torch.empty_like(self.own_slice)
-        self.work = reduce_scatter_flat(self.reduced, self.flat_grad, group, async_op=True)
+        self.work = reduce_scatter_flat(self.reduced, self.flat_grad, self.group, async_op=True)
 
     @torch.no_grad()
     def finish(self, world_size: int, *, keep: bool = False) -> None:
@@ -97,11 +127,23 @@ class ShardedBucket:
         if self.work is not None:
             self.work.wait()
         mean = self.reduced.to(self.shard.dtype).div_(world_size)
-        self.shard.grad = mean if self.shard.grad is None else self.shard.grad.add_(mean)
         self.work = self.reduced = None
-        self.filled.clear()
         if not keep:
             self.flat_grad, self.grad_views = None, []
+        self.add_mean(mean)
+
+    def abandon(self) -> None:
+        """Wait for what is on the wire and forget it."""
+        if self.work is not None:
+            self.work.wait()
+        self.work = self.reduced = self.flat_grad = None
+        self.grad_views = []
+        self.filled.clear()
+
+    def add_mean(self, mean: Tensor) -> None:
+        """Add to the shard's gradient, which torch's functions see as a part of a larger one."""
+        before = self.shard.grad
+        self.shard.grad = sharded_gradient(mean, self.group) if before is None else before.add_(mean)
 
 
 def pack_reversed(params: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:

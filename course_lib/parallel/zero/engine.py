@@ -20,7 +20,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.comm.flat import all_gather_flat, same_memory
-from course_lib.parallel._sharded import clip_sharded_norm_
+from course_lib.parallel._sharded import (
+    check_elementwise,
+    clip_sharded_norm_,
+    run_step_checks,
+    sharded_gradient,
+    wrapper_of,
+)
 from course_lib.parallel.zero._bucket import ShardedBucket, pack_reversed
 
 Params = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
@@ -28,7 +34,6 @@ _ELSEWHERE = (
     "a sharded optimizer is saved whole or in shards, told by parameter; got a call of {}(). "
     "Use full_state_dict, sharded_state_dict and load_state_dict_ of checkpoint.zero."
 )
-_NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 
 
 class ZeroOptimizer(Optimizer):
@@ -59,7 +64,7 @@ class ZeroOptimizer(Optimizer):
         optimizer_class: Callable[..., Optimizer],
         *,
         stage: Literal[1, 2] = 1,
-        group: dist.ProcessGroup | None = None,
+        process_group: dist.ProcessGroup | None = None,
         bucket_bytes: int = 25 * 2**20,
         master_dtype: torch.dtype | None = None,
         **defaults: Any,
@@ -67,8 +72,8 @@ class ZeroOptimizer(Optimizer):
         groups = _as_groups(params)
         self.params: list[nn.Parameter] = [param for entry in groups for param in entry["params"]]
         _check_arguments(self.params, optimizer_class, stage, bucket_bytes)
-        self.stage, self.group = stage, group
-        self.world_size, self.group_rank = dist.get_world_size(group), dist.get_rank(group)
+        self.stage, self.group = stage, process_group
+        self.world_size, self.group_rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         self.buckets: list[ShardedBucket] = []
         self.group_sizes = [len(entry["params"]) for entry in groups]
         self._is_built = self._is_synced = self._in_backward = False
@@ -86,28 +91,34 @@ class ZeroOptimizer(Optimizer):
         self._is_built = True
         self._broadcast_frozen()
         self._register_hooks()
+        self._versions = self._count_versions()
 
     # ---- use
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the parameters and of the shards."""
+        self._abandon_backward()
         for param in (*self.params, *(bucket.shard for bucket in self.buckets)):
             if param.grad is not None:
                 param.grad = None if set_to_none else param.grad.zero_()
         self._is_synced = False
 
     def sync_gradients(self) -> None:
-        """Give every shard its mean gradient. `step` does it, unless this or `clip_grad_norm_` did."""
+        """Give every shard its mean gradient. `step` does it, unless something has asked for it before."""
         if self.stage == 1 and not self._is_synced:
-            self._launch_all()
-            for bucket in self.buckets:
-                bucket.finish(self.world_size, keep=True)
+            self._is_synced = True
+            if not self._take_averaged():
+                self._launch_all()
+                for bucket in self.buckets:
+                    bucket.finish(self.world_size, keep=True)
+                    self._show_parts(bucket, [param.grad for param in bucket.params])
         self._is_synced = True
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale the mean gradients so that their global 2-norm is at most max_norm; return the norm before.
 
-        Communication: one all_reduce of one number. No backward may follow before `step`.
+        As `torch.nn.utils.clip_grad_norm_` of the model's parameters, with one all_reduce of one number
+        instead of one a parameter. No backward may follow before `step`.
         """
         self.sync_gradients()
         grads = [bucket.shard.grad for bucket in self.buckets if bucket.shard.grad is not None]
@@ -120,12 +131,23 @@ class ZeroOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_parameters()
-        is_pending = self.stage == 1 and not self._is_synced
+        run_step_checks(self.params, self.inner)
+        self.refresh_masters()
+        is_pending = self.stage == 1 and not self._is_synced and not self._take_averaged()
         if is_pending:
             self._launch_all()
         self._step_bucket_by_bucket(is_pending)
         self._is_synced = False
         return loss
+
+    def refresh_masters(self) -> None:
+        """Take over parameters that were changed since the last step, by `model.load_state_dict`, say."""
+        for bucket in self.buckets:
+            bucket.refresh_master()
+        versions = self._count_versions()
+        if versions != self._versions and hasattr(self.inner, "refresh_masters"):
+            self.inner.refresh_masters()  # an offloaded optimizer's
+        self._versions = versions
 
     def gather_parameters(self) -> None:
         """Bring every rank's shards into the parameters, as `step` does.
@@ -184,6 +206,9 @@ class ZeroOptimizer(Optimizer):
                         "Change or move the model before building the optimizer."
                     )
 
+    def _count_versions(self) -> int:
+        return sum(param._version for param in self.params)
+
     # ---- communication
 
     def _launch_all(self) -> None:
@@ -191,8 +216,28 @@ class ZeroOptimizer(Optimizer):
         for bucket in self.buckets:
             for position, param in enumerate(bucket.params):
                 bucket.fill(position, param.grad)
+            bucket.filled.clear()
             bucket.shard.grad = None
-            bucket.launch(self.group)
+            bucket.launch()
+
+    @torch.no_grad()
+    def _take_averaged(self) -> bool:
+        """Take this rank's part of gradients that a wrapper has averaged; False: no wrapper."""
+        if all(wrapper_of(param) is None for bucket in self.buckets for param in bucket.params):
+            return False
+        run_step_checks(self.params, self.inner)
+        for bucket in self.buckets:
+            mean = torch.zeros_like(bucket.shard)
+            start, stop = bucket.layout.shard_range(self.group_rank)
+            for position, first, part in bucket.layout.overlaps(start, stop):
+                grad = bucket.params[position].grad
+                if grad is not None:
+                    flat = grad.detach().as_subclass(Tensor).reshape(-1)
+                    mean[part] = flat[first : first + part.stop - part.start].to(mean.dtype)
+            bucket.shard.grad = None
+            bucket.add_mean(mean)
+            self._show_parts(bucket, [param.grad for param in bucket.params])
+        return True
 
     def _step_bucket_by_bucket(self, is_pending: bool) -> None:
         """Update each shard while later gradients still arrive and earlier parameters are gathered."""
@@ -216,33 +261,84 @@ class ZeroOptimizer(Optimizer):
         on_gradient = self._keep_gradient if self.stage == 1 else self._send_gradient
         for bucket in self.buckets:
             for position, param in enumerate(bucket.params):
+                param.register_hook(self._begin_backward)
                 param.register_post_accumulate_grad_hook(partial(on_gradient, bucket, position))
+
+    def _begin_backward(self, _: Tensor) -> None:
+        """Before the first gradient is added: what torch's zero_grad has forgotten, forget too."""
+        if self._in_backward:
+            return
+        self._in_backward, self._is_synced = True, False
+        torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+        for bucket in self.buckets if self.stage == 2 else ():
+            for position, param in enumerate(bucket.params):
+                if param.grad is None and bucket.shard.grad is not None:
+                    bucket.grad_part(position).zero_()
+                param.grad = None
 
     def _keep_gradient(self, bucket: ShardedBucket, position: int, param: Tensor) -> None:
         """Move a gradient into its bucket, where later backwards add to it and `step` sends it from."""
-        bucket.fill(position, param.grad)
-        param.grad = bucket.grad_views[position]
+        if wrapper_of(param) is None and position not in bucket.filled:
+            bucket.fill(position, param.grad)
+            self._show_parts(bucket, bucket.grad_views, [position])
 
     def _send_gradient(self, bucket: ShardedBucket, position: int, param: Tensor) -> None:
         """Move a gradient that backward has finished into its bucket; send each bucket whose turn it is."""
-        if not self._in_backward:
-            self._in_backward = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+        if wrapper_of(param) is not None:
+            raise ValueError(
+                "gradients of stage 2 must be ZeroOptimizer's to send; got a model in DDP, which keeps them "
+                "whole. Leave DDP out, or use stage=1."
+            )
+        if position in bucket.filled:
+            raise ValueError(
+                "a gradient must come once in a backward; got one twice, from two checkpointed uses of a "
+                "parameter. Use stage=1, or checkpoint both uses as one."
+            )
         bucket.fill(position, param.grad)
         param.grad = None
         while self._num_launched < len(self.buckets) and self.buckets[self._num_launched].is_full:
             self._launch(self._num_launched)
 
     def _end_of_backward(self) -> None:
-        for index in range(self._num_launched, len(self.buckets)):
-            self.buckets[index].fill_missing()
-            self._launch(index)
-        self._finish_launched()
+        """Send the rest; give all parameters a gradient that torch's functions can ask."""
         self._in_backward = False
+        if self.stage == 2:
+            for index in range(self._num_launched, len(self.buckets)):
+                self.buckets[index].fill_missing()
+                self._launch(index)
+            self._finish_launched()
+        for bucket in self.buckets:
+            if self.stage == 2:
+                bucket.filled.clear()
+                nothing = bucket.flat[:1].detach().squeeze(0)
+                self._show_parts(bucket, [nothing.expand(shape) for shape in bucket.layout.shapes])
+                continue
+            if wrapper_of(bucket.params[0]) is None:
+                missing = [position for position, p in enumerate(bucket.params) if p.grad is None]
+                for position in missing:
+                    bucket.fill(position, None)
+                self._show_parts(bucket, bucket.grad_views, missing)
+            bucket.await_mean(self.sync_gradients)
+
+    def _show_parts(
+        self, bucket: ShardedBucket, values: Sequence[Tensor | None], positions: Iterable[int] | None = None
+    ) -> None:
+        """Set `.grad`: torch's functions find this rank's part of the mean behind it, once it is there."""
+        for position in range(len(bucket.params)) if positions is None else positions:
+            value = values[position]
+            if value is not None:
+                part = partial(self._part_of, bucket, position)
+                bucket.params[position].grad = sharded_gradient(
+                    value.as_subclass(Tensor), self.group, part, is_readable=self.stage == 1
+                )
+
+    def _part_of(self, bucket: ShardedBucket, position: int) -> Tensor:
+        self.sync_gradients()
+        return bucket.grad_part(position)
 
     def _launch(self, index: int) -> None:
         """Send a bucket; the one before has then had its time: two buckets are on the way at most."""
-        self.buckets[index].launch(self.group)
+        self.buckets[index].launch()
         self._num_launched = index + 1
         if index > 0:
             self.buckets[index - 1].finish(self.world_size)
@@ -251,6 +347,13 @@ class ZeroOptimizer(Optimizer):
         if self.buckets:
             self.buckets[-1].finish(self.world_size)
         self._num_launched = 0
+
+    def _abandon_backward(self) -> None:
+        """Forget what a backward that failed has left."""
+        if self._in_backward:
+            self._in_backward, self._num_launched = False, 0
+            for bucket in self.buckets:
+                bucket.abandon()
 
 
 @torch.no_grad()
@@ -285,12 +388,7 @@ def _check_arguments(
         raise ValueError(f"stage must be 1 or 2; got {stage}. Stage 3 is parallel.fsdp.FSDP.")
     if bucket_bytes < 1:
         raise ValueError(f"bucket_bytes must be positive; got {bucket_bytes}. The default is 25 * 2**20.")
-    name = getattr(optimizer_class, "__name__", "")
-    if name in _NOT_ELEMENTWISE:
-        raise ValueError(
-            f"the optimizer must update each element on its own, as SGD and Adam do; got {name}, which looks "
-            "at whole tensors. Use one that does, or torch's ZeroRedundancyOptimizer."
-        )
+    check_elementwise(optimizer_class)
     if len({id(param) for param in params}) < len(params):
         raise ValueError("every parameter must be given once; got one twice. Put it into one group.")
     meta = [index for index, param in enumerate(params) if param.is_meta]
