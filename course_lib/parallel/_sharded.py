@@ -1,8 +1,8 @@
 """What techniques that shard the model share: gradients and parameters of which each rank holds a part.
 
-torch's own functions look at `.grad` and at the optimizer's parameters. They see a part, and would take it for
-the whole: `ShardedGradient` gives them the norm and the check for inf of the whole, and a `StepCheck` lets a
-wrapper speak before an optimizer steps its parameters. torch's FSDP2 uses DTensors for the same.
+torch's own functions look at `.grad` and at the optimizer's parameters. They see a part, and would take it
+for the whole: `ShardedGradient` gives them the norm and the check for inf of the whole, and a `StepCheck`
+lets a wrapper speak before an optimizer steps its parameters. torch's FSDP2 uses DTensors for the same.
 """
 
 from __future__ import annotations
