@@ -27,11 +27,17 @@ from course_lib.grading.fsdp_toys import STRAY, WHOLE
 from course_lib.grading.parts.counts import Reported
 
 SHARDS = "the shards"
+OWNED = "what the rank owns"
 LOCAL_ONLY = {"local": True, "divisions": 0}
 MISTAKES: dict[str, dict[str, Any]] = {
     "gradients are summed and not divided: did you average?": {"divisions": 0},
     "gradients are divided by world_size twice": {"divisions": 2},
     "only your own gradients count, divided by world_size": {"local": True},
+}
+MISTAKES_OF_A_STEP: dict[str, dict[str, Any]] = {
+    **MISTAKES,
+    "nothing was updated": {"steps": 0},
+    "the step goes up the gradient": {"steps": -1},
 }
 
 
@@ -42,6 +48,11 @@ def case(world_size: int, kinds: list[str], **more: Any) -> Case:
         more: width, placement ("shards" or "owners"), dtype, and what else ranks may know.
     """
     return fsdp_case(world_size, 0, kinds, **more)
+
+
+def owned(world_size: int, kinds: list[str], **more: Any) -> Case:
+    """Ranks with a chain of units, each of which one rank keeps; `more` as for `case`."""
+    return case(world_size, kinds, placement="owners", **more)
 
 
 def unit_chain(**options: Any) -> Scenario:
@@ -90,6 +101,14 @@ def with_gradients(case: Case, **mistake: Any) -> World:
     """Gradients of the mean loss, none where nothing trains; the shards as they were."""
     grads = {f"grad:{name}": values for name, values in gradients(case, **mistake).items()}
     return {STRAY: [[]] * case.world_size, **grads, **kept(case)}
+
+
+def stepped(case: Case, *, steps: int = 1, **mistake: Any) -> World:
+    """What every rank keeps after a step of SGD with the mean gradient, or `steps` of it."""
+    world, scale = kept(case), steps * case.params["lr"]
+    for name, grads in gradients(case, **mistake).items():
+        world[name] = [flat - scale * grad for flat, grad in zip(world[name], grads, strict=True)]
+    return world
 
 
 # ---- marks and bounds
