@@ -42,6 +42,7 @@ class BytesAtMost:
         ops: only these operations.
         along: only calls in the groups of this mesh axis, "tp".
         to_other: only calls that leave a block of so many neighbouring ranks (a server).
+        within: only calls that stay in such a block.
     """
 
     at_most: Bytes | Mapping[str, Bytes]
@@ -57,6 +58,7 @@ class BytesAtMost:
     ops: tuple[str, ...] = ()
     along: str = ""
     to_other: Bytes | None = None
+    within: Bytes | None = None
     windows: Sequence[Window] = (WHOLE,)
     part: str = "bytes"
     reads_trace: bool = True
@@ -112,6 +114,8 @@ class BytesAtMost:
         if not COUNTS[self.count](call) or (self.ops and call.op not in self.ops):
             return False
         if self.along and set(call.group.ranks) != set(line_of(case, rank, self.along)):
+            return False
+        if self.within is not None and _leaves(call, rank, self.within(case)):
             return False
         return self.to_other is None or _leaves(call, rank, self.to_other(case))
 

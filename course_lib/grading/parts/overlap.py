@@ -1,15 +1,15 @@
 """The clock part of overlap: how much communication a traced step hides on simulated clusters.
 
-The step is replayed on clusters whose link is chosen for it: inside a server communication takes half as long
-as backward, across servers twice as long. What can be hidden is the shorter of the two.
+The step is replayed on clusters whose link is chosen for it: inside a server an exchange takes half as long
+as what is computed meanwhile, across servers twice as long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from course_lib.cost.cluster import Cluster, uniform
+from course_lib.cost.cluster import uniform
 from course_lib.grading.core.types import Case, Part, Seen
 from course_lib.grading.parts.clock import PEAK, matmuls_only
 from course_lib.grading.parts.common import Window
@@ -17,20 +17,59 @@ from course_lib.replay import Replay, replay
 from course_lib.trace import RankTrace, Trace
 from course_lib.trace.events import Launch, Mark
 
-LINKS = {"inside a server": 0.5, "across servers": 2.0}  # communication over backward
+LINKS = {"inside a server": 0.5, "across servers": 2.0}  # an exchange over what is computed meanwhile
+
+
+def backward_s(case: Case, free: Replay) -> float:
+    """Seconds of backward in a replay."""
+    del case
+    spans = free.ranks[0].spans
+    return sum(s.end_s - s.start_s for s in spans if s.lane == "compute" and s.phase == "backward")
+
+
+def reduced_bytes(case: Case, trace: Trace) -> float:
+    """Bytes that a rank sends in all all_reduces of a step."""
+    n = case.world_size
+    return max(sum(2 * (n - 1) / n * c.bytes_ for c in trace[0].of(Launch) if c.op == "all_reduce"), 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What travels while something is computed, and how long both take.
+
+    Attributes:
+        words: what travels, "communication".
+        sent_bytes: (case, step) -> bytes of it that a rank sends.
+        meanwhile: what is computed meanwhile, "backward".
+        meanwhile_s: (case, the step without communication) -> seconds of that.
+        hideable: what can be hidden, in words.
+        hideable_s: (the step without communication, seconds of all communication, of the exchange, of what is
+            computed meanwhile) -> seconds that can be hidden.
+    """
+
+    words: str = "communication"
+    sent_bytes: Callable[[Case, Trace], float] = reduced_bytes
+    meanwhile: str = "backward"
+    meanwhile_s: Callable[[Case, Replay], float] = backward_s
+    hideable: str = "what backward can hide"
+    hideable_s: Callable[[Replay, float, float, float], float] = lambda _, total_s, __, meanwhile_s: min(
+        meanwhile_s, total_s
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hides:
-    """In simulated time, a step hides at least `share` of the communication that backward can hide.
+    """In simulated time, a step hides at least `share` of the communication that can be hidden.
 
     Attributes:
         window: one training step, from forward to synchronised.
         why: what a right answer does.
+        exchange: what travels during what; all all_reduces during backward, if not given.
     """
 
     window: Window
     why: str
+    exchange: Exchange = field(default_factory=Exchange)
     share: float = 0.5
     applies: Callable[[Case], bool] = lambda case: case.world_size > 1
     part: str = "clock"
@@ -41,20 +80,31 @@ class Hides:
         if not self.applies(seen.case):
             return None
         trace = Trace([_step(trace, self.window) for trace in seen.traces])
-        free = replay(trace, uniform(trace.world_size, 0.0, 1e30), efficiency=PEAK)
         texts = []
         for where, ratio in LINKS.items():
-            share = _hidden_share(trace, _backward_s(free), ratio)
+            share = self._hidden_share(seen.case, trace, ratio)
             if share < self.share:
+                about = self.exchange
                 text = (
-                    f"on a simulated cluster, {where} (communication takes {ratio:g} times as long as "
-                    f"backward), at least {self.share:.0%} of what backward can hide must be hidden; got "
-                    f"{max(0.0, share):.0%}. {self.why}"
+                    f"on a simulated cluster, {where} ({about.words} takes {ratio:g} times as long as "
+                    f"{about.meanwhile}), at least {self.share:.0%} of {about.hideable} must be hidden; got "
+                    f"{share:.0%}. {self.why}"
                 )
                 return Part(self.part, False, text)
             texts.append(f"{share:.0%} {where}")
-        words = f"hides {' and '.join(texts)} of what backward can hide, in simulated time"
+        words = f"hides {' and '.join(texts)} of {self.exchange.hideable}, in simulated time"
         return Part(self.part, True, words)
+
+    def _hidden_share(self, case: Case, trace: Trace, ratio: float) -> float:
+        free = replay(trace, uniform(trace.world_size, 0.0, 1e30), efficiency=PEAK)
+        meanwhile_s = self.exchange.meanwhile_s(case, free)
+        exchange_s = ratio * meanwhile_s
+        link = uniform(trace.world_size, 0.0, self.exchange.sent_bytes(case, trace) / exchange_s)
+        run = replay(trace, link, efficiency=PEAK)
+        total_s = max(r.communication_s for r in run.ranks)
+        hidden_s = total_s - max(r.exposed_s for r in run.ranks)
+        possible_s = self.exchange.hideable_s(free, total_s, exchange_s, meanwhile_s)
+        return max(0.0, hidden_s / possible_s) if possible_s else 1.0
 
 
 def _step(trace: RankTrace, window: Window) -> RankTrace:
@@ -65,24 +115,3 @@ def _step(trace: RankTrace, window: Window) -> RankTrace:
     """
     step = trace.between(window.start, window.end)
     return matmuls_only(replace(step, events=[e for e in step.events if not isinstance(e, Mark)]))
-
-
-def _hidden_share(trace: Trace, backward_s: float, ratio: float) -> float:
-    run = replay(trace, _cluster(trace, backward_s * ratio), efficiency=PEAK)
-    total_s = max(r.communication_s for r in run.ranks)
-    possible_s = min(backward_s, total_s)
-    hidden_s = total_s - max(r.exposed_s for r in run.ranks)
-    return hidden_s / possible_s if possible_s else 1.0
-
-
-def _backward_s(run: Replay) -> float:
-    spans = run.ranks[0].spans
-    return sum(s.end_s - s.start_s for s in spans if s.lane == "compute" and s.phase == "backward")
-
-
-def _cluster(trace: Trace, seconds: float) -> Cluster:
-    """Devices whose link makes all of the step's collectives together take `seconds`."""
-    n = trace.world_size
-    calls: Sequence[Launch] = trace[0].of(Launch)
-    sent = sum(2 * (n - 1) / n * c.bytes_ for c in calls if c.op == "all_reduce")
-    return uniform(n, 0.0, max(sent, 1.0) / seconds)

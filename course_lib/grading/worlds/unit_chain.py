@@ -23,6 +23,7 @@ from course_lib.grading.fsdp_oracle import shard_gradients as shard_gradients
 from course_lib.grading.fsdp_oracle import sizes as sizes
 from course_lib.grading.fsdp_oracle import turns as turns
 from course_lib.grading.fsdp_oracle import unit_bytes as unit_bytes
+from course_lib.grading.fsdp_toys import MOST_WHOLE as MOST_WHOLE
 from course_lib.grading.fsdp_toys import STRAY, WHOLE
 from course_lib.grading.parts.counts import Reported
 

@@ -26,8 +26,8 @@ EXERCISE = Exercise(
     details="1 to 4 ranks (hidden: up to 6); larger, tied and frozen units and parts of units, which stay as "
     "they are. Bytes: a rank's calls move each unit's parameters at most once, its gradients at most once "
     "(an all_reduce counts double), a frozen unit's not at all. Memory: whenever a unit begins its backward, "
-    "at most three vectors of the size of the largest unit (its parameters, and two units' gradients on their "
-    "way) live beside what the rank owns; none at the end.",
+    "at most three vectors of the size of the largest unit (its parameters, and two units' gradients on "
+    "their way) live beside what the rank owns; none at the end.",
     signature="(units, grad, lr) -> None",
     forbids=("fsdp",),
     scenario=chain.unit_chain(phase="backward", arguments=["lr"]),

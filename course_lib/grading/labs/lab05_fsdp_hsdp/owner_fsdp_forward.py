@@ -23,10 +23,10 @@ EXERCISE = Exercise(
         "bytes": "Each unit moves once.",
         "memory": "Only the unit that computes is whole; at the end none is.",
     },
-    details="1 to 4 ranks (hidden: up to 6); larger, tied and frozen units, float64 (hidden: float32). Bytes: a "
-    "rank's calls move each unit at most once (an all_reduce counts double). Memory: whenever a unit "
-    "computes, at most one vector of the size of the largest unit lives beside what the rank owns, and none "
-    "has come ahead.",
+    details="1 to 4 ranks (hidden: up to 6); larger, tied and frozen units, float64 (hidden: float32). "
+    "Bytes: a rank's calls move each unit at most once (an all_reduce counts double). Memory: whenever a "
+    "unit computes, at most one vector of the size of the largest unit lives beside what the rank owns, and "
+    "none has come ahead.",
     signature="(units, x)",
     forbids=("fsdp",),
     scenario=chain.unit_chain(phase="forward"),

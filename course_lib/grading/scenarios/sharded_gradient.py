@@ -1,4 +1,8 @@
-"""Run `hsdp_reduce` in a rank, on a mesh that the check makes."""
+"""Reduce a whole gradient of each rank to this rank's shard of the mean, on a mesh dp_replicate x dp_shard.
+
+Other gradients come before and after the one that counts, so that what is kept between calls shows: one of
+twice the length, and one that needs no padding where this one does. Marks: "begins", "ends".
+"""
 
 from __future__ import annotations
 
@@ -15,15 +19,10 @@ from course_lib.grading.probe import Probe
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
-    """Return this rank's shard of the mean gradient.
-
-    Other gradients come before and after it, so that what is kept between calls shows: one of twice the
-    length, and one that needs no padding where this one does.
-    """
-    mesh = make_mesh(dp_replicate=params["dp_replicate"], dp_shard=params["dp_shard"])
-    grad = inputs["grad"]
+    """Return "shard", of impl(grad, mesh)."""
+    mesh, grad = make_mesh(**params["mesh"]), inputs["grad"]
     impl(torch.cat([grad + 1, grad + 2]), mesh)
-    impl(torch.cat([grad + 1, grad.new_ones(-len(grad) % params["dp_shard"])]), mesh)
+    impl(torch.cat([grad + 1, grad.new_ones(-len(grad) % mesh.size("dp_shard"))]), mesh)
     probe.mark("begins")
     shard = impl(grad.clone(), mesh)
     probe.mark("ends")

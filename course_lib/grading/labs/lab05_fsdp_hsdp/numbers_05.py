@@ -1,15 +1,11 @@
 """`numbers_05`: what FSDP and HSDP send and hold at the size of Llama 3."""
 
-from __future__ import annotations
-
-from course_lib.grading.exercise import Exercise
-from course_lib.grading.numbers import Number, numeric
+from course_lib.grading.core.types import Exercise
+from course_lib.grading.parts.numbers import Number, answers
+from course_lib.grading.worlds.numbers import numbers
 
 EXERCISE = Exercise(
-    id="numbers_05",
-    lab="05_fsdp_hsdp",
     order=8,
-    symbol="numbers_05",
     title="Sharding in numbers",
     minutes=15,
     difficulty=2,
@@ -22,8 +18,14 @@ EXERCISE = Exercise(
         "parameter_peak_bytes": 0.5,
         "min_gpus": 0.5,
     },
-    graded="A dict of five numbers: bytes, a ratio, and a count. The count exactly, the others within 1%. "
-    "Each number is a part of its own.",
+    task="Return five numbers.",
+    graded={
+        "fsdp_sent_bytes": "Within 1%.",
+        "over_ddp": "Within 1%.",
+        "hsdp_across_bytes": "Within 1%.",
+        "parameter_peak_bytes": "Within 1%.",
+        "min_gpus": "Exactly.",
+    },
     hints=(
         "A ring all_gather or reduce_scatter of S bytes over n ranks sends (n - 1)/n S a rank, an "
         "all_reduce twice that. Count the moves of a step first.",
@@ -32,9 +34,12 @@ EXERCISE = Exercise(
         "Whole units are bf16, so 2 bytes a parameter; while one computes, the next is on the way. The least "
         "number of GPUs solves 16 P / n + 4 U <= 80e9, rounded up.",
     ),
-    signature="()",
+    scenario=numbers(),
     numeric=True,
 )
+
+OPEN: list[int] = []
+HIDDEN: list[int] = []
 
 _P8, _P70, _P405, _U405 = 8_030_261_248, 70_553_706_496, 405_853_388_800, 3_187_703_808
 _FSDP = 3 * 7 / 8 * 2 * _P8
@@ -42,7 +47,7 @@ _HSDP = 2 * 15 / 16 * 2 * _P70 / 8
 _PEAK = 2 * _P405 / 1024 + 2 * 2 * _U405
 _GPUS = 97  # 16 * 405.85e9 / (80e9 - 12.75e9) = 96.6
 
-cases, inputs, oracle, verdict = numeric(
+PARTS = answers(
     {
         "fsdp_sent_bytes": Number(
             _FSDP,
