@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from course_lib.grading.core.types import Array, Case, Scenario, World, once_a_case
-from course_lib.grading.fsdp_oracle import allowed as allowed
-from course_lib.grading.fsdp_oracle import (
+from course_lib.grading.fsdp_toys import MOST_WHOLE as MOST_WHOLE
+from course_lib.grading.fsdp_toys import STRAY, WHOLE
+from course_lib.grading.parts.counts import Reported
+from course_lib.grading.worlds.unit_oracle import allowed as allowed
+from course_lib.grading.worlds.unit_oracle import (
     flats,
     fsdp_case,
     fsdp_inputs,
@@ -17,15 +20,12 @@ from course_lib.grading.fsdp_oracle import (
     shape_of,
     shard_of,
 )
-from course_lib.grading.fsdp_oracle import item as item
-from course_lib.grading.fsdp_oracle import least_backward as least_backward
-from course_lib.grading.fsdp_oracle import shard_gradients as shard_gradients
-from course_lib.grading.fsdp_oracle import sizes as sizes
-from course_lib.grading.fsdp_oracle import turns as turns
-from course_lib.grading.fsdp_oracle import unit_bytes as unit_bytes
-from course_lib.grading.fsdp_toys import MOST_WHOLE as MOST_WHOLE
-from course_lib.grading.fsdp_toys import STRAY, WHOLE
-from course_lib.grading.parts.counts import Reported
+from course_lib.grading.worlds.unit_oracle import item as item
+from course_lib.grading.worlds.unit_oracle import least_backward as least_backward
+from course_lib.grading.worlds.unit_oracle import shard_gradients as shard_gradients
+from course_lib.grading.worlds.unit_oracle import sizes as sizes
+from course_lib.grading.worlds.unit_oracle import turns as turns
+from course_lib.grading.worlds.unit_oracle import unit_bytes as unit_bytes
 
 SHARDS = "the shards"
 OWNED = "what the rank owns"

@@ -15,7 +15,7 @@ EXERCISE = Exercise(
     difficulty=3,
     importance=5,
     lines=15,
-    points={"values": 2.0, "bytes": 1.0, "memory": 1.0},
+    points={"values": 1.0, "bytes": 1.0, "memory": 2.0},
     task="Write the backward pass over the chain: gather each unit again (the last one is still whole), call "
     "`unit.backward`, and leave this rank's shard of the mean gradient in `unit.grad`.",
     graded={
