@@ -63,7 +63,7 @@ def rounds(name: str) -> list[nbformat.NotebookNode]:
     ran = copy.deepcopy(notebook)
     ran.cells = [copy.deepcopy(cell) for one in made for cell in one.cells]
     with tempfile.TemporaryDirectory() as folder:
-        kernels.run(ran, folder, timeout=300, allow_errors=True)
+        kernels.run(ran, folder, timeout=900, allow_errors=True)
     length = len(notebook.cells)
     for index, one in enumerate(made):
         one.cells = ran.cells[index * length : (index + 1) * length]
