@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from course_lib.cli_plan import plan
+from course_lib.cli_scale import register
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -315,7 +315,7 @@ def bench(
     _script(f"benchmarks/{name}.py", *(names or [])[name == "accuracy" :])
 
 
-app.command()(plan)
+register(app)
 
 
 @app.command("test")

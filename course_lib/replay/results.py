@@ -45,6 +45,7 @@ class RankReplay:
 
     compute_s + exposed_s + idle_s = the step. exposed_s: blocked while communication runs. idle_s: blocked
     until others launch their part (a pipeline's bubble), or done before the last rank.
+    exposed_by_axis: the same by the axis of the group, "" for groups without one.
     communication_s: of all its calls, hidden or not.
     scopes: when each `scope(...)` of the program began and ended.
     num_ranks: how many ranks it stands for, itself among them.
@@ -62,6 +63,7 @@ class RankReplay:
     peak_bytes: int
     scopes: list[Span] = dataclasses.field(default_factory=list)
     num_ranks: int = 1
+    exposed_by_axis: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,15 @@ class Replay:
     def exposed_s(self) -> float:
         """Seconds a rank is blocked by communication that runs; mean over ranks."""
         return self._mean("exposed_s")
+
+    @property
+    def exposed_by_axis(self) -> dict[str, float]:
+        """`exposed_s` by the axis of the group."""
+        axes = sorted({axis for r in self.ranks for axis in r.exposed_by_axis})
+        return {
+            axis: sum(r.exposed_by_axis.get(axis, 0.0) * r.num_ranks for r in self.ranks) / self.world_size
+            for axis in axes
+        }
 
     @property
     def overlap_fraction(self) -> float:

@@ -41,7 +41,8 @@ class Run:
         self.marks: list[dict[str, float]] = [{} for _ in range(n)]
         self.keys: list[dict[int, Meeting]] = [{} for _ in range(n)]  # launch id -> meeting
         self.arrived: dict[Meeting, dict[Any, tuple[float, Launch]]] = defaultdict(dict)
-        self.ended: dict[Meeting, tuple[float, float]] = {}  # meeting -> (all launched, end)
+        self.ended: dict[Meeting, tuple[float, float, str]] = {}  # meeting -> (all launched, end, axis)
+        self.exposed_by: list[dict[str, float]] = [defaultdict(float) for _ in range(n)]
         self.free_s: dict[Any, float] = defaultdict(float)  # stream -> when it is free
         self.waiting: dict[Meeting, list[int]] = defaultdict(list)
         self._groups: dict[int, tuple[int, int]] = {}  # id of a group -> its number, classes in it
@@ -187,7 +188,7 @@ class Run:
         start_s = max(launched_s, self.free_s[stream])
         end_s = start_s + self._call_s(meeting, calls)
         self.free_s[stream] = end_s
-        self.ended[meeting] = (launched_s, end_s)
+        self.ended[meeting] = (launched_s, end_s, calls[0][1].group.axis)
         lane = self._lanes.get(stream) or self._lanes.setdefault(stream, _lane(calls[0][1]))
         for rank, own in calls:
             self.comm_s[rank] += end_s - start_s
@@ -219,11 +220,13 @@ class Run:
     def _wait(self, rank: int, meeting: Meeting | None) -> None:
         if meeting is None:
             return
-        launched_s, end_s = self.ended[meeting]
+        launched_s, end_s, axis = self.ended[meeting]
         now_s = self.clock[rank]
         if end_s > now_s:
             self.idle_s[rank] += max(0.0, launched_s - now_s)
-            self.exposed_s[rank] += end_s - max(now_s, launched_s)
+            exposed_s = end_s - max(now_s, launched_s)
+            self.exposed_s[rank] += exposed_s
+            self.exposed_by[rank][axis] += exposed_s
             self.clock[rank] = end_s
 
     def _refuse(self, rank: int) -> None:
@@ -251,6 +254,7 @@ class Run:
                 compute_s=self.compute_s[r],
                 communication_s=self.comm_s[r],
                 exposed_s=self.exposed_s[r],
+                exposed_by_axis=dict(self.exposed_by[r]),
                 idle_s=self.idle_s[r] + step_s - self.clock[r],
                 end_s=self.clock[r],
                 flops=self.flops[r],

@@ -20,7 +20,7 @@ from course_lib.cost.memory import Memory, Precision, memory_per_gpu
 from course_lib.train.options import CHOICES, TrainOptions, is_mixed
 from course_lib.units import bytes_of, show_bytes
 
-ZERO_STAGES = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3}
+ZERO_STAGES = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3, "4d": 1}
 FULL_PRECISION = Precision(param_bytes=4, grad_bytes=4, optimizer_bytes=8, activation_bytes=4)
 
 
@@ -62,8 +62,14 @@ def check_fits(options: TrainOptions, device: torch.device) -> None:
 
 def estimate(options: TrainOptions, device: torch.device) -> Memory:
     """Return the memory of one rank by category, in float32 with AdamW; bfloat16 halves activations."""
+    one = options.degrees
     layout = Layout(
-        dp=options.ranks,
+        tp=one.tp,
+        cp=one.cp,
+        pp=one.pp,
+        virtual_stages=one.virtual_stages,
+        num_microbatches=one.num_microbatches,
+        dp=one.dp_shard if options.is_composed else options.ranks,
         zero_stage=ZERO_STAGES[options.parallel],
         microbatch_size=options.local_microbatch_size,
     )
@@ -155,8 +161,10 @@ def candidates(options: TrainOptions, device: torch.device) -> list[Remedy]:
         found.append(Remedy("--recompute full", (("recompute", "full"),), 0.33))
     if not is_mixed(options, device):
         found.append(Remedy("--precision bf16", (("precision", "bf16"),), 0.01))
+    if options.is_composed:
+        return found
     stages = list(ZERO_STAGES)
-    for name in stages[max(2, stages.index(options.parallel) + 1) :]:
+    for name in stages[max(2, stages.index(options.parallel) + 1) : -1]:
         cost = {"zero1": 0.01, "zero2": 0.03, "fsdp": 0.1}[name]
         if options.ranks > 1:
             found.append(Remedy(f"--parallel {name}", (("parallel", name),), cost))

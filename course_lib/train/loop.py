@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim import Optimizer
 from tqdm import tqdm
 
 from course_lib.model.batches import Batch
@@ -26,9 +27,11 @@ from course_lib.train.fit import check_fits
 from course_lib.train.meter import Meter, TrainResult, learning_rate_at
 from course_lib.train.options import TrainOptions, is_mixed
 from course_lib.train.peak import Peak, find_peak
-from course_lib.train.strategies import Strategy, build
+from course_lib.train.strategies import Strategy, build, composed
 
 Clock = Callable[[], float]
+StepFn = Callable[[Batch, int], dict[str, float]]
+"""(batch, number of the step) -> loss, learning_rate, grad_norm."""
 SYNTHETIC_TOKENS = 100_000
 
 
@@ -61,8 +64,7 @@ def train_rank(
     rank = dist.get_rank() if options.ranks > 1 else 0
     device = _device(options)
     mixed = is_mixed(options, device)
-    strategy = build(options, device, is_mixed=mixed)
-    casting = torch.autocast(device.type, torch.bfloat16) if mixed else nullcontext()
+    step_of = _composed(options) if options.is_composed else _strategy(options, device, mixed)
     meter = Meter(
         config=options.config,
         seq_len=options.seq_len,
@@ -81,16 +83,48 @@ def train_rank(
             options.seq_len,
             step=step,
             seed=options.seed,
-            rank=rank,
-            world_size=options.ranks,
+            rank=0 if options.is_composed else rank,
+            world_size=1 if options.is_composed else options.ranks,
         )
-        done = train_step(strategy, options, batch, step, device, casting)
+        done = step_of(batch, step)
         found = {"step": step, **done, **_timed(meter, clock() - begin_s)}
         metrics.append(found)
         bar.set_postfix(loss=f"{found['loss']:.3f}", mfu=f"{found['mfu']:.1%}")
         if rank == 0 and options.out:
             _write_line(Path(options.out), found, is_first=step == 0)
     return metrics
+
+
+def _strategy(options: TrainOptions, device: torch.device, mixed: bool) -> StepFn:
+    strategy = build(options, device, is_mixed=mixed)
+    casting = torch.autocast(device.type, torch.bfloat16) if mixed else nullcontext()
+
+    def run(batch: Batch, step: int) -> dict[str, float]:
+        return train_step(strategy, options, batch, step, device, casting)
+
+    return run
+
+
+def _composed(options: TrainOptions) -> StepFn:
+    """The 4-D step: every rank gets the full batch and takes its part."""
+    training = composed(options)
+
+    def run(batch: Batch, step: int) -> dict[str, float]:
+        rate = set_rate(training.optimizer, options, step)
+        loss, norm = training.step(batch)
+        return {"loss": loss, "learning_rate": rate, "grad_norm": norm}
+
+    return run
+
+
+def set_rate(optimizer: Optimizer, options: TrainOptions, step: int) -> float:
+    """Give the optimizer this step's learning rate, and return it."""
+    rate = learning_rate_at(
+        step, peak=options.learning_rate, warmup_steps=options.warmup_steps, num_steps=options.steps
+    )
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    return rate
 
 
 def train_step(
@@ -102,11 +136,7 @@ def train_step(
     casting: AbstractContextManager[Any],
 ) -> dict[str, float]:
     """Do one optimizer step on this rank's shard of the batch; return loss, learning_rate and grad_norm."""
-    rate = learning_rate_at(
-        step, peak=options.learning_rate, warmup_steps=options.warmup_steps, num_steps=options.steps
-    )
-    for group in strategy.optimizer.param_groups:
-        group["lr"] = rate
+    rate = set_rate(strategy.optimizer, options, step)
     total = torch.zeros((), device=device)
     for is_last, part in _microbatches(batch, options):
         with nullcontext() if is_last else strategy.unsent():
@@ -141,7 +171,8 @@ def _device(options: TrainOptions) -> torch.device:
             f"every rank must have a GPU; got {torch.cuda.device_count()} for ranks={options.ranks}. "
             "Take --device cpu or fewer ranks."
         )
-    return torch.device("cuda" if enough and options.device != "cpu" else "cpu")
+    on_gpu = enough and options.device != "cpu" and not options.is_composed
+    return torch.device("cuda" if on_gpu else "cpu")
 
 
 def _set_threads(options: TrainOptions) -> None:

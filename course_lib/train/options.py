@@ -15,6 +15,7 @@ from typing import Any, NoReturn, get_type_hints
 
 import torch
 
+from course_lib.compose.degrees import Degrees
 from course_lib.config import ModelConfig
 from course_lib.cost.models import model, models
 
@@ -23,12 +24,15 @@ OWN_MODELS = {
     "lab": ModelConfig(model_dim=512, num_layers=3, num_heads=8, num_kv_heads=2, ffn_dim=1536),
 }
 CHOICES = {
-    "parallel": ("none", "ddp", "zero1", "zero2", "fsdp"),
+    "parallel": ("none", "ddp", "zero1", "zero2", "fsdp", "4d"),
     "precision": ("auto", "fp32", "bf16"),
     "recompute": ("none", "selective", "full"),
     "device": ("auto", "cpu", "cuda"),
     "model": (*OWN_MODELS, *models()),
 }
+
+
+DEGREES = ("tp", "cp", "pp", "dp_shard", "dp_replicate", "virtual_stages")
 
 
 def option(default: Any, text: str) -> Any:
@@ -55,7 +59,13 @@ class TrainOptions:
     clip: float = option(1.0, "global gradient norm at most; 0: any")
     precision: str = option("auto", "fp32, bf16 (mixed), auto: bf16 on a GPU")
     recompute: str = option("none", "none, selective (keep matrix products), full (each block)")
-    parallel: str = option("none", "none, ddp, zero1, zero2, fsdp")
+    parallel: str = option("none", "none, ddp, zero1, zero2, fsdp; 4d: as the degrees below say")
+    tp: int = option(1, "tensor parallel; degrees above 1 make the run 4-D on their product of ranks")
+    cp: int = option(1, "context parallel")
+    pp: int = option(1, "pipeline parallel")
+    dp_shard: int = option(1, "data parallel with sharded state")
+    dp_replicate: int = option(1, "data parallel with replicated state")
+    virtual_stages: int = option(1, "chunks of layers a pipeline rank holds")
     ranks: int = option(1, "processes, one GPU each where there are enough")
     device: str = option("auto", "cpu, cuda, auto")
     threads: int = option(0, "of one process on the CPU; 0: torch's choice, 1 with several ranks")
@@ -70,20 +80,51 @@ class TrainOptions:
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
-        for name in ("steps", "batch_size", "seq_len", "ranks"):
+        for name in ("steps", "batch_size", "seq_len", "ranks", *DEGREES):
             _at_least(name, getattr(self, name), 1)
         for name in ("microbatch_size", "warmup_steps", "threads", "seed", "weight_decay", "clip"):
             _at_least(name, getattr(self, name), 0)
         if not 0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive; got {self.learning_rate!r}. Try 1e-3.")
+        if self.degrees.world_size > 1 or self.virtual_stages > 1 or self.parallel == "4d":
+            self._compose()
         self._check_batch()
+        if self.is_composed:
+            self.degrees.check(self.config, self.batch_size, self.seq_len)
+
+    def _compose(self) -> None:
+        """Take the ranks from the degrees."""
+        world_size = self.degrees.world_size
+        if self.parallel not in ("none", "4d"):
+            raise ValueError(
+                f"degrees say how a run is parallel; got them with parallel={self.parallel!r}. "
+                "Leave one of them out: --dp-shard shards all state, --dp-replicate none."
+            )
+        if self.ranks not in (1, world_size) or world_size == 1:
+            raise ValueError(
+                f"tp x cp x pp x dp_shard x dp_replicate must be the ranks, and more than one; got "
+                f"{world_size} for ranks={self.ranks}. Leave --ranks out, and give a degree of 2 or more."
+            )
+        if self.recompute == "selective" or self.compile or self.device == "cuda":
+            raise ValueError(
+                "a 4-D run knows no selective recomputation, no compilation and no GPU; got "
+                f"recompute={self.recompute!r}, compile={self.compile}, device={self.device!r}. "
+                "Take --recompute full or none, and --device cpu."
+            )
+        if self.virtual_stages > 1 and self.pp == 1:
+            raise ValueError(
+                f"virtual stages must come with a pipeline; got virtual_stages={self.virtual_stages}, pp=1. "
+                "Take --pp 2."
+            )
+        object.__setattr__(self, "ranks", world_size)  # a frozen dataclass fills in what follows from others
+        object.__setattr__(self, "parallel", "4d")
 
     def _check_batch(self) -> None:
-        if self.batch_size % self.ranks:
-            below = self.batch_size // self.ranks * self.ranks
+        if self.batch_size % self.data_ranks:
+            below = self.batch_size // self.data_ranks * self.data_ranks
             raise ValueError(
-                f"the ranks must divide the batch; got batch_size={self.batch_size} for ranks={self.ranks}. "
-                f"Take {below or self.ranks} or {below + self.ranks}."
+                f"the ranks must divide the batch; got batch_size={self.batch_size} for "
+                f"ranks={self.data_ranks}. Take {below or self.data_ranks} or {below + self.data_ranks}."
             )
         if self.local_batch_size % self.local_microbatch_size:
             raise ValueError(
@@ -108,9 +149,34 @@ class TrainOptions:
         return OWN_MODELS[self.model] if self.model in OWN_MODELS else model(self.model)
 
     @property
+    def is_composed(self) -> bool:
+        """Whether the run is 4-D."""
+        return self.parallel == "4d"
+
+    @property
+    def degrees(self) -> Degrees:
+        """How a 4-D step is split."""
+        local = self.batch_size // (self.dp_shard * self.dp_replicate)
+        return Degrees(
+            tp=self.tp,
+            cp=self.cp,
+            pp=self.pp,
+            dp_shard=self.dp_shard,
+            dp_replicate=self.dp_replicate,
+            virtual_stages=self.virtual_stages,
+            num_microbatches=max(1, local // (self.microbatch_size or local or 1)),
+            recompute=self.recompute == "full",
+        )
+
+    @property
+    def data_ranks(self) -> int:
+        """Ranks with sequences of their own."""
+        return self.dp_shard * self.dp_replicate if self.is_composed else self.ranks
+
+    @property
     def local_batch_size(self) -> int:
         """Sequences of one rank in one step."""
-        return self.batch_size // self.ranks
+        return self.batch_size // self.data_ranks
 
     @property
     def local_microbatch_size(self) -> int:

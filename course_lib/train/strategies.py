@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from course_lib.compose import ComposedTraining
 from course_lib.model.transformer import Transformer
 from course_lib.parallel.activation_checkpoint import checkpoint_modules_
 from course_lib.parallel.ddp import BucketedDDP
@@ -47,18 +49,38 @@ def build(options: TrainOptions, device: torch.device, *, is_mixed: bool) -> Str
     if options.compile:
         for block in net.blocks:
             block.compile()
-    how: dict[str, Any] = {
-        "lr": options.learning_rate,
-        "betas": (0.9, 0.95),
-        "weight_decay": options.weight_decay,
-        "fused": True,
-    }
-    # Simplification: weight decay on every parameter; production leaves norms out.
+    how = _optimizer_options(options)
     if options.parallel == "ddp":
         return _ddp(net, how)
     if options.parallel in ("zero1", "zero2"):
         return _zero(net, how, stage=int(options.parallel[-1]))
     return _fsdp(net, how, is_mixed) if options.parallel == "fsdp" else _plain(net, how)
+
+
+def _optimizer_options(options: TrainOptions) -> dict[str, Any]:
+    # Simplification: weight decay on every parameter; production leaves norms out.
+    return {
+        "lr": options.learning_rate,
+        "betas": (0.9, 0.95),
+        "weight_decay": options.weight_decay,
+        "fused": True,
+    }
+
+
+def composed(options: TrainOptions) -> ComposedTraining:
+    """Build this rank's part of a 4-D step; bfloat16 weights have float32 masters."""
+    mixed = options.precision == "bf16"
+    return ComposedTraining(
+        options.config,
+        options.degrees,
+        partial(AdamW, **_optimizer_options(options)),
+        batch_size=options.batch_size,
+        seq_len=options.seq_len,
+        seed=options.seed,
+        dtype=torch.bfloat16 if mixed else torch.float32,
+        master_dtype=torch.float32,
+        max_norm=options.clip or None,
+    )
 
 
 def _plain(net: nn.Module, how: dict[str, Any]) -> Strategy:

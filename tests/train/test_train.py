@@ -44,6 +44,18 @@ def test_ranks_train_as_one_process(alone: TrainResult, parallel: str, ranks: in
 
 
 @pytest.mark.parametrize(
+    "degrees",
+    [{"tp": 2, "pp": 2, "microbatch_size": 1}, {"cp": 2, "dp_shard": 2, "recompute": "full"}],
+    ids=str,
+)
+def test_a_run_in_four_dimensions_trains_as_one_process(alone: TrainResult, degrees: dict[str, Any]) -> None:
+    shared = run(**degrees)
+    assert shared.losses == pytest.approx(alone.losses, rel=1e-4)
+    norms = [[step["grad_norm"] for step in result.steps] for result in (shared, alone)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(
     "changes", [{"microbatch_size": 1}, {"recompute": "full"}, {"recompute": "selective"}]
 )
 def test_accumulation_and_recomputation_change_no_loss(alone: TrainResult, changes: dict[str, Any]) -> None:

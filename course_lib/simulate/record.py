@@ -1,0 +1,73 @@
+"""Record one rank of a 4-D training step on fake tensors: the library's own code, at any size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from course_lib.compose import ComposedTraining, Degrees
+from course_lib.config import ModelConfig
+from course_lib.model.batches import Batch
+from course_lib.model.stages import stage_size
+from course_lib.ranks.fake import fake_rank
+from course_lib.trace import RankTrace, mark
+
+BEGIN, END = "step begins", "step ends"
+
+
+def record_stage(
+    config: ModelConfig,
+    degrees: Degrees,
+    place: int,
+    *,
+    seq_len: int,
+    microbatch_size: int = 1,
+    held_microbatches: int = 0,
+) -> RankTrace:
+    """Record one step of the first rank of a pipeline place, between the marks BEGIN and END.
+
+    The step is one that has optimizer state already: not the first. bfloat16 weights, float32 masters, AdamW.
+    held_microbatches: the batch in memory has so many, where that is more than the step runs.
+    Time and memory of this process: see `ranks.fake`.
+    Raises: ValueError as `Degrees.check`.
+    """
+    config = replace(config, max_seq_len=max(seq_len, config.max_seq_len))
+    batch_size = degrees.data_parallel * degrees.num_microbatches * microbatch_size
+    world = degrees.world_size
+    with fake_rank(world, place * (world // degrees.pp)) as recorder:
+        training = ComposedTraining(
+            config,
+            degrees,
+            partial(torch.optim.AdamW, lr=1e-4),
+            batch_size=batch_size,
+            seq_len=seq_len,
+            dtype=torch.bfloat16,
+            master_dtype=torch.float32,
+            max_norm=1.0,
+        )
+        training.update(training.reduce())  # makes the optimizer's state
+        held = batch_size // degrees.num_microbatches * max(held_microbatches, degrees.num_microbatches)
+        tokens = torch.zeros(held, seq_len, dtype=torch.int64)[:batch_size]
+        batch = Batch(tokens, tokens)
+        mark(BEGIN)
+        loss = training.accumulate(batch)
+        norm = training.reduce()
+        training.update(norm)
+        mark(END)
+        del loss, norm
+    return recorder.result()
+
+
+def kinds_of_places(config: ModelConfig, degrees: Degrees) -> list[tuple[int, ...]]:
+    """Return which pipeline places run the same blocks: tuples of places, the first of each to be recorded.
+
+    The first and the last place are of their own kind: they hold the embedding and the head.
+    """
+    kinds: dict[tuple[object, ...], list[int]] = {}
+    for place in range(degrees.pp):
+        stages = [chunk * degrees.pp + place for chunk in range(degrees.virtual_stages)]
+        layers = tuple(stage_size(config.num_layers, degrees.num_stages, stage) for stage in stages)
+        kinds.setdefault((layers, place == 0, place == degrees.pp - 1), []).append(place)
+    return [tuple(places) for places in kinds.values()]

@@ -1,0 +1,83 @@
+"""A step laid out from four micro-batches is the step that is recorded with all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from course_lib.compose import Degrees
+from course_lib.config import ModelConfig
+from course_lib.replay.classes import moved_to
+from course_lib.schedules.messages import program
+from course_lib.simulate.extend import RECORDED, Recording, extended
+from course_lib.simulate.record import BEGIN, END, kinds_of_places, record_stage
+from course_lib.trace import Compute, Launch, RankTrace
+
+CONFIG = ModelConfig(vocab_size=64, model_dim=32, num_layers=5, num_heads=4, num_kv_heads=2, ffn_dim=48)
+CASES = [
+    (Degrees(tp=2, cp=2, pp=2, dp_shard=2, num_microbatches=6), replace(CONFIG, tied_embeddings=True)),
+    (Degrees(pp=4, num_microbatches=9), CONFIG),
+    (Degrees(pp=2, virtual_stages=2, num_microbatches=6, recompute=True), CONFIG),
+    (Degrees(tp=2, dp_shard=2, num_microbatches=1), replace(CONFIG, num_layers=1)),
+]
+
+
+@cache
+def recorded(config: ModelConfig, degrees: Degrees, place: int, held: int = 0) -> RankTrace:
+    return record_stage(config, degrees, place, seq_len=32, held_microbatches=held)
+
+
+def facts(trace: RankTrace) -> dict[str, Any]:
+    window = trace.between(BEGIN, END)
+    calls = {c.id: c for c in window.launches()}
+    shown = [
+        (c.op, c.group, c.group.axis, c.ordinal, c.bytes_, c.src, c.dst, c.scope, c.phase)
+        for c in calls.values()
+    ]
+    waited = [calls[w.launch_id] for w in window.waits()]
+    order = [
+        (type(e).__name__, e.name if isinstance(e, Compute) else e.op)
+        for e in window.events
+        if isinstance(e, Compute | Launch)
+    ]
+    return {
+        "calls": shown,
+        "waits": [(c.op, c.group, c.ordinal, c.src, c.dst) for c in waited],
+        "order": order,
+        "computes": Counter(
+            (c.name, c.phase, c.shapes, c.bytes_, c.dtype, c.flops) for c in window.of(Compute)
+        ),
+        "peak": trace.peak_bytes(start=BEGIN, end=END),
+        "peaks": {
+            c: trace.peak_bytes(c, start=BEGIN, end=END) for c in ("activations", "gradients", "other")
+        },
+        "left": trace.live_bytes_at(END),
+    }
+
+
+@pytest.mark.parametrize(("degrees", "config"), CASES, ids=[str(d) for d, _ in CASES])
+def test_four_microbatches_make_all_of_every_place(degrees: Degrees, config: ModelConfig) -> None:
+    few = replace(degrees, num_microbatches=RECORDED)
+    lists = program(degrees.pipeline_schedule())
+    sizes = {"pp": degrees.pp, "dp_shard": degrees.dp_shard, "cp": degrees.cp, "tp": degrees.tp}
+    for places in kinds_of_places(config, degrees):
+        trace = recorded(config, few, places[0], degrees.num_microbatches)
+        cut = Recording.of(trace, program(few.pipeline_schedule())[places[0]], degrees.pp)
+        for place in {places[0], places[-1]}:
+            real = recorded(config, degrees, place)
+            made = moved_to(extended(cut, lists[place], degrees.num_microbatches), real.rank, sizes)
+            want, got = facts(real), facts(made)
+            if degrees.num_microbatches < RECORDED:  # the batch in memory is the recorded one
+                want = {name: want[name] for name in ("calls", "waits", "order", "computes")}
+            assert {name: got[name] == want[name] for name in want} == dict.fromkeys(want, True)
+
+
+def test_a_recording_of_another_schedule_is_refused() -> None:
+    few = Degrees(pp=2, num_microbatches=RECORDED)
+    trace = recorded(CONFIG, few, 0)
+    with pytest.raises(ValueError, match="follow its pipeline's list"):
+        Recording.of(trace, program(replace(few, schedule="gpipe").pipeline_schedule())[0], 2)
