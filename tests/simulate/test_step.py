@@ -57,7 +57,7 @@ def test_the_report_holds_every_call_and_opens_in_perfetto(tmp_path: Path) -> No
     found = simulate_step(CONFIG, DEGREES, dgx_h100(), seq_len=32, done=told.append)
     assert (told[0], told[-1]) == ("stage 1 of 2 recorded", "replayed")
     assert found.calls[0]["pp", "send", 2] == (5, 5 * 2 * 32 * 32)
-    assert {axis for axis, *_ in found.calls[0]} == {"pp", "dp_shard", "pp+dp_shard"}
+    assert {axis for axis, *_ in found.calls[0]} == {"pp", "dp_shard", "all ranks"}
     shown = text(found, "mine")
     assert "nothing published for this layout" in shown
     assert "Left out: the library's own step" in shown
