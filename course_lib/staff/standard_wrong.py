@@ -18,6 +18,7 @@ from course_lib.grading.closed import torch_entries
 from course_lib.grading.exercise import Exercise
 
 _DIFFER = ("values", "gradients")
+_SIZES = ("shape", "runs", "terminates")  # where else a wrong message shows that says how much comes next
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,14 @@ _ACTS = {  # name: what a call does, when it does so, which gates
 
 
 def _with_another_dist(cell: str) -> Iterator[Wrong]:
+    more = _SIZES if "all_to_all" in cell else ()  # uneven splits are told by a call before
     for name, (act, when, gates) in _ACTS.items():
         made, probe = (
             _DIST.format(act=f"if {when}:\n                {what}\n            return real(*args, **kwargs)")
             + cell
             for what in (act, _PROBE)
         )
-        yield Wrong(name, gates, made, probe)
+        yield Wrong(name, (*gates, *more), made, probe)
 
 
 # ---- the symbol, wrapped

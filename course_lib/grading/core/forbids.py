@@ -101,6 +101,9 @@ TECHNIQUES = {
         words="the library's own mixture of experts and its parallel form",
         modules=(*_PARALLEL, "course_lib.model.moe"),
     ),
+    "routing": Technique(
+        words="the library's own router", modules=("course_lib.model.routing", "course_lib.model.moe")
+    ),
     "activation checkpointing": Technique(
         words="the library's own activation checkpointing, torch.utils.checkpoint, and torch's "
         "saved_tensors_hooks",

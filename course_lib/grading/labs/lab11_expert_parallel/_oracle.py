@@ -1,0 +1,176 @@
+"""Which token goes to which expert, and what one process makes of rows that travel: for dispatch and combine.
+
+Every choice of a rank is a row. Rows arrive sorted by expert, then by the rank they come from, then by token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from course_lib.grading.core.types import Array, Case, Seen, rng
+from course_lib.grading.parts.common import Window, calls_in, times
+from course_lib.grading.parts.order import Holds, each_rank
+from course_lib.grading.worlds.on_ranks import case as on_ranks_case
+from course_lib.grading.worlds.on_ranks import line_of, own, place_of, sizes_of
+
+
+class Row(NamedTuple):
+    """One kept choice: of which place in the line, which token, which of its k choices, which expert."""
+
+    sender: int
+    token: int
+    choice: int
+    expert: int
+
+
+Order = Callable[[Row], Any]
+DROPPED = -1
+ITEM = 8  # bytes of a float64, and of a count
+
+
+def by_expert(row: Row) -> tuple[int, int, int]:
+    """As rows must arrive."""
+    return row.expert, row.sender, row.token
+
+
+def by_sender(row: Row) -> tuple[int, int, int]:
+    """As an all_to_all leaves them."""
+    return row.sender, row.expert, row.token
+
+
+def as_sent(row: Row) -> tuple[int, int, int]:
+    """Sender by sender, each in token order: nobody sorted by expert."""
+    return row.sender, row.token, row.choice
+
+
+def case(
+    ep: int,
+    *,
+    dp: int = 1,
+    experts: int = 6,
+    k: int = 2,
+    tokens: int = 5,
+    model_dim: int = 8,
+    busy: int = 0,
+    dropped: float = 0.0,
+    idle_rank: int = -1,
+) -> Case:
+    """ep ranks that share the experts; dp such lines with tokens of their own.
+
+    busy: only the first so many experts are chosen (0: any). dropped: share of the choices without a slot.
+    idle_rank: this rank's choices are all dropped.
+    """
+    label = f"{ep * dp} rank{'s' * (ep * dp > 1)}, {experts} experts, top {k}"
+    label += (f", {dp} groups" if dp > 1 else "") + (f", {busy} of the experts chosen" if busy else "")
+    label += (", some dropped" if dropped else "") + (", one rank sends nothing" if idle_rank >= 0 else "")
+    mesh = {"dp": dp, "ep": ep} if dp > 1 else {"ep": ep}
+    sizes: dict[str, Any] = {"num_experts": experts, "k": k, "tokens": tokens, "model_dim": model_dim}
+    more: dict[str, Any] = {"busy": busy, "dropped": dropped, "idle_rank": idle_rank}
+    return on_ranks_case(mesh=mesh, label=label, **sizes, **more)
+
+
+def ep_size(case: Case) -> int:
+    """Ranks that share the experts."""
+    return sizes_of(case)["ep"]
+
+
+def num_tokens(case: Case, rank: int) -> int:
+    """Tokens of a rank: not the same for all."""
+    return int(case.params["tokens"] + rank % 3)
+
+
+def choices(case: Case, rank: int) -> Array:
+    """Chosen experts of a rank's tokens, int64 [T, k]; -1 where a choice was dropped."""
+    p, generator = case.params, rng(case, 11, rank)
+    among = p["busy"] or p["num_experts"]
+    found = np.array([generator.permutation(among)[: p["k"]] for _ in range(num_tokens(case, rank))])
+    lost = generator.random(found.shape) < (1.0 if rank == p["idle_rank"] else p["dropped"])
+    return np.where(lost, DROPPED, found).astype(np.int64)
+
+
+def x(case: Case, rank: int) -> Array:
+    """A rank's tokens [T, D]."""
+    return own(case, rank, "x", num_tokens(case, rank), case.params["model_dim"])
+
+
+def weights(case: Case, rank: int) -> Array:
+    """What each choice counts, [T, k]."""
+    return np.abs(own(case, rank, "weights", num_tokens(case, rank), case.params["k"]))
+
+
+def sent(case: Case, rank: int) -> list[Row]:
+    """The kept choices of a rank's tokens."""
+    place, found = place_of(case, rank)["ep"], choices(case, rank)
+    kept = [(int(t), int(i)) for t, i in np.argwhere(found != DROPPED)]
+    return [Row(place, t, i, int(found[t, i])) for t, i in kept]
+
+
+def arrived(case: Case, rank: int, order: Order = by_expert) -> list[Row]:
+    """The rows for a rank's experts."""
+    local = case.params["num_experts"] // ep_size(case)
+    first = place_of(case, rank)["ep"] * local
+    line = [row for member in line_of(case, rank, "ep") for row in sent(case, member)]
+    return sorted((row for row in line if first <= row.expert < first + local), key=order)
+
+
+def counts(case: Case, rank: int) -> Array:
+    """Rows from each rank of the line for each of this rank's experts, int64 [ep, E/ep]."""
+    local = case.params["num_experts"] // ep_size(case)
+    found = np.zeros((ep_size(case), local), np.int64)
+    for row in arrived(case, rank):
+        found[row.sender, row.expert % local] += 1
+    return found
+
+
+def gathered(case: Case, rank: int, rows: Sequence[Row]) -> Array:
+    """The tokens of rows that arrived at a rank, [R, D]."""
+    tokens = [x(case, member) for member in line_of(case, rank, "ep")]
+    found = [tokens[row.sender][row.token] for row in rows]
+    return np.array(found).reshape(len(rows), case.params["model_dim"])
+
+
+def own_rows(case: Case, rank: int, name: str) -> Array:
+    """Numbers of order one for every row that arrived at a rank, [R, D]."""
+    return own(case, rank, name, len(arrived(case, rank)), case.params["model_dim"])
+
+
+def sent_bytes(case: Case, rank: int) -> int:
+    """Bytes of the rows that a rank sends, those to itself among them; 0 where a line is one rank."""
+    return _row_bytes(case, len(sent(case, rank)))
+
+
+def arrived_bytes(case: Case, rank: int) -> int:
+    """Bytes of the rows that a rank gets."""
+    return _row_bytes(case, len(arrived(case, rank)))
+
+
+def _row_bytes(case: Case, count: int) -> int:
+    return ITEM * int(case.params["model_dim"]) * count if ep_size(case) > 1 else 0
+
+
+def follows_the_routing(window: Window, bytes_: Callable[[Case, int], int], what: str, why: str) -> Holds:
+    """Each rank's calls move no more than the routing of its own tokens asks for: not only the busiest one's.
+
+    Args:
+        bytes_: (case, rank) -> the bound. what: what it is made of.
+    """
+
+    def problem(seen: Seen, rank: int) -> str:
+        calls, bound = calls_in(seen.traces[rank], window), bytes_(seen.case, rank)
+        moved = sum(call.moved_bytes for call in calls)
+        if moved <= bound:
+            return ""
+        ops = ", ".join(sorted({call.op for call in calls if call.moved_bytes}))
+        return (
+            f"rank {rank} may move at most {bound:,} bytes in {window.words}, {what}; it moved {moved:,} "
+            f"with {ops}{times(moved, bound)}. {why}"
+        )
+
+    def passed(case: Case) -> str:
+        most = max(bytes_(case, rank) for rank in range(case.world_size))
+        return f"at most {most:,} bytes a rank, as its tokens are routed"
+
+    return Holds(part="bytes", problem=each_rank(problem), passed=passed)

@@ -1,0 +1,116 @@
+"""`combine`: results travel home, and every token adds up its own."""
+
+from typing import Any
+
+import numpy as np
+
+from course_lib.grading.core.types import Array, Case, Exercise, World
+from course_lib.grading.labs.lab11_expert_parallel import _oracle as rows
+from course_lib.grading.labs.lab11_expert_parallel._oracle import case
+from course_lib.grading.worlds.on_ranks import BACKWARD, FORWARD, line_of, on_ranks, own
+
+
+def _inputs(case: Case, rank: int) -> dict[str, Array]:
+    return {
+        "rows": rows.own_rows(case, rank, "rows"),
+        "counts": rows.counts(case, rank),
+        "experts": rows.choices(case, rank),
+        "weights": rows.weights(case, rank),
+        "grad_out": own(case, rank, "grad_out", rows.num_tokens(case, rank), case.params["model_dim"]),
+    }
+
+
+EXERCISE = Exercise(
+    order=3,
+    title="Combine",
+    minutes=25,
+    difficulty=4,
+    importance=5,
+    lines=12,
+    points={"values": 1.0, "bytes": 2.0},
+    task="Write the way back: from the experts' results, in the order in which your dispatch handed out the "
+    "rows, return every token's weighted sum, `[T, D]`. Differentiable, too.",
+    graded={
+        "values": "Every token's sum is right, and so are the gradients of rows and weights.",
+        "bytes": "Each result travels once; nothing is told that both ends know.",
+    },
+    details="As dispatch: 1 to 4 ranks (hidden: 6), groups that are not the world, empty experts, ranks that "
+    "get nothing back, float64. counts int64 [ep, E/ep] and experts [T, k] (-1: dropped) are those of "
+    "dispatch; a token whose choices were all dropped gets 0. Bytes, a rank: forward at most its rows "
+    "times D elements, backward at most its tokens' kept choices times D; no counts.",
+    signature="(rows, counts, experts, weights, group)",
+    forbids=("expert parallelism",),
+    scenario=on_ranks(
+        inputs=_inputs,
+        arguments=["rows", "counts", "experts", "weights", "ep_group"],
+        returns="out",
+        wrt=("rows", "weights"),
+    ),
+    hints=(
+        "Everything that dispatch did happens backwards. Which two numbers of rows does each pair of ranks "
+        "know already, one from counts and one from experts?",
+        "First undo the sorting: the inverse of a permutation p is p.argsort(). Then all_to_all with the "
+        "splits of dispatch exchanged. What arrives has the order in which you had sorted your kept "
+        "choices.",
+        "Multiply each returned row by its choice's weight and index_add it to zeros at its token. Rows for "
+        "rank r: your choices with expert // (E/ep) == r; rows from rank s: counts[s].sum().",
+    ),
+)
+
+OPEN = [
+    case(1),
+    case(2),
+    case(3, k=1, dropped=0.3),
+    case(4, experts=4, busy=2),
+    case(2, dp=2, experts=4, idle_rank=1),
+]
+HIDDEN = [
+    case(4, experts=8, tokens=300, model_dim=256, busy=5, dropped=0.1),
+    case(6, experts=12, k=3),
+]
+
+
+def expected(
+    case: Case, order: rows.Order = rows.by_expert, weighted: bool = True, choices: int | None = None
+) -> World:
+    """Sums and gradients. order: how the rows are taken to lie. choices: how many of a token's count."""
+    n, model_dim = case.world_size, case.params["model_dim"]
+    weights = [rows.weights(case, r) for r in range(n)]
+    grad_out = [_inputs(case, r)["grad_out"] for r in range(n)]
+    out = [np.zeros((rows.num_tokens(case, r), model_dim)) for r in range(n)]
+    grad_rows = [np.zeros((len(rows.arrived(case, r)), model_dim)) for r in range(n)]
+    grad_weights = [np.zeros_like(each) for each in weights]
+    for r in range(n):
+        results, line = rows.own_rows(case, r, "rows"), line_of(case, r, "ep")
+        for place, (_, token, choice, _expert) in enumerate(arrived := rows.arrived(case, r, order)):
+            home = line[arrived[place].sender]
+            if choices is not None and choice >= choices:
+                continue
+            weight = weights[home][token, choice] if weighted else 1.0
+            out[home][token] += weight * results[place]
+            grad_rows[r][place] = weight * grad_out[home][token]
+            grad_weights[home][token, choice] = (results[place] @ grad_out[home][token]) * weighted
+    return {"out": out, "grad:rows": grad_rows, "grad:weights": grad_weights}
+
+
+MISTAKES: dict[str, dict[str, Any]] = {
+    "the weights were left out": {"weighted": False},
+    "rows went back sorted by expert: first undo what dispatch sorted": {"order": rows.by_sender},
+    "only the first choice of each token counted": {"choices": 1},
+}
+
+
+PARTS = [
+    rows.follows_the_routing(
+        FORWARD,
+        rows.arrived_bytes,
+        "the results of the rows it got",
+        "Each result goes home once; counts and experts say how many go where.",
+    ),
+    rows.follows_the_routing(
+        BACKWARD,
+        rows.sent_bytes,
+        "the gradients of the results it gets back",
+        "They take the way of dispatch again.",
+    ),
+]

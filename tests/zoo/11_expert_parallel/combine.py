@@ -1,0 +1,150 @@
+# Answers to combine: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+from course_lib.comm.autograd import all_to_all
+
+
+def kept_by_expert(experts):
+    """Tokens, choices and experts of the kept choices, by expert, then by token."""
+    token, choice = (experts >= 0).nonzero(as_tuple=True)
+    order = experts[token, choice].argsort(stable=True)
+    return token[order], choice[order], experts[token, choice][order]
+
+
+def as_arrived(counts):
+    """Where each row of sender after sender lies among rows sorted by expert."""
+    ep, local = counts.shape
+    expert = torch.arange(local).repeat(ep).repeat_interleave(counts.flatten())
+    return expert.argsort(stable=True).argsort()
+
+
+# %% right: pieces, put together sender by sender; a loop over tokens
+def combine(rows, counts, experts, weights, group):
+    ep, local = counts.shape
+    token, choice, chosen = kept_by_expert(experts)
+    pieces = rows.split(counts.t().flatten().tolist())
+    sent = torch.cat([pieces[e * ep + s] for s in range(ep) for e in range(local)])
+    back = [int((chosen // local == r).sum()) for r in range(ep)]
+    got = all_to_all(sent, group, back, counts.sum(1).tolist())
+    out = [torch.zeros(rows.shape[1], dtype=rows.dtype) for _ in experts]
+    for row, t, i in zip(got, token.tolist(), choice.tolist(), strict=True):
+        out[t] = out[t] + weights[t, i] * row
+    return torch.stack(out) + 0 * got.sum()
+
+
+# %% right: all choices of a token side by side
+def combine(rows, counts, experts, weights, group):
+    ep, local = counts.shape
+    token, choice, chosen = kept_by_expert(experts)
+    back = torch.bincount(chosen // local, minlength=ep).tolist()
+    got = all_to_all(rows[as_arrived(counts)], group, back, counts.sum(1).tolist())
+    table = rows.new_zeros(*experts.shape, rows.shape[1]).index_put((token, choice), got)
+    return (weights[..., None] * table).sum(1)
+
+
+# %% right: the plain way
+def combine(rows, counts, experts, weights, group):
+    ep, local = counts.shape
+    token, choice, chosen = kept_by_expert(experts)
+    back = torch.bincount(chosen // local, minlength=ep).tolist()
+    got = all_to_all(rows[as_arrived(counts)], group, back, counts.sum(1).tolist())
+    weighted = got * weights[token, choice][:, None]
+    return rows.new_zeros(len(experts), rows.shape[1]).index_add(0, token, weighted)
+
+
+# %% wrong values: does nothing
+def combine(rows, counts, experts, weights, group):
+    return torch.zeros(len(experts), rows.shape[1], dtype=rows.dtype) + 0 * rows.sum() + 0 * weights.sum()
+
+
+# %% wrong values: without weights
+# says: the weights were left out
+# from: the plain way
+# change: got * weights[token, choice][:, None] -> got + 0 * weights.sum()
+
+
+# %% wrong values: rows go back sorted by expert
+# says: first undo what dispatch sorted
+# from: the plain way
+# change: rows[as_arrived(counts)] -> rows * 1.0
+
+
+# %% wrong values: only first choices
+# says: only the first choice of each token counted
+# from: the plain way
+# change: got * weights[token, choice][:, None] -> got * (weights[token, choice] * (choice == 0))[:, None]
+
+
+# %% wrong values: the weights' gradient is lost
+# from: the plain way
+# change: weights[token, choice] -> weights.detach()[token, choice]
+
+
+# %% wrong values: overwrites where it must add
+def combine(rows, counts, experts, weights, group):
+    ep, local = counts.shape
+    token, choice, chosen = kept_by_expert(experts)
+    back = torch.bincount(chosen // local, minlength=ep).tolist()
+    got = all_to_all(rows[as_arrived(counts)], group, back, counts.sum(1).tolist())
+    out = rows.new_zeros(len(experts), rows.shape[1])
+    return out.index_put((token,), got * weights[token, choice][:, None])
+
+
+# %% wrong values: weights in the order of choices, rows in the order of experts
+# from: the plain way
+# change: weights[token, choice][:, None] -> weights[experts >= 0][:, None]
+
+
+# %% wrong values: dropped choices take the weight of others
+# from: the plain way
+# change: weights[token, choice] -> (weights / (weights * (experts >= 0)).sum(1, keepdim=True))[token, choice]
+
+
+# %% wrong bytes: asks for the counts again
+# from: the plain way
+# change: back = torch.bincount -> dist.all_reduce(counts.clone(), group=group); back = torch.bincount
+
+
+# %% wrong bytes: sends results twice
+# from: the plain way
+# change: got = all_to_all(rows -> got = all_to_all(rows.detach()[as_arrived(counts)], group, back, counts.sum(1).tolist()); got = all_to_all(rows
+
+
+# %% wrong bytes: sums of all tokens on all ranks
+def combine(rows, counts, experts, weights, group):
+    from course_lib.comm.autograd import all_gather
+
+    ep, local = counts.shape
+    me, most = dist.get_rank(group), torch.tensor(len(rows))
+    dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
+    sent = torch.cat((rows[as_arrived(counts)], rows.new_zeros(int(most) - len(rows), rows.shape[1])))
+    full = all_gather(sent, group, 0).view(ep, int(most), -1)
+    all_counts = [torch.empty_like(counts) for _ in range(ep)]
+    dist.all_gather(all_counts, counts.contiguous(), group=group)
+    got = [full[r, int(c[:me].sum()) : int(c[: me + 1].sum())] for r, c in enumerate(all_counts)]
+    token, choice, _ = kept_by_expert(experts)
+    weighted = torch.cat(got) * weights[token, choice][:, None]
+    return rows.new_zeros(len(experts), rows.shape[1]).index_add(0, token, weighted)
+
+
+# %% wrong values: a rank without rows leaves
+def combine(rows, counts, experts, weights, group):
+    if len(rows) == 0:
+        return rows.new_zeros(len(experts), rows.shape[1]) + 0 * weights.sum()
+    ep, local = counts.shape
+    token, choice, chosen = kept_by_expert(experts)
+    back = torch.bincount(chosen // local, minlength=ep).tolist()
+    got = all_to_all(rows[as_arrived(counts)], group, back, counts.sum(1).tolist())
+    weighted = got * weights[token, choice][:, None]
+    return rows.new_zeros(len(experts), rows.shape[1]).index_add(0, token, weighted)
+
+
+# %% wrong values: the library's
+# says: closed here
+def combine(rows, counts, experts, weights, group):
+    from course_lib.model.moe import add_up
+
+    return add_up(rows, experts[:, 0], weights[:, 0], len(experts))

@@ -1,0 +1,178 @@
+# Answers to dispatch: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: what gathers, pads and skips must be written out.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+from course_lib.comm.autograd import all_to_all
+
+
+def kept_by_expert(experts):
+    """Tokens and experts of the kept choices, by expert, then by token."""
+    token, choice = (experts >= 0).nonzero(as_tuple=True)
+    order = experts[token, choice].argsort(stable=True)
+    return token[order], experts[token, choice][order]
+
+
+def by_local_expert(counts):
+    ep, local = counts.shape
+    return torch.arange(local).repeat(ep).repeat_interleave(counts.flatten()).argsort(stable=True)
+
+
+# %% right: pieces, put together expert by expert
+def dispatch(x, experts, num_experts, group):
+    ep = dist.get_world_size(group)
+    token, chosen = kept_by_expert(experts)
+    mine = torch.stack([(chosen == e).sum() for e in range(num_experts)]).view(ep, -1)
+    counts = torch.empty_like(mine)
+    dist.all_to_all_single(counts, mine.contiguous(), group=group)
+    got = all_to_all(x[token], group, counts.sum(1).tolist(), mine.sum(1).tolist())
+    pieces = got.split(counts.flatten().tolist())
+    local = counts.shape[1]
+    return torch.cat([pieces[s * local + e] for e in range(local) for s in range(ep)]), counts
+
+
+# %% right: an autograd function of its own, counts gathered from all
+class Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, token, sent, received, group):
+        ctx.rest, ctx.size = (token, sent, received, group), x.shape
+        out = x.new_empty(sum(received), x.shape[1])
+        dist.all_to_all_single(out, x[token].contiguous(), received, sent, group=group)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        token, sent, received, group = ctx.rest
+        back = grad.new_empty(sum(sent), grad.shape[1])
+        dist.all_to_all_single(back, grad.contiguous(), sent, received, group=group)
+        return grad.new_zeros(ctx.size).index_add(0, token, back), None, None, None, None
+
+
+def dispatch(x, experts, num_experts, group):
+    ep, me = dist.get_world_size(group), dist.get_rank(group)
+    token, chosen = kept_by_expert(experts)
+    mine = torch.bincount(chosen, minlength=num_experts)
+    everyone = [torch.empty_like(mine) for _ in range(ep)]
+    dist.all_gather(everyone, mine, group=group)
+    counts = torch.stack(everyone).view(ep, ep, -1)[:, me].contiguous()
+    sent = mine.view(ep, -1).sum(1).tolist()
+    got = Rows.apply(x, token, sent, counts.sum(1).tolist(), group)
+    return got[by_local_expert(counts)], counts
+
+
+# %% right: the plain way
+def dispatch(x, experts, num_experts, group):
+    ep = dist.get_world_size(group)
+    token, chosen = kept_by_expert(experts)
+    mine = torch.bincount(chosen, minlength=num_experts).view(ep, -1)
+    counts = torch.empty_like(mine)
+    dist.all_to_all_single(counts, mine, group=group)
+    got = all_to_all(x[token], group, counts.sum(1).tolist(), mine.sum(1).tolist())
+    return got[by_local_expert(counts)], counts
+
+
+# %% wrong values: does nothing
+def dispatch(x, experts, num_experts, group):
+    local = num_experts // dist.get_world_size(group)
+    return x, torch.zeros(dist.get_world_size(group), local, dtype=torch.int64)
+
+
+# %% wrong values: rows as they arrive
+# says: sender by sender
+# from: the plain way
+# change: return got[by_local_expert(counts)], counts -> return got, counts
+
+
+# %% wrong values: an unstable order of senders
+# from: the plain way
+# change: got[by_local_expert(counts)] -> got.flip(0)[by_local_expert(counts.flip(0))]
+
+
+# %% wrong values: dropped choices go to the last expert
+# from: the plain way
+# change: kept_by_expert(experts) -> kept_by_expert(experts % num_experts)
+
+
+# %% wrong values: experts dealt out in turn
+# from: the plain way
+# change: kept_by_expert(experts) -> kept_by_expert(torch.where(experts < 0, -1, (experts + 1) % num_experts))
+
+
+# %% wrong values: only first choices travel
+# from: the plain way
+# change: kept_by_expert(experts) -> kept_by_expert(experts[:, :1])
+
+
+# %% wrong values: the gradient stays away
+# from: the plain way
+# change: all_to_all(x[token], -> all_to_all(x[token].detach() + 0 * x.sum(),
+
+
+# %% wrong values: counts of what was sent
+# from: the plain way
+# change: return got[by_local_expert(counts)], counts -> return got[by_local_expert(counts)], mine
+
+
+# %% wrong values: expects as many rows from each as it sends
+# from: the plain way
+# change: counts.sum(1).tolist(), mine -> mine.sum(1).tolist(), mine
+
+
+# %% wrong bytes: every token to every rank
+def dispatch(x, experts, num_experts, group):
+    from course_lib.comm.autograd import all_gather
+
+    ep, me, local = (
+        dist.get_world_size(group),
+        dist.get_rank(group),
+        num_experts // dist.get_world_size(group),
+    )
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(ep)]
+    dist.all_gather(sizes, torch.tensor([len(x)]), group=group)
+    most = int(max(sizes))
+    full = all_gather(torch.cat((x, x.new_zeros(most - len(x), x.shape[1]))), group, 0)
+    filler = torch.full((most - len(x), experts.shape[1]), -1)
+    chosen = [torch.empty(most, experts.shape[1], dtype=torch.int64) for _ in range(ep)]
+    dist.all_gather(chosen, torch.cat((experts, filler)), group=group)
+    chosen = torch.cat(chosen)
+    found = [(chosen == me * local + e).any(1).nonzero()[:, 0] for e in range(local)]
+    counts = torch.stack([torch.bincount(f // most, minlength=ep) for f in found], 1)
+    return full[torch.cat(found)], counts
+
+
+# %% wrong bytes: padded to as many rows for each rank
+def dispatch(x, experts, num_experts, group):
+    ep = dist.get_world_size(group)
+    token, chosen = kept_by_expert(experts)
+    mine = torch.bincount(chosen, minlength=num_experts).view(ep, -1)
+    counts = torch.empty_like(mine)
+    dist.all_to_all_single(counts, mine, group=group)
+    most = mine.sum(1).max().clone()
+    dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
+    pad = [
+        torch.cat((p, p.new_zeros(int(most) - len(p), x.shape[1])))
+        for p in x[token].split(mine.sum(1).tolist())
+    ]
+    got = all_to_all(torch.cat(pad), group).view(ep, int(most), -1)
+    got = torch.cat([got[s, : int(n)] for s, n in enumerate(counts.sum(1))])
+    return got[by_local_expert(counts)], counts
+
+
+# %% wrong bytes: sends its rows twice
+# from: the plain way
+# change: got = all_to_all(x[token], -> all_to_all(x[token].detach(), group, counts.sum(1).tolist(), mine.sum(1).tolist()); got = all_to_all(x[token],
+
+
+# %% wrong values: a rank that has nothing to send leaves
+# from: the plain way
+# change: token, chosen = kept_by_expert(experts) -> token, chosen = kept_by_expert(experts); assert len(token)
+
+
+# %% wrong values: the library's plan
+# says: closed here
+def dispatch(x, experts, num_experts, group):
+    from course_lib.parallel.expert import plan_dispatch
+
+    return x, plan_dispatch([0] * num_experts, group)

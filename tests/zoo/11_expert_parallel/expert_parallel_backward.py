@@ -1,0 +1,147 @@
+# Answers to expert_parallel_backward: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import torch
+import torch.distributed as dist
+
+
+def totals_of(loss_sum, num_tokens, group):
+    totals = torch.tensor([loss_sum.item(), num_tokens], dtype=torch.float64)
+    dist.all_reduce(totals, group=group)
+    return totals
+
+
+# %% right: the mean before backward
+def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params, mesh):
+    tokens = torch.tensor(num_tokens)
+    dist.all_reduce(tokens, group=mesh.group("dp", "ep"))
+    loss = loss_sum / tokens
+    loss.backward()
+    mean = loss.detach().clone()
+    dist.all_reduce(mean, group=mesh.group("dp", "ep"))
+    for param in common_params:
+        dist.all_reduce(param.grad, group=mesh.group("dp", "ep"))
+    if mesh.size("dp") > 1:
+        for param in expert_params:
+            dist.all_reduce(param.grad, group=mesh.group("dp"))
+    return mean
+
+
+# %% right: one flat message each
+def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params, mesh):
+    loss_sum.backward()
+    totals = totals_of(loss_sum, num_tokens, mesh.group("dp", "ep"))
+    for params, group in ((common_params, mesh.group("dp", "ep")), (expert_params, mesh.group("dp"))):
+        grads = [param.grad for param in params]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        dist.all_reduce(flat, group=group)
+        flat = flat / totals[1]
+        for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+            grad.copy_(part.view_as(grad))
+    return totals[0] / totals[1]
+
+
+# %% right: asynchronous
+def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params, mesh):
+    everyone, same = mesh.group("dp", "ep"), mesh.group("dp")
+    totals = totals_of(loss_sum, num_tokens, everyone)
+    (loss_sum / totals[1]).backward()
+    works = [dist.all_reduce(param.grad, group=everyone, async_op=True) for param in common_params]
+    works += [dist.all_reduce(param.grad, group=same, async_op=True) for param in expert_params]
+    for work in works:
+        work.wait()
+    return totals[0] / totals[1]
+
+
+# %% wrong values: does nothing
+def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params, mesh):
+    return loss_sum.detach() / num_tokens
+
+
+# %% wrong values: nobody sums
+# from: asynchronous
+# change: works += [dist.all_reduce(param.grad, group=same, async_op=True) for param in expert_params] -> works = works[:0]
+# change: [dist.all_reduce(param.grad, group=everyone, async_op=True) for param in common_params] -> []
+
+
+# %% wrong values: experts as replicas of dp alone
+# says: those of all ep ranks are in them already
+def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params, mesh):
+    loss_sum.backward()
+    pairs = (expert_params, mesh.group("dp")), (common_params, mesh.group("dp", "ep"))
+    for params, group in pairs:
+        totals = totals_of(loss_sum, num_tokens, group)
+        for param in params:
+            dist.all_reduce(param.grad, group=group)
+            param.grad /= totals[1]
+    return totals[0] / totals[1]
+
+
+# %% wrong values: experts summed over everybody
+# says: gradients of different experts were added up
+# from: asynchronous
+# change: group=same -> group=everyone
+
+
+# %% wrong values: experts not summed over dp
+# says: not summed over dp
+# from: asynchronous
+# change: for param in expert_params] -> for param in []]
+
+
+# %% wrong values: common ones summed over dp
+# says: summed over dp only
+# from: asynchronous
+# change: group=everyone, async_op=True -> group=same, async_op=True
+
+
+# %% wrong values: common ones summed over ep
+# says: summed over ep only
+# from: asynchronous
+# change: group=everyone, async_op=True -> group=mesh.group("ep"), async_op=True
+
+
+# %% wrong values: divides by its own tokens
+# says: the number of its own tokens
+# from: asynchronous
+# change: (loss_sum / totals[1]).backward() -> (loss_sum / num_tokens).backward()
+# change: return totals[0] / totals[1] -> return loss_sum.detach() / num_tokens
+
+
+# %% wrong values: the mean of means
+# says: the mean of the ranks' means
+# from: asynchronous
+# change: totals_of(loss_sum, num_tokens, everyone) -> totals_of(loss_sum / num_tokens, 1, everyone)
+# change: (loss_sum / totals[1]).backward() -> (loss_sum / num_tokens / totals[1]).backward()
+
+
+# %% wrong values: the loss stays on its rank
+# from: asynchronous
+# change: return totals[0] / totals[1] -> return loss_sum.detach() / totals[1]
+
+
+# %% wrong bytes: every gradient twice
+# from: asynchronous
+# change: works = [ -> works = [dist.all_reduce(p.grad.clone(), group=everyone, async_op=True) for p in common_params]; works += [
+
+
+# %% wrong bytes: experts' gradients filled up with zeros, over everybody
+def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params, mesh):
+    everyone, me, ep = mesh.group("dp", "ep"), mesh.rank("ep"), mesh.size("ep")
+    totals = totals_of(loss_sum, num_tokens, everyone)
+    (loss_sum / totals[1]).backward()
+    for param in common_params:
+        dist.all_reduce(param.grad, group=everyone)
+    for param in expert_params:
+        table = torch.stack([param.grad if r == me else torch.zeros_like(param) for r in range(ep)]).detach()
+        dist.all_reduce(table, group=everyone)
+        param.grad.copy_(table[me])
+    return totals[0] / totals[1]
+
+
+# %% wrong values: the library's
+# says: closed here
+def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params, mesh):
+    from course_lib.parallel.expert import reduce_gradients_
+
+    reduce_gradients_(None, mesh.group("dp", "ep"), mesh.group("dp"), 1)

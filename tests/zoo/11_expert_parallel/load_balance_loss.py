@@ -1,0 +1,86 @@
+# Answers to load_balance_loss: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import torch
+import torch.nn.functional as F
+
+
+# %% right: one_hot and means
+def load_balance_loss(logits, experts):
+    num_experts = logits.shape[1]
+    f = F.one_hot(experts, num_experts).to(logits.dtype).mean((0, 1))
+    return num_experts * torch.dot(f, F.softmax(logits, 1).mean(0))
+
+
+# %% right: a loop over experts
+def load_balance_loss(logits, experts):
+    scores, total = logits.softmax(-1), 0.0
+    for expert in range(logits.shape[1]):
+        total = total + (experts == expert).float().mean() * scores[:, expert].mean()
+    return logits.shape[1] * total
+
+
+# %% right: the sum of the chosen experts' mean scores
+def load_balance_loss(logits, experts):
+    mean = logits.softmax(-1).mean(0)
+    return logits.shape[1] * mean[experts.flatten()].mean()
+
+
+# %% wrong values: does nothing
+def load_balance_loss(logits, experts):
+    return 0 * logits.sum() + 1
+
+
+# %% wrong values: the share of tokens, not of choices
+# says: by the tokens, not by all choices
+# from: one_hot and means
+# change: .mean((0, 1)) -> .sum(1).mean(0)
+
+
+# %% wrong values: only first choices
+# says: only first choices were counted
+# from: one_hot and means
+# change: F.one_hot(experts, -> F.one_hot(experts[:, :1],
+
+
+# %% wrong values: without the number of experts
+# says: the number of experts was left out
+# from: one_hot and means
+# change: return num_experts * -> return
+
+
+# %% wrong values: scores twice
+# says: mean scores stand in the place of f
+# from: one_hot and means
+# change: F.one_hot(experts, num_experts).to(logits.dtype).mean((0, 1)) -> logits.softmax(-1).mean(0)
+
+
+# %% wrong values: a softmax over tokens
+# says: the softmax ran over tokens
+# from: one_hot and means
+# change: F.softmax(logits, 1) -> F.softmax(logits, 0)
+
+
+# %% wrong values: shares without gradient, scores neither
+# from: one_hot and means
+# change: F.softmax(logits, 1) -> (F.softmax(logits, 1).detach() + 0 * logits)
+
+
+# %% wrong values: sigmoid scores
+# from: one_hot and means
+# change: F.softmax(logits, 1) -> torch.sigmoid(logits)
+
+
+# %% wrong values: as many experts as were chosen
+# from: one_hot and means
+# change: num_experts = logits.shape[1] -> num_experts = int(experts.max()) + 1
+# change: F.softmax(logits, 1).mean(0) -> F.softmax(logits, 1).mean(0)[:num_experts]
+
+
+# %% wrong values: the library's
+# says: closed here
+def load_balance_loss(logits, experts):
+    from course_lib.model.routing import load_balance_loss as theirs
+    from course_lib.model.routing import route
+
+    return theirs(route(logits, experts.shape[1]))

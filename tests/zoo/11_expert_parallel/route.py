@@ -1,0 +1,145 @@
+# Answers to route: right ones in other styles, and wrong ones with the part each must lose.
+
+# %% setup
+import torch
+import torch.nn.functional as F
+
+
+# %% right: token by token, with counters
+def route(logits, k, capacity):
+    scores = torch.exp(logits - logits.max(1, keepdim=True).values)
+    scores = scores / scores.sum(1, keepdim=True)
+    experts = torch.argsort(-scores.detach(), dim=1, stable=True)[:, :k]
+    weights = torch.stack([row[chosen] for row, chosen in zip(scores, experts, strict=True)])
+    if k > 1:
+        weights = weights / weights.sum(1, keepdim=True)
+    taken, kept = [0] * logits.shape[1], torch.zeros_like(experts, dtype=torch.bool)
+    for i in range(k):
+        for t in range(len(logits)):
+            expert = int(experts[t, i])
+            kept[t, i] = capacity is None or taken[expert] < capacity
+            taken[expert] += 1
+    return experts, weights, kept
+
+
+# %% right: a softmax over the chosen logits, and each expert's queue
+def route(logits, k, capacity):
+    experts = torch.sort(logits.detach(), dim=1, descending=True, stable=True)[1][:, :k].contiguous()
+    if k == 1:
+        weights = F.softmax(logits, -1).gather(1, experts)
+    else:
+        weights = F.softmax(logits.gather(1, experts), -1)
+    kept = torch.ones(experts.shape, dtype=torch.bool)
+    flat = kept.t().contiguous().view(-1)
+    for expert in range(logits.shape[1]):
+        queue = (experts.t().reshape(-1) == expert).nonzero()[:, 0]
+        flat[queue[len(queue) if capacity is None else capacity :]] = False
+    return experts, weights, flat.view(k, -1).t()
+
+
+# %% right: as the oracle does
+def route(logits, k, capacity):
+    scores = logits.softmax(-1)
+    experts = scores.detach().sort(dim=-1, descending=True, stable=True).indices[:, :k]
+    weights = scores.gather(1, experts)
+    weights = weights / weights.sum(-1, keepdim=True) if k > 1 else weights
+    served = experts.t().flatten()
+    place = (F.one_hot(served, logits.shape[1]).cumsum(0) - 1).gather(1, served[:, None])
+    limit = len(served) if capacity is None else capacity
+    return experts, weights, place.view(k, -1).t() < limit
+
+
+# %% wrong values: does nothing
+def route(logits, k, capacity):
+    shape = len(logits), k
+    return (
+        torch.zeros(shape, dtype=torch.int64),
+        torch.zeros(shape, dtype=torch.float64),
+        torch.ones(shape) > 0,
+    )
+
+
+# %% wrong values: of equals the higher index
+# says: the higher index came first
+def route(logits, k, capacity):
+    scores = logits.softmax(-1)
+    experts = (
+        scores.shape[1]
+        - 1
+        - scores.detach().flip(1).sort(dim=-1, descending=True, stable=True).indices[:, :k]
+    )
+    weights = scores.gather(1, experts)
+    return experts, weights / weights.sum(-1, keepdim=True) if k > 1 else weights, experts >= 0
+
+
+# %% wrong values: weights that do not add up to one
+# says: not divided by their sum
+# from: as the oracle does
+# change: weights / weights.sum(-1, keepdim=True) if k > 1 else weights -> weights * 1.0
+
+
+# %% wrong values: a single weight is one
+# says: a single choice keeps its score
+# from: as the oracle does
+# change: if k > 1 else weights -> if k > 0 else weights
+
+
+# %% wrong values: detached weights
+# says: the router learns through them alone
+# from: as the oracle does
+# change: scores = logits.softmax(-1) -> scores = logits.detach().softmax(-1) + 0 * logits.sum()
+
+
+# %% wrong values: worst experts
+# from: as the oracle does
+# change: descending=True -> descending=False
+
+
+# %% wrong values: weights share what dropped choices leave
+def route(logits, k, capacity):
+    scores = logits.softmax(-1)
+    experts = scores.detach().sort(dim=-1, descending=True, stable=True).indices[:, :k]
+    served = experts.t().flatten()
+    place = (F.one_hot(served, logits.shape[1]).cumsum(0) - 1).gather(1, served[:, None])
+    kept = place.view(k, -1).t() < (len(served) if capacity is None else capacity)
+    weights = scores.gather(1, experts)
+    weights = weights * kept / (weights * kept).sum(-1, keepdim=True).clamp_min(1e-9) if k > 1 else weights
+    return experts, weights, kept
+
+
+# %% wrong drops: nothing is dropped
+# says: Nothing is dropped
+# from: as the oracle does
+# change: if capacity is None else capacity -> if True else capacity
+
+
+# %% wrong drops: token by token
+# says: first choices of all tokens come first
+# from: as the oracle does
+# change: served = experts.t().flatten() -> served = experts.flatten()
+# change: place.view(k, -1).t() < limit -> place.view(-1, k) < limit
+
+
+# %% wrong drops: one slot too many
+# from: as the oracle does
+# change: place.view(k, -1).t() < limit -> place.view(k, -1).t() <= limit
+
+
+# %% wrong drops: the last come first
+# from: as the oracle does
+# change: F.one_hot(served, logits.shape[1]).cumsum(0) -> F.one_hot(served, logits.shape[1]).flip(0).cumsum(0).flip(0)
+
+
+# %% wrong drops: numbers in the place of bool
+# says: kept must be a tensor, bool
+# from: as the oracle does
+# change: place.view(k, -1).t() < limit -> (place.view(k, -1).t() < limit).long()
+
+
+# %% wrong values: the library's
+# says: closed here
+def route(logits, k, capacity):
+    from course_lib.model.routing import route as theirs
+
+    found = theirs(logits, k, capacity=capacity)
+    return found.experts, found.weights, found.kept
