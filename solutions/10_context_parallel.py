@@ -799,7 +799,7 @@ def numbers_10() -> dict[str, float]:
 #   keep lse.
 # - A ring sends K and V cp − 1 times and never holds more than three blocks. Past F/B tokens a rank its hops
 #   are free.
-# - A causal ring must be balanced: zigzag halves its time.
+# - A causal ring must be balanced: zigzag nearly halves its time.
 # - Ulysses trades tokens for heads: simple and lean, for as many ranks as there are heads.
 # - All-gather is exposed, but takes any mask; GQA makes it small.
 # - Positions go with the tokens. Gradients are summed over cp as over dp.

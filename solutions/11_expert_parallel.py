@@ -314,7 +314,7 @@ def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params,
 
     loss_sum: the sum of this rank's tokens' losses. num_tokens: how many they are; ranks may differ.
     common_params: those that every rank has. expert_params: those of this rank's experts.
-    mesh: axes dp and ep; mesh.group("dp") are this rank and those with the same experts.
+    mesh: axes dp and ep; mesh.group("dp") are the ranks with the same experts, mesh.group("dp", "ep") all.
     """
 
     ### BEGIN SOLUTION

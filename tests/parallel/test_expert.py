@@ -92,6 +92,39 @@ def test_equal_to_one_process(world, ep, tp, factor, skewed):
         )
 
 
+def all_to_one() -> tuple[bool, int]:
+    """One expert for all tokens: the other rank computes nothing, and gets everything back."""
+    config = ModelConfig(
+        num_experts=4, experts_per_token=1, expert_ffn_dim=6, model_dim=8, num_heads=2, num_kv_heads=2
+    )
+    torch.manual_seed(7)
+    moe = MoE(config).double()
+    with torch.no_grad():
+        moe.bias.copy_(torch.tensor([-9.0, -9.0, -9.0, 0.0]))
+    model = ExpertParallelMoE(config, dist.group.WORLD).double()
+    model.load_full_(moe)
+    x = tokens_of(dist.get_rank())
+    out = model(x)
+    out.sum().backward()
+    computed = model.whole.experts.gate.grad
+    return torch.allclose(out, moe(x)), int((computed.flatten(1).abs().sum(1) > 0).sum())
+
+
+def test_all_tokens_to_one_expert() -> None:
+    assert list(run_ranks(all_to_one, 2)) == [(True, 0), (True, 1)]
+
+
+def not_a_number() -> None:
+    model = ExpertParallelMoE(CONFIG, dist.group.WORLD).double()
+    x = tokens_of(dist.get_rank())
+    model(x.fill_(torch.nan) if dist.get_rank() == 1 else x)
+
+
+def test_logits_that_are_not_numbers_are_named_while_others_wait() -> None:
+    with pytest.raises(RanksError, match="logits must be finite"):
+        run_ranks(not_a_number, 2)
+
+
 def forward_only() -> int:
     model = ExpertParallelMoE(CONFIG, dist.group.WORLD).double()
     x = tokens_of(dist.get_rank())

@@ -11,11 +11,8 @@ from course_lib.grading.worlds.on_ranks import BACKWARD, FORWARD, line_of, on_ra
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
-    return {
-        "x": rows.x(case, rank),
-        "experts": rows.choices(case, rank),
-        "grad_rows": rows.own_rows(case, rank, "grad_rows"),
-    }
+    given = {"x": rows.x(case, rank), "experts": rows.choices(case, rank)}
+    return {**given, "grad_rows": rows.own_rows(case, rank, "grad_rows")}
 
 
 EXERCISE = Exercise(
@@ -66,10 +63,7 @@ OPEN = [
     case(4, experts=4, busy=2),
     case(2, dp=2, experts=4, idle_rank=1),
 ]
-HIDDEN = [
-    case(4, experts=8, tokens=300, model_dim=256, busy=5, dropped=0.1),
-    case(6, experts=12, k=3),
-]
+HIDDEN = [case(4, experts=8, tokens=300, model_dim=256, busy=5, dropped=0.1), case(6, experts=12, k=3)]
 
 
 def _grad_x(case: Case, rank: int, choice: int | None) -> Array:
@@ -88,11 +82,11 @@ def expected(case: Case, order: rows.Order = rows.by_expert, choice: int | None 
 
     order: of the rows that arrived. choice: the only one of a token whose gradient comes back.
     """
-    everyone = range(case.world_size)
+    n = case.world_size
     return {
-        "rows": [rows.gathered(case, r, rows.arrived(case, r, order)) for r in everyone],
-        "counts": [rows.counts(case, r) for r in everyone],
-        "grad:x": [_grad_x(case, r, choice) for r in everyone],
+        "rows": [rows.gathered(case, r, rows.arrived(case, r, order)) for r in range(n)],
+        "counts": [rows.counts(case, r) for r in range(n)],
+        "grad:x": [_grad_x(case, r, choice) for r in range(n)],
     }
 
 

@@ -1,4 +1,7 @@
-"""`route`: which experts each token visits, what they count, and who finds no slot."""
+"""`route`: which experts each token visits, what they count, and who finds no slot.
+
+Longer than 120 lines: drops are a part of their own, with the orders that students serve in by mistake.
+"""
 
 from typing import Any
 
