@@ -20,7 +20,7 @@ JUDGE_SIDE = tuple(
     f"course_lib.grading.{name}"
     for name in (
         *("labs", "worlds", "parts", "verdicts"),
-        *("toy_oracle", "zero_oracle", "ring_worlds"),
+        *("toy_oracle", "ring_worlds"),
     )
 )
 ALWAYS = (*JUDGE_SIDE, "course_lib.grading.scenarios", "course_lib.grading.programs")

@@ -7,6 +7,7 @@ its old values. What is written to while it travels arrives as NaN, as it may on
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -18,22 +19,44 @@ State = dict[str, Tensor]
 
 
 class Transfer:
-    """A copy on its way; `wait()` ends it and returns the tensor it fills."""
+    """A copy on its way; `wait()` ends it and returns the tensor it fills.
+
+    One that has ended holds no tensor: a list of transfers keeps no memory.
+    """
 
     def __init__(self, store: HostStore, number: int, source: Tensor, target: Tensor) -> None:
-        self._store, self._number, self._source, self._target = store, number, source, target
+        self._store, self._number = store, number
+        self._source: Tensor | None = source
+        self._target: Tensor | None = target
         self._version = source._version
+        self._arrived: weakref.ref[Tensor] | None = None
 
     @torch.no_grad()
     def wait(self) -> Tensor:
-        """Block until the data have arrived."""
+        """Block until the data have arrived.
+
+        Raises: RuntimeError in a second call, if the tensor was let go of.
+        """
         self._store.log.append(["wait", self._number, 0])
+        if self._source is None or self._target is None:
+            return self._again()
+        target = self._target
         if self._source._version != self._version:
-            self._target.fill_(torch.nan)
+            target.fill_(torch.nan)
         else:
-            self._target.copy_(self._source)
-        self._source, self._version = self._target, self._target._version
-        return self._target
+            target.copy_(self._source)
+        self._arrived = weakref.ref(target)
+        self._source = self._target = None
+        return target
+
+    def _again(self) -> Tensor:
+        tensor = self._arrived() if self._arrived is not None else None
+        if tensor is None:
+            raise RuntimeError(
+                "the tensor of a transfer must be kept from its first wait(); it was let go of. Keep what "
+                "wait() returns."
+            )
+        return tensor
 
 
 class HostStore:

@@ -43,6 +43,7 @@ class BytesAtMost:
         along: only calls in the groups of this mesh axis, "tp".
         to_other: only calls that leave a block of so many neighbouring ranks (a server).
         within: only calls that stay in such a block.
+        free_alone: one rank alone may move anything.
     """
 
     at_most: Bytes | Mapping[str, Bytes]
@@ -59,12 +60,15 @@ class BytesAtMost:
     along: str = ""
     to_other: Bytes | None = None
     within: Bytes | None = None
+    free_alone: bool = False
     windows: Sequence[Window] = (WHOLE,)
     part: str = "bytes"
     reads_trace: bool = True
 
     def check(self, seen: Seen) -> Part | None:
         """The rank that moves most speaks, in the first window where it is too much."""
+        if seen.n == 1 and self.free_alone:
+            return Part(self.part, True, "one rank may move anything")
         most, bound = 0.0, self._bound(seen.case)
         for window in self.windows:
             sums = [self._amount(seen.case, rank, trace, window) for rank, trace in enumerate(seen.traces)]

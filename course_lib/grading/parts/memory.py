@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from course_lib.grading.core.types import Bytes, Case, Part, Seen
 from course_lib.grading.parts.common import BEGINS_TO_ENDS, Window, calls_in, first_problem, times
 from course_lib.trace import RankTrace
-from course_lib.trace.events import Mark
+from course_lib.trace.events import Alloc, Free, Mark
 
 At = Callable[[Case], Mapping[str, tuple[str, int]]]
 
@@ -64,33 +64,54 @@ class Peak:
 
     Attributes:
         category: only bytes of this kind ("activations", "parameters", "gradients", "optimizer"); all, if "".
+        without: bytes of this kind do not count.
+        since: beyond those at this mark instead; `beyond` are the words for them.
+        free_alone: one rank alone may hold everything.
     """
 
     at_most: Bytes
     windows: Sequence[Window]
     why: str
     category: str = ""
+    without: str = ""
+    since: str = ""
+    beyond: str = "what lived before"
+    free_alone: bool = False
     part: str = "memory"
     reads_trace: bool = True
 
     def check(self, seen: Seen) -> Part | None:
         """The first rank that holds too much speaks."""
+        if seen.n == 1 and self.free_alone:
+            return Part(self.part, True, "one rank may hold everything")
         bound = self.at_most(seen.case)
 
         def problem(rank: int, trace: RankTrace) -> str:
             for window in self.windows:
-                held = peak(trace, window, self.category)
+                held = self._held(trace, window)
                 if held > bound:
-                    what = f"bytes of {self.category}" if self.category else "bytes"
                     at = f"{window.words}, " if window.words else ""
                     return (
-                        f"{at}at most {bound:,} {what} may live at once beyond what lived before; rank "
-                        f"{rank} held "
-                        f"{held:,}{times(held, bound)}. {self.why}"
+                        f"{at}at most {bound:,} {self._what} may live at once beyond {self.beyond}; rank "
+                        f"{rank} held {held:,}{times(held, bound)}. {self.why}"
                     )
             return ""
 
         return first_problem(self.part, seen.traces, problem, f"at most {bound:,} bytes at once")
+
+    @property
+    def _what(self) -> str:
+        if self.without:
+            return f"bytes beside {self.without}"
+        return f"bytes of {self.category}" if self.category else "bytes"
+
+    def _held(self, trace: RankTrace, window: Window) -> int:
+        if self.without:
+            trace = without(trace, self.without)
+        if not self.since:
+            return peak(trace, window, self.category)
+        most = trace.peak_bytes(self.category or None, start=window.start, end=window.end)
+        return most - trace.live_bytes_at(self.since, self.category or None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +143,12 @@ class PeakTimes:
             )
 
         return first_problem(self.part, seen.traces, problem, f"at most {self.times:g} {what}")
+
+
+def without(trace: RankTrace, category: str) -> RankTrace:
+    """The trace as if storages of one category had never been."""
+    kept = [e for e in trace.events if not isinstance(e, Alloc | Free) or e.category != category]
+    return replace(trace, events=kept)
 
 
 def peak(trace: RankTrace, window: Window, category: str = "") -> int:

@@ -1,18 +1,7 @@
-# Answers to flatten_and_shard.
+# Answers to flatten_and_shard: right ones in other styles, and wrong ones with the part each must lose.
 
 # %% setup
 import torch
-import torch.distributed as dist
-
-
-def padded(tensors, world_size):
-    flat = torch.cat([t.detach().flatten() for t in tensors])
-    return torch.nn.functional.pad(flat, (0, -len(flat) % world_size))
-
-
-# %% right: pad and chunk
-def flatten_and_shard(tensors, rank, world_size):
-    return padded(tensors, world_size).view(world_size, -1)[rank].clone()
 
 
 # %% right: only what belongs here is copied
@@ -26,85 +15,6 @@ def flatten_and_shard(tensors, rank, world_size):
             shard[first - start : last - start] = tensor.reshape(-1)[first - offset : last - offset]
         offset += tensor.numel()
     return shard
-
-
-# %% wrong values: does nothing
-# says: must return a value
-def flatten_and_shard(tensors, rank, world_size):
-    return None
-
-
-# %% wrong values: no padding
-# says: must have shape
-def flatten_and_shard(tensors, rank, world_size):
-    return torch.cat([t.flatten() for t in tensors]).tensor_split(world_size)[rank].clone()
-
-
-# %% wrong values: right at world size 2 only
-# says: must have shape
-def flatten_and_shard(tensors, rank, world_size):
-    return padded(tensors, 2).view(2, -1)[rank % 2].clone()
-
-
-# %% wrong values: right on rank 0 only
-# says: right on rank 0 only
-def flatten_and_shard(tensors, rank, world_size):
-    return padded(tensors, world_size).view(world_size, -1)[0].clone()
-
-
-# %% wrong values: every n-th element
-# says: a shard is one range
-def flatten_and_shard(tensors, rank, world_size):
-    return padded(tensors, world_size)[rank::world_size].clone()
-
-
-# %% wrong values: each tensor padded by itself
-# says: must have shape
-def flatten_and_shard(tensors, rank, world_size):
-    return torch.cat([padded([t], world_size).view(world_size, -1)[rank] for t in tensors])
-
-
-# %% wrong values: padding repeats the last element
-# says: must equal
-def flatten_and_shard(tensors, rank, world_size):
-    flat = torch.cat([t.flatten() for t in tensors])
-    flat = torch.cat([flat, flat[-1:].repeat(-len(flat) % world_size)])
-    return flat.view(world_size, -1)[rank].clone()
-
-
-# %% wrong values: zeroes what it has copied
-# says: must
-def flatten_and_shard(tensors, rank, world_size):
-    shard = padded(tensors, world_size).view(world_size, -1)[rank].clone()
-    for tensor in tensors:
-        tensor.zero_()
-    return shard
-
-
-# %% wrong values: one rank waits for a collective
-# says: rank
-def flatten_and_shard(tensors, rank, world_size):
-    if rank != 1:
-        dist.all_reduce(torch.ones(1))
-    return padded(tensors, world_size).view(world_size, -1)[rank].clone()
-
-
-# %% wrong memory: a view of the flat vector
-# says: keeps its whole storage alive
-def flatten_and_shard(tensors, rank, world_size):
-    return padded(tensors, world_size).view(world_size, -1)[rank]
-
-
-# %% wrong values: the library's layout
-# says: closed here
-import course_lib.comm.flat as helper
-
-
-def flatten_and_shard(tensors, rank, world_size):
-    layout = helper.FlatLayout.of(tensors, world_size)
-    flat = torch.empty(layout.padded_numel, dtype=tensors[0].dtype)
-    layout.flatten_(flat, tensors)
-    return flat[slice(*layout.shard_range(rank))].clone()
 
 
 # %% right: torch's own flattening, padded by hand
@@ -126,76 +36,94 @@ def flatten_and_shard(tensors, rank, world_size):
     return torch.from_numpy(out)
 
 
-# %% wrong values: pads by n when n divides already
+# %% right: pad and rows
+# from: reference
+# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.nn.functional.pad(flat, (0, -len(flat) % world_size)).view(world_size, -1)
+# change: return padded[rank * size : (rank + 1) * size].clone()  # a view would keep all of `padded` -> return padded[rank].clone()
+
+# %% wrong values: does nothing
+# says: must return a value
+# from: reference
+# change: return padded[rank * size : (rank + 1) * size].clone()  # a view would keep all of `padded` -> return None
+
+# %% wrong values: no padding
 # says: must have shape
-def flatten_and_shard(tensors, rank, world_size):
-    flat = torch.cat([t.flatten() for t in tensors])
-    flat = torch.cat([flat, flat.new_zeros(world_size - len(flat) % world_size)])
-    return flat.view(world_size, -1)[rank].clone()
+# from: reference
+# change: return padded[rank * size : (rank + 1) * size].clone()  # a view would keep all of `padded` -> return flat.tensor_split(world_size)[rank].clone()
 
+# %% wrong values: right at world size 2 only
+# says: must have shape
+# from: reference
+# change: size = -(-len(flat) // world_size) -> world_size, rank = 2, rank % 2; size = -(-len(flat) // world_size)
 
-# %% wrong values: shards in torch's default dtype
-# says: float64
-def flatten_and_shard(tensors, rank, world_size):
-    size = -(-sum(t.numel() for t in tensors) // world_size)
-    shard = torch.zeros(size)
-    mine = torch.cat([t.flatten() for t in tensors])[rank * size : (rank + 1) * size]
-    shard[: len(mine)] = mine
-    return shard
+# %% wrong values: right on rank 0 only
+# says: right on rank 0 only
+# from: reference
+# change: return padded[rank * size : (rank + 1) * size].clone()  # a view would keep all of `padded` -> return padded[:size].clone()
 
+# %% wrong values: every n-th element
+# says: a shard is one range
+# from: reference
+# change: return padded[rank * size : (rank + 1) * size].clone()  # a view would keep all of `padded` -> return padded[rank::world_size].clone()
+
+# %% wrong values: each tensor padded by itself
+# says: must have shape
+# from: reference
+# change: flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) -> flat = torch.cat([torch.nn.functional.pad(t.reshape(-1), (0, -t.numel() % world_size)) for t in tensors])
+
+# %% wrong values: padding repeats the last element
+# says: padding must be zeros
+# from: reference
+# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat[-1:].repeat(world_size * size - len(flat))])
+
+# %% wrong values: padding is what the memory held
+# says: padding must be zeros
+# from: reference
+# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_full((world_size * size - len(flat),), torch.nan)])
 
 # %% wrong values: padding in front
-# says: must equal
-def flatten_and_shard(tensors, rank, world_size):
-    flat = torch.cat([t.flatten() for t in tensors])
-    flat = torch.nn.functional.pad(flat, (-len(flat) % world_size, 0))
-    return flat.view(world_size, -1)[rank].clone()
+# from: reference
+# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat.new_zeros(world_size * size - len(flat)), flat])
 
+# %% wrong values: pads by n when n divides already
+# says: must have shape
+# from: reference
+# change: size = -(-len(flat) // world_size) -> size = len(flat) // world_size + 1
 
 # %% wrong values: pads to 12, which 1 to 4 ranks divide
 # says: must have shape
-def flatten_and_shard(tensors, rank, world_size):
-    flat = torch.cat([t.flatten() for t in tensors])
-    flat = torch.nn.functional.pad(flat, (0, -len(flat) % 12))
-    return flat.chunk(world_size)[rank].clone()
-
+# from: reference
+# change: size = -(-len(flat) // world_size) -> size = -(-len(flat) // 12) * 12 // world_size
 
 # %% wrong values: a column
 # says: must have shape
-def flatten_and_shard(tensors, rank, world_size):
-    return padded(tensors, world_size).view(world_size, -1, 1)[rank].clone()
+# from: reference
+# change: (rank + 1) * size].clone() -> (rank + 1) * size, None].clone()
 
-
-# %% wrong memory: contiguous() copies nothing here
-# says: keeps its whole storage alive
-def flatten_and_shard(tensors, rank, world_size):
-    return padded(tensors, world_size).chunk(world_size)[rank].contiguous()
-
-
-# %% wrong values: the padding joins the caller's list
-# says: number of tensors in the list
-def flatten_and_shard(tensors, rank, world_size):
-    tensors.append(tensors[0].new_zeros(-sum(t.numel() for t in tensors) % world_size))
-    return torch.cat([t.reshape(-1) for t in tensors]).chunk(world_size)[rank].clone()
-
-
-# %% wrong memory: the whole vector is kept as Python floats
-# says: outside tensors
-KEPT = {}
-
-
-def flatten_and_shard(tensors, rank, world_size):
-    flat = padded(tensors, world_size)
-    KEPT["flat"] = flat.tolist()
-    return flat.chunk(world_size)[rank].clone()
-
+# %% wrong values: shards in torch's default dtype
+# says: float64
+# from: reference
+# change: (rank + 1) * size].clone() -> (rank + 1) * size].float()
 
 # %% wrong values: padding of the default dtype
 # says: float16
-def flatten_and_shard(tensors, rank, world_size):
-    flat = torch.cat([t.flatten() for t in tensors])
-    flat = torch.cat([flat, torch.zeros(-len(flat) % world_size)])
-    return flat.chunk(world_size)[rank].clone()
+# from: reference
+# change: flat.new_zeros( -> torch.zeros(
+
+# %% wrong values: zeroes what it has copied
+# says: must
+# from: reference
+# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); _ = [t.zero_() for t in tensors]
+
+# %% wrong values: one rank waits for a collective
+# says: rank
+# from: reference
+# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); _ = rank == 1 or dist.all_reduce(torch.ones(1))
+
+# %% wrong values: the padding joins the caller's list
+# says: number of tensors in the list
+# from: reference
+# change: flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) -> tensors.append(tensors[0].new_zeros(-sum(t.numel() for t in tensors) % world_size)); flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 # %% wrong values: torch.chunk, which makes 3 pieces of 5 elements for 4 ranks
@@ -222,3 +150,19 @@ def flatten_and_shard(tensors, rank, world_size):
         tensor.data = place
         offset += tensor.numel()
     return flat[rank * size : (rank + 1) * size].clone()
+
+
+# %% wrong memory: a view of the flat vector
+# says: keeps its whole storage alive
+# from: reference
+# change: ].clone() -> ]
+
+# %% wrong memory: contiguous() copies nothing here
+# says: keeps its whole storage alive
+# from: reference
+# change: ].clone() -> ].contiguous()
+
+# %% wrong memory: the whole vector is kept as Python floats
+# says: outside tensors
+# from: reference
+# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = padded.tolist()

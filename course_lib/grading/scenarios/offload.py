@@ -1,4 +1,8 @@
-"""Run `offload_step` in a rank: three steps, the optimizer state in an accounted host store."""
+"""Train a small model three steps; the answer updates it on a host with an account of its link.
+
+impl(params, store, update); `host_store` has the store. Marks: "built", and of step t "begin t" (backward is
+over), "called t" (the answer has returned) and "end t" (gradients are forgotten).
+"""
 
 from __future__ import annotations
 

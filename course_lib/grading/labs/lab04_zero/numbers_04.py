@@ -1,45 +1,40 @@
 """`numbers_04`: what fits on how many GPUs, the price of offload, and a wire of low precision."""
 
-from __future__ import annotations
+from course_lib.grading.core.types import Case, Exercise
+from course_lib.grading.parts.numbers import Number, answers
+from course_lib.grading.worlds.numbers import numbers
 
-from course_lib.grading.exercise import Exercise
-from course_lib.grading.numbers import Number, numeric
+_PARAMS = 8_030_261_248
+_STATE = 16.0 * _PARAMS
+_LARGEST = 80e9 / (4 + 12 / 8)
+_OFFLOAD = 2 * _PARAMS / 8 / 32e9
+NAMES = ("state_bytes", "largest_8", "largest_rule", "offload_s", "wire_ratio")
 
 EXERCISE = Exercise(
-    id="numbers_04",
-    lab="04_zero",
     order=7,
-    symbol="numbers_04",
     title="ZeRO in numbers",
     minutes=15,
     difficulty=2,
     importance=4,
     lines=9,
-    points={
-        "state_bytes": 0.5,
-        "largest_8": 0.5,
-        "largest_rule": 0.5,
-        "offload_s": 0.5,
-        "wire_ratio": 0.5,
-    },
-    graded="A dict of five numbers in SI units (bytes, parameters, seconds, fractions of 1), within 1%. Each "
-    "number is a part of its own.",
+    points=dict.fromkeys(NAMES, 0.5),
+    task="Write a function that returns a dict of the five numbers above, in SI units (bytes, parameters, "
+    "seconds, fractions of 1). Each is a part of its own.",
+    graded=dict.fromkeys(NAMES, "Within 1%."),
     hints=(
         "Begin with the bytes of one parameter: what is kept, in which precision, and on how many ranks.",
         "Stage 3 divides all 16 bytes by n; stage 1 leaves 4 whole and divides 12. 80 GB are 80e9 bytes.",
         "Offload: 1/8 of the gradients goes down and 1/8 of the parameters comes up, both ways at the same "
         "time. Wire: count each of stage 3's three moves with its own bytes.",
     ),
+    details="Each number within 1%.",
     signature="()",
-    numeric=True,
+    scenario=numbers(),
 )
 
-_PARAMS = 8_030_261_248
-_STATE = 16.0 * _PARAMS
-_LARGEST = 80e9 / (4 + 12 / 8)
-_OFFLOAD = 2 * _PARAMS / 8 / 32e9
-
-cases, inputs, oracle, verdict = numeric(
+OPEN: list[Case] = []
+HIDDEN: list[Case] = []
+PARTS = answers(
     {
         "state_bytes": Number(
             _STATE,
