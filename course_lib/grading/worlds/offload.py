@@ -32,13 +32,24 @@ def offload() -> Scenario:
 
 
 def trained(case: Case, *, stale: str = "") -> World:
-    """Weights and the host's state after each step; stale: only those, as if no step had been taken."""
-    ranks = [_train(case, rank, 0 if stale else STEPS) for rank in range(case.world_size)]
-    world = {name: [own[name] for own in ranks] for name in ranks[0] if not name.startswith("frozen")}
+    """Weights and the host's state after each step.
+
+    stale: "store.state" or "parameters", which are as if no step had been taken. Without new parameters later
+    gradients are others, so then only the first step's state is known.
+    """
+    right = _steps(case, STEPS)
     if not stale:
-        return world
-    on_host = stale == "store.state"
-    return {name: values for name, values in world.items() if name.startswith("store.state") == on_host}
+        return right
+    as_before = _steps(case, 0)
+    if stale == "store.state":
+        return right | {name: as_before[name] for name in right if name.startswith("store.state")}
+    first = {name: right[name] for name in right if name.startswith("store") and name.endswith("step 0")}
+    return {name: as_before[name] for name in right if not name.startswith("store.state")} | first
+
+
+def _steps(case: Case, steps: int) -> World:
+    ranks = [_train(case, rank, steps) for rank in range(case.world_size)]
+    return {name: [own[name] for own in ranks] for name in ranks[0] if not name.startswith("frozen")}
 
 
 def _train(case: Case, rank: int, steps: int) -> dict[str, Array]:
