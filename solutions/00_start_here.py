@@ -64,9 +64,10 @@ draw_axes()
 # %% [markdown]
 # ## Why distributed at all
 #
-# Llama 3 405B has 405 billion parameters and was trained on 15.6 trillion tokens. Training with Adam in mixed
-# precision holds **16 bytes a parameter**. An H100 has 80 GB of memory and computes 989 TFLOP/s in bf16
-# (dense, by its data sheet).
+# Llama 3 405B has 405 billion parameters and was trained on 15.6 trillion tokens. Training with Adam in
+# **mixed precision** (most arithmetic in 16 bits, a 32-bit copy of what must be exact) holds **16 bytes a
+# parameter**. An H100 has 80 GB of memory and computes 989 TFLOP/s in bf16, by its data sheet, **dense**:
+# counting no skipped zeros.
 #
 # **Predict**, before you run anything:
 #
@@ -102,8 +103,8 @@ print(f"{'together':<24} {state_bytes / 1e12:5.2f} TB = {math.ceil(state_bytes /
 #
 # ### Time does not suffice
 #
-# A dense transformer needs about 6 FLOPs a parameter and token: 2 forward, 4 backward (lab 07 derives this).
-# A GPU in training delivers about 40% of its peak.
+# A dense transformer (every token uses every parameter) needs about 6 FLOPs a parameter and token: 2
+# forward, 4 backward (lab 07 derives this). A GPU in training delivers about 40% of its peak.
 
 # %%
 train_flops = 6 * num_params * 15.6e12
@@ -169,8 +170,9 @@ print("here:        ", numbers.tolist())
 # %% [markdown]
 # ## Ranks talk through collectives
 #
-# A **collective** is a call that *every* rank of a group makes. `dist.all_reduce(t)` replaces `t` on every
-# rank by the sum of all ranks' `t`, in place.
+# A **collective** is a call that *every* rank of a **process group** makes (of the world, unless you make a
+# smaller group). A **backend** carries it: gloo on CPUs, as here, NCCL on NVIDIA's GPUs.
+# `dist.all_reduce(t)` replaces `t` on every rank by the sum of all ranks' `t`, in place.
 #
 # **Predict:** rank r holds `[r, 10]`. What does rank 2 of 4 hold after `all_reduce`?
 #
@@ -318,14 +320,20 @@ for rank, gradients in enumerate(traced):
 # %%
 for call in traced.trace[0].collectives():
     print(f"{call.op:<12} {call.dtype} {list(call.shapes[0])!s:<12} {call.bytes_:>8,} bytes")
-print(f"together, on rank 0 {traced.trace[0].comm_bytes():>22,} bytes")
+handed_in = traced.trace[0].comm_bytes()
+print(f"rank 0 hands in {handed_in:>26,} bytes")
 print(f"gradients, 8 bytes a number {sum(8 * p.numel() for p in model.parameters()):>14,} bytes")
+print(f"rank 0 sends, in a ring of 4 {2 * 3 * handed_in // 4:>13,} bytes")
 
 # %% [markdown]
+# A rank **hands in** each gradient once, and **sends** 2(n − 1)/n times as much: lab 02 builds the ring that
+# does it. From there on this course counts what a rank sends.
+#
 # ### The trace as a timeline
 #
-# Two lanes a rank: above, what it computes and (hatched) when it waits; below, what is on the wire. The strip
-# at the bottom is the memory of rank 0.
+# Two lanes a rank: above, what it computes and (hatched) when it waits; below, each call from its launch to
+# the end of its wait. The strip at the bottom is the memory of rank 0. Mind that here all ranks **share
+# this machine's cores**: much of the waiting is for a core.
 
 # %%
 draw_timeline(traced.trace, start="data is ready", title="mean_gradient on four ranks")
@@ -549,7 +557,8 @@ for exercise in grading.exercises("00"):
 # - Memory and time both force many GPUs: 6.48 TB of state, three thousand GPU years.
 # - Four axes, four cuts: layer → PP, batch → DP, sequence → CP, dim → TP.
 # - All ranks run one program; collectives are matched by order, so every rank makes the same calls.
-# - Data parallelism is backward, one all_reduce, one division. It sends each gradient once.
+# - Data parallelism is backward, one all_reduce, one division. A rank hands in each
+#   gradient once, and sends 2(n − 1)/n times that.
 # - A right value is half of right. The other half is what it cost.
 #
 # **What production code does**

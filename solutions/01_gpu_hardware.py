@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3 hours, {{minutes}} minutes of them for the eight exercises |
+# | **time** | 3.5 hours, {{minutes}} minutes of them for the eight exercises |
 # | **ranks** | 2, in one cell; the rest is arithmetic, or measured in this process |
 # | **needs** | PyTorch; lab 00 for how checks work |
 # | **points** | {{points}} |
@@ -52,6 +52,7 @@ from course_lib.viz.hardware import (
     draw_trend,
     h100_roof,
 )
+from course_lib.viz.predictions import draw_predictions
 from course_lib.viz.turn import turn
 
 draw_axes([])
@@ -136,15 +137,34 @@ print(f"tensor cores {tensor / 1e12:.0f} TFLOP/s, FP32 cores {fp32 / 1e12:.0f} T
 # Tensor cores take 16-bit inputs, but keep the **sum** in 32 bits. Why? bf16 has 8 significant bits. The
 # next number after 256 is 258, so 256 + 1 rounds back to 256.
 #
-# **Predict** the sum of 4,096 ones, added one by one, in bf16, fp16 (11 bits) and fp32.
+# **Predict** the sum of 4,096 ones, added one by one, in bf16, fp16 (11 bits) and fp32: replace None by your
+# numbers.
+
+# %%
+PREDICTED = {"bfloat16": None, "float16": None, "float32": None}
+
+sums = dict.fromkeys(PREDICTED, 0.0)
+for name in sums:
+    total = torch.zeros((), dtype=getattr(torch, name))
+    for _ in range(4096):
+        total += 1
+    sums[name] = total.item()
+draw_predictions(sums, PREDICTED, unit="sum of 4,096 ones", title="Small numbers vanish in a large sum")
+
+# %% [markdown]
+# The ones do not count any more once the sum has grown. The same happens to gradients, and to weights that
+# get tiny updates.
 #
-# <details><summary>Answer</summary>
-#
-# 256, 2,048 and 4,096. The small ones do not count any more once the sum has grown. The same happens to
-# gradients and to weights that get tiny updates.
-#
-# </details>
-#
+# In PyTorch, `autocast` casts the inputs of a *matmul* and leaves parameters, sums and norms in 32 bits:
+
+# %%
+layer, norm, x = torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.randn(8, 64)
+with torch.autocast("cpu", torch.bfloat16):
+    product = layer(x)
+    parts = {"weight": layer.weight, "matmul": product, "norm": norm(x), "softmax": product.softmax(-1)}
+print({name: str(tensor.dtype) for name, tensor in parts.items()})
+
+# %% [markdown]
 # Write a matmul as hardware does it: walk along K in tiles, and add each tile's product to an accumulator.
 # The products *of one tile*, and their sum, are exact enough (fp32); then the accumulator is rounded to
 # `accumulate_dtype` after every tile.
@@ -172,8 +192,8 @@ def matmul_mixed(a, b, accumulate_dtype, tile):
 #
 # <details><summary>Answer</summary>
 #
-# In both: fewer roundings, and an error of about eps · √(K / tile). In bf16 that decides; in fp32 nobody
-# notices.
+# In both: fewer roundings, and an error of about eps · √(K / tile). eps is 2⁻⁷ in bf16 (`torch.finfo`): that
+# decides; in fp32 nobody notices.
 #
 # </details>
 
@@ -286,8 +306,7 @@ for op, sizes in OPS:
 # attention changes no FLOP, but takes it from memory-bound to compute-bound: that is where
 # *FlashAttention* gets its speed.
 #
-# **Do small units keep a higher throughput?** They keep more of it: on small or odd sizes tensor cores wait
-# for full tiles, FP32 cores fall behind gracefully. That is why both are on the chip.
+# Tensor cores only multiply matrices; the FP32 cores do all the rest: norms, softmax, optimizer.
 #
 # ## Measure: a stopwatch
 #
@@ -354,8 +373,8 @@ draw_roofline([h100_roof(), mine], points)
 # arithmetic a chip has, the harder it is to feed. A point far below its roof has another limit: here each
 # result gets fresh memory from the operating system, and `exp` is not one FLOP to a CPU.
 #
-# Turn the rows: how many must a batch have until a matmul with a 4,096 x 4,096 weight feeds an H100? And why
-# do fewer bits not ask for more rows? (They halve the bytes as they double the peak.)
+# Move the slider: how many rows must a batch have until a matmul with a 4,096 x 4,096 weight feeds an H100?
+# And why do fewer bits not ask for more rows? (They halve the bytes as they double the peak.)
 
 
 # %%
@@ -365,10 +384,12 @@ def draw_batch(rows, precision):
     spec = {"flops_per_s": gpu.flops_per_s, "sparse_flops_per_s": 2 * gpu.flops_per_s}
     spec["bytes_per_s"] = gpu.bytes_per_s
     reached = flops / roofline(flops, num_bytes, spec)["time_s"]
-    return draw_roofline([gpu], [(f"{rows} row{'s' * (rows > 1)}", flops / num_bytes, reached)])
+    one_row = roofline(*flops_and_bytes("matmul", {"m": 1, "k": 4096, "n": 4096}, bits // 8), spec)
+    first = ("1 row", one_row["intensity"], one_row["intensity"] * gpu.bytes_per_s)
+    return draw_roofline([gpu], [first, (f"{rows} rows", flops / num_bytes, reached)])
 
 
-turn(draw_batch, rows=[1, 8, 64, 512, 4096], precision=["bfloat16", "float8", "tf32"])
+turn(draw_batch, first={"rows": 64}, rows=[8, 64, 256, 512, 4096], precision=["bfloat16", "float8", "tf32"])
 
 # %% [markdown]
 # ## Break it
@@ -429,10 +450,10 @@ except RanksError as error:
 # 1.0 (P100) 160 GB/s, 2.0 (V100) 300, **3.0 (A100) 600**, 4.0 (H100) 900, 5.0 (B200) 1,800. **NVSwitch**
 # joins all GPUs of a server so that any pair has the full rate. Two beliefs to drop: NVLink does *not* pool
 # the memory of GPUs by itself (software must move the data; each GPU still runs out alone), and it was not
-# for servers only: it reached consumer cards, last the RTX 3090's generation. Other vendors: the MI325X has
+# for servers only: it reached consumer cards, last the RTX 3090's generation. Others: the MI325X has
 # 256 GB of memory and joins 8 in a mesh, where one *pair* has only 64 GB/s; TPU v5p needs no packet
-# switches: cubes of 64, joined by optical circuit switches, form a 3-D torus of up to 8,960; Trainium2
-# (AWS) joins 16 to 64.
+# switches: cubes of 64, joined by optical circuit switches, form a 3-D torus of up to 8,960, rented in
+# Google's cloud only; Trainium2 (AWS; Anthropic trains on it) joins 16 to 64.
 #
 # ## The cluster Llama 3 was trained on
 
@@ -581,8 +602,8 @@ def numbers_01() -> dict[str, float]:
 
 # %% [markdown]
 # And **GPT-4**? Its report keeps its size secret; the unconfirmed figure people repeat is 1.8 trillion
-# parameters. At 16 bits that is 3.6 TB, 45 GPUs of 80 GB before the first token of cache. Even a tenth of it,
-# 360 GB, does not fit one.
+# parameters. At 16 bits that is 3.6 TB, 45 GPUs of 80 GB before the first token of cache. Another estimate,
+# served on 8 to 16 A100s, is 0.64 to 1.28 TB: both cannot be true at 16 bits.
 #
 # ## Takeaways
 #
@@ -607,10 +628,10 @@ def numbers_01() -> dict[str, float]:
 #
 # <details><summary>Why racks, and not one pod-sized machine?</summary>
 #
-# A rack is what a lorry, a door, a floor and a technician can handle; power and cooling come per rack. Cables
-# matter, too: copper carries NVLink a metre or two, beyond that costly optics are needed. A rack holds what
-# copper reaches (NVIDIA's NVL72: 72 GPUs of one rack as *one* NVLink span), a pod what one layer of switches
-# does.
+# Racks, 19 inches wide, are a standard of decades: what a lorry, a door and a technician can handle; power
+# and cooling come per rack. Cables matter, too: copper carries NVLink a metre or two, beyond that costly
+# optics are needed. A rack holds what copper reaches (NVIDIA's NVL72: 72 GPUs of one rack as *one* NVLink
+# span), a pod what one layer of switches does.
 #
 # </details>
 # <details><summary>How hot does it get?</summary>
@@ -622,14 +643,14 @@ def numbers_01() -> dict[str, float]:
 # </details>
 # <details><summary>How long do runs take?</summary>
 #
-# Weeks to months: 30.84 million H100 hours for Llama 3 405B, 78 days of 16,384. Beyond half a year it becomes
-# quicker to wait for the next GPUs.
+# Weeks to months: 30.84 million H100 hours for Llama 3 405B, 78 days of 16,384. A usual
+# lecture's limit is nearly a year: beyond that, waiting for the next GPU is quicker.
 #
 # </details>
-# <details><summary>Do small units keep a higher throughput?</summary>
+# <details><summary>Do small units of a cluster keep a higher throughput?</summary>
 #
-# Yes, relatively: on sizes that do not fill a tensor core's tile, FP32 cores lose less of their peak. The
-# absolute numbers still favour tensor cores nearly always; pad sizes to multiples of 8, better 64.
+# Yes: inside a server all traffic takes fast links. A larger unit falls back on slower ones, gracefully if
+# only what talks little crosses them.
 #
 # </details>
 # <details><summary>What do the NVLink parts cost?</summary>

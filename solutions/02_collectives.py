@@ -3,14 +3,14 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3 hours, {{minutes}} minutes of them for the eight exercises |
+# | **time** | 3.5 hours, {{minutes}} minutes of them for the eight exercises |
 # | **ranks** | 1 to 8, all on this machine's CPU |
 # | **needs** | lab 00; lab 01 helps with bandwidths |
 # | **points** | {{points}} |
 #
-# Every parallelism of this course splits a computation, and then pays with **collectives**. Seven of them
-# carry all the traffic of a training run with 16,384 GPUs. Here you build them out of `send` and `recv`, and
-# learn to say in a line what each one costs.
+# Every parallelism of this course splits a computation, and then pays with **collectives**. Six of them,
+# and plain send and receive, carry all the traffic of a training run with 16,384 GPUs. Here you build them
+# out of `send` and `recv`, and learn to say in a line what each one costs.
 #
 # ## Objectives
 #
@@ -22,16 +22,15 @@
 # 4. keep traffic off the slow links between servers;
 # 5. prove all of it with a byte count.
 #
-# **Predict.** Eight ranks hold 1 GB each and want the sum. A link carries 50 GB/s each way. (a) Rank 0
-# collects everything, adds, sends the sum to each. How many GB does it send and receive? (b) What is the
-# least that *every* rank must send? (c) How much longer does (b) take on 1,024 ranks?
-#
-# <details><summary>Answers</summary>
-#
-# (a) It receives 7 GB and sends 7 GB; the others 1 GB each. (b) 2 · 7/8 = 1.75 GB, if all share the work.
-# (c) Hardly: 2 · 1023/1024 = 1.998 GB. What grows is the number of messages.
-#
-# </details>
+# **Predict** (no points; replace None by your numbers, they are drawn beside what you measure). Eight ranks
+# hold S bytes each and want the sum. How many times S does the *busiest* rank send,
+
+# %%
+PREDICTED = {
+    "master": None,  # if rank 0 collects everything, adds, and sends the sum to each?
+    "tree": None,  # if partial sums flow to rank 0 along a binomial tree, and the sum flows back?
+    "ring": None,  # at least, if all share the work equally?
+}
 
 # %%
 import time
@@ -47,6 +46,8 @@ from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.collectives_steps import draw_ring, draw_times, draw_tree, step_through
+from course_lib.viz.hierarchy import draw_hierarchical
+from course_lib.viz.predictions import draw_predictions
 from course_lib.viz.turn import turn
 
 draw_axes()
@@ -57,22 +58,30 @@ draw_axes()
 #
 # ## Six collectives, and send
 #
-# | before | call | after | used by |
-# |---|---|---|---|
-# | one rank has x | `broadcast` | all have x | starting equal |
-# | all have their x | `reduce` | one has the sum | owners (lab 05) |
-# | all have their x | `all_reduce` | all have the sum | DP, TP |
-# | all have their x | `reduce_scatter` | rank r has chunk r of the sum | ZeRO, FSDP gradients |
-# | rank r has chunk r | `all_gather` | all have all chunks | FSDP weights |
-# | rank r has a chunk for each | `all_to_all` | rank r has everyone's chunk for r | experts, Ulysses |
-# | | `send`, `recv` | one rank has another's x | PP, CP |
+# | before | call | after | a rank sends | used by |
+# |---|---|---|---|---|
+# | one rank has x | `broadcast` | all have x | S, passed on | starting equal |
+# | all have their x | `reduce` | one has the sum | S, passed on | owners (lab 05) |
+# | all have their x | `all_reduce` | all have the sum | 2(n − 1)/n · S | DP, TP |
+# | all have their x | `reduce_scatter` | chunk r of the sum | (n − 1)/n · S | ZeRO, FSDP gradients |
+# | rank r has chunk r | `all_gather` | all have all chunks | (n − 1)/n · S | FSDP weights |
+# | rank r has a chunk for each | `all_to_all` | everyone's chunk for r | (n − 1)/n · S | experts |
+# | | `send`, `recv` | one rank has another's x | S | PP, CP |
+#
+# S is the size of the **whole** tensor. **One convention for bytes holds in the whole course**: texts, cards
+# and tables count what one rank **sends**, by the textbook ring of this lab. Where that helps, what a call is
+# given stands beside it: what a rank **hands in** (S for an all_reduce).
+#
+# A collective runs in a **process group**: the world, or some of its ranks. `dist.new_group(ranks)` makes
+# one, and *all* ranks of the world must call it, members or not. The messages go through a **backend**:
+# gloo on CPUs, as here, NCCL on NVIDIA's GPUs.
 #
 # Rank r starts with `[10r, 10r + 1, 10r + 2, 10r + 3]`. **Predict** every line for rank 1, `reduce`
 # aside, before you run.
 
 
 # %%
-def seven():
+def all_six():
     rank, n = dist.get_rank(), dist.get_world_size()
     x = torch.arange(n) + 10 * rank
     seen = {"start": x.tolist()}
@@ -90,7 +99,7 @@ def seven():
     return seen
 
 
-for name, value in run_ranks(seven, 4)[1].items():
+for name, value in run_ranks(all_six, 4)[1].items():
     print(f"{name:15} {value}")
 
 # %% [markdown]
@@ -100,8 +109,9 @@ for name, value in run_ranks(seven, 4)[1].items():
 #
 # A message of $S$ bytes takes $\alpha + S/\beta$: a **latency** $\alpha$, however small it is, and its
 # bytes over the **bandwidth** $\beta$. Below $\alpha\beta$ bytes latency is the larger part. A cluster's
-# network has about 10 µs, software included, and 50 GB/s, so $\alpha\beta$ = 500 kB. Let us measure this
-# machine: two ranks, there and back.
+# network has about 10 µs and 50 GB/s, so $\alpha\beta$ = 500 kB. (The 4 to 6 µs of lab 01 and of simulated
+# clusters are the network's alone; 10 µs count a message's software too.) Let us measure this machine: two
+# ranks, there and back.
 
 
 # %%
@@ -166,7 +176,8 @@ def ring_shift(tensor, group=None):
 #
 # Rank 0 has the weights, 7 others want them. If rank 0 sends them one by one, that takes 7 messages one after
 # the other, and the others do nothing. Let those who have it help: the number of holders doubles every round,
-# so $\lceil \log_2 n \rceil$ rounds suffice. No scheme is faster if a rank sends one message at a time.
+# so $\lceil \log_2 n \rceil$ rounds suffice. No scheme that passes on the **whole** tensor, one message at a
+# time, is faster; who cuts it into pieces is (below).
 #
 # The figure shows a **binomial tree**. If $n$ is no power of two, the last round is simply not full. Any rank
 # may be the root: number the places from it.
@@ -265,7 +276,7 @@ for rank, tensor in enumerate(results):
 draw_ring(4)
 
 # %% [markdown]
-# The same for five ranks, one step at a time: turn the slider.
+# The same for five ranks, one step at a time: move the slider.
 
 # %%
 step_through("ring", 5)
@@ -347,15 +358,12 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
 # Inside a server of 8 GPUs, NVLink carries 450 GB/s each way; between servers each GPU has a network card of
 # 50 GB/s. A ring over all ranks goes at the pace of its slowest link, and sends nearly 2S across it. Better:
 #
-# ```text
-#            server 0            server 1
-#         0    1    2    3    4    5    6    7      inside:  {0 1 2 3} and {4 5 6 7}
-#         a    b    c    d    a    b    c    d      across:  {0 4}, {1 5}, {2 6}, {3 7}
-# ```
-#
-# Reduce *inside* first, so that each of the k ranks of a server owns one k-th of the server's sum (a, b, c,
-# d). Only that goes *across*, over all k network cards at once: $2\frac{m-1}{m}\cdot\frac{S}{k}$ a rank for m
-# servers. The check supplies the groups, and the three collectives with the signatures of your own.
+# Reduce *inside* first, so that each of the k ranks of a server owns one k-th of the server's sum (a colour
+# below). Only that goes *across*, over all k network cards at once: $2\frac{m-1}{m}\cdot\frac{S}{k}$ a rank
+# for m servers. The check supplies the groups, and the three collectives with the signatures of your own.
+
+# %%
+draw_hierarchical()
 
 
 # %% exercise="hierarchical_all_reduce"
@@ -408,23 +416,29 @@ WAYS = {
 }
 LARGE = 1_000_003
 oracle = sum(my_tensor(rank, LARGE) for rank in range(8))
-traces = {}
+traces, busiest = {}, {}
 for name, way in WAYS.items():
     results = run_ranks(reduced, 8, way, LARGE, trace=True)
     traces[name] = results.trace
     right = all(torch.allclose(tensor, oracle, atol=1e-5) for tensor in results)
     sends = [t.launches("send") for t in results.trace.ranks]
+    busiest[name] = max(t.sent_bytes() for t in results.trace.ranks)
     across = [sum(c.bytes_ for c in s if c.dst // 4 != r // 4) for r, s in enumerate(sends)]
     print(
         f"{name:13} {right}; most on one rank: {max(map(len, sends)):2} messages, "
-        f"{max(t.sent_bytes() for t in results.trace.ranks) / 1e6:5.1f} MB sent, "
+        f"{busiest[name] / 1e6:5.1f} MB sent, "
         f"{max(across) / 1e6:5.1f} MB across"
     )
 
 # %% [markdown]
 # With S = 4.0 MB the formulas say: master 7S = 28, tree 3S = 12 (the root), ring 2 · 7/8 S = 7.0, and
-# hierarchical across 2 · 1/2 · S/4 = 1.0 MB.
-#
+# hierarchical across 2 · 1/2 · S/4 = 1.0 MB. On 1,024 ranks the ring sends 1.998 S: hardly more.
+
+# %%
+times_s = {name: busiest[name] / (4 * LARGE) for name in PREDICTED}
+draw_predictions(times_s, PREDICTED, unit="times S, sent by the busiest rank", title="A ring shares the work")
+
+# %% [markdown]
 # How long would this take on a real cluster? The laptop cannot tell; its ranks share a few cores. But the
 # trace knows what waits for what, and `replay` puts it on described hardware: here, two servers of H100
 # (1.9 µs inside, 4 µs across), ranks 0-3 in the first and 4-7 in the second. The result is **simulated
@@ -488,7 +502,7 @@ draw_times(sizes, formulas, points=replayed, crossover_bytes=crossover, title=ti
 # The dots lie a little above the lines for large sizes: replay counts the additions too, which read and write
 # memory.
 #
-# Turn the ranks and the link: up to which size does the tree win?
+# Move the sliders: up to which size does the tree win?
 
 
 # %%
@@ -503,7 +517,7 @@ def draw_all_reduce(ranks, gb_per_s):
     return draw_times(sizes, seconds, crossover_bytes=crossover, title=title)
 
 
-turn(draw_all_reduce, ranks=[8, 64, 1024, 16384], gb_per_s=[50, 450])
+turn(draw_all_reduce, first={"ranks": 1024}, ranks=[8, 64, 1024, 16384], gb_per_s=[50, 450])
 
 # %% [markdown]
 # ## Break it

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from course_lib.grading.source import FromObject as FromObject
     from course_lib.grading.source import FromSource as FromSource
     from course_lib.grading.standing import progress_map as progress_map
+    from course_lib.grading.unwritten import answer_or as answer_or
 
 _HOMES = {
     "check": "engine",
@@ -31,6 +32,7 @@ _HOMES = {
     "card": "present",
     "hint": "present",
     "progress_map": "standing",
+    "answer_or": "unwritten",
     "exercises": "registry",
     "get": "registry",
     "FromObject": "source",

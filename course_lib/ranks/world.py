@@ -353,7 +353,7 @@ class World:
             for call in state.never_waited:
                 text = f"never waited for its {call.op} at {report.where(call.site)}: call wait() on its Work"
                 found.setdefault(text, []).append(rank)
-        texts = [f"{report.names(ranks)} {text}" for text, ranks in found.items()]
+        texts = [f"{report.names(list(dict.fromkeys(ranks)))} {text}" for text, ranks in found.items()]
         for call, missing in self.graph.incomplete():
             what = f"{report.describe(call, self.world_size)} at {report.where(call.site)}"
             texts.append(f"{what} never completed: {report.names(missing)} did not take part")

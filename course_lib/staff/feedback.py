@@ -24,6 +24,7 @@ from nbgrader.converters import GenerateFeedback
 from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
 
 from course_lib.staff.execute import FIGURE
+from course_lib.staff.what_was_lost import WhatWasLost
 
 _WORDS = """a abbr b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li mark ol
 p pre s small span strong sub summary sup table tbody td th thead tr u ul"""
@@ -176,4 +177,4 @@ def feedback_steps() -> list[type]:
     """Return nbgrader's steps from a graded notebook to its page."""
     default: list[type] = GenerateFeedback.class_traits()["preprocessors"].default_args[0]
     place = default.index(GetGrades) + 1
-    return [*default[:place], PlainOutputs, *default[place:]]
+    return [*default[:place], WhatWasLost, PlainOutputs, *default[place:]]

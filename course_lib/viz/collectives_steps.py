@@ -240,7 +240,7 @@ def step_through(what: str = "ring", n: int = 4) -> Turned:
     if what not in ("ring", "tree"):
         raise ValueError(f'what must be "ring" or "tree"; got {what!r}. Choose one.')
     last = len(ring_steps(n)) - 1 if what == "ring" else len(tree_rounds(n))
-    return turn(lambda step: draw_step(what, n, step), step=range(last + 1))
+    return turn(lambda step: draw_step(what, n, step), first={"step": 1}, step=range(last + 1))
 
 
 def draw_step(what: str, n: int, step: int) -> style.CourseFigure:

@@ -7,6 +7,7 @@ do. Runs stand below one another on the same time axis. Lab 05.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -26,6 +27,7 @@ def draw_simulated(
     runs: Mapping[str, Replay],
     *,
     rank: int = 0,
+    start: str | None = None,
     labels: Mapping[str, Sequence[str]] | None = None,
     title: str = "",
     sent: str = "parameters on the wire",
@@ -36,6 +38,7 @@ def draw_simulated(
     Args:
         runs: label -> replay.
         rank: which rank to draw.
+        start: the mark at which the drawing begins; what lies before is left out.
         labels: op -> texts of its calls, in the order in which they start.
         title: over the figure.
         sent: what travels, in the legend, except in a call that reduces: there it is `reduced`.
@@ -49,15 +52,19 @@ def draw_simulated(
                 f"a rank must be between 0 and {len(run.ranks) - 1}; got {rank} for {name!r}. "
                 "Correct the argument."
             )
-    end_s = max((run.step_s for run in runs.values()), default=0.0) or 1.0
+    drawn = {name: _from(run.ranks[rank], start) for name, run in runs.items()}
+    end_s = max(
+        (run.step_s - at_s for run, (_, at_s) in zip(runs.values(), drawn.values(), strict=True)), default=0.0
+    )
+    end_s = end_s or 1.0
     scale, unit = next(
         ((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")) if end_s >= s), (1e-9, "ns")
     )
     with style.course_style():
         figure = style.new_figure(10, 1.1 * len(runs) + 1.2)
         ax = figure.subplots()
-        for row, run in enumerate(runs.values()):
-            _draw_rank(ax, run.ranks[rank], row * _ROW, scale, end_s, labels or {})
+        for row, (shown, _) in enumerate(drawn.values()):
+            _draw_rank(ax, shown, row * _ROW, scale, end_s, labels or {})
         ax.set_ylim(len(runs) * _ROW - 0.2, -0.08)
         ax.set_xlim(0, end_s / scale * 1.005)
         ax.set_yticks([row * _ROW + 0.39 for row in range(len(runs))], list(runs))
@@ -66,13 +73,25 @@ def draw_simulated(
         ax.set_xlabel(f"simulated time in {unit}")
         ax.set_title(title, pad=24)
         ax.legend(
-            handles=_handles(sent, reduced, runs),
+            handles=_handles(sent, reduced, [shown for shown, _ in drawn.values()]),
             loc="lower left",
             bbox_to_anchor=(0, 1),
             ncols=5,
             borderpad=0,
         )
     return figure
+
+
+def _from(rank: RankReplay, start: str | None) -> tuple[RankReplay, float]:
+    """What a rank does from a mark on, in time since then, and when that was."""
+    if start is None:
+        return rank, 0.0
+    at_s = rank.marks[start]
+    spans = [
+        s._replace(start_s=s.start_s - at_s, end_s=s.end_s - at_s) for s in rank.spans if s.start_s >= at_s
+    ]
+    marks = {name: when - at_s for name, when in rank.marks.items() if when > at_s}
+    return replace(rank, spans=spans, marks=marks), at_s
 
 
 def _draw_rank(
@@ -116,13 +135,13 @@ def _room_s(spans: Sequence[Span], at_s: float) -> float:
     return end_s - at_s
 
 
-def _handles(sent: str, reduced: str, runs: Mapping[str, Replay]) -> list[Patch]:
-    """`reduced` only where some run has a call that reduces."""
-    spans = [span for run in runs.values() for rank in run.ranks for span in rank.spans]
+def _handles(sent: str, reduced: str, ranks: Sequence[RankReplay]) -> list[Patch]:
+    """A colour of the wire only where some run has such a call."""
+    spans = [span for rank in ranks for span in rank.spans if span.end_s > span.start_s]
     named = {span.phase for span in spans if span.lane == "compute"}
     phases = [
         Patch(color=style.PHASES[name], label=name) for name in ("forward", "backward") if name in named
     ]
-    reduces = any(span.name.startswith(_REDUCTIONS) for span in spans)
-    wire = [(style.COMMUNICATION, sent)] + [(style.YELLOW, reduced)] * reduces
+    reduces = {span.name.startswith(_REDUCTIONS) for span in spans if span.lane != "compute"}
+    wire = [(style.COMMUNICATION, sent)] * (reduces != {True}) + [(style.YELLOW, reduced)] * (True in reduces)
     return phases + [Patch(color=color, label=label) for color, label in wire]

@@ -47,6 +47,7 @@ def draw_timeline(
     end: str | None = None,
     memory_rank: int | None = 0,
     title: str | None = None,
+    width_ms: float | None = None,
 ) -> Figure:
     """Draw two lanes a rank, compute above communication, and the memory of one rank below.
 
@@ -54,6 +55,7 @@ def draw_timeline(
         ranks: which ranks to draw; all by default.
         start, end: names of marks that bound the drawn time (the first `start`, the first `end` after it).
         memory_rank: whose memory to draw; None for no memory strip.
+        width_ms: how long the time axis is, so that two runs can be compared; the drawn time by default.
 
     Raises: ValueError for a rank or a mark that is not in the trace.
     """
@@ -70,7 +72,7 @@ def draw_timeline(
         if memory_rank is not None:
             _draw_memory(panels[1], _choose(trace, [memory_rank])[0], window)
         panels[-1].set_xlabel("time in ms")
-        panels[-1].set_xlim(0, window.width_ms)
+        panels[-1].set_xlim(0, width_ms or window.width_ms)
     return figure
 
 
@@ -137,7 +139,7 @@ def _draw_lanes(ax: Axes, ranks: list[RankTrace], window: _Window) -> None:
             Patch(color=style.PHASES[phases[0]], alpha=_PALE, lw=0, label="pale: between operations")
         )
     handles.append(Patch(facecolor="white", edgecolor=style.WAITING, hatch="/////", label="rank waits"))
-    handles.append(Patch(color=style.COMMUNICATION, label="launch to end of wait"))
+    handles.append(Patch(color=style.COMMUNICATION, label="launch (line) to end of wait"))
     ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(handles), borderpad=0)
 
 
@@ -179,6 +181,7 @@ def _draw_communication(ax: Axes, rank: RankTrace, window: _Window, y: float) ->
             left, width = window.bar(call.t_s, duration_s)
             span, edge = [(left, width)], 0.6 if width > 0.01 * window.width_ms else 0.0
             ax.broken_barh(span, (top, height), facecolors=style.COMMUNICATION, edgecolors="w", lw=edge)
+            ax.vlines(left, top, top + height, color=style.INK, lw=1.0)
             if width > _LABEL_SHARE * len(call.op) * window.width_ms and height > 0.12:
                 ax.text(left + width / 2, top + height / 2, call.op, ha="center", va="center", fontsize=8)
 

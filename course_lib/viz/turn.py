@@ -9,7 +9,7 @@ that is only read, on paper, without ipywidgets, without a kernel.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from course_lib.viz.style import CourseFigure, alternative_text
@@ -75,19 +75,24 @@ class Turned:
         self._shown = display(self._bundle(), raw=True, display_id=True)  # type: ignore[no-untyped-call,unused-ignore]
 
 
-def turn(draw: Draw, **numbers: Sequence[Any]) -> Turned:
+def turn(draw: Draw, *, first: Mapping[str, Any] | None = None, **numbers: Sequence[Any]) -> Turned:
     """Show `draw(**numbers)` with a slider for each number.
 
     Args:
         draw: returns a figure of `style.new_figure`; it must answer within 200 ms.
-        numbers: the values of each argument; the first is shown first.
+        first: the values shown first; of a number that is not in it, its first value.
+        numbers: the values of each argument.
 
-    Raises: ValueError for a number without a value.
+    Raises: ValueError for a number without a value, or a value shown first that is none of its number's.
     """
     empty = [name for name, values in numbers.items() if not len(values)]
     if empty:
         raise ValueError(f"each number must have a value; got none for {', '.join(empty)}. Give some.")
-    return Turned(draw, dict(numbers), {name: values[0] for name, values in numbers.items()})
+    wrong = {name: value for name, value in (first or {}).items() if value not in numbers.get(name, ())}
+    if wrong:
+        raise ValueError(f"`first` must name values of the numbers; got {wrong}. Choose among those given.")
+    start = {name: values[0] for name, values in numbers.items()} | dict(first or {})
+    return Turned(draw, dict(numbers), start)
 
 
 def _words(value: Any) -> str:

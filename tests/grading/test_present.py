@@ -111,3 +111,20 @@ def test_the_card_of_full_marks_has_no_hint() -> None:
     page = Words(card_html(Verdict(exercise, rows, seed=7, seconds=0.1, cases=("2 ranks", "3 ranks"))))
     assert "Hint" not in page.text
     assert "2 cases run" in page.text
+
+
+class Written:
+    def __init__(self) -> None:
+        self.answer = 1
+
+
+class Stub:
+    def __init__(self) -> None:
+        raise NotImplementedError("exercise bucketed_ddp")
+
+
+def test_the_librarys_takes_a_stubs_place_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert grading.answer_or("bucketed_ddp", Written, Stub) is Written
+    assert not capsys.readouterr().out
+    assert grading.answer_or("bucketed_ddp", Stub, Written) is Written
+    assert "bucketed_ddp is not written yet: the library's takes its place" in capsys.readouterr().out

@@ -100,7 +100,7 @@ def _seen(color: str, eye: tuple[tuple[float, ...], ...]) -> list[float]:
 
 def test_turned_figures_draw_what_is_chosen() -> None:
     turned = step_through("ring", 3)
-    assert turned.values == {"step": 0}
+    assert turned.values == {"step": 1}  # where something has moved
     turned.turn(step=2)
     assert "reduce_scatter 2" in style.alternative_text(turned.figure())
     (slider,) = turned.sliders().children
@@ -108,6 +108,9 @@ def test_turned_figures_draw_what_is_chosen() -> None:
     assert turned.values == {"step": 1}
     with pytest.raises(ValueError, match="got none for step"):
         turn(draw_step, what=["ring"], n=[4], step=[])
+    with pytest.raises(ValueError, match="must name values of the numbers; got"):
+        turn(draw_step, first={"n": 5}, what=["ring"], n=[4], step=[0])
+    assert turn(draw_step, first={"n": 5}, what=["ring"], n=[4, 5], step=[0]).values["n"] == 5
 
 
 def test_without_ipywidgets_the_figure_alone_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

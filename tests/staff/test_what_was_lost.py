@@ -1,0 +1,68 @@
+"""A feedback page opens with what was lost and why, and a student's words in it act nowhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from course_lib.staff.feedback import SafePage, feedback_steps
+from course_lib.staff.submissions import VERDICT
+from course_lib.staff.what_was_lost import WhatWasLost
+
+
+def graded(exercise: str, *, gate: str = "", message: str = "", **lost: str) -> Any:
+    parts: dict[str, Any] = {
+        name: {
+            "ok": name not in lost,
+            "points": 0.0 if name in lost else 2.0,
+            "max_points": 2.0,
+            "message": why,
+        }
+        for name, why in {"values": "equal", **lost}.items()
+    }
+    verdict = {
+        "exercise": exercise,
+        "score": sum(part["points"] for part in parts.values()) * (not gate),
+        "max_score": 2.0 * len(parts),
+        "passed": not gate and not lost,
+        "gate": gate,
+        "message": message,
+        "parts": parts,
+    }
+    output = new_output("display_data", data={"text/plain": "report", VERDICT: verdict})
+    marks = {"nbgrader": {"grade": True, "grade_id": f"test_{exercise}"}}
+    return new_code_cell("score", outputs=[output], metadata=marks)
+
+
+def head_of(*cells: Any) -> str:
+    notebook, _ = WhatWasLost().preprocess(new_notebook(cells=list(cells)), {})
+    return str(notebook.cells[0].source)
+
+
+def test_lost_parts_are_named_with_their_reason_and_a_link() -> None:
+    text = head_of(graded("one"), graded("two", bytes="at most 6; got 12. Send once."), graded("three"))
+    assert text.startswith("## What was lost, and why")
+    assert "**[two](#test_two)**: 2 of 4 points" in text
+    assert "bytes 0/2: at most 6; got 12. Send once." in text
+    assert "one" not in text
+
+
+def test_a_gate_says_what_it_says() -> None:
+    assert "values: off by 2" in head_of(graded("one", gate="values", message="off by 2"))
+
+
+def test_full_marks_say_so() -> None:
+    assert head_of(graded("one")).startswith("## Nothing was lost")
+
+
+def test_the_words_of_an_answer_are_text() -> None:
+    text = head_of(graded("one", gate="runs", message="```\n<script>alert(1)</script> [x](javascript:a)"))
+    page, _ = SafePage().from_notebook_node(new_notebook(cells=[new_markdown_cell(text)]))  # type: ignore[no-untyped-call,unused-ignore]
+    assert "<script>alert" not in page
+    assert "javascript:a" not in page.replace("[x](javascript:a)", "")
+
+
+def test_it_stands_before_outputs_are_cleaned() -> None:
+    names = [step.__name__ for step in feedback_steps()]
+    assert names.index("WhatWasLost") == names.index("PlainOutputs") - 1
