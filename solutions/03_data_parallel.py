@@ -839,8 +839,7 @@ def numbers_03() -> dict[str, float]:
 # <details><summary>Why not let every rank take its own steps, and average the weights now and then?</summary>
 #
 # You may: that is local SGD (or DiLoCo). It saves communication, and no longer equals one process: ranks
-# drift apart between averages, and it needs its own tuning. Within a data centre the all_reduce mostly
-# hides, so there is little to save.
+# drift apart between averages, and it needs its own tuning.
 #
 # </details>
 # <details><summary>Do I scale the learning rate with n?</summary>
