@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 from published import Run, Table, arrays, read, used_bytes
+from published_memory import HEAD as MEMORY_HEAD
+from published_memory import MemoryTable, other_files, read_memory
 
 from course_lib.cost.constants import Array, Calibration, Index, calibration
 from course_lib.cost.lines import Machine
@@ -164,6 +166,16 @@ no better than one number. Scaling: error of the change from a run's smallest nu
 the mean over groups of competing layouts (by run: weighted by their size). Regret: how much slower the
 predicted best layout is than the real best.
 
+Known weak spots, reported and not fitted away:
+
+- Megatron-Core, weak scaling: the table prints neither micro-batch nor virtual stages; the fastest micro-batch
+  is assumed, without interleaving. What remains has both signs.
+- ZeRO-3 of DeepSpeed 2021 is left out: six rows of a stack that nothing else here measures.
+- Memory: the goals were 1.5% (SimuMax) and a median of 5% (Megatron-LM's tests); neither is met. SimuMax's
+  rows are all predicted too low, most for wide layers: what backward holds for a moment is not in the formula.
+  Megatron-LM's tests are models 512 wide, where the logits decide: 8 bytes of each count, the logit and its
+  gradient in 16 bits and the softmax in 32. Of 4 to 12 bytes, 6 and 8 come nearest.
+
 """
 
 
@@ -177,6 +189,14 @@ def print_rows(table: Table, fitted: Calibration) -> None:
         )
         total = found.total_s[row]
         print(f"{run.label}: measured {run.seconds:.3g} s, predicted {total:.3g} s ({terms})")
+
+
+def print_memory_rows(tables: Sequence[MemoryTable]) -> None:
+    """Print each row's predicted over measured bytes."""
+    for table in tables:
+        print(f"\n## {table.name}")
+        for label, ratio in zip(table.labels, table.ratios, strict=True):
+            print(f"{label}: predicted {ratio:.3f} of the measured bytes")
 
 
 def interval(tables: Sequence[Table], fitted: Calibration) -> dict[str, float]:
@@ -214,12 +234,18 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write docs/accuracy.md and the interval")
     given = parser.parse_args()
     fitted = calibration()
-    tables = [table for table in read(given.tables) if table.runs]
+    every = read(given.tables)
+    tables = [table for table in every if table.runs]
     report = [HEAD, *(line(table, errors(table, fitted)) for table in tables)]
     left = [f"- {table.name}: {why}: {n}" for table in tables for why, n in table.left_out.items() if n]
+    left += [f"- {table.name}: no row that the model describes" for table in every if not table.runs]
+    memory = read_memory(given.tables)
+    report += ["", MEMORY_HEAD, *(table.line() for table in memory)]
+    left += other_files(given.tables)
     text = "\n".join([*report, "", "Left out (rows the model does not describe):", "", *left])
     print(text)
     if given.rows:
+        print_memory_rows(memory)
         for table in tables:
             print_rows(table, fitted)
     if given.write:

@@ -435,17 +435,22 @@ def read(folder: Path) -> list[Table]:
     Raises: ValueError if there is none, or for a column that its reader does not know.
     """
     found = [name for name in READERS if (folder / name).is_file()]
-    if not found:
+    if not found and not any((folder / name).is_file() for name in COLUMNS):
         raise ValueError(
-            f"{folder} must hold files named as {', '.join(READERS)}; got none. Name their folder."
+            f"{folder} must hold files named as {', '.join(COLUMNS)}; got none. Name their folder."
         )
     tables = []
     for name in found:
-        with (folder / name).open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = rows_of(folder / name)
         check_columns(name, rows)
         tables += list(READERS[name](rows))
     return tables
+
+
+def rows_of(path: Path) -> list[Csv]:
+    """Return a file's rows."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def check_columns(name: str, rows: list[Csv]) -> None:

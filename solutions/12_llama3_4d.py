@@ -41,6 +41,7 @@ from course_lib.compose import ComposedTraining, Degrees
 from course_lib.config import ModelConfig
 from course_lib.cost.models import model
 from course_lib.cost.small_step import layout_memory_bytes, layout_time_s
+from course_lib.cost.tables import rows
 from course_lib.model.batches import Batch
 from course_lib.model.corpus import corpus_batch, load_corpus
 from course_lib.model.transformer import Transformer, cross_entropy
@@ -51,6 +52,8 @@ from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.cluster_poster import AxisTraffic, draw_cluster_poster
 from course_lib.viz.memory_bars import draw_memory_bars
+from course_lib.viz.plan import draw_layout
+from course_lib.viz.turn import turn
 
 # %%
 draw_axes(["layer", "batch", "sequence", "dim"])
@@ -422,7 +425,26 @@ print(report.explain(metas, 0))
 # above), so it would have chosen a little context parallelism: the same compute with fewer sequences in
 # flight. Its favourite and Meta's are closer in time than the model can tell apart.
 #
-# Now the other two rows of Meta's table, and your prediction:
+# Turn it yourself. The line is the memory of a GPU: try 141 or 192 GB, or longer sequences.
+
+# %%
+turn(
+    draw_layout,
+    tp=[8, 4, 2, 16],
+    cp=[1, 2, 4, 8, 16],
+    pp=[16, 8, 4, 1],
+    virtual_stages=[7, 4, 2, 1],
+    seq_len=[8_192, 16_384, 131_072],
+    memory_gb=[80, 141, 192],
+)
+
+# %% [markdown]
+# There is a second way to know. `course simulate` runs the step you trained above (`course_lib/compose`) at
+# full size, on fake ranks of all 16,384, and replays it on Meta's cluster. A row takes half a minute, so the
+# results are read from a file here (docs/simulation.md). It knows each call and byte, but no fused kernel:
+# its norms and RoPE cost more than Meta's, and it gives each matmul 80% of the peak.
+#
+# All three rows of Meta's table, planned and simulated, and your prediction:
 
 # %%
 published = {"8,192 GPUs": 12.1, "16,384 GPUs": 6.5, "16,384 GPUs, 131,072 tokens": 10.9}
@@ -438,15 +460,21 @@ for (name, _), (gpus, seq_len, cp) in zip(
         tokens_per_step=2**24,
     )
     predicted[name] = float(report.priced(f"tp=8,pp=16,v=8,cp={cp},mbs=1,zero=1", row).step_s[0])
+simulated = [float(row["step_s"]) for row in rows("llama3_simulated.csv")]
 with style.course_style():
-    words = ", ".join(f"{n}: published {published[n]}, predicted {predicted[n]:.1f}" for n in published)
+    words = ", ".join(
+        f"{n}: published {published[n]}, predicted {predicted[n]:.1f}, simulated {s:.1f}"
+        for n, s in zip(published, simulated, strict=True)
+    )
     figure = style.new_figure(
         8, 3, f"Seconds of a step. {words}; your guess for the second {PREDICTED['step_s']}."
     )
     axes = figure.subplots()
     places = range(len(published))
-    axes.bar([p - 0.2 for p in places], published.values(), 0.38, label="published", color=style.GREY)
-    axes.bar([p + 0.2 for p in places], predicted.values(), 0.38, label="predicted", color=style.BLUE)
+    bars = [("published", published.values(), style.GREY), ("planner", predicted.values(), style.BLUE)]
+    bars.append(("simulated", simulated, style.GREEN))
+    for k, (label, seconds, color) in enumerate(bars):
+        axes.bar([p + 0.27 * (k - 1) for p in places], seconds, 0.26, label=label, color=color)
     axes.plot([1], [PREDICTED["step_s"]], "D", color=style.VERMILLION, label="your guess")
     axes.set_xticks(list(places), labels=[name.replace(", ", ",\n") for name in published])
     axes.set(ylabel="seconds a step", title="Three configurations of Llama 3 405B")

@@ -1,0 +1,198 @@
+"""Compare predicted with published memory of a GPU: rows of tables that print it, and what nobody reads.
+
+SimuMax's rows are Megatron-LM's peaks on one server; "golden" rows are what Megatron-LM's own functional
+tests log, on the last pipeline rank. Both keep gradients in float32. Formulas: `cost.memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from published import COLUMNS, READERS, Csv, check_columns, number, rows_of
+
+from course_lib.config import ModelConfig
+from course_lib.cost.flops import Recompute
+from course_lib.cost.layout import Layout
+from course_lib.cost.memory import Memory, Precision, memory_per_gpu, worst_stage_memory
+from course_lib.cost.models import model, models
+
+GRAD_FP32 = Precision(grad_bytes=4)
+LOSS_BYTES = 8
+"""Of each logit when Megatron's loss peaks: the logit and its gradient in 16 bits, the softmax in 32."""
+GOLDEN_GPUS, GOLDEN_BATCH, GOLDEN_VOCAB = 8, 32, 50257
+RECOMPUTE: dict[str, Recompute] = {"": "none", "selective": "selective", "full": "full"}
+
+
+@dataclass(frozen=True)
+class MemoryTable:
+    """Hold a table's predicted over measured bytes, a label each, and how many rows were left out."""
+
+    name: str
+    labels: list[str]
+    ratios: list[float]
+    left_out: int
+
+    def line(self) -> str:
+        """Return one row of the report."""
+        if not self.ratios:
+            return f"| {self.name} | 0 | | | | | {self.left_out} |"
+        off = 100 * (np.array(self.ratios) - 1)
+        size = np.abs(off)
+        return (
+            f"| {self.name} | {len(off)} | {np.median(size):.1f} | {size.mean():.1f} | {off.mean():+.1f} | "
+            f"{size.max():.0f} | {self.left_out} |"
+        )
+
+
+HEAD = "| memory | rows | median % | MAPE % | bias % | max % | left out |\n|---|---|---|---|---|---|---|"
+
+
+def _simumax(rows: list[Csv]) -> MemoryTable:
+    """Models with fewer layers on one server; dense ones, in bfloat16."""
+    labels, ratios = [], []
+    for row in rows:
+        if row["model"] not in models() or model(row["model"]).num_experts or row["precision"] != "BF16":
+            continue
+        config = replace(model(row["model"]), num_layers=int(number(row, "layers")))
+        layout = Layout(
+            tp=number(row, "tp"),
+            pp=number(row, "pp"),
+            cp=number(row, "cp"),
+            dp=number(row, "dp"),
+            zero_stage=1,
+            microbatch_size=number(row, "mbs"),
+            num_microbatches=number(row, "microbatches"),
+        )
+        found = worst_stage_memory(config, layout, seq_len=number(row, "seq_len"), precision=GRAD_FP32)
+        labels.append(row["case"])
+        ratios.append(_bytes(found) / (number(row, "real_peak_alloc_gib") * 2**30))
+    return MemoryTable("SimuMax, 8 B200, dense", labels, ratios, len(rows) - len(ratios))
+
+
+def _golden(rows: list[Csv]) -> MemoryTable:
+    """Dense GPT models, the last pipeline rank; sizes a test does not print have Megatron's defaults."""
+    labels, ratios = [], []
+    for row in rows:
+        sizes = ("num_layers", "tensor_model_parallel_size", "pipeline_model_parallel_size")
+        is_dense = row["suite"] == "gpt" and not row["num_experts"] and not row["use_megatron_fsdp"]
+        if not is_dense or any(not row[name] for name in (*sizes, "mem_max_allocated_bytes")):
+            continue
+        config, layout = _golden_config(row), _golden_layout(row)
+        found = memory_per_gpu(
+            config,
+            layout,
+            seq_len=number(row, "seq_length"),
+            stage=number(row, "pipeline_model_parallel_size") - 1,
+            mode="paper" if row["attention_backend"] == "unfused" else "fused",
+            recompute=RECOMPUTE[row["recompute_granularity"]],
+            precision=GRAD_FP32,
+        )
+        labels.append(row["test"])
+        ratios.append(_bytes(found) / number(row, "mem_max_allocated_bytes"))
+    return MemoryTable("Megatron-LM's tests, dense", labels, ratios, len(rows) - len(ratios))
+
+
+def _golden_config(row: Csv) -> ModelConfig:
+    width, heads = int(number(row, "hidden_size")), int(number(row, "num_attention_heads"))
+    unit = int(number(row, "make_vocab_size_divisible_by", 128) * number(row, "tensor_model_parallel_size"))
+    return ModelConfig(
+        vocab_size=-(-int(number(row, "vocab_size", GOLDEN_VOCAB)) // unit) * unit,
+        model_dim=width,
+        num_layers=int(number(row, "num_layers")),
+        num_heads=heads,
+        num_kv_heads=int(number(row, "num_query_groups", heads)),
+        ffn_dim=int(number(row, "ffn_hidden_size", 4 * width)),
+        gated_ffn=bool(row["swiglu"]),
+        tied_embeddings=not row["untie_embeddings_and_output_weights"],
+    )
+
+
+def _golden_layout(row: Csv) -> Layout:
+    tp, pp = number(row, "tensor_model_parallel_size"), number(row, "pipeline_model_parallel_size")
+    cp, layers = number(row, "context_parallel_size", 1), number(row, "num_layers")
+    dp, size = max(1.0, GOLDEN_GPUS // (tp * pp * cp)), number(row, "micro_batch_size")
+    per_chunk = number(row, "num_layers_per_virtual_pipeline_stage", layers / pp)
+    return Layout(
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        dp=dp,
+        zero_stage=1 if row["use_distributed_optimizer"] else 0,
+        sequence_parallel=bool(row["sequence_parallel"]),
+        microbatch_size=size,
+        num_microbatches=max(1.0, number(row, "global_batch_size", GOLDEN_BATCH) // (dp * size)),
+        virtual_stages=number(
+            row, "num_virtual_stages_per_pipeline_rank", max(1.0, layers // pp // per_chunk)
+        ),
+    )
+
+
+def _bytes(found: Memory) -> float:
+    return float(found.total) + float(found.logits) * (LOSS_BYTES / 4 - 1)
+
+
+MEMORY_READERS: dict[str, Callable[[list[Csv]], MemoryTable]] = {
+    "simumax_b200_no_cp.csv": _simumax,
+    "megatron_golden_memory_half.csv": _golden,
+}
+COLUMNS.update(
+    {
+        "simumax_b200_no_cp.csv": (
+            "case model layers tp pp dp cp ep mbs microbatches seq_len gpus real_ms simumax_ms "
+            "simumax_time_err_pct real_peak_alloc_gib simumax_alloc_gib simumax_alloc_err_pct gpu precision "
+            "source confidence note"
+        ),
+        "megatron_golden_memory_half.csv": (
+            "test suite machine gpus_assumed num_layers hidden_size ffn_hidden_size num_attention_heads "
+            "num_query_groups group_query_attention seq_length micro_batch_size global_batch_size vocab_size "
+            "tensor_model_parallel_size pipeline_model_parallel_size num_layers_per_virtual_pipeline_stage "
+            "num_virtual_stages_per_pipeline_rank context_parallel_size expert_model_parallel_size "
+            "num_experts sequence_parallel swiglu use_distributed_optimizer use_megatron_fsdp use_torch_fsdp2 "
+            "data_parallel_sharding_strategy recompute_granularity recompute_method recompute_num_layers "
+            "recompute_modules overlap_grad_reduce overlap_param_gather bf16 fp16 fp8_format "
+            "untie_embeddings_and_output_weights tokenizer_type make_vocab_size_divisible_by "
+            "attention_backend no_gradient_accumulation_fusion mem_max_allocated_bytes "
+            "mem_allocated_bytes_median iteration_time_s_median source"
+        ),
+    }
+)
+UNREAD = {
+    "accelerator_specs.csv": "data sheets: no run",
+    "hf_playbook_nccl_busbw.csv": "bus bandwidth: data/nccl_bus_bandwidth.csv has it",
+    "korthikanti2022_fig7_rel_activation_pct.csv": "fractions of activations: tests/cost/test_memory.py",
+    "korthikanti2022_table4.csv": "one layer's times, not a step's",
+    "maxtext_tpu_mfu.csv": "TPUs: no calibrated stack",
+    "megatron_bridge_part.csv": "8-bit matmuls or mixtures: not described",
+    "misc_mfu_anchors.csv": "other stacks, batches not printed",
+    "zero_bubble_small_m.csv": "zero-bubble schedules: the model prices 1F1B and interleaved",
+    "zero_bubble_tables.csv": "bubble rates: data/zero_bubble_rates.csv, tests/schedules",
+    "zero_bubble_v_tables.csv": "zero-bubble schedules: the model prices 1F1B and interleaved",
+    "zero_table1_memory_gb.csv": "the ZeRO formula itself: tests/cost/test_memory.py",
+}
+"""Known files that hold nothing the model predicts, and why."""
+
+
+def read_memory(folder: Path) -> list[MemoryTable]:
+    """Read every known file with memory. Raises: ValueError for columns its reader does not know."""
+    tables = []
+    for name, reader in MEMORY_READERS.items():
+        if (folder / name).is_file():
+            rows = rows_of(folder / name)
+            check_columns(name, rows)
+            tables.append(reader(rows))
+    return tables
+
+
+def other_files(folder: Path) -> list[str]:
+    """Say of each file of the folder that is not read why, and which known ones are missing."""
+    there = sorted(path.name for path in folder.glob("*.csv"))
+    read: Sequence[str] = [*READERS, *MEMORY_READERS]
+    lines = [
+        f"- not read: {name}: {UNREAD.get(name, 'no reader for this name')}"
+        for name in there
+        if name not in read
+    ]
+    return lines + [f"- not there: {name}" for name in read if name not in there]
