@@ -6,7 +6,8 @@ number of ranks, on any mesh, cut into any units.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,7 +22,8 @@ from course_lib.checkpoint.pieces import (
     pieces_of,
     whole,
 )
-from course_lib.checkpoint.state import Entries, check_saved_state, join_state, split_state
+from course_lib.checkpoint.state import Entries, check_saved_state, is_number, join_state, split_state
+from course_lib.comm.flat import FlatLayout
 from course_lib.parallel.fsdp import FSDP, FlatParam
 
 State = dict[str, Tensor]
@@ -76,39 +78,70 @@ def optimizer_state_dict(model: FSDP, optimizer: Optimizer) -> Saved:
     For an optimizer of `model.parameters()`, in any groups. Without communication.
     """
     state: dict[str, Entries] = {}
-    for flat in model.flats():
-        split = split_state(flat.layout, flat.local_range()[0], optimizer.state.get(flat.shard, {}))
-        state.update({flat.slots[index].name: entries for index, entries in split.items()})
+    for name, part, layout, start in _parts(model):
+        kept = {
+            key: value if is_number(key, value) else value.reshape(-1) for key, value in _of(optimizer, part)
+        }
+        state.update({name: entries for entries in split_state(layout, start, kept).values()})
     groups = [{key: v for key, v in group.items() if key != "params"} for group in optimizer.param_groups]
     return {"state": state, "param_groups": groups}
 
 
-def load_optimizer_state_dict_(model: FSDP, optimizer: Optimizer, saved: Sequence[Saved]) -> None:
-    """Read the list of all ranks' `optimizer_state_dict`s, saved by any number of ranks.
+def load_optimizer_state_dict_(model: FSDP, optimizer: Optimizer, saved: Saved | Sequence[Saved]) -> None:
+    """Read the list of all ranks' `optimizer_state_dict`s, saved by any number of ranks, or a plain one.
 
+    A plain optimizer's state_dict, of the unsharded model and in the same groups, counts parameters in the
+    order of its groups.
     Raises: ValueError that says what differs, if it is another model's or has other groups.
     """
+    saved = [saved] if isinstance(saved, Mapping) else list(saved)
     groups = len(saved[0]["param_groups"])
     if groups != len(optimizer.param_groups):
         raise ValueError(
             f"the saved parameter groups must be this optimizer's; got {groups} for "
             f"{len(optimizer.param_groups)}. Build the optimizer as it was when it was saved."
         )
-    states = [one["state"] for one in saved]
+    states = [_by_name(model, optimizer, one) for one in saved]
     check_saved_state(_shapes(model), states)
-    for flat in model.flats():
-        _load_entries_(flat, optimizer, states)
+    for name, part, layout, start in _parts(model):
+        found = [one[name] for one in states if name in one]
+        entries = join_state(layout, start, part.numel(), [found], part.device)
+        optimizer.state.pop(part, None)
+        if entries:
+            shaped = {k: v if is_number(k, v) else v.view(part.shape) for k, v in entries.items()}
+            optimizer.state[part] = shaped
     for group, other in zip(optimizer.param_groups, saved[0]["param_groups"], strict=True):
-        group.update(other)
+        group.update({key: value for key, value in other.items() if key != "params"})
 
 
-def _load_entries_(flat: FlatParam, optimizer: Optimizer, states: Sequence[Mapping[str, Entries]]) -> None:
-    """Fill the optimizer's state of one shard from what ranks saved by parameter name."""
-    start, stop = flat.local_range()
-    found = [[one[slot.name] for one in states if slot.name in one] for slot in flat.slots]
-    entries = join_state(flat.layout, start, stop - start, found, flat.shard.device)
-    if entries:
-        optimizer.state[flat.shard] = entries
+def _by_name(model: FSDP, optimizer: Optimizer, saved: Saved) -> Mapping[str, Entries]:
+    """Return saved state by parameter name, also that of a plain optimizer, which has numbers."""
+    if not any("params" in group for group in saved["param_groups"]):
+        return saved["state"]  # type: ignore[no-any-return]
+    theirs = [group["params"] for group in saved["param_groups"]]
+    names = {id(part): name for name, part, _, _ in _parts(model)}
+    ours = [[names[id(part)] for part in group["params"]] for group in optimizer.param_groups]
+    sizes = [len(group) for group in theirs], [len(group) for group in ours]
+    if sizes[0] != sizes[1]:
+        raise ValueError(
+            f"the saved parameter groups must be this optimizer's; got groups of {sizes[0]} parameters for "
+            f"{sizes[1]}. Build the optimizer as it was when it was saved."
+        )
+    name_of = dict(zip(chain(*theirs), chain(*ours), strict=True))
+    return {name_of[number]: entries for number, entries in saved["state"].items()}
+
+
+def _of(optimizer: Optimizer, part: nn.Parameter) -> list[tuple[str, Any]]:
+    return list(optimizer.state.get(part, {}).items())
+
+
+def _parts(model: FSDP) -> Iterator[tuple[str, nn.Parameter, FlatLayout, int]]:
+    """Yield of every parameter its name, this rank's part, its own layout, and where the part begins."""
+    for flat in model.flats():
+        start, stop = flat.local_range()
+        offsets = {index: offset for index, offset, _ in flat.layout.overlaps(start, stop)}
+        for index, (slot, part) in enumerate(zip(flat.slots, flat.parts, strict=True)):
+            yield slot.name, part, FlatLayout((flat.layout.shapes[index],), 1), offsets.get(index, 0)
 
 
 def _gathered(flat: FlatParam) -> list[Tensor]:
@@ -120,8 +153,12 @@ def _gathered(flat: FlatParam) -> list[Tensor]:
 
 def _buffers(module: nn.Module) -> State:
     """Return the buffers that a state_dict of the unsharded model holds."""
-    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    return {name: value for name, value in module.state_dict().items() if name not in parameters}
+    return {
+        f"{path}.{name}" if path else name: buffer
+        for path, inner in module.named_modules(remove_duplicate=False)
+        for name, buffer in inner._buffers.items()
+        if buffer is not None and name not in inner._non_persistent_buffers_set
+    }
 
 
 def _shapes(model: FSDP) -> dict[str, Sequence[int]]:

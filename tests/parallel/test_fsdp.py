@@ -107,7 +107,8 @@ def full_gradients(model: FSDP) -> State:
     grads: State = {}
     for flat in model.flats():
         full = torch.zeros(flat.layout.padded_numel, dtype=flat.shard.dtype)
-        local = torch.zeros_like(flat.shard) if flat.shard.grad is None else flat.shard.grad
+        found = flat.local_gradient()
+        local = torch.zeros_like(flat.shard) if found is None else found
         flat.gather_into(full, local)
         if flat.trains:
             views = flat.layout.unflatten(full)
@@ -240,7 +241,7 @@ def six_layers(prefetch: int, placement: str, mesh_sizes: tuple[int, int]) -> tu
         optimizer.step()
         mark("step over")
     unit_bytes = [flat.layout.padded_numel * 8 for flat in model.flats()]
-    return unit_bytes, sum(shard.nbytes for shard in model.parameters())
+    return unit_bytes, sum(flat.shard.nbytes for flat in model.flats())
 
 
 def peak_parameter_bytes(trace: RankTrace) -> int:
@@ -341,7 +342,7 @@ def low_precision(reduce_dtype: torch.dtype | None) -> Any:
 def test_low_precision_on_the_wire_float32_in_the_shard(reduce_dtype: torch.dtype | None) -> None:
     result = run_ranks(low_precision, 2, reduce_dtype, trace=True)
     for out_dtype, grads, before, after in result:
-        assert (out_dtype, grads) == (torch.bfloat16, [torch.float32])
+        assert (out_dtype, set(grads)) == (torch.bfloat16, {torch.float32})
         torch.testing.assert_close(after, before - 10 * 2 * 1e-4)  # bfloat16 would have lost the steps
     calls = result.trace[0].collectives()
     assert {c.dtype for c in calls if c.op == "all_gather_single"} >= {"bfloat16"}
@@ -408,21 +409,83 @@ def test_evaluation_abandoned_forwards_and_recomputation() -> None:
                 torch.testing.assert_close(grads[name], param.grad)
 
 
-# ---- misuse
+# ---- units that run more than once
 
 
 class Twice(nn.Module):
+    """One layer, used twice in a forward."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(2, 2)
+        self.layer = nn.Linear(5, 5)
+        self.double()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(self.layer(x))
+        return self.layer(torch.tanh(self.layer(x)))
 
 
-def twice() -> None:
+def again_and_again(model: nn.Module, of: Callable[[int], Tensor]) -> None:
+    """Two forwards, their backwards in the wrong order, the first one twice."""
+    first, second = model(of(0)).square().mean(), model(of(1)).square().mean()
+    first.backward(retain_graph=True)
+    second.backward()
+    first.backward()
+
+
+def run_again(reshard_after_forward: bool) -> State:
+    torch.manual_seed(0)
     module = Twice()
-    FSDP(module, [module.layer])(torch.ones(1, 2))
+    model = FSDP(module, [module.layer], reshard_after_forward=reshard_after_forward)
+    again_and_again(model, lambda step: own_data(step)[0])
+    return full_gradients(model)
+
+
+@pytest.mark.parametrize("reshard_after_forward", [True, False])
+def test_a_unit_may_run_again_before_its_backward(reshard_after_forward: bool) -> None:
+    torch.manual_seed(0)
+    want = Twice()
+    again_and_again(want, lambda step: data(step)[0])
+    for got in run_ranks(run_again, 2, reshard_after_forward):
+        assert_equal(got, {name: p.grad for name, p in want.named_parameters() if p.grad is not None})
+
+
+def not_resharded(reshard_after_forward: bool) -> None:
+    layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+    model = FSDP(layers, list(layers), reshard_after_forward=reshard_after_forward)
+    mark("begin")
+    model(torch.ones(1, 8)).sum().backward()
+
+
+def test_without_resharding_each_unit_is_gathered_once() -> None:
+    for resharded, gathers in ((True, 2 * 4 - 1), (False, 4)):
+        trace = run_ranks(not_resharded, 2, resharded, trace=True).trace[0]
+        assert len(trace.launches("all_gather_single")) == gathers
+
+
+def over_two_axes() -> tuple[Tensor, State]:
+    """Shards over dp_shard and cp together; the sum of gradients instead of their mean; a norm over pp."""
+    mesh = make_mesh(pp=2, dp_shard=2, cp=1) if dist.get_world_size() == 4 else make_mesh(dp_shard=1, cp=2)
+    module = Odd(seed=0)
+    model = FSDP(module, module.units(), mesh=mesh, axes=("dp_shard", "cp"), gradient_divisor=1)
+    x, y = data(0)
+    mine = shard_slice(12, mesh.rank("dp_shard", "cp"), 2)
+    F.mse_loss(model(x[mine]), y[mine]).backward()
+    return model.clip_grad_norm_(1e9, norm_axes=("pp",)), full_gradients(model)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_several_axes_a_divisor_and_a_norm_over_more_axes(world_size: int) -> None:
+    want = Odd(seed=0)
+    (2 * F.mse_loss(want(data(0)[0]), data(0)[1])).backward()
+    norm = nn.utils.get_total_norm([p.grad for p in want.parameters() if p.grad is not None])
+    for got_norm, grads in run_ranks(over_two_axes, world_size):
+        torch.testing.assert_close(got_norm, norm * (2**0.5 if world_size == 4 else 1))  # both stages alike
+        for name, param in want.named_parameters():
+            if param.grad is not None:
+                torch.testing.assert_close(grads[name], param.grad)
+
+
+# ---- misuse
 
 
 def tied_across() -> None:
@@ -430,17 +493,24 @@ def tied_across() -> None:
     FSDP(model, [model.embedding, model.head])
 
 
-def second_backward() -> None:
-    loss = FSDP(nn.Linear(2, 2))(torch.ones(1, 2)).sum()
-    loss.backward(retain_graph=True)
-    loss.backward()
-
-
-def late_backward() -> None:
+def stale_backward() -> None:
     model = FSDP(nn.Linear(2, 2))
-    loss = model(torch.ones(1, 2)).sum()
-    model(torch.ones(1, 2))
-    loss.backward()
+    optimizer = torch.optim.SGD(model.parameters())
+    late, early = (model(torch.ones(1, 2)).sum() for _ in range(2))
+    early.backward()
+    optimizer.step()
+    late.backward()
+
+
+def converted() -> None:
+    FSDP(nn.Linear(2, 2)).to(torch.float16)(torch.ones(1, 2))
+
+
+def muon() -> None:
+    model = FSDP(nn.Linear(2, 2, bias=False))
+    optimizer = torch.optim.Muon(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
 
 
 def reshaped(replace: bool) -> None:
@@ -473,9 +543,10 @@ def list_as_unit() -> None:
 
 MISUSES: dict[str, Callable[[], Any]] = {
     "got embedding.weight in unit 'embedding', tied to head.weight in unit 'head'. Leave both": tied_across,
-    "got unit 'layer' twice. Make the module that calls it twice the unit": twice,
-    "got one of unit 'the root' without. Run forward again": second_backward,
-    "got one of unit 'the root' without. Run": late_backward,
+    "got a backward of unit 'the root' after a step. Run forward again": stale_backward,
+    r"part of weight must stay where FSDP put it; got one of shape \[\d, 1\] and torch.float16": converted,
+    "got Muon, which looks at whole tensors": muon,
+    r"got a call of state_dict\(\). Use full": lambda: FSDP(nn.Linear(2, 2)).module.state_dict(),
     r"got weight replaced by one of shape \[4, 3\], sharded as \[2, 3\]": lambda: reshaped(True),
     r"got weight replaced by one of shape \[4, 3\], sharded as": lambda: reshaped(False),
     "got one that holds weight, unsharded. Build it from FSDP's parameters": early_optimizer,

@@ -1,5 +1,6 @@
 """What one writes around torch's DDP, ZeroRedundancyOptimizer and FSDP2, around ours: as in one process."""
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,8 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from course_lib.checkpoint.fsdp import full_state_dict, load_optimizer_state_dict_, optimizer_state_dict
 from course_lib.checkpoint.zero import full_state_dict as full_zero_state
 from course_lib.parallel.ddp import BucketedDDP, NaiveDDP
+from course_lib.parallel.fsdp import FSDP
 from course_lib.parallel.offload import OffloadedOptimizer
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.ranks import RanksError, run_ranks
@@ -104,6 +107,12 @@ def zero_and_ddp(net: nn.Module) -> Part:
     return BucketedDDP(net, 300), optimizer, state
 
 
+def fsdp(net: nn.Module, by_name: bool = False, **options: Any) -> Part:
+    model = FSDP(net, net.blocks, **options)  # type: ignore[arg-type]
+    optimizer = adamw(groups_by_name(model) if by_name else groups(model))
+    return model, optimizer, lambda: full_state_dict(model)
+
+
 small_buckets = partial(BucketedDDP, bucket_bytes=300)
 MAKES: dict[str, Make] = {
     "naive": partial(ddp, wrap=NaiveDDP),
@@ -120,6 +129,10 @@ MAKES: dict[str, Make] = {
         bucket_bytes=200,
     ),
     "zero1+ddp": zero_and_ddp,
+    "fsdp": fsdp,
+    "fsdp, groups by name": partial(fsdp, by_name=True),
+    "fsdp, owners": partial(fsdp, placement="owners"),
+    "fsdp, not resharded": partial(fsdp, reshard_after_forward=False, prefetch=0),
 }
 
 
@@ -273,6 +286,55 @@ def test_zero_takes_over_what_is_loaded_into_the_model(offloads: bool) -> None:
         torch.testing.assert_close(after, torch.full((3, 3), 7.5, dtype=torch.bfloat16))
         torch.testing.assert_close(saved, weight)
         assert weight.eq(8.0).all()
+
+
+def plain_states(net: nn.Module) -> list[Any]:
+    """The state dicts of a plain optimizer: fresh, and after two steps."""
+    optimizer = adamw(groups(net))
+    states = [copy.deepcopy(optimizer.state_dict())]
+    for step in range(2):
+        simple(net, optimizer, step)
+    return [*states, optimizer.state_dict()]
+
+
+def resume_from_plain(state: Any) -> tuple[list[str], State]:
+    model, optimizer, full_state = fsdp(Net())
+    simple(model, optimizer, 7)
+    load_optimizer_state_dict_(model, optimizer, state)
+    simple(model, optimizer, 8)
+    assert optimizer_state_dict(model, optimizer)["state"].keys() == dict(model.named_parameters()).keys()
+    return [name for name, _ in model.named_parameters()], full_state()
+
+
+def test_fsdp_resumes_from_the_state_of_a_plain_optimizer() -> None:
+    for state in plain_states(Net()):
+        net = Net()
+        model, optimizer, _ = plain(net)
+        simple(model, optimizer, 7)
+        optimizer.load_state_dict(copy.deepcopy(state))
+        simple(model, optimizer, 8)
+        for names, got in run_ranks(resume_from_plain, 2, state):
+            assert names == [name for name, _ in net.named_parameters()]
+            assert_same(got, dict(net.state_dict()), "resumed")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ["ddp", "zero1", "zero2", "fsdp"])
+def test_other_precisions_train_as_in_one_process_within_their_rounding(
+    name: str, dtype: torch.dtype
+) -> None:
+    want = low_precision(plain, dtype)
+    for got in run_ranks(low_precision, 2, MAKES[name], dtype):
+        for key, tensor in want.items():
+            torch.testing.assert_close(got[key], tensor, atol=40 * torch.finfo(dtype).eps, rtol=0)
+
+
+def low_precision(make: Make, dtype: torch.dtype) -> State:
+    model, _, state = make(Net().to(dtype))
+    x, y = (tensor.to(dtype) for tensor in batch(0))
+    nn.functional.mse_loss(model(x), y).backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    return {"norm": norm.double() / 100, **state()}
 
 
 def only_under_no_sync() -> None:

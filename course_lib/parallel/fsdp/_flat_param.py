@@ -17,6 +17,13 @@ from torch import Tensor, nn
 
 from course_lib.comm.flat import FlatLayout, all_gather_flat, reduce_scatter_flat, same_memory
 from course_lib.comm.mesh import Mesh
+from course_lib.parallel._sharded import (
+    check_before_step,
+    check_elementwise,
+    column,
+    parts_of,
+    sharded_gradient,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -31,20 +38,50 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """What travels. None: the dtype of the parameters.
+    """What travels, and between whom. None: the dtype of the parameters, the mean over all ranks.
 
     param_dtype: of gathered parameters, hence of the computation and of fresh gradients.
-    reduce_dtype: in which gradients are summed.
+    reduce_dtype: in which gradients are summed; gradient_divisor: by what the sum is divided.
+    axes: of the mesh, over which parameters are cut.
     """
 
     param_dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
+    gradient_divisor: float | None = None
+    axes: tuple[str, ...] = ("dp_shard",)
+
+
+class Reduction:
+    """Gradients of one unit on the wire: summed over the shards' axes, then over dp_replicate."""
+
+    def __init__(self, flat: FlatParam, message: Tensor) -> None:
+        self.flat = flat
+        self.reduced, self.work = flat.reduce_from(message)
+
+    def advance(self) -> None:
+        """Wait for the sum over the shards' axes; begin the one over dp_replicate, if there is one."""
+        self.wait()
+        mesh = self.flat.mesh
+        if mesh.size("dp_replicate") > 1 and self.reduced.numel():
+            self.work = dist.all_reduce(self.reduced, group=mesh.group("dp_replicate"), async_op=True)
+
+    def finish(self) -> None:
+        """Wait, and add the mean to the gradients of this rank's parts."""
+        self.wait()
+        self.flat.add_gradient(self.reduced)
+
+    def wait(self) -> None:
+        """Wait for what is on the wire."""
+        if self.work is not None:
+            self.work.wait()
+        self.work = None
 
 
 class FlatParam:
-    """The parameters of one unit with one dtype and one requires_grad, sharded over `dp_shard`.
+    """The parameters of one unit with one dtype and one requires_grad, sharded over the mesh's `axes`.
 
-    shard: what the optimizer sees: this rank's part, in the parameters' own dtype, with the mean gradient.
+    shard: this rank's part, in the parameters' own dtype.
+    parts: what the optimizer sees: views of the shard, one for each parameter, with the mean gradient.
     Layout: shard [S/n] Shard, padded; between gather and free the parameters are Replicate.
     Communication: all_gather S, reduce_scatter S; over dp_replicate an all_reduce of S/n.
     Memory: S/n; S more while gathered, in param_dtype; S more for gradients on the way.
@@ -53,17 +90,17 @@ class FlatParam:
     def __init__(self, slots: Sequence[Slot], mesh: Mesh, wire: Wire) -> None:
         self.slots = list(slots)
         self.params = [slot.param for slot in slots]
-        self.mesh = mesh
-        self.group = mesh.group("dp_shard")
+        self.mesh, self.axes = mesh, wire.axes
+        self.group = mesh.group(*self.axes)
+        self.divisor = wire.gradient_divisor or mesh.size(*self.axes) * mesh.size("dp_replicate")
         self.trains = self.params[0].requires_grad
         self.layout = FlatLayout.of(self.params, self.num_parts)
-        self._work_reduce: dist.Work | None = None
         self._work: dist.Work | None = None
         self._message: Tensor | None = None
         self._flat_grad: Tensor | None = None
         self._grad_views: list[Tensor] = []
-        self._reduced: Tensor | None = None
         self.is_gathered = False
+        self._gathered_version = -1
         own_dtype = self.params[0].dtype
         self.reduce_dtype = wire.reduce_dtype or wire.param_dtype or own_dtype
         self._shard_from(own_dtype, wire.param_dtype or own_dtype)
@@ -71,7 +108,12 @@ class FlatParam:
     @property
     def num_parts(self) -> int:
         """Into how many equal parts the vector is cut."""
-        return self.mesh.size("dp_shard")
+        return self.mesh.size(*self.axes)
+
+    @property
+    def version(self) -> int:
+        """A number that changes when the parameters do."""
+        return self.shard._version
 
     @torch.no_grad()
     def _shard_from(self, own_dtype: torch.dtype, param_dtype: torch.dtype) -> None:
@@ -83,6 +125,13 @@ class FlatParam:
         start, stop = self.local_range()
         self.shard = nn.Parameter(flat[start:stop].clone(), requires_grad=self.trains)
         del flat
+        self._part_slices = parts_of(self.layout.sizes, start, stop)
+        self.parts = [
+            column(self.shard.detach()[part], len(shape), requires_grad=self.trains)
+            for part, shape in zip(self._part_slices, self.layout.shapes, strict=True)
+        ]
+        for part in self.parts:
+            check_before_step(part, check_elementwise)
         self.full = torch.empty(self.layout.padded_numel, dtype=param_dtype, device=device)
         self._full_bytes = self.full.untyped_storage().nbytes()
         self._views = self.layout.unflatten(self.full)
@@ -91,13 +140,13 @@ class FlatParam:
 
     def broadcast_start(self, flat: Tensor) -> None:
         """Start from the values of the mesh's first rank."""
-        for axis in ("dp_shard", "dp_replicate"):
-            if self.mesh.size(axis) > 1:
-                dist.broadcast(flat, group=self.mesh.group(axis), group_src=0)
+        for axes in (self.axes, ("dp_replicate",)):
+            if self.mesh.size(*axes) > 1:
+                dist.broadcast(flat, group=self.mesh.group(*axes), group_src=0)
 
     def local_range(self) -> tuple[int, int]:
         """Return which elements of the flat vector this rank keeps."""
-        return self.layout.shard_range(self.mesh.rank("dp_shard"))
+        return self.layout.shard_range(self.mesh.rank(*self.axes))
 
     # ---- parameters
 
@@ -106,6 +155,7 @@ class FlatParam:
         if self.is_gathered or self._message is not None:
             return
         self.check_shard()
+        self._gathered_version = self.version
         self.full.untyped_storage().resize_(self._full_bytes)
         self._message = self.shard.detach().to(self.full.dtype)
         self._work = self.gather_into(self.full, self._message, async_op=True)
@@ -131,6 +181,11 @@ class FlatParam:
             return
         self._finish_gather_work()
         self._point_nowhere()
+
+    def free_if_changed(self) -> None:
+        """Give back parameters that an optimizer has changed since they were gathered."""
+        if self._gathered_version != self.version:
+            self.free()
 
     def _point_nowhere(self) -> None:
         for param in self.params:
@@ -166,65 +221,63 @@ class FlatParam:
                     "Do not use create_graph=True, and do not set .grad during backward."
                 )
 
-    def launch_reduce(self) -> bool:
-        """Begin to sum the gradients; return whether there are any."""
+    def launch_reduce(self) -> Reduction | None:
+        """Begin to sum the gradients, if there are any."""
         if self._flat_grad is None:
-            return False
+            return None
         message = self._flat_grad.to(self.reduce_dtype)
-        self._reduced, self._work_reduce = self.reduce_from(message)
         self._flat_grad, self._grad_views = None, []
-        return True
+        return Reduction(self, message)
 
     def reduce_from(self, message: Tensor) -> tuple[Tensor, dist.Work | None]:
-        """Begin to sum `message` over dp_shard; return where this rank's part will be."""
+        """Begin to sum `message` over the shards' axes; return where this rank's part will be."""
         reduced = message.new_empty(self.layout.shard_numel)
         return reduced, reduce_scatter_flat(reduced, message, self.group, async_op=True)
 
-    def advance_reduce(self) -> None:
-        """Wait for the sum over dp_shard; begin the one over dp_replicate, if there is one."""
-        assert self._reduced is not None, "launched before"
-        if self._work_reduce is not None:
-            self._work_reduce.wait()
-        self._work_reduce = None
-        if self.mesh.size("dp_replicate") > 1 and self._reduced.numel():
-            self._work_reduce = dist.all_reduce(
-                self._reduced, group=self.mesh.group("dp_replicate"), async_op=True
-            )
-
     @torch.no_grad()
-    def finish_reduce(self) -> None:
-        """Wait, and add the mean to the shard's gradient."""
-        assert self._reduced is not None, "launched before"
-        if self._work_reduce is not None:
-            self._work_reduce.wait()
-        total = self._reduced.to(self.shard.dtype) if self.shard.numel() else torch.empty_like(self.shard)
-        self._reduced = self._work_reduce = None
-        mean = total.div_(self.mesh.size("dp_shard") * self.mesh.size("dp_replicate"))
-        self.shard.grad = mean if self.shard.grad is None else self.shard.grad.add_(mean)
+    def add_gradient(self, reduced: Tensor) -> None:
+        """Add this rank's part of the sum, divided, to the gradients of its parts."""
+        total = reduced.to(self.shard.dtype) if self.shard.numel() else torch.empty_like(self.shard)
+        mean = total.div_(self.divisor)
+        for part, where in zip(self.parts, self._part_slices, strict=True):
+            local = mean[where].view(part.shape)
+            if part.grad is None:
+                part.grad = sharded_gradient(local, self.group)
+            else:
+                part.grad.add_(local)
+
+    def local_gradient(self) -> Tensor | None:
+        """Return this rank's part of the mean gradient, flat as the shard; None before there is one."""
+        if all(part.grad is None for part in self.parts):
+            return None
+        flat = torch.zeros_like(self.shard)
+        for part, where in zip(self.parts, self._part_slices, strict=True):
+            if part.grad is not None:
+                flat[where].copy_(part.grad.view(-1))
+        return flat.detach()
 
     def drop_gradients(self) -> None:
         """Forget what an unfinished backward left."""
         for param in self.params:
             param.grad = None
         self._flat_grad, self._grad_views = None, []
-        if self._reduced is not None and self._work_reduce is not None:
-            self._work_reduce.wait()
-        self._reduced = self._work_reduce = None
 
     # ---- checks
 
     def check_shard(self) -> None:
         """Raise ValueError if the shard or a parameter is not what was sharded."""
-        start, stop = self.local_range()
-        if self.shard.shape != (stop - start,):
-            raise ValueError(
-                f"a shard must keep its shape [{stop - start}]; got {list(self.shard.shape)} for "
-                f"{self.slots[0].name} and what is sharded with it. Change shapes before wrapping."
-            )
-        for slot in self.slots:
+        for slot, part, where in zip(self.slots, self.parts, self._part_slices, strict=True):
+            if part.numel() != where.stop - where.start or (
+                part.numel() and not same_memory(part, self.shard[where])
+            ):
+                raise ValueError(
+                    f"a rank's part of {slot.name} must stay where FSDP put it; got one of shape "
+                    f"{list(part.shape)} and {part.dtype} elsewhere. Move or convert the model earlier."
+                )
+        for index, slot in enumerate(self.slots):
             for module, name in slot.places:
                 now = module.__dict__.get(name)
-                if now is not slot.param:
+                if now is not slot.param or module._parameters.get(name) is not self.parts[index]:
                     raise ValueError(self._changed(slot, getattr(module, name, None)))
                 if not self.is_gathered and slot.param.numel():
                     raise ValueError(self._changed(slot, slot.param))
@@ -257,13 +310,13 @@ class OwnedFlatParam(FlatParam):
 
     def local_range(self) -> tuple[int, int]:
         """Everything, or nothing."""
-        return 0, self.layout.padded_numel if self.mesh.rank("dp_shard") == self.owner else 0
+        return 0, self.layout.padded_numel if self.mesh.rank(*self.axes) == self.owner else 0
 
     def gather_into(self, full: Tensor, local: Tensor, *, async_op: bool = False) -> dist.Work | None:
         """Broadcast the owner's vector."""
         if local.numel():
             full.copy_(local)
-        if self.mesh.size("dp_shard") == 1:
+        if self.mesh.size(*self.axes) == 1:
             return None
         work: dist.Work | None = dist.broadcast(
             full, group=self.group, group_src=self.owner, async_op=async_op
@@ -273,7 +326,7 @@ class OwnedFlatParam(FlatParam):
     def reduce_from(self, message: Tensor) -> tuple[Tensor, dist.Work | None]:
         """Begin to sum on the owner."""
         start, stop = self.local_range()
-        if self.mesh.size("dp_shard") == 1:
+        if self.mesh.size(*self.axes) == 1:
             return message, None
         work = dist.reduce(message, group=self.group, group_dst=self.owner, async_op=True)
         return message[start:stop], work

@@ -6,17 +6,24 @@ A parameter belongs to the innermost unit around its module. Lab 05; used by `en
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer
 
 from course_lib.comm.mesh import Mesh
+from course_lib.parallel._sharded import check_before_step
 from course_lib.parallel.fsdp._flat_param import FlatParam, OwnedFlatParam, Slot, Wire
 
 Init = Callable[[nn.Module], None]
+
+ELSEWHERE = (
+    "a sharded model is saved whole or in shards, told by parameter; got a call of {}(). "
+    "Use full_state_dict, sharded_state_dict and load_state_dict_ of checkpoint.fsdp."
+)
 
 
 def cut_into_units(
@@ -29,8 +36,9 @@ def cut_into_units(
 ) -> list[tuple[str, nn.Module, list[FlatParam]]]:
     """Shard a model in place; return (name, module, flat parameters) of each unit, the root first.
 
-    Afterwards the model's parameters are its units' shards, registered as `flat_param`; the old ones are
-    plain attributes where they were. One unit at a time holds data, if the model is on the meta device.
+    Afterwards the model's parameters are this rank's parts, under the old names; `module.weight` is still the
+    old one, which holds values while its unit is gathered. One unit at a time holds data, if the model is on
+    the meta device.
     Raises: ValueError for units that are not inside the model, a parameter in two units, an unknown
     placement, or meta parameters that nothing initialises.
     """
@@ -47,11 +55,11 @@ def cut_into_units(
             if placement == "shards":
                 flats.append(FlatParam(kind, mesh, wire))
             else:
-                flats.append(OwnedFlatParam(kind, mesh, wire, num_flats % mesh.size("dp_shard")))
+                flats.append(OwnedFlatParam(kind, mesh, wire, num_flats % mesh.size(*wire.axes)))
             num_flats += 1
-        _register(unit, flats)
+        _register(flats)
         cut.append((name, unit, flats))
-    _broadcast_buffers(model, mesh)
+    _broadcast_buffers(model, mesh, wire.axes)
     return cut
 
 
@@ -118,15 +126,32 @@ def _by_kind(slots: list[Slot]) -> list[list[Slot]]:
     return list(kinds.values())
 
 
-def _register(unit: nn.Module, flats: list[FlatParam]) -> None:
-    """Make the shards the module's parameters, and the old parameters plain attributes."""
-    for index, flat in enumerate(flats):
-        for slot in flat.slots:
-            slot.param._fsdp_name = slot.name  # type: ignore[attr-defined]
+def _register(flats: list[FlatParam]) -> None:
+    """Make this rank's parts the modules' parameters; the old ones, plain attributes, are found first."""
+    for flat in flats:
+        for slot, part in zip(flat.slots, flat.parts, strict=True):
+            check_before_step(slot.param, partial(_refuse_unsharded, slot.name))
             for module, attribute in slot.places:
-                del module._parameters[attribute]
+                module._parameters[attribute] = part
                 module.__dict__[attribute] = slot.param
-        unit.register_parameter(f"flat_param_{index}" if index else "flat_param", flat.shard)
+                module.register_state_dict_pre_hook(_refuse_state)
+                module.register_load_state_dict_pre_hook(_refuse_loading)
+
+
+def _refuse_unsharded(name: str, _optimizer: Optimizer) -> None:
+    """Stop an optimizer that would step parameters which hold nothing."""
+    raise ValueError(
+        f"an optimizer must be built after sharding; got one that holds {name}, unsharded. "
+        "Build it from FSDP's parameters()."
+    )
+
+
+def _refuse_state(*_: Any) -> None:
+    raise ValueError(ELSEWHERE.format("state_dict"))
+
+
+def _refuse_loading(*_: Any) -> None:
+    raise ValueError(ELSEWHERE.format("load_state_dict"))
 
 
 # ---- the meta device
@@ -150,7 +175,7 @@ def _materialise(unit: nn.Module, names: dict[nn.Module, str], slots: list[Slot]
 
 
 def _replace_meta(slot: Slot, device: torch.device) -> None:
-    slot.param._fsdp_name = slot.name  # type: ignore[attr-defined]
+    check_before_step(slot.param, partial(_refuse_unsharded, slot.name))
     empty = torch.empty_like(slot.param, device=device)
     slot.param = nn.Parameter(empty, requires_grad=slot.param.requires_grad)
     for module, attribute in slot.places:
@@ -171,25 +196,10 @@ def _initialise(module: nn.Module, init_: Init | None) -> None:
         )
 
 
-def _broadcast_buffers(model: nn.Module, mesh: Mesh) -> None:
+def _broadcast_buffers(model: nn.Module, mesh: Mesh, axes: tuple[str, ...]) -> None:
     for buffer in model.buffers():
         message = buffer.detach().contiguous()
-        for axis in ("dp_shard", "dp_replicate"):
-            if mesh.size(axis) > 1:
-                dist.broadcast(message, group=mesh.group(axis), group_src=0)
+        for line in (axes, ("dp_replicate",)):
+            if mesh.size(*line) > 1:
+                dist.broadcast(message, group=mesh.group(*line), group_src=0)
         buffer.copy_(message)
-
-
-def _refuse_unsharded(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    """Stop an optimizer that would step parameters which hold nothing."""
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            name = getattr(param, "_fsdp_name", None)
-            if name is not None:
-                raise ValueError(
-                    f"an optimizer must be built after sharding; got one that holds {name}, unsharded. "
-                    "Build it from FSDP's parameters()."
-                )
-
-
-register_optimizer_step_pre_hook(_refuse_unsharded)

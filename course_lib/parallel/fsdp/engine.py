@@ -23,40 +23,43 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from course_lib.comm.mesh import Mesh, make_mesh
 from course_lib.parallel._sharded import clip_sharded_norm_
-from course_lib.parallel.fsdp._flat_param import FlatParam, Wire
-from course_lib.parallel.fsdp._units import cut_into_units
-
-_ELSEWHERE = (
-    "a sharded model is saved whole or in shards, told by parameter; got a call of {}(). "
-    "Use full_state_dict, sharded_state_dict and load_state_dict_ of checkpoint.fsdp."
-)
+from course_lib.parallel.fsdp._flat_param import FlatParam, Reduction, Wire
+from course_lib.parallel.fsdp._units import ELSEWHERE, cut_into_units
 
 
 @dataclass(slots=True, eq=False)
 class _Unit:
-    """What is gathered and freed together, and when it ran in this forward."""
+    """What is gathered and freed together."""
 
     name: str
     module: nn.Module
     flats: list[FlatParam]
-    started_at: int = 0  # 0: not in this forward
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One run of a unit in a forward, until its backward is over."""
+
+    unit: _Unit
+    started_at: int
+    versions: list[int]  # of the parameters it computed with
     ended_at: int = 0
     awaits_backward: bool = False
-    is_open: bool = False  # between its backward's begin and end
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
     """Where the step is, and in which order units run: as in the last forward, at first as in the model."""
 
-    units: list[_Unit]  # that have parameters
     forward_order: list[_Unit]
     backward_order: list[_Unit] = field(default_factory=list)
     phase: Literal["idle", "forward", "backward"] = "idle"
-    generation: int = 0  # of the forward
     clock: int = 0
-    reducing: list[FlatParam] = field(default_factory=list)  # on the wire over dp_shard
-    advanced: list[FlatParam] = field(default_factory=list)  # over dp_replicate
+    calls: list[_Call] = field(default_factory=list)  # of this forward, in the order they began
+    inside: list[_Call] = field(default_factory=list)  # that have begun and not ended
+    open: list[_Call] = field(default_factory=list)  # whose backward has begun
+    reducing: list[Reduction] = field(default_factory=list)  # on the wire over the shards' axes
+    advanced: list[Reduction] = field(default_factory=list)  # over dp_replicate
 
     def tick(self) -> int:
         self.clock += 1
@@ -64,20 +67,24 @@ class _Run:
 
     def learn_order(self) -> None:
         """Forward is over: it will repeat itself, and backward will go the other way."""
-        ran = [unit for unit in self.units if unit.started_at]
-        self.forward_order = sorted(ran, key=lambda unit: unit.started_at)
-        waiting = [unit for unit in ran if unit.awaits_backward]
-        self.backward_order = sorted(waiting, key=lambda unit: -unit.ended_at)
+        self.forward_order = list(dict.fromkeys(call.unit for call in self.calls))
+        waiting = [call for call in self.calls if call.awaits_backward]
+        waiting.sort(key=lambda call: -call.ended_at)
+        self.backward_order = list(dict.fromkeys(call.unit for call in waiting))
 
 
 class FSDP(nn.Module):
     """Train a model of which every rank keeps 1/n; gather each unit only while it computes.
 
     Use: model = FSDP(model, units=model.blocks); optimizer = AdamW(model.parameters()); then as ever:
-    zero_grad(), loss = f(model(x)), loss.backward(), step(). The parameters are the shards of flat vectors.
+    zero_grad(), loss = f(model(x)), loss.backward(), step(). The parameters have the model's own names; each
+    holds the elements that this rank keeps, as a column of as many dims: [k, 1] of a matrix, [k] of a vector.
     units: modules gathered as one, at any depth; what no unit contains, the model itself gathers (the root
     unit). Inner units are no part of the units around them.
-    mesh: axes dp_shard and dp_replicate (HSDP); None shards over the world.
+    mesh: axes dp_shard and dp_replicate (HSDP); None shards over the world. axes: shard over several, such as
+    ("dp_shard", "cp").
+    reshard_after_forward: False keeps units gathered until their backward: 2 moves of P a step, P of memory.
+    gradient_divisor: the sum over all ranks is divided by it; None: by their number, which gives the mean.
     prefetch: how many units ahead are gathered: 0 overlaps nothing, 1 hides a gather behind one unit.
     placement: "shards" cuts each unit evenly; "owners" gives units to ranks in turn, and broadcasts.
     init_: for models on the meta device: fills one module's own parameters (default: reset_parameters).
@@ -87,12 +94,13 @@ class FSDP(nn.Module):
     At construction each unit is broadcast from the mesh's first rank, as are buffers.
     Memory: P/n parameters, P/n gradients, K P/n optimizer state; parameters at most 1 + prefetch units more
     (beside the units around them), gradients at most 2 units more on the way.
-    Gradients of several backwards add up; under `no_sync` unsent, at full size. A parameter unused in a unit
-    that ran gets gradient zero; the parameters of a unit that did not run keep None, as in one process.
+    Several forwards may come before their backwards. Gradients of several backwards add up; under `no_sync`
+    unsent, at full size. A parameter unused in a unit that ran gets gradient zero; the parameters of a unit
+    that did not run keep None, as in one process.
     Oracle: the module on the whole batch, where the shards are equal.
     Reference: Zhao et al., PyTorch FSDP (arXiv:2304.11277), sections 3 and 4; ZeRO (arXiv:1910.02054).
-    Raises: ValueError for a parameter in two units, a unit that runs twice in one forward, a backward
-    without its forward, changed parameters, an optimizer that holds the unsharded parameters.
+    Raises: ValueError for a parameter in two units, parameters changed between a forward and its backward,
+    moved or replaced, an optimizer that holds the unsharded parameters or looks at whole tensors.
     """
 
     def __init__(
@@ -104,6 +112,9 @@ class FSDP(nn.Module):
         prefetch: int = 1,
         param_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
+        reshard_after_forward: bool = True,
+        gradient_divisor: float | None = None,
+        axes: tuple[str, ...] = ("dp_shard",),
         placement: Literal["shards", "owners"] = "shards",
         init_: Callable[[nn.Module], None] | None = None,
     ) -> None:
@@ -111,15 +122,17 @@ class FSDP(nn.Module):
         if prefetch < 0:
             raise ValueError(f"prefetch must be 0 or more units; got {prefetch}. 1 overlaps one gather.")
         mesh = mesh or make_mesh(dp_shard=dist.get_world_size())
-        if "dp_shard" not in mesh.sizes:
-            raise ValueError(f"mesh must have an axis dp_shard; got {mesh.sizes}. Add it to make_mesh.")
-        wire = Wire(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
+        if not set(axes) & set(mesh.sizes):
+            raise ValueError(f"mesh must have an axis {axes[0]}; got {mesh.sizes}. Add it to make_mesh.")
+        wire = Wire(
+            param_dtype=param_dtype, reduce_dtype=reduce_dtype, gradient_divisor=gradient_divisor, axes=axes
+        )
+        self.axes, self.reshard_after_forward = axes, reshard_after_forward
         self.module, self.mesh, self.prefetch, self.param_dtype = module, mesh, prefetch, param_dtype
         cut = cut_into_units(module, units, mesh, wire, placement, init_)
         self._units = [_Unit(name, inner, flats) for name, inner, flats in cut]
         self._root = self._units[0]
-        with_params = [unit for unit in self._units if unit.flats]
-        self._run = _Run(with_params, with_params)
+        self._run = _Run([unit for unit in self._units if unit.flats])
         self._sync = True
         for unit in self._units:
             unit.module.register_forward_pre_hook(partial(self._before_forward, unit))
@@ -129,19 +142,25 @@ class FSDP(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model on this rank's shard of the batch; floating inputs become param_dtype."""
-        self._reset()
-        self._run.phase = "forward"
+        run = self._run
+        if run.phase != "idle":  # the last one failed
+            self._reset()
+        for flat in self.flats():
+            flat.free_if_changed()
+        run.phase, run.calls, run.inside = "forward", [], []
         try:
             if self.param_dtype is not None:
                 args, kwargs = tree_map(self._cast, (args, kwargs))
             out = self.module(*args, **kwargs)
         finally:
-            self._run.phase = "idle"
+            run.phase = "idle"
         if torch.is_grad_enabled():
-            self._run.learn_order()
+            run.learn_order()
+        kept = {call.unit for call in run.calls if call.awaits_backward and self._stays(call.unit)}
         for unit in self._units:
-            if not unit.awaits_backward:  # gathered for nothing
+            if unit not in kept:  # gathered for nothing
                 _free(unit)
+        run.calls = []
         return out
 
     @contextmanager
@@ -153,15 +172,22 @@ class FSDP(nn.Module):
         finally:
             self._sync = before
 
-    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+    def clip_grad_norm_(self, max_norm: float, *, norm_axes: tuple[str, ...] = ()) -> Tensor:
         """Scale all gradients so that their global 2-norm is at most max_norm; return the norm before.
 
-        Communication: one all_reduce of one number over dp_shard. A NaN anywhere makes the norm and all
-        gradients NaN.
+        As torch's clip_grad_norm_ of `parameters()`, with one all_reduce instead of one a parameter.
+        norm_axes: further axes of the mesh whose ranks hold other parts of the model, such as pp.
+        Communication: one all_reduce of one number. A NaN anywhere makes the norm and all gradients NaN.
         """
-        grads = [flat.shard.grad for flat in self.flats() if flat.shard.grad is not None]
+        grads = [param.grad for param in self.parameters() if param.grad is not None]
         device = next(self.parameters(), torch.empty(0)).device
-        return clip_sharded_norm_(grads, max_norm, device, self.mesh.group("dp_shard"))
+        return clip_sharded_norm_(grads, max_norm, device, self.mesh.group(*self.axes, *norm_axes))
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield this rank's part of every parameter, under its name in the unsharded model."""
+        return self.module.named_parameters(prefix, recurse, remove_duplicate)
 
     def flats(self) -> list[FlatParam]:
         """Return the flat parameters of all units, in the model's order."""
@@ -174,11 +200,11 @@ class FSDP(nn.Module):
 
     def state_dict(self, *_: Any, **__: Any) -> Any:
         """Refused: it would save shards under names that no other model has."""
-        raise ValueError(_ELSEWHERE.format("state_dict"))
+        raise ValueError(ELSEWHERE.format("state_dict"))
 
     def load_state_dict(self, *_: Any, **__: Any) -> Any:
         """Refused, as `state_dict` is."""
-        raise ValueError(_ELSEWHERE.format("load_state_dict"))
+        raise ValueError(ELSEWHERE.format("load_state_dict"))
 
     # ---- when
 
@@ -192,55 +218,58 @@ class FSDP(nn.Module):
                 f"a unit must run inside the model's forward; got unit {unit.name!r} alone. "
                 "Call the FSDP module."
             )
-        if unit.started_at and torch.is_grad_enabled():
-            raise ValueError(
-                f"a unit must run once in a forward; got unit {unit.name!r} twice. Make the module that "
-                "calls it twice the unit."
-            )
-        unit.started_at = run.tick()
+        call = _Call(unit, run.tick(), [flat.version for flat in unit.flats])
+        run.calls.append(call)
+        run.inside.append(call)
         self._gather(unit, run.forward_order)
 
     def _after_forward(self, unit: _Unit, _module: nn.Module, _args: Any, out: Any) -> None:
         run = self._run
         if run.phase == "backward":
             return
-        unit.ended_at = run.tick()
+        call = run.inside.pop()
+        call.ended_at = run.tick()
         will_train = torch.is_grad_enabled()
-        is_next = unit is self._root or unit in run.forward_order[-1:]  # in backward
-        if not (will_train and is_next):
+        if not (will_train and self._stays(unit)):
             _free(unit)
         tensors = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.requires_grad]
         if will_train and tensors and unit.flats:
-            unit.awaits_backward = True
-            hook = partial(self._before_backward, unit, run.generation)
-            register_multi_grad_hook(tensors, hook, mode="any")
+            call.awaits_backward = True
+            register_multi_grad_hook(tensors, partial(self._before_backward, call), mode="any")
 
-    def _before_backward(self, unit: _Unit, generation: int, _grad: Tensor) -> None:
+    def _stays(self, unit: _Unit) -> bool:
+        """Whether a unit stays gathered after its forward: the root and the last one are next in backward."""
+        is_next = unit is self._root or unit in self._run.forward_order[-1:]
+        return is_next or not self.reshard_after_forward
+
+    def _before_backward(self, call: _Call, _grad: Tensor) -> None:
         """The gradient of a unit's output is there: what ran after the unit has finished its backward."""
-        run = self._run
-        if generation != run.generation or not unit.awaits_backward:
+        run, unit = self._run, call.unit
+        if call.versions != [flat.version for flat in unit.flats]:
             raise ValueError(
-                f"a backward must follow its own forward; got one of unit {unit.name!r} without. Run forward "
-                "again before a second backward, and backward before the next forward."
+                "parameters must not change between a forward and its backward; got a backward of unit "
+                f"{unit.name!r} after a step. Run forward again."
             )
         if run.phase == "idle":
             run.phase = "backward"
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
-        self._gather(unit, run.backward_order, [u for u in self._units if u.started_at > unit.ended_at])
-        unit.is_open, unit.awaits_backward = True, False
+        over = [other for other in run.open if other.started_at > call.ended_at]
+        self._gather(unit, run.backward_order, over)
+        run.open.append(call)
         for flat in unit.flats:
             flat.open_gradients()
 
     def _end_of_backward(self) -> None:
-        self._send(self._close(self._units))
-        for flat in self._run.reducing:
-            flat.advance_reduce()
-        for flat in self._run.advanced + self._run.reducing:
-            flat.finish_reduce()
-        self._run.reducing, self._run.advanced = [], []
+        run = self._run
+        self._send(self._close(run.open))
+        for reduction in run.reducing:
+            reduction.advance()
+        for reduction in run.advanced + run.reducing:
+            reduction.finish()
+        run.reducing, run.advanced = [], []
         self._reset()
 
-    def _gather(self, unit: _Unit, order: Sequence[_Unit], over: Sequence[_Unit] = ()) -> None:
+    def _gather(self, unit: _Unit, order: Sequence[_Unit], over: Sequence[_Call] = ()) -> None:
         """Wait for a unit's parameters, the next ones of `order` and gradients of those `over` on their way.
 
         First free, then gather: memory. First gather, then reduce: compute waits for gathers only.
@@ -254,11 +283,11 @@ class FSDP(nn.Module):
         for flat in unit.flats:
             flat.wait_gather()
 
-    def _close(self, units: Sequence[_Unit]) -> list[FlatParam]:
-        """Free units whose backward is over; return them in the order they finished."""
-        closed = sorted((unit for unit in units if unit.is_open), key=lambda unit: -unit.ended_at)
+    def _close(self, calls: Sequence[_Call]) -> list[FlatParam]:
+        """Free units whose backward is over; return what they hold in the order they finished."""
+        closed = dict.fromkeys(call.unit for call in sorted(calls, key=lambda call: -call.ended_at))
+        self._run.open = [call for call in self._run.open if call not in calls]
         for unit in closed:
-            unit.is_open = False
             _free(unit)
         return [flat for unit in closed for flat in unit.flats]
 
@@ -267,25 +296,26 @@ class FSDP(nn.Module):
         run = self._run
         for flat in flats:
             flat.close_gradients()
-            if not (self._sync and flat.launch_reduce()):
+            reduction = flat.launch_reduce() if self._sync else None
+            if reduction is None:
                 continue
             for earlier in run.reducing:  # had the time of a unit's backward
-                earlier.advance_reduce()
+                earlier.advance()
             for earlier in run.advanced:
-                earlier.finish_reduce()
-            run.advanced, run.reducing = run.reducing, [flat]
+                earlier.finish()
+            run.advanced, run.reducing = run.reducing, [reduction]
 
     def _reset(self) -> None:
-        """Forget the last forward, also one whose backward never came or failed."""
+        """End a backward, also one that failed, or a forward that did."""
         run = self._run
-        failed = run.reducing or run.advanced or any(unit.is_open for unit in self._units)
+        failed = run.reducing or run.advanced or run.open
+        for reduction in run.reducing + run.advanced:
+            reduction.wait()
         for unit in self._units:
             _free(unit)
-            unit.started_at, unit.ended_at, unit.awaits_backward, unit.is_open = 0, 0, False, False
             for flat in unit.flats if failed else ():
                 flat.drop_gradients()
-        run.phase, run.generation, run.clock = "idle", run.generation + 1, 0
-        run.reducing, run.advanced = [], []
+        run.phase, run.open, run.reducing, run.advanced = "idle", [], [], []
 
 
 def _free(unit: _Unit) -> None:
