@@ -82,7 +82,9 @@ def optimizer_state_dict(model: FSDP, optimizer: Optimizer) -> Saved:
         kept = {
             key: value if is_number(key, value) else value.reshape(-1) for key, value in _of(optimizer, part)
         }
-        state.update({name: entries for entries in split_state(layout, start, kept).values()})
+        entries = split_state(layout, start, kept)
+        if entries:
+            state[name] = entries[0]
     groups = [{key: v for key, v in group.items() if key != "params"} for group in optimizer.param_groups]
     return {"state": state, "param_groups": groups}
 
