@@ -103,7 +103,8 @@ class Peak:
     def _what(self) -> str:
         if self.without:
             return f"bytes beside {self.without}"
-        return f"bytes of {self.category}" if self.category else "bytes"
+        kind = "optimizer state" if self.category == "optimizer" else self.category
+        return f"bytes of {kind}" if kind else "bytes"
 
     def _held(self, trace: RankTrace, window: Window) -> int:
         if self.without:

@@ -1,4 +1,5 @@
 # Answers to offload_step: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: 9 answers are whole, 20 change a line or two of another.
 
 # %% setup
 import torch

@@ -1,5 +1,5 @@
 # Answers to zero_optimizer: right ones in other styles, and wrong ones with the part each must lose.
-# Longer than 150 lines: two right ones are whole classes, and 27 wrong ones cannot be made from a wrapper.
+# Longer than 150 lines: 4 answers are whole classes, 26 change a line or two of another.
 
 # %% right: parameters are views of one flat vector, lists of tensors on the wire
 # from: reference
@@ -85,7 +85,7 @@ class ZeroOptimizer:
 
 
 # %% wrong memory: rank 0 keeps the whole optimizer and sends the parameters
-# says: bytes of optimizer may live at once
+# says: bytes of optimizer state may live at once
 # from: every rank owns whole parameters, the largest first; reduce to the owner, broadcast from it
 # change: load.index(min(load)) -> 0
 
