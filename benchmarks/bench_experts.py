@@ -1,8 +1,7 @@
-"""Mixture of experts: ours against a plain loop over experts, and experts on four ranks.
+"""Mixture of experts: ours against a plain loop over experts; bytes of dispatch.
 
 The same layer and tokens, forward and backward, float32. The plain loop asks for every expert who chose it
-and adds its results up; ours sorts the rows by expert once. Each of four ranks has a quarter of the tokens
-and of the experts, and one thread.
+and adds its results up; ours sorts the rows by expert once. One thread. Bytes are those of four ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from course_lib.ranks import run_ranks
 
 Row = tuple[str, float, str, str]
 
-NUM_RANKS, TOKENS, ROUNDS, CORES = 4, 2048, 5, 2
+NUM_RANKS, TOKENS, ROUNDS = 4, 2048, 5
 MODEL_DIM = 256
 
 
@@ -57,19 +56,13 @@ def median_s(step: Callable[[torch.Tensor], torch.Tensor], num_tokens: int) -> f
 
 
 def alone(num_experts: int, ffn_dim: int) -> tuple[float, float]:
-    torch.set_num_threads(CORES)
+    torch.set_num_threads(1)
     moe = MoE(config(num_experts, ffn_dim))
     return median_s(moe, TOKENS), median_s(lambda x: plain_loop(moe, x), TOKENS)
 
 
-def parallel(num_experts: int, ffn_dim: int) -> float:
-    torch.set_num_threads(1)
-    moe = ExpertParallelMoE(config(num_experts, ffn_dim), dist.group.WORLD)
-    return median_s(moe, TOKENS // NUM_RANKS)
-
-
 def sent_over_routed(num_experts: int, ffn_dim: int) -> float:
-    """Bytes of dispatch over those of this rank's choices."""
+    """Run a forward; return the bytes of the rows that this rank's choices are."""
     moe = ExpertParallelMoE(config(num_experts, ffn_dim), dist.group.WORLD)
     with torch.no_grad():
         moe(torch.randn(TOKENS // NUM_RANKS + dist.get_rank(), MODEL_DIM))
@@ -82,15 +75,10 @@ def rows() -> list[Row]:
     found: list[Row] = []
     for num_experts, ffn_dim in ((8, 512), (64, 64)):
         of = f"{num_experts} experts of width {ffn_dim}"
-        note = f"{TOKENS:,} tokens of {MODEL_DIM}, two experts each; {CORES} threads"
+        note = f"{TOKENS:,} tokens of {MODEL_DIM}, two experts each"
         ours_s, loop_s = run_ranks(alone, 1, num_experts, ffn_dim, monitor=False, timeout_s=600)[0]
         found.append((f"{of}: ours", ours_s, "s", note))
         found.append((f"{of}: plain loop / ours", loop_s / ours_s, "x", "time"))
-        seconds = run_ranks(parallel, NUM_RANKS, num_experts, ffn_dim, monitor=False, timeout_s=600)
-        parallel_s = max(seconds)
-        found.append(
-            (f"{of}: 4 ranks / one process", parallel_s / ours_s, "x", f"time; 4 ranks on {CORES} cores")
-        )
     world = run_ranks(sent_over_routed, NUM_RANKS, 8, 64, trace=True)
     ratios = [
         list(world.trace.ranks[rank].launches("all_to_all_single"))[1].bytes_ / routed
