@@ -38,16 +38,21 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from course_lib import grading, trace
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import dgx_h100
 from course_lib.model.batches import shard_slice, synthetic_batch
+from course_lib.model.corpus import VOCAB_SIZE, corpus_batch, load_corpus
 from course_lib.model.transformer import Transformer, cross_entropy
+from course_lib.parallel import zero as library
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.memory_bars import draw_memory_bars
+from course_lib.viz.training import draw_losses
 from course_lib.viz.turn import turn
 
 # %%
@@ -395,8 +400,8 @@ draw_memory_bars(
 )
 
 # %% [markdown]
-# And the same picture for the paper's example, in mixed precision, from the formula. Turn the model and the
-# GPUs: which stage brings Llama 3 70B below the 80 GB of an H100, and which 405B?
+# And the same picture for the paper's example, in mixed precision, from the formula. Move the sliders for
+# model and GPUs: which stage brings Llama 3 70B below the 80 GB of an H100, and which 405B?
 
 
 # %%
@@ -417,7 +422,7 @@ turn(draw_states, billions=[7.5, 70, 405], num_gpus=[64, 512, 4096, 16384])
 # Only stage 3 does: 70B from 64 GPUs on (17.5 GB), 405B from 512 on (12.7 GB; on 64 it is 101 GB). Stage 1
 # ends at 280 GB for 70B, stage 2 at 140 GB, on however many.
 #
-# The wire: what each rank of a ring sends a step, of S = 8P bytes of gradients. An all_reduce sends 2 · 3/4
+# The wire: what each rank of a ring sends per step, of S = 8P bytes of gradients. An all_reduce sends 2 · 3/4
 # of its bytes on 4 ranks, a reduce_scatter 3/4; an all_gather sends the shard 3 times. And the **simulated
 # time** of three steps, trace by trace, on one server of H100.
 
@@ -496,6 +501,78 @@ except RanksError as error:
 # %% [markdown]
 # **Diagnosis.** Rank 0 waits in an all_gather for ranks that have left. Gather on all ranks, then let rank 0
 # write; or, better at scale, let every rank write its shard.
+#
+# ## Train, with torch's beside it
+#
+# Your optimizer trains the course's model on *Pride and Prejudice*, byte by byte, on four ranks; so does what
+# you would write at work:
+#
+# ```python
+# model = nn.parallel.DistributedDataParallel(model)  # averages whole gradients
+# optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
+# ```
+#
+# **Predict:** which of the two sends more, and how do their losses differ from one process's?
+
+# %%
+SMALL = ModelConfig(model_dim=64, num_layers=2, ffn_dim=128, vocab_size=VOCAB_SIZE)
+
+
+def library_zero(params, make_optimizer):
+    return library.ZeroOptimizer(params, make_optimizer.func, stage=1, **make_optimizer.keywords)
+
+
+MyZero = grading.answer_or("zero_optimizer", ZeroOptimizer, library_zero)
+
+
+def one_process(model):
+    return model, adamw(model.parameters())
+
+
+def yours(model):
+    return model, MyZero(list(model.parameters()), make_optimizer=adamw)
+
+
+def torchs(model):
+    model = nn.parallel.DistributedDataParallel(model)
+    return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
+
+
+# %%
+def train_on_text(share, num_steps):
+    """Return this rank's loss of each step; share(model) is the model to call, and its optimizer."""
+    (model, optimizer), corpus, losses = share(Transformer(SMALL)), load_corpus(), []
+    for step in range(num_steps):
+        place = {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
+        mine = corpus_batch(corpus, 16, 32, step=step, **place)
+        loss = cross_entropy(model(mine.tokens), mine.targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+# %%
+losses = {}
+for name, num_ranks, share in (("one process", 1, one_process), ("yours", 4, yours), ("torch's", 4, torchs)):
+    ranks = run_ranks(train_on_text, num_ranks, share, 100, quiet=True)
+    losses[name] = torch.tensor(list(ranks)).mean(0).tolist()
+    apart = max(abs(a - b) for a, b in zip(losses[name], losses["one process"], strict=True))
+    print(f"{name:12} largest difference from one process: {apart:.0e}")
+draw_losses(losses, title="Sharding the optimizer changes no loss")
+
+# %%
+print("        | calls | MB a rank sends | peak MB   (one step, 4 ranks)")
+for name, share in {"yours": yours, "torch's": torchs}.items():
+    one, two = (run_ranks(train_on_text, 4, share, n, trace=True, quiet=True).trace[0] for n in (2, 3))
+    calls = list(two.collectives())[len(list(one.collectives())) :]
+    sent = sum(call.bytes_ if call.op == "broadcast" else sent_bytes(call) for call in calls)
+    print(f"{name:7} | {len(calls):5} | {sent / 1e6:15.2f} | {two.peak_bytes() / 1e6:7.2f}")
+
+# %% [markdown]
+# torch's averages *whole* gradients (in DDP), then broadcasts what each rank has updated, a call a tensor;
+# yours needs only its own range of the mean.
 #
 # ## Offload: the host has memory too
 #

@@ -50,9 +50,10 @@ EXERCISE = Exercise(
         "Three jobs: pack once in the constructor; in a hook, count the gradients a bucket still misses and "
         "launch it when none is missing; in `sync_gradients`, launch what is left, wait for all, and put "
         "the means into `.grad`.",
-        "`param.register_post_accumulate_grad_hook(f)` calls f(param) when param.grad is final for this "
-        "backward. dist.all_reduce(flat, async_op=True) returns a Work; keep it and the flat tensor until "
-        "you call wait().",
+        "Packing: walk the trainable parameters backwards with a running size; when the next one does not "
+        "fit, begin a new bucket and a new size. `param.register_post_accumulate_grad_hook(f)` calls "
+        "f(param) when param.grad is final. dist.all_reduce(flat, async_op=True) returns a Work; keep it and "
+        "the flat tensor until you call wait().",
         "Ranks pair their collectives by order of launch, and a rank that does not use a parameter never "
         "gets its hook. So launch bucket i only after bucket i - 1, on every rank, and let sync_gradients "
         "fill the gaps with zeros. Reset all counters there: the second step must start like the first.",

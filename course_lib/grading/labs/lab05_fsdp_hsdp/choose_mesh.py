@@ -43,9 +43,9 @@ EXERCISE = Exercise(
         "How many meshes are there at all for 512 ranks? Few enough to try each.",
         "For dp_shard = k the shard group is range(k), the replicate group range(0, world_size, k): that "
         "tells the cost model which links they use.",
-        "For every k that divides world_size: skip it if 16 P / k + 4 P / L + activations exceed "
-        "cluster.accelerator.memory_bytes; else sum up L (2 all_gather + reduce_scatter + all_reduce) with "
-        "collective_time_s. Return (world_size // k, k) of the least.",
+        "Two questions for each divisor k: does it fit (states cut by k, one unit whole, activations), and "
+        "how long does its communication take, all units together, with the four collectives of a unit and "
+        "the groups they use? Among those that fit, the shortest wins.",
     ),
 )
 

@@ -42,9 +42,9 @@ EXERCISE = Exercise(
         "of an all_gather?",
         "dist.reduce_scatter_tensor(mine, full_grad) sums full_grad [n * len(mine)] over the ranks and "
         "leaves rank r the r-th part. full_grad is as long as unit.full, with zeros in the padding.",
-        "For unit in reversed(units): gather if unit.full is None; grad, full_grad = unit.backward(grad); "
-        "unit.full = None; if full_grad is not None: unit.grad = empty_like(unit.shard), reduce_scatter, "
-        "divide by the world size.",
+        "Walk from the last unit to the first. One that is whole need not be gathered. After its backward "
+        "let go of the whole vector before anything else, then hand the gradient on in parts; a frozen unit "
+        "has none. The sum over ranks is not yet their mean.",
     ),
 )
 

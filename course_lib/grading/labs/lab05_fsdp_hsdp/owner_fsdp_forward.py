@@ -36,8 +36,8 @@ EXERCISE = Exercise(
         "`unit.full` on the owner may simply be `unit.shard`. The others make an empty vector of "
         "`unit.numel` elements with the dtype of `unit.shard`. All ranks then call the same broadcast, with "
         "src=unit.owner.",
-        "Loop over the units: set unit.full, dist.broadcast(unit.full, src=unit.owner), x = unit.forward(x), "
-        "unit.full = None.",
+        "Between a unit's arrival and the next unit's there are two more steps: compute, and let go. If "
+        "memory is lost, something still refers to the vector; if ranks differ, the owner is not the source.",
     ),
 )
 
