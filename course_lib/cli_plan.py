@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ def plan(
     tokens: Annotated[
         str, typer.Option(help="tokens of a step, all GPUs together: 16M is 16,777,216")
     ] = "16M",
+    memory: Annotated[str, typer.Option(help='what if a GPU had "192 GB"; empty: what it has')] = "",
     top: Annotated[int, typer.Option(help="how many layouts to print", min=1)] = 10,
     explain: Annotated[
         str, typer.Option(metavar="LAYOUT", help='price a layout of your own: "tp=8,pp=16,v=7"')
@@ -27,12 +29,16 @@ def plan(
     from course_lib.planner import Request, report
     from course_lib.planner import plan as search
     from course_lib.planner.request import cluster_named, count_of, model_named
+    from course_lib.units import quantity
 
     name, config = model_named(model)
     num_gpus = count_of(gpus, "--gpus")
+    on = cluster_named(cluster, num_gpus)
+    if memory:
+        on = replace(on, accelerator=on.accelerator.replace(memory_bytes=quantity(memory, "bytes")))
     request = Request(
         config=config,
-        cluster=cluster_named(cluster, num_gpus),
+        cluster=on,
         num_gpus=num_gpus,
         seq_len=count_of(seq, "--seq"),
         tokens_per_step=count_of(tokens, "--tokens"),

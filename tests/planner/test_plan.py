@@ -142,6 +142,14 @@ def test_the_command_prints_a_table_and_plain_data():
     assert len(rows["layouts"]) == 3
 
 
+def test_another_memory_may_be_asked_for():
+    arguments = ["plan", "--gpus", "16384", "--explain", "tp=8,pp=16,v=7"]
+    assert "of 80 (does not fit" in CliRunner().invoke(app, arguments).output
+    assert "of 192 (fits)" in CliRunner().invoke(app, [*arguments, "--memory", "192 GB"]).output
+    wrong = CliRunner().invoke(app, [*arguments, "--memory", "192"])
+    assert isinstance(wrong.exception, ValueError)
+
+
 def test_the_planner_needs_no_torch():
     code = "import sys, course_lib.planner; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
