@@ -27,8 +27,12 @@ def gradient(case: Case, rank: int) -> dict[str, Array]:
 
 
 def sharded_gradient() -> Scenario:
-    """impl(grad, mesh) -> this rank's shard."""
-    return Scenario(rank_side="course_lib.grading.scenarios.sharded_gradient", inputs=gradient)
+    """impl(grad, mesh) -> this rank's shard; it may overwrite `grad`."""
+    return Scenario(
+        rank_side="course_lib.grading.scenarios.sharded_gradient",
+        inputs=gradient,
+        options={"overwrites": True},
+    )
 
 
 def shard_bytes(case: Case) -> int:
