@@ -16,14 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 # Oracles, cases and bounds: never where student code runs.
-JUDGE_SIDE = tuple(
-    f"course_lib.grading.{name}"
-    for name in (
-        *("labs", "worlds", "parts", "verdicts"),
-        *("toy_oracle", "ring_worlds"),
-    )
-)
-ALWAYS = (*JUDGE_SIDE, "course_lib.grading.scenarios", "course_lib.grading.programs")
+JUDGE_SIDE = tuple(f"course_lib.grading.{folder}" for folder in ("labs", "worlds", "parts"))
+ALWAYS = (*JUDGE_SIDE, "course_lib.grading.scenarios")
 
 _PIPE = ("pipeline", "PipelineStage", "ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B")
 _STYLES = (

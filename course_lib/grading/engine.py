@@ -29,10 +29,10 @@ from course_lib.grading.exercise import Case, Exercise, Part, PartResult, RankDa
 from course_lib.grading.inside import Job, check_kind
 from course_lib.grading.kernel_object import check_object
 from course_lib.grading.launcher import CaseFailed, Launcher, run_here
-from course_lib.grading.measure import outside_tensors
 from course_lib.grading.parts.in_flight import in_flight_gate
+from course_lib.grading.parts.memory import outside_tensors
 from course_lib.grading.present import executed_cells, in_notebook, say, show
-from course_lib.grading.registry import Spec, owner_of, program_of, spec
+from course_lib.grading.registry import owner_of, program_of, spec
 from course_lib.grading.source import (
     FromObject,
     FromSource,
@@ -219,7 +219,7 @@ def _by_value(module: types.ModuleType | None) -> Iterator[None]:
 
 
 def judge(
-    declared: Spec,
+    declared: ExerciseFile,
     job_of: Callable[[Case], Job],
     seed: int,
     hidden: bool,
@@ -249,7 +249,7 @@ def judge(
 
 
 def _look_again(
-    declared: Spec, job_of: Callable[[Case], Job], case: Case, launcher: Launcher, found: list[Part]
+    declared: ExerciseFile, job_of: Callable[[Case], Job], case: Case, launcher: Launcher, found: list[Part]
 ) -> list[Part]:
     """Run the case once more; "memory" is lost only if it is lost again.
 
@@ -278,16 +278,14 @@ def _one_thread() -> Iterator[None]:
 
 
 @_one_thread()
-def _parts_of(declared: Spec, case: Case, got: list[RankData]) -> list[Part]:
+def _parts_of(declared: ExerciseFile, case: Case, got: list[RankData]) -> list[Part]:
     want = declared.oracle(case)
     try:
-        scenario = declared.EXERCISE.scenario
-        left = in_flight_gate(scenario, case, got) if scenario is not None else None
-        failing = [left] if left is not None else gate_parts(case, got, want)
-        if failing and left is None and isinstance(declared, ExerciseFile):
-            failing = gate_parts(case, got, declared.explained(case, got, want))
-        if failing:
-            return failing
+        left = in_flight_gate(declared.scenario, case, got)
+        if left is not None:
+            return [left]
+        if gate_parts(case, got, want):
+            return gate_parts(case, got, declared.explained(case, got, want))
         parts = declared.verdict(case, got, want)
         kept = outside_tensors(got)
         return [kept if kept is not None and p.name == kept.name and p.ok else p for p in parts]
@@ -302,7 +300,9 @@ def _at(exercise: Exercise, case: Case, part: Part) -> Part:
     return Part(part.name, part.ok, before + part.message, part.gate)
 
 
-def run_case(declared: Spec, job_of: Callable[[Case], Job], case: Case, launcher: Launcher) -> list[RankData]:
+def run_case(
+    declared: ExerciseFile, job_of: Callable[[Case], Job], case: Case, launcher: Launcher
+) -> list[RankData]:
     """Run one case on fresh ranks, each with its own shard.
 
     Raises: CaseFailed when a gate fails that needs no comparison.

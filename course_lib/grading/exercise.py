@@ -44,7 +44,7 @@ class Exercise:
         importance: 1 to 5 stars.
         lines: about how many lines the answer has.
         points: points of each part; "values" is awarded when every gate holds.
-        graded: part -> one sentence that says when it is awarded. (One text for all: the old form.)
+        graded: part -> one sentence that says when it is awarded.
         hints: three steps, from a nudge to nearly there; none prints the solution.
         id: the name in `grading.check("<id>", ...)`, of its file and of its zoo file. Taken from the file.
         lab: folder name of the lab, "03_data_parallel". Taken from the folder.
@@ -66,7 +66,7 @@ class Exercise:
     importance: int
     lines: int
     points: Mapping[str, float]
-    graded: str | Mapping[str, str] = ""
+    graded: Mapping[str, str] = field(default_factory=dict)
     hints: tuple[str, str, str]
     id: str = ""
     lab: str = ""

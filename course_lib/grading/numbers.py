@@ -1,18 +1,13 @@
-"""Numeric problems: the answer is a function that returns {name: number}; each name is a part.
-
-Program and verdict of all of them. A verdict file holds `EXERCISE` (with `numeric=True`) and
-`cases, inputs, oracle, verdict = numeric({...})`.
-"""
+"""Judge one number of a numeric problem, and say how far off it is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from course_lib.grading.exercise import Array, Case, Part, RankData
-from course_lib.grading.probe import Probe
+from course_lib.grading.exercise import Part
 
 
 @dataclass(frozen=True)
@@ -34,44 +29,6 @@ class Number:
     def holds(self, got: float) -> bool:
         """Within the tolerance."""
         return abs(got - self.value) <= self.rel * abs(self.value)
-
-
-def program(
-    impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Any], probe: Probe
-) -> dict[str, Any]:
-    """Call the answer; it takes no arguments."""
-    del params, inputs, probe
-    return {"answers": impl()}
-
-
-Functions = tuple[
-    Callable[[int, bool], list[Case]],
-    Callable[[Case, int], dict[str, Array]],
-    Callable[[Case], dict[str, Any]],
-    Callable[[Case, list[RankData], dict[str, Any]], list[Part]],
-]
-
-
-def numeric(answers: Mapping[str, Number]) -> Functions:
-    """Return `cases, inputs, oracle, verdict` of a numeric problem."""
-
-    def cases(seed: int, hidden: bool) -> list[Case]:
-        del hidden
-        return [Case(world_size=1, seed=seed, trace=False)]
-
-    def inputs(case: Case, rank: int) -> dict[str, Array]:
-        del case, rank
-        return {}
-
-    def oracle(case: Case) -> dict[str, Any]:
-        del case
-        return {"_numbers": answers}
-
-    def verdict(case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
-        del case, want
-        return [judge_number(name, number, got[0].values.get("answers")) for name, number in answers.items()]
-
-    return cases, inputs, oracle, verdict
 
 
 def judge_number(name: str, number: Number, answers: Any) -> Part:

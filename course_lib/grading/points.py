@@ -58,37 +58,6 @@ def no_inputs(case: Case, rank: int) -> dict[str, Array]:
     return {}
 
 
-def no_oracle(case: Case) -> dict[str, Any]:
-    """Nothing: `verdict` judges each point."""
-    del case
-    return {}
-
-
-def judge_dicts(
-    formulas: Mapping[str, Formula],
-    points: Sequence[Point],
-    answers: Sequence[Any],
-    describe: Callable[[Point], str],
-) -> list[Part]:
-    """Judge answers that are dicts, one part a name; a gate fails if one is no dict."""
-    for answer in answers:
-        if not isinstance(answer, dict):
-            text = (
-                f"the function must return a dict with {', '.join(map(repr, formulas))}; got {answer!r:.60}."
-            )
-            return [Part("values", False, text, gate=True)]
-    return [
-        judge(
-            name,
-            formula,
-            [(p, a.get(name)) for p, a in zip(points, answers, strict=True)],
-            describe,
-            f"{name!r}",
-        )
-        for name, formula in formulas.items()
-    ]
-
-
 def judge(
     part: str,
     formula: Formula,

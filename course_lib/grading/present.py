@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from course_lib.grading.core.card import card as short_card
-from course_lib.grading.exercise import Exercise, PartResult, Verdict
+from course_lib.grading.core.card import card as card
+from course_lib.grading.exercise import PartResult, Verdict
 from course_lib.grading.registry import get
 from course_lib.grading.report_card import card_html
 
@@ -129,58 +129,3 @@ def hint(exercise_id: str, step: int = 1) -> None:
     print(_wrap(f"Hint {step} of 3: {exercise.hints[step - 1]}"))
     if step < 3:
         print(f"  more: grading.hint({exercise_id!r}, {step + 1})")
-
-
-def card(exercise: Exercise) -> str:
-    """Return the markdown above an exercise, from its declaration."""
-    if exercise.scenario is not None:
-        return short_card(exercise)
-    points = ", ".join(f"{name} {_points(p)}" for name, p in exercise.points.items())
-    bonus = " (bonus)" if exercise.bonus else ""
-    table = (
-        ("time", f"{exercise.minutes} min, about {_lines(exercise.lines)}"),
-        ("difficulty", _stars(exercise.difficulty)),
-        ("importance", _stars(exercise.importance)),
-        ("points", f"{_points(exercise.max_score)}{bonus}: {points}"),
-        ("graded", str(exercise.graded)),
-        *((("closed", _closed(exercise)),) if exercise.closed else ()),
-    )
-    head = f"### Exercise {exercise.order}: {exercise.title} (`{exercise.id}`)"
-    rows = "\n".join(f"| {key} | {value} |" for key, value in table)
-    return f"{head}\n\n| | |\n|---|---|\n{rows}\n\nHints: `grading.hint({exercise.id!r})`."
-
-
-def _lines(count: int) -> str:
-    return f"{count} line" + ("s" if count != 1 else "")
-
-
-def _stars(count: int) -> str:
-    return "★" * count + "☆" * (5 - count)
-
-
-_OPEN_NAMES = {
-    "ddp": "torch's DistributedDataParallel and DataParallel",
-    "fsdp": "torch's FSDP",
-    "zero": "ZeroRedundancyOptimizer",
-    "checkpoint": "torch.utils.checkpoint",
-    "saved_tensors": "torch.autograd.graph.saved_tensors_hooks",
-    "pipelining": "torch.distributed.pipelining",
-    "dtensor": "DTensor and its parallel styles",
-    "mesh": "init_device_mesh and DeviceMesh",
-    "join": "torch's Join",
-    "sampler": "DistributedSampler",
-    "comm_hooks": "torch's DDP communication hooks",
-}
-
-
-def _closed(exercise: Exercise) -> str:
-    names = []
-    for entry in exercise.closed:
-        group, _, rest = entry.removeprefix("torch:").partition(":")
-        if not entry.startswith("torch:"):
-            names.append(f"`{entry}`")
-        elif rest:
-            names.append(f"`dist.{rest}`" if rest != "send_recv" else "`dist.send` and its relatives")
-        else:
-            names.append(_OPEN_NAMES.get(group, group))
-    return "this exercise asks you to write it, so its check refuses " + ", ".join(names)

@@ -1,4 +1,4 @@
-"""What a program of `programs/` may ask for inside a rank: where it is, and marks in the trace."""
+"""What a scenario may ask for inside a rank: where it is, and marks in the trace."""
 
 from __future__ import annotations
 

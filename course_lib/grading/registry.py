@@ -1,42 +1,20 @@
-"""Find exercises: one file of `labs/` each (the old form: of `verdicts/`), nothing to register."""
+"""Find exercises: one file of `labs/` each, nothing to register."""
 
 from __future__ import annotations
 
 import difflib
-import importlib
-import pkgutil
-from typing import Any, Protocol, cast
 
-from course_lib.grading import verdicts
 from course_lib.grading.core import exercise_file
-from course_lib.grading.exercise import Array, Case, Exercise, Part, RankData
-
-
-class Spec(Protocol):
-    """What the engine asks of an exercise: an `ExerciseFile`, or a file of `verdicts/`."""
-
-    EXERCISE: Exercise
-
-    def cases(self, seed: int, hidden: bool) -> list[Case]:
-        """Worlds to run."""
-
-    def inputs(self, case: Case, rank: int) -> dict[str, Array]:
-        """One rank's shard."""
-
-    def oracle(self, case: Case) -> dict[str, Any]:
-        """What must come out."""
-
-    def verdict(self, case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
-        """Parts of one case."""
+from course_lib.grading.core.exercise_file import ExerciseFile
+from course_lib.grading.exercise import Exercise
 
 
 def ids() -> list[str]:
     """Names of all exercises."""
-    old = {module.name for module in pkgutil.iter_modules(verdicts.__path__)}
-    return sorted(old | set(exercise_file.found()))
+    return sorted(exercise_file.found())
 
 
-def spec(exercise_id: str) -> Spec:
+def spec(exercise_id: str) -> ExerciseFile:
     """Return the file of an exercise.
 
     Raises: ValueError for a name that does not exist, with the nearest one.
@@ -46,21 +24,13 @@ def spec(exercise_id: str) -> Spec:
         near = difflib.get_close_matches(str(exercise_id), known, n=1)
         guess = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}."
         raise ValueError(f"the first argument must be the id of an exercise; got {exercise_id!r}.{guess}")
-    if exercise_id in exercise_file.found():
-        return cast(Spec, exercise_file.load(exercise_id))
-    module = cast(Spec, importlib.import_module(f"{verdicts.__name__}.{exercise_id}"))
-    if module.EXERCISE.id != exercise_id:
-        raise ValueError(
-            f"verdicts/{exercise_id}.py must declare id {exercise_id!r}; got {module.EXERCISE.id!r}."
-        )
-    return module
+    return exercise_file.load(exercise_id)
 
 
 def program_of(exercise: Exercise) -> str:
-    """Module that runs the answer inside a rank; numeric problems share one."""
-    if exercise.scenario is not None:
-        return exercise.scenario.rank_side
-    return "course_lib.grading.numbers" if exercise.numeric else f"course_lib.grading.programs.{exercise.id}"
+    """Module that runs the answer inside a rank."""
+    assert exercise.scenario is not None, "an exercise file has a scenario"
+    return exercise.scenario.rank_side
 
 
 def get(exercise_id: str) -> Exercise:

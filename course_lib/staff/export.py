@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,6 @@ Do not commit your notebooks: git's last commit is what `reset` and `update` tak
 
 Code: Apache License 2.0 ([LICENSE](LICENSE)). Text and figures: CC BY 4.0 ([LICENSE-TEXT](LICENSE-TEXT)).
 """
-_VERDICTS = "course_lib/grading/verdicts/"
 _EXERCISES = "course_lib/grading/labs/"
 _SOLUTIONS = re.compile(r"\n*<details>.*</details>\s*\Z", re.S)
 
@@ -71,9 +69,7 @@ def command(root: Path, folder: Path, console: Console) -> int:
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         data = (root / path).read_bytes()
-        if path.startswith(_VERDICTS) and path.endswith(".py"):
-            data = open_sizes(data.decode("utf-8")).encode()
-        elif path.startswith(_EXERCISES) and path.endswith(".py"):
+        if path.startswith(_EXERCISES) and path.endswith(".py"):
             data = without_hidden(data.decode("utf-8")).encode()
         elif path.endswith(".ipynb"):
             data = without_links(data.decode("utf-8")).encode()
@@ -140,37 +136,3 @@ def _no_hidden(node: ast.Assign) -> str:
         kept = [v if ast.unparse(t) != "HIDDEN" else ast.List([]) for t, v in pairs]
         return f"{ast.unparse(target)} = {', '.join(map(ast.unparse, kept))}\n"
     return "HIDDEN = []\n"
-
-
-def open_sizes(text: str) -> str:
-    """Return the source of a verdict in which the branches for `hidden` sizes are gone."""
-    lines = text.splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line.encode()))
-    data = text.encode()
-    found = [(*_span(node, starts), kept) for node, kept in _branches(ast.parse(text))]
-    for begin, end, kept in sorted(found, key=lambda one: -one[0]):
-        new = data[slice(*_span(kept, starts))] if kept is not None else b"pass"
-        data = data[:begin] + new + data[end:]
-    return data.decode()
-
-
-def _branches(tree: ast.AST) -> Iterator[tuple[Any, Any]]:
-    """Yield (a statement or expression that asks for `hidden`, what takes its place or None)."""
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.IfExp | ast.If)
-            and isinstance(node.test, ast.Name)
-            and node.test.id == "hidden"
-        ):
-            if isinstance(node, ast.IfExp):
-                yield node, node.orelse
-            elif node.orelse:
-                raise ValueError(f"line {node.lineno}: `if hidden:` must have no else; write two cases")
-            else:
-                yield node, None
-
-
-def _span(node: Any, starts: list[int]) -> tuple[int, int]:
-    return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset

@@ -151,7 +151,7 @@ def answers_of(root: Path, exercise: Exercise) -> list[Answer]:
 
 
 def standard_answers(root: Path, exercise: Exercise) -> list[Answer]:
-    """The wrong answers that are made from the reference; none for the old form and for numeric problems."""
+    """The wrong answers that are made from the reference; none for numeric problems."""
     if exercise.scenario is None or exercise.numeric:
         return []
     cells, at = reference(root, exercise).cells, reference_at(root, exercise)

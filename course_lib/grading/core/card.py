@@ -30,7 +30,6 @@ def _task(exercise: Exercise) -> str:
 
 
 def _parts(exercise: Exercise) -> str:
-    assert not isinstance(exercise.graded, str)
     rows = (f"| {name} | {points:g} | {exercise.graded[name]} |" for name, points in exercise.points.items())
     return "\n".join(["| part | points | awarded if |", "|---|---|---|", *rows])
 

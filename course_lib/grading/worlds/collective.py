@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from course_lib.grading.core.types import Array, Case, Scenario, Want, World
-from course_lib.grading.ring_worlds import cast as cast
-from course_lib.grading.ring_worlds import ceil_div as ceil_div
-from course_lib.grading.ring_worlds import chunk_of as chunk_of
-from course_lib.grading.ring_worlds import held as held
-from course_lib.grading.ring_worlds import members as members
-from course_lib.grading.ring_worlds import total as total
-from course_lib.grading.ring_worlds import with_again, world
+from course_lib.grading.worlds.ring_worlds import cast as cast
+from course_lib.grading.worlds.ring_worlds import ceil_div as ceil_div
+from course_lib.grading.worlds.ring_worlds import chunk_of as chunk_of
+from course_lib.grading.worlds.ring_worlds import held as held
+from course_lib.grading.worlds.ring_worlds import members as members
+from course_lib.grading.worlds.ring_worlds import total as total
+from course_lib.grading.worlds.ring_worlds import with_again, world
 
 
 def case(world_size: int, shape: list[int], **more: Any) -> Case:

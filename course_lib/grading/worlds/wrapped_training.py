@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from course_lib.grading.core.types import Case, Scenario, World
 from course_lib.grading.parts.common import Window
-from course_lib.grading.toy_oracle import (
+from course_lib.grading.toys import NUM_STEPS, STRAY, ToyNet, nbytes, toy_tensors, uses_optional
+from course_lib.grading.toys import trainable as trainable
+from course_lib.grading.worlds.toy_oracle import (
     FIRST,
     NO_BUFFERS,
     NO_FROZEN,
@@ -25,8 +27,6 @@ from course_lib.grading.toy_oracle import (
     toy_inputs,
     whole_batch,
 )
-from course_lib.grading.toys import NUM_STEPS, STRAY, ToyNet, nbytes, toy_tensors, uses_optional
-from course_lib.grading.toys import trainable as trainable
 
 AWKWARD = {"tied": True, "frozen": True, "unused": True, "optional": True, "odd_buffers": True}
 CONSTRUCTION = Window("built", "constructed", "the constructor")

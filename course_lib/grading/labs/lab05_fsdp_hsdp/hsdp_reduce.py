@@ -27,7 +27,7 @@ EXERCISE = Exercise(
     details="Meshes 1 x 1, 2 x 2, 1 x 4, 4 x 1 and 1 x 3 (hidden: 2 x 3, 3 x 2, 1 x 2), lengths that "
     "dp_shard does not divide; float64 (hidden: float32). Bytes of calls in groups within a server: at "
     "most the padded gradient. Bytes of calls that leave it: at most twice a shard (an all_reduce counts "
-    "double), which may be padded to a multiple of dp_replicate.",
+    "double), which may be padded to a multiple of dp_replicate. `grad` may be overwritten.",
     signature="(grad, mesh)",
     forbids=("fsdp",),
     scenario=sharded_gradient(),

@@ -1,4 +1,4 @@
-"""What data-parallel training of a toy must give: one process, the whole batch. Verdict side only.
+"""What data-parallel training of a toy must give: one process, the whole batch.
 
 Known mistakes are trained too, as replicas that combine gradients wrongly, so that a verdict can name them.
 """
@@ -23,7 +23,6 @@ from course_lib.grading.toys import (
     toy_weights,
     uses_optional,
 )
-from course_lib.trace import Event, Launch, Mark, RankTrace
 
 SAMPLES = 3  # of a rank at a step
 Combine = Callable[[list[Tensor]], list[Tensor]]  # every rank's gradient -> what every rank ends up with
@@ -127,19 +126,3 @@ def _step(model: ToyNet, grads: Mapping[str, Tensor]) -> None:
     for name, param in model.named_parameters():
         if name in grads:
             param.sub_(grads[name], alpha=LEARNING_RATE)
-
-
-def events_between(trace: RankTrace, start: str | None, end: str) -> list[Event]:
-    """The events from one mark (None: the beginning) to the first mark `end` after it."""
-    events = trace.events
-    first = 0 if start is None else _index(events, start, 0)
-    return events[first : _index(events, end, first)]
-
-
-def _index(events: Sequence[Event], name: str, first: int) -> int:
-    return next(i for i in range(first, len(events)) if isinstance(e := events[i], Mark) and e.name == name)
-
-
-def collectives(events: Sequence[Event]) -> list[Launch]:
-    """The launches that ranks wait for; a barrier is one of no bytes."""
-    return [e for e in events if isinstance(e, Launch) and e.op != "new_group"]

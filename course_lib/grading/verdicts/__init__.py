@@ -1,1 +1,0 @@
-"""One file an exercise: declaration, cases, inputs, oracle, verdict. Never enters a rank."""
