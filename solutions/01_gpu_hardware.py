@@ -369,9 +369,10 @@ for words, op, sizes, run in runs:
 draw_roofline([h100_roof(), mine], points)
 
 # %% [markdown]
-# Same shape, other numbers: the ridge of a CPU lies at 3 to 50 FLOP/byte, that of an H100 at 295. The more
-# arithmetic a chip has, the harder it is to feed. A point far below its roof has another limit: here each
-# result gets fresh memory from the operating system, and `exp` is not one FLOP to a CPU.
+# Same shape, other numbers: the ridge of a CPU lies at 3 to 50 FLOP/byte, higher while other programs use
+# its memory; that of an H100 at 295. The more arithmetic a chip has, the harder it is to feed. A point far
+# below its roof has another limit: here each result gets fresh memory from the operating system, and `exp`
+# is not one FLOP to a CPU.
 #
 # Move the slider: how many rows must a batch have until a matmul with a 4,096 x 4,096 weight feeds an H100?
 # And why do fewer bits not ask for more rows? (They halve the bytes as they double the peak.)
@@ -643,8 +644,8 @@ def numbers_01() -> dict[str, float]:
 # </details>
 # <details><summary>How long do runs take?</summary>
 #
-# Weeks to months: 30.84 million H100 hours for Llama 3 405B, 78 days of 16,384. A usual
-# lecture's limit is nearly a year: beyond that, waiting for the next GPU is quicker.
+# Weeks to months: 30.84 million H100 hours for Llama 3 405B, 78 days of 16,384. A common estimate is up to
+# nearly a year: beyond that, waiting for the next GPU is quicker.
 #
 # </details>
 # <details><summary>Do small units of a cluster keep a higher throughput?</summary>
