@@ -1,0 +1,95 @@
+"""FSDP as a loop: gather a unit, compute, free it; in backward gather, compute, reduce_scatter, free.
+
+A unit is a module that the next one follows: `transformer_stages(model, n)` cuts the course's model into n.
+Lab 05. `engine.py` runs the same four verbs from hooks, so that a model runs as ever, and begins the next
+gather while a unit computes: nothing here overlaps. torch's `fully_shard` does it in
+`torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`: unshard, reshard, reduce_grad.
+
+Layout (local shapes): each unit's shard [S/n] Shard; its parameters Replicate between gather and free; the
+    batch Shard(0).
+Communication: for a unit of S elements 2 all_gathers and 1 reduce_scatter a step; a broadcast before the
+    first.
+Memory: 1/n of parameters, gradients and optimizer state, and one unit gathered, with its gradients.
+Oracle: the units one after another in one process, on the whole batch, where the shards are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.comm.flat import FlatLayout, all_gather_flat, reduce_scatter_flat
+
+
+class ShardedUnit:
+    """A module whose parameters are here only between `gather` and `free`.
+
+    shard: what the optimizer steps: this rank's part of all parameters, flat.
+    """
+
+    @torch.no_grad()
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
+        self.module, self.group = module, group
+        self.params = list(module.parameters())
+        self.layout = FlatLayout.of(self.params, dist.get_world_size(group))
+        self.full = self.params[0].new_empty(self.layout.padded_numel)
+        self.layout.flatten_(self.full, self.params)
+        if self.layout.num_shards > 1:
+            dist.broadcast(self.full, group=group, group_src=0)
+        start, stop = self.layout.shard_range(dist.get_rank(group))
+        self.shard = nn.Parameter(self.full[start:stop].clone())
+        self.full_bytes = self.full.untyped_storage().nbytes()
+        self.free()
+
+    def gather(self) -> None:
+        """Bring the whole parameters here, into the storage that autograd has saved views of."""
+        self.full.untyped_storage().resize_(self.full_bytes)
+        all_gather_flat(self.full, self.shard.detach(), self.group)
+        for param, view in zip(self.params, self.layout.unflatten(self.full), strict=True):
+            param.data = view
+
+    def free(self) -> None:
+        """Give the whole parameters back; autograd's views are empty until the next gather."""
+        for param in self.params:
+            param.data = param.new_empty(0)
+        self.full.untyped_storage().resize_(0)
+
+    @torch.no_grad()
+    def reduce_scatter(self) -> None:
+        """Add this rank's part of the mean gradient to the shard's; forget the whole gradients."""
+        grads = torch.empty_like(self.full)
+        self.layout.flatten_(grads, [param.grad for param in self.params])
+        mean = torch.empty_like(self.shard)
+        reduce_scatter_flat(mean, grads, self.group)
+        mean /= self.layout.num_shards
+        self.shard.grad = mean if self.shard.grad is None else self.shard.grad + mean
+        for param in self.params:
+            param.grad = None
+
+
+def forward(units: Sequence[ShardedUnit], x: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Run the units one after another; return each one's input and output."""
+    saved: list[tuple[Tensor, Tensor]] = []
+    for unit in units:
+        x = x.detach().requires_grad_(x.is_floating_point())  # backward stops here, to free and reduce
+        unit.gather()
+        out = unit.module(x)
+        unit.free()
+        saved.append((x, out))
+        x = out
+    return saved
+
+
+def backward(
+    units: Sequence[ShardedUnit], saved: Sequence[tuple[Tensor, Tensor]], grad: Tensor | None
+) -> None:
+    """Give every shard its gradient, from the gradient of the last output."""
+    for unit, (x, out) in zip(reversed(units), reversed(saved), strict=True):
+        unit.gather()
+        torch.autograd.backward(out, grad)
+        unit.reduce_scatter()
+        unit.free()
+        grad = x.grad
