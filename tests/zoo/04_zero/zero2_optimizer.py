@@ -177,7 +177,7 @@ class Zero2Optimizer:
 # says: beside activations
 # from: reference
 # change: self.params = list(params) -> self.params, self.waiting = list(params), []
-# change: param.register_post_accumulate_grad_hook(self.on_gradient) -> param.register_post_accumulate_grad_hook(lambda p: self.waiting.append(p) or len(self.waiting) > 1 or torch.autograd.Variable._execution_engine.queue_callback(lambda: [self.on_gradient(self.waiting.pop()) for _ in self.waiting[:]]))
+# change: param.register_post_accumulate_grad_hook(self.on_gradient) -> param.register_post_accumulate_grad_hook(lambda p: [self.waiting.append(p) or len(self.waiting) > 1 or torch.autograd.Variable._execution_engine.queue_callback(lambda: [self.on_gradient(self.waiting.pop()) for _ in self.waiting[:]]), None][1])
 
 # %% wrong memory: launches in the hook, waits in step
 # says: at the end of backward
@@ -205,14 +205,14 @@ class Zero2Optimizer:
 # says: outside tensors
 # from: reference
 # change: self.params = list(params) -> self.params, self.numbers = list(params), {}
-# change: param.register_post_accumulate_grad_hook(self.on_gradient) -> param.register_post_accumulate_grad_hook(lambda p: (self.numbers.update({p: [a + b for a, b in zip(p.grad.flatten().tolist(), self.numbers.get(p, [0.0] * p.numel()))]}), setattr(p, "grad", None)))
+# change: param.register_post_accumulate_grad_hook(self.on_gradient) -> param.register_post_accumulate_grad_hook(lambda p: (self.numbers.update({p: [a + b for a, b in zip(p.grad.flatten().tolist(), self.numbers.get(p, [0.0] * p.numel()))]}), setattr(p, "grad", None), None)[2])
 # change: self.inner.step() -> _ = [(setattr(p, "grad", torch.tensor(x, dtype=p.dtype).view_as(p)), self.on_gradient(p)) for p, x in self.numbers.items()]; self.numbers.clear(); self.inner.step()
 
 # %% wrong memory: gradients wait in numpy arrays for the end of backward
 # says: outside tensors
 # from: reference
 # change: self.params = list(params) -> self.params, self.waiting = list(params), []
-# change: param.register_post_accumulate_grad_hook(self.on_gradient) -> param.register_post_accumulate_grad_hook(lambda p: (self.waiting.append((p, p.grad.numpy().copy())), setattr(p, "grad", None), len(self.waiting) > 1 or torch.autograd.Variable._execution_engine.queue_callback(lambda: [(setattr(q, "grad", torch.from_numpy(a)), self.on_gradient(q)) for q, a in [self.waiting.pop() for _ in self.waiting[:]]])))
+# change: param.register_post_accumulate_grad_hook(self.on_gradient) -> param.register_post_accumulate_grad_hook(lambda p: (self.waiting.append((p, p.grad.numpy().copy())), setattr(p, "grad", None), len(self.waiting) > 1 or torch.autograd.Variable._execution_engine.queue_callback(lambda: [(setattr(q, "grad", torch.from_numpy(a)), self.on_gradient(q)) for q, a in [self.waiting.pop() for _ in self.waiting[:]]]), None)[3])
 
 # %% wrong values: shards in a dictionary of the class, so a second optimizer gets those of the first
 # from: reference
