@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +34,7 @@ def run(
     """Judge `answer`; `verdict_of`: instead of its own; `changes` replace fields of the exercise."""
     base = spec("rank_hello")
     exercise = dataclasses.replace(base.EXERCISE, **changes)
-    declared = types.SimpleNamespace(**{name: getattr(base, name) for name in ("inputs", "oracle")})
+    declared = copy.copy(base)
     declared.EXERCISE = exercise
     declared.verdict = verdict_of or base.verdict
     declared.cases = lambda seed, hidden: [c for c in base.cases(seed, hidden) if c.world_size in world_sizes]
