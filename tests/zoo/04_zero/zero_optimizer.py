@@ -131,7 +131,6 @@ class ZeroOptimizer:
 # change: param.copy_(full[offset : offset + param.numel()].view_as(param)) -> part = full[offset : offset + param.numel()]; param.view(-1)[: len(part)] = part
 
 # %% wrong values: pads to 12, which 1 to 4 ranks divide
-# says: RuntimeError
 # from: reference
 # change: -len(flat) % self.world_size -> -len(flat) % 12
 
