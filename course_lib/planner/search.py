@@ -135,10 +135,12 @@ def _grid(request: Request) -> Counts:
     tp, cp, pp, v, shard, ep, zero, mbs, recompute = (
         a.ravel() for a in np.meshgrid(*(np.array(a, dtype=np.int64) for a in axes), indexing="ij")
     )
-    exists = (gpus % (tp * cp * pp) == 0) & (pp * v <= config.num_layers) & ((pp > 1) | (v == 1))
-    exists &= (gpus // (tp * cp * pp)) % shard == 0
     chunks = pp * v  # equal chunks, or equal if embedding and head count as a layer each (Llama 3's 126)
-    exists &= (v == 1) | (config.num_layers % chunks == 0) | ((config.num_layers + 2) % chunks == 0)
+    with_ends = config.num_layers + 2
+    exists = (gpus % (tp * cp * pp) == 0) & ((pp > 1) | (v == 1))
+    exists &= (chunks <= config.num_layers) | (chunks == with_ends)
+    exists &= (gpus // (tp * cp * pp)) % shard == 0
+    exists &= (v == 1) | (config.num_layers % chunks == 0) | (with_ends % chunks == 0)
     exists &= (zero > 0) | (shard == 1)  # nothing is sharded without ZeRO
     exists &= ((zero != 1) & (zero != 2)) | (shard == gpus // (tp * cp * pp))  # ZeRO-1 and 2 shard over all
     exists &= (zero != 3) | (shard > 1)
