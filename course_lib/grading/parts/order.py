@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from course_lib.grading.core.types import Case, Part, Seen
 from course_lib.grading.parts.common import WHOLE, Window, first_problem
 from course_lib.trace import RankTrace
-from course_lib.trace.events import Compute, Event, Launch, Mark, Wait
+from course_lib.trace.events import Compute, Event, Launch, Mark
 
 Place = Callable[[RankTrace], int | None]
 
@@ -25,18 +25,6 @@ def at_launch(op: str, which: int = 0) -> Place:
     return lambda trace: _nth(
         [i for i, e in enumerate(trace.events) if isinstance(e, Launch) and e.op == op], which
     )
-
-
-def at_wait(op: str, which: int = 0) -> Place:
-    """The place where a call of that operation was awaited."""
-
-    def place(trace: RankTrace) -> int | None:
-        ids = {call.id for call in trace.launches(op)}
-        return _nth(
-            [i for i, e in enumerate(trace.events) if isinstance(e, Wait) and e.launch_id in ids], which
-        )
-
-    return place
 
 
 def at_matmul(phase: str = "", which: int = 0) -> Place:

@@ -2,6 +2,8 @@
 
 The cost model is the one the notebook states: states and whole units in memory; gathers and reductions of
 every unit one after the other, nothing hidden.
+
+Longer than 120 lines: drawn clusters, and a world of its own for each rule of thumb that must lose points.
 """
 
 from __future__ import annotations
