@@ -26,10 +26,10 @@ from pathlib import Path
 import nbformat
 from rich.console import Console
 
-from course_lib.staff import autograde, build, handed_in
+from course_lib.staff import autograde, build, submissions
+from course_lib.staff.filled_release import answers_of, filled_in
 from course_lib.staff.gradebook import Course, find_alembic
 from course_lib.staff.ledger import LEDGER, Ledger
-from course_lib.staff.submissions import answers_of, filled_in
 
 Row = tuple[str, float, str, str]
 
@@ -60,7 +60,7 @@ def course(folder: Path) -> dict[str, str]:
 def hand_in(folder: Path, student: str, answers: dict[str, str]) -> None:
     """Put a notebook where submissions are."""
     release = (folder / "notebooks" / LAB / f"{LAB}.ipynb").read_text(encoding="utf-8")
-    path = folder / handed_in.SUBMITTED / student / LAB / f"{LAB}.ipynb"
+    path = folder / submissions.SUBMITTED / student / LAB / f"{LAB}.ipynb"
     path.parent.mkdir(parents=True)
     path.write_text(filled_in(release, answers), encoding="utf-8")
 
@@ -75,7 +75,7 @@ def grading_s(folders: dict[str, Path], right: dict[str, str], log: Path) -> dic
     if log.exists():
         found = json.loads(log.read_text(encoding="utf-8"))
     run, done = secrets.token_hex(2), TEN * len(found["two"])
-    for path in (path for folder in folders.values() for path in folder.glob(f"{handed_in.SUBMITTED}/*")):
+    for path in (path for folder in folders.values() for path in folder.glob(f"{submissions.SUBMITTED}/*")):
         if not path.name[7:] or int(path.name[7:10]) >= done:  # "hanging" has no number
             shutil.rmtree(path)
     for first in range(done, STUDENTS, TEN):

@@ -88,7 +88,7 @@ def check(
 @app.command()
 def progress(lab: OptionalLab = None) -> None:
     """Show labs and exercises with your last verdicts."""
-    from course_lib.grading.standing import progress_map
+    from course_lib.grading.progress_table import progress_map
 
     for line in progress_map(lab and lab.zfill(2), _place()).lines():
         _say(line)

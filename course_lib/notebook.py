@@ -48,11 +48,11 @@ def start(version: str) -> None:
 
 
 def _explain_errors() -> None:
-    from course_lib.grading import present, unwritten
+    from course_lib.grading import report, stub_errors
 
-    shell = present.shell()
+    shell = report.shell()
     if shell is not None:
-        unwritten.explain_in(shell)
+        stub_errors.explain_in(shell)
 
 
 def installed(name: str) -> str | None:

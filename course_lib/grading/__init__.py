@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from course_lib.grading.engine import check as check
     from course_lib.grading.engine import score as score
     from course_lib.grading.exercise import Exercise as Exercise
-    from course_lib.grading.exercise import Verdict as Verdict
-    from course_lib.grading.present import card as card
-    from course_lib.grading.present import hint as hint
+    from course_lib.grading.exercise import Result as Result
+    from course_lib.grading.progress_table import progress_map as progress_map
     from course_lib.grading.registry import exercises as exercises
     from course_lib.grading.registry import get as get
+    from course_lib.grading.report import card as card
+    from course_lib.grading.report import hint as hint
     from course_lib.grading.source import FromObject as FromObject
     from course_lib.grading.source import FromSource as FromSource
-    from course_lib.grading.standing import progress_map as progress_map
-    from course_lib.grading.unwritten import answer_or as answer_or
+    from course_lib.grading.stub_errors import answer_or as answer_or
 
 _HOMES = {
     "check": "engine",
     "score": "engine",
     "Exercise": "exercise",
-    "Verdict": "exercise",
-    "card": "present",
-    "hint": "present",
-    "progress_map": "standing",
-    "answer_or": "unwritten",
+    "Result": "exercise",
+    "card": "report",
+    "hint": "report",
+    "progress_map": "progress_table",
+    "answer_or": "stub_errors",
     "exercises": "registry",
     "get": "registry",
     "FromObject": "source",
@@ -40,7 +40,7 @@ _HOMES = {
 }
 __all__ = sorted(_HOMES)
 
-preload("course_lib.grading.inside")  # what a check does inside a rank is in most ranks
+preload("course_lib.grading.rank_worker")  # what a check does inside a rank is in most ranks
 
 
 def __getattr__(name: str) -> Any:

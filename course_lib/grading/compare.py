@@ -26,7 +26,7 @@ from numpy import (
     unravel_index,
 )
 
-from course_lib.grading.exercise import Array, Case, Part, RankData, Want
+from course_lib.grading.exercise import Array, Case, Expected, Part, RankData
 
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 5e-3, "bfloat16": 3e-2}
 _FLOAT32 = 3e-7  # of the largest entry: a few roundings
@@ -43,13 +43,13 @@ def gate_parts(case: Case, got: list[RankData], want: Mapping[str, Any]) -> list
         part
         for name, value in want.items()
         if not name.startswith("_")
-        for part in [compare(name, case, got, value if isinstance(value, Want) else Want(value))]
+        for part in [compare(name, case, got, value if isinstance(value, Expected) else Expected(value))]
         if part is not None
     ]
     return sorted(failing, key=lambda part: ("shape", "dtype", "values", "gradients").index(part.name))
 
 
-def compare(name: str, case: Case, got: list[RankData], want: Want) -> Part | None:
+def compare(name: str, case: Case, got: list[RankData], want: Expected) -> Part | None:
     """Compare one name on every rank; None if all hold what they must."""
     gate = "gradients" if name.startswith("grad:") else "values"
     label = name.removeprefix("grad:")
@@ -115,7 +115,7 @@ def close(got: Array, want: Any, tolerance: float) -> bool:
     return bool((near | (got == target) | ((got != got) & (target != target))).all())
 
 
-def _form(words: str, name: str, got: list[RankData], want: Want) -> Part | None:
+def _form(words: str, name: str, got: list[RankData], want: Expected) -> Part | None:
     """Presence, shape and dtype of a tensor on every rank."""
     for rank, data in enumerate(got):
         target = want.on(rank)
@@ -137,7 +137,13 @@ def _form(words: str, name: str, got: list[RankData], want: Want) -> Part | None
 
 
 def fingerprint(
-    case: Case, got: Sequence[Array], want: Want, wrong: list[int], tolerance: float, *, talked: bool = False
+    case: Case,
+    got: Sequence[Array],
+    want: Expected,
+    wrong: list[int],
+    tolerance: float,
+    *,
+    talked: bool = False,
 ) -> str:
     """Name the mistake if it is known, else "". talked: wrong ranks are known to have communicated."""
     n = case.world_size
@@ -151,17 +157,17 @@ def fingerprint(
 
     if any(not isfinite(got[r]).all() for r in wrong if got[r].dtype.kind == "f"):
         return "it holds NaN or infinity."
-    for words, near in want.near.items():
+    for words, near in want.mistakes.items():
         value = near() if callable(near) else near
         if all_match(lambda r, v=value: v[r] if isinstance(v, list) else v):
             return f"this is what you get if {words}".rstrip(".?") + ("?" if words.endswith("?") else ".")
     rank_0_only = n > 1 and wrong == list(range(1, n))
-    reached_0 = want.alone is not None and not close(got[0], want.alone[0], tolerance)
+    reached_0 = want.local_only is not None and not close(got[0], want.local_only[0], tolerance)
     if rank_0_only and reached_0:
         return "right on rank 0 only: does every rank get the result?"
-    if want.alone is not None and n > 1 and all_match(lambda r: want.alone[r]):
+    if want.local_only is not None and n > 1 and all_match(lambda r: want.local_only[r]):
         return f"rank {wrong[0]} holds its own value: {silence}"
-    if want.alone is not None and n > 1 and all_match(lambda r: asarray(want.alone[r]) / n):
+    if want.local_only is not None and n > 1 and all_match(lambda r: asarray(want.local_only[r]) / n):
         return f"rank {wrong[0]} holds its own value over {n} = world_size: {silence}"
     if rank_0_only:
         return "right on rank 0 only: does every rank get the result?"
@@ -188,7 +194,7 @@ def fingerprint(
     return ""
 
 
-def _within(got: Sequence[Array], want: Want, wrong: list[int]) -> bool:
+def _within(got: Sequence[Array], want: Expected, wrong: list[int]) -> bool:
     return all(close(got[r], want.on(r), _FLOAT32) for r in wrong)
 
 
@@ -208,7 +214,7 @@ def _scaled(got: Sequence[Array], target: Any, wrong: list[int], factor: float, 
 
 
 def _value_message(
-    words: str, case: Case, got: Sequence[Array], want: Want, wrong: list[int], finger: str
+    words: str, case: Case, got: Sequence[Array], want: Expected, wrong: list[int], finger: str
 ) -> str:
     rank = wrong[0]
     target = asarray(want.on(rank))
@@ -262,13 +268,13 @@ def _array(seen: Any) -> Array:
         return full(array.shape, inf)
 
 
-def _as_arrays(want: Want, world_size: int) -> Want:
+def _as_arrays(want: Expected, world_size: int) -> Expected:
     value = [asarray(want.on(r)) for r in range(world_size)]
-    alone = None if want.alone is None else [asarray(a) for a in want.alone]
-    return Want(value, per_rank=True, alone=alone, near=want.near)
+    alone = None if want.local_only is None else [asarray(a) for a in want.local_only]
+    return Expected(value, per_rank=True, local_only=alone, mistakes=want.mistakes)
 
 
-def _plain_part(gate: str, words: str, seen: list[Any], want: Want) -> Part | None:
+def _plain_part(gate: str, words: str, seen: list[Any], want: Expected) -> Part | None:
     wrong = [r for r, value in enumerate(seen) if not same_plain(value, want.on(r))]
     if not wrong:
         return None

@@ -22,17 +22,17 @@ from typing import Any
 import torch
 
 from course_lib.grading import progress
-from course_lib.grading.closed import closed_message, closed_ops
 from course_lib.grading.compare import gate_parts
 from course_lib.grading.core.exercise_file import ExerciseFile
-from course_lib.grading.exercise import Case, Exercise, Part, PartResult, RankData, Verdict
-from course_lib.grading.inside import Job, check_kind
+from course_lib.grading.exercise import Case, Exercise, Part, PartResult, RankData, Result
+from course_lib.grading.import_guard import closed_message, closed_ops
 from course_lib.grading.kernel_object import check_object
 from course_lib.grading.launcher import CaseFailed, Launcher, run_here
 from course_lib.grading.parts.in_flight import in_flight_gate
 from course_lib.grading.parts.memory import outside_tensors
-from course_lib.grading.present import executed_cells, in_notebook, say, show
+from course_lib.grading.rank_worker import Job, check_kind
 from course_lib.grading.registry import owner_of, program_of, spec
+from course_lib.grading.report import executed_cells, in_notebook, say, show
 from course_lib.grading.source import (
     FromObject,
     FromSource,
@@ -57,7 +57,7 @@ def check(
     hidden: bool = False,
     quiet: bool = False,
     as_card: bool = True,
-) -> Verdict:
+) -> Result:
     """Check an answer and show the report.
 
     Args:
@@ -224,7 +224,7 @@ def judge(
     seed: int,
     hidden: bool,
     launcher: Launcher = run_here,
-) -> tuple[Verdict, tuple[list[str], list[str]] | None]:
+) -> tuple[Result, tuple[list[str], list[str]] | None]:
     """Run the cases until a gate fails; return the verdict and, then, what the ranks printed.
 
     `launcher` runs the ranks: here, or in the judge's sandbox.
@@ -320,14 +320,14 @@ def run_case(
 
 def merge(
     exercise: Exercise, done: list[Case], parts: list[tuple[Case, Part]], gate: Part | None, seed: int
-) -> Verdict:
+) -> Result:
     """Merge parts over the cases: a part holds if it holds in all; the first failing case speaks."""
     names = tuple(dict.fromkeys(case.name for case in done))
     if gate is not None:
         rows = {n: PartResult(False, 0.0, p, "") for n, p in exercise.points.items()}
-        return Verdict(exercise, rows, seed, 0.0, gate.name, gate.message, names)
+        return Result(exercise, rows, seed, 0.0, gate.name, gate.message, names)
     rows = {name: _merge_part(exercise, name, points, parts) for name, points in exercise.points.items()}
-    return Verdict(exercise, rows, seed, 0.0, cases=names)
+    return Result(exercise, rows, seed, 0.0, cases=names)
 
 
 def _merge_part(exercise: Exercise, name: str, points: float, parts: list[tuple[Case, Part]]) -> PartResult:

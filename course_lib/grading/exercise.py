@@ -96,7 +96,7 @@ def with_seed(cases: Sequence[Any], seed: int) -> list[Case]:
     return [replace(case, seed=seed) for case in cases]
 
 
-def _same_wants(case: Case, wants: dict[str, Want]) -> dict[str, Want]:
+def _same_wants(case: Case, wants: dict[str, Expected]) -> dict[str, Expected]:
     del case
     return wants
 
@@ -127,7 +127,7 @@ class Scenario:
     inputs: Callable[[Case, int], dict[str, Array]]
     options: Mapping[str, Any] = field(default_factory=dict)
     cases: Callable[[Sequence[Any], int], list[Case]] = with_seed
-    complete: Callable[[Case, dict[str, Want]], dict[str, Want]] = _same_wants
+    complete: Callable[[Case, dict[str, Expected]], dict[str, Expected]] = _same_wants
     follows: Callable[[str], bool] = lambda name: False
     returned: Callable[[Case], Sequence[tuple[str, str]]] = _no_marks
     numeric: bool = False
@@ -184,21 +184,21 @@ class RankData:
 
 
 @dataclass(frozen=True)
-class Want:
+class Expected:
     """What the oracle expects under one name.
 
     Attributes:
         value: the expected array or plain value; a list with one entry a rank if `per_rank`.
         per_rank: `value` differs from rank to rank.
-        alone: one entry a rank: what that rank would hold had it not communicated (a fingerprint).
-        near: wrong results worth naming: sentence -> array (or one a rank), "only the last microbatch"; or a
-            function that returns it, called when a result is wrong.
+        local_only: one entry a rank: what that rank would hold had it not communicated (a fingerprint).
+        mistakes: wrong results worth naming: sentence -> array (or one a rank), "only the last microbatch";
+            or a function that returns it, called when a result is wrong.
     """
 
     value: Any
     per_rank: bool = False
-    alone: list[Any] | None = None
-    near: Mapping[str, Any] = field(default_factory=dict)
+    local_only: list[Any] | None = None
+    mistakes: Mapping[str, Any] = field(default_factory=dict)
 
     def on(self, rank: int) -> Any:
         """Return what `rank` must hold."""
@@ -234,7 +234,7 @@ class PartResult:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Result:
     """The outcome of one check.
 
     Attributes:

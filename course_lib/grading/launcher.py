@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.grading.exercise import Array, Case, Part, RankData
-from course_lib.grading.inside import Job, rank_job
+from course_lib.grading.rank_worker import Job, rank_job
 from course_lib.grading.source import not_written
 from course_lib.ranks import RanksError, report, run_ranks
 

@@ -18,13 +18,13 @@ class Number:
         value: in SI units, or as the text says.
         rel: how far off an answer may be, relative.
         unit: shown in messages.
-        near: known mistakes: sentence -> number.
+        mistakes: known ones: sentence -> number.
     """
 
     value: float
     rel: float = 0.01
     unit: str = ""
-    near: Mapping[str, float] = field(default_factory=dict)
+    mistakes: Mapping[str, float] = field(default_factory=dict)
 
     def holds(self, got: float) -> bool:
         """Within the tolerance."""
@@ -46,7 +46,7 @@ def judge_number(name: str, number: Number, answers: Any) -> Part:
         return Part(name, False, f"{name!r} must be a finite number; got {got}. Look for a division by zero.")
     if number.holds(got):
         return Part(name, True, f"{got:,.6g} {number.unit}".strip())
-    for words, value in number.near.items():
+    for words, value in number.mistakes.items():
         if abs(got - value) <= number.rel * abs(value):
             return Part(name, False, f"{name} = {got:,.6g}: this is what you get if {words}.")
     text = f"{name} = {got:,.6g} {number.unit}".strip() + f" is {_how_far(got, number.value)}."

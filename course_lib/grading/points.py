@@ -29,13 +29,13 @@ class Formula:
 
     Attributes:
         want: point -> the right number or word.
-        near: point -> known mistakes, sentence -> what they give ("this is what you get if <sentence>").
+        mistakes: point -> known ones, sentence -> what they give ("this is what you get if <sentence>").
         unit: shown in messages.
         rel: how far off a number may be, relative.
     """
 
     want: Callable[[Point], Value]
-    near: Callable[[Point], Mapping[str, Value]] = _no_mistakes
+    mistakes: Callable[[Point], Mapping[str, Value]] = _no_mistakes
     unit: str = ""
     rel: float = 1e-3
 
@@ -94,7 +94,7 @@ def _not_a_value(got: Any, want: Value, what: str) -> str:
 
 def _mistake(formula: Formula, pairs: Sequence[tuple[Point, Any]]) -> str:
     """The first known mistake that gives every answer, right ones included."""
-    tables = [(formula.near(point), got) for point, got in pairs]
+    tables = [(formula.mistakes(point), got) for point, got in pairs]
     names = dict.fromkeys(words for table, _ in tables for words in table)
     for words in names:
         if all(formula.same(got, table[words]) for table, got in tables if words in table):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from course_lib.grading.inside import to_plain
+from course_lib.grading.rank_worker import to_plain
 from course_lib.grading.source import Refusal
 
 _REL = 1e-9  # sums over a dict may round otherwise in another order

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._C import DisableTorchFunctionSubclass
 
 from course_lib import trace
-from course_lib.grading.hoard import bytes_outside_tensors
+from course_lib.grading.untracked_memory import bytes_outside_tensors
 
 _MOST_LOOKS = 200  # 10 s: on a busy machine a thread may wait long for a processor
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from course_lib import __version__
-from course_lib.grading.exercise import Verdict
-from course_lib.grading.present import say
+from course_lib.grading.exercise import Result
+from course_lib.grading.report import say
 
 NAME = "course-progress.json"
 _LAB = re.compile(r"\d\d_\w+")
@@ -73,7 +73,7 @@ def read_or_rescue(place: Path) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def note(verdict: Verdict, answer: str = "", start: Path | None = None) -> None:
+def note(verdict: Result, answer: str = "", start: Path | None = None) -> None:
     """Keep a verdict and the text that was checked. Never raises: a check does not depend on it."""
     place = folder(start)
     if "autograded" in place.parts:  # nbgrader runs a submission: nobody learns here
@@ -92,7 +92,7 @@ def note(verdict: Verdict, answer: str = "", start: Path | None = None) -> None:
             say(message)
 
 
-def entry_of(verdict: Verdict, answer: str) -> dict[str, Any]:
+def entry_of(verdict: Result, answer: str) -> dict[str, Any]:
     """Return what is kept of a verdict: plain data."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     parts = {name: [part.points, part.max_points] for name, part in verdict.parts.items()}

@@ -10,7 +10,7 @@ import html
 import re
 from dataclasses import dataclass
 
-from course_lib.grading.exercise import PartResult, Verdict
+from course_lib.grading.exercise import PartResult, Result
 
 GOOD, BAD, IDLE = "#009E73", "#D55E00", "#8C8C8C"  # Okabe and Ito's green and vermillion, and a grey
 OK, LOST, NOT_TRIED = "✓", "✗", "·"
@@ -65,7 +65,7 @@ def take_apart(message: str) -> Said:
     return Said(" ".join(sentences[1:]), must.rstrip("."), seen.rstrip("."), case, report.strip("\n"))
 
 
-def card_html(verdict: Verdict) -> str:
+def card_html(verdict: Result) -> str:
     """Return the card: at most one screen, whatever the message."""
     body = _gate(verdict) if verdict.gate else _mistakes(verdict) + _table(verdict)
     folds = "" if verdict.passed else _hints(verdict) + _again(verdict)
@@ -74,7 +74,7 @@ def card_html(verdict: Verdict) -> str:
     return f'<div style="{box}">{_head(verdict)}{body}{folds}</div>'
 
 
-def _head(verdict: Verdict) -> str:
+def _head(verdict: Result) -> str:
     exercise = verdict.exercise
     sign = (
         badge(OK, GOOD)
@@ -89,7 +89,7 @@ def _head(verdict: Verdict) -> str:
     return f"<div>{sign} <b><code>{exercise.id}</code>{html.escape(state)}</b> &ensp; {points}</div>"
 
 
-def _gate(verdict: Verdict) -> str:
+def _gate(verdict: Result) -> str:
     stakes = ", ".join(f"{name} {points:g}" for name, points in verdict.exercise.points.items())
     later = f"<div>No points until this holds: {html.escape(stakes)}.</div>"
     said = take_apart(verdict.message)
@@ -105,13 +105,13 @@ def _first_sentence(said: Said) -> str:
     return f"<div>Expected: {_prose(said.must)}.</div><div>Seen{where}: {_prose(said.seen)}.</div>"
 
 
-def _mistakes(verdict: Verdict) -> str:
+def _mistakes(verdict: Result) -> str:
     """The named mistakes of all lost parts, before everything else."""
     said = dict.fromkeys(take_apart(p.message).mistake for p in verdict.parts.values() if not p.ok)
     return "".join(f"<div><b>{_prose(words)}</b></div>" for words in said if words)
 
 
-def _table(verdict: Verdict) -> str:
+def _table(verdict: Result) -> str:
     rows = "".join(_row(name, part) for name, part in verdict.parts.items())
     cases = ""
     if verdict.passed and not verdict.exercise.numeric and verdict.cases:
@@ -137,7 +137,7 @@ def _report(report: str) -> str:
     return _fold("the whole report", f'<pre style="overflow-x:auto;white-space:pre">{lines}</pre>')
 
 
-def _hints(verdict: Verdict) -> str:
+def _hints(verdict: Result) -> str:
     """A button for the first hint; each opens with the button of the next."""
     inner = ""
     for step in (3, 2, 1):
@@ -147,7 +147,7 @@ def _hints(verdict: Verdict) -> str:
     return inner
 
 
-def _again(verdict: Verdict) -> str:
+def _again(verdict: Result) -> str:
     if verdict.gate == "implemented":
         return ""
     exercise, sizes = verdict.exercise, ", hidden=True" if verdict.hidden else ""

@@ -111,8 +111,8 @@ def _below(agent: subprocess.Popen[bytes], direct: bool = False) -> list[psutil.
 
 def _workers(agent: subprocess.Popen[bytes]) -> list[psutil.Process]:
     """The agent's children are its fork server and multiprocessing's tracker; below them is the script."""
-    servants = _below(agent, direct=True)
-    return [process for process in _below(agent) if process not in servants]
+    own = _below(agent, direct=True)
+    return [process for process in _below(agent) if process not in own]
 
 
 def _watch(agent: subprocess.Popen[bytes], sockets: list[socket.socket]) -> str:

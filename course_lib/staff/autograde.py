@@ -28,11 +28,11 @@ from rich.table import Table
 from rich.text import Text
 
 from course_lib.grading.registry import exercises
-from course_lib.staff import handed_in, record, sandbox
+from course_lib.staff import record, sandbox, submissions
 from course_lib.staff.build import find_lab
 from course_lib.staff.grade_one import Options, Outcome
-from course_lib.staff.handed_in import HandedIn
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
+from course_lib.staff.submissions import Submission
 from course_lib.staff.workers import Task, outcomes
 
 
@@ -86,30 +86,30 @@ def command(
     if only and only not in (known := [e.id for e in exercises(lab)]):
         raise ValueError(f"the exercise to judge again must be one of {', '.join(known)}; got {only!r}")
     students = roster(root, lab, db_url)
-    submissions = handed_in.find(root, lab)
-    if not submissions:
+    handed = submissions.find(root, lab)
+    if not handed:
         raise ValueError(
-            f"there must be submissions of {lab} in {root / handed_in.SUBMITTED}; got none. "
+            f"there must be submissions of {lab} in {root / submissions.SUBMITTED}; got none. "
             f"run `course collect {lab}`, or put them there as <student>/{lab}/{lab}.ipynb"
         )
     with alone(root), whole_or_not():
         options = Options(root=root, lab=lab, trust=trust, show=show, only=only)
         run = Run(options=options, ledger=Ledger(root / LEDGER), db_url=db_url, jobs=jobs, dask=dask)
-        for line in _compare_with_list(run, students, submissions):
+        for line in _compare_with_list(run, students, handed):
             record.say(console, line)
         record.restore_scores(root, lab, run.ledger, db_url, console)
-        tasks = list(_tasks(run, submissions, again))
-        if len(tasks) < len(submissions):
+        tasks = list(_tasks(run, handed, again))
+        if len(tasks) < len(handed):
             words = "have no verdict to renew: not graded, or unreadable" if only else "were graded before"
-            console.print(f"{len(submissions) - len(tasks)} {words}", highlight=False)
+            console.print(f"{len(handed) - len(tasks)} {words}", highlight=False)
         problems = _grade_all(run, tasks, console)
         record.bring_up_to_date(root, lab, run.ledger, db_url, console)
         return _report(run, problems, console)
 
 
-def _compare_with_list(run: Run, students: set[str], submissions: list[HandedIn]) -> Iterator[str]:
+def _compare_with_list(run: Run, students: set[str], handed: list[Submission]) -> Iterator[str]:
     """Write down who is missing; say who was there before, who is not in the list, and who in neither."""
-    lab, there = run.options.lab, {one.student for one in submissions}
+    lab, there = run.options.lab, {one.student for one in handed}
     known_ids = {entry.student for entry in run.ledger.entries(lab)}
     for student in sorted(known_ids - students - there):
         if 2 * len(known_ids & students) >= len(known_ids):  # else this is another gradebook
@@ -121,12 +121,12 @@ def _compare_with_list(run: Run, students: set[str], submissions: list[HandedIn]
             nothing = "nothing was handed in"
             run.ledger.write(Entry(student=student, lab=lab, digest="", state="missing", detail=nothing))
             continue
-        folder = handed_in.SUBMITTED / student / lab
+        folder = submissions.SUBMITTED / student / lab
         yield (
             f"{student}: was judged, and {folder} is gone: what the gradebook has stays. If it held another "
             "student's work, make it again, empty, and repeat this command; points given by hand stay"
         )
-    for one in submissions:
+    for one in handed:
         if students and one.student not in students and one.has_name:
             yield (
                 f"{one.student}: is new in the gradebook. If that is a misspelt name, rename the folder, "
@@ -195,9 +195,9 @@ def _is_full(error: BaseException) -> bool:
     return full or any(text in str(error) for text in words)
 
 
-def _tasks(run: Run, submissions: list[HandedIn], again: bool) -> Iterator[Task]:
+def _tasks(run: Run, handed: list[Submission], again: bool) -> Iterator[Task]:
     """Yield what is to be done, each with what is known about it."""
-    for one in submissions:
+    for one in handed:
         entry = run.ledger.entry(run.options.lab, one.student)
         judged = entry is not None and entry.state != "failed" and entry.digest == one.digest()
         if run.options.only:
@@ -232,7 +232,7 @@ def _grade_all(run: Run, tasks: list[Task], console: Console) -> dict[str, str]:
     return problems
 
 
-def settle(run: Run, one: HandedIn, outcome: Outcome) -> tuple[Entry, str]:
+def settle(run: Run, one: Submission, outcome: Outcome) -> tuple[Entry, str]:
     """Write what a worker found: ledger, gradebook, a note that both agree. Return why not, "" if so.
 
     Raises: what a full disk raises.

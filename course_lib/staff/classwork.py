@@ -9,7 +9,7 @@ from nbgrader.apps.api import capture_log
 from nbgrader.converters import GenerateFeedback
 from rich.console import Console
 
-from course_lib.staff import build, handed_in, record
+from course_lib.staff import build, record, submissions
 from course_lib.staff.gradebook import Course
 from course_lib.staff.ledger import LEDGER, Ledger
 
@@ -34,7 +34,7 @@ def release(root: Path, name: str, console: Console, db_url: str | None = None) 
         )
     record.check_version(root, db_url)
     path = Course(root, db_url).release(lab.name)
-    build.replace_text(handed_in.kept_release(root, lab.name), path.read_text(encoding="utf-8"))
+    build.replace_text(submissions.kept_release(root, lab.name), path.read_text(encoding="utf-8"))
     console.print(f"{lab.name}: hand out {path.relative_to(root)}", highlight=False)
     return 0
 
@@ -58,7 +58,7 @@ def collect(root: Path, name: str, console: Console, db_url: str | None = None) 
         record.say(console, f"{student}: {note}")
     for name, why in found.left.items():
         record.say(console, f"left out: {name}: {why}")
-    console.print(f"{lab.name}: {len(found.places)} submissions in {handed_in.SUBMITTED}", highlight=False)
+    console.print(f"{lab.name}: {len(found.places)} submissions in {submissions.SUBMITTED}", highlight=False)
     return int(bool(found.left) or not found.places)
 
 

@@ -28,9 +28,9 @@ from rich.table import Table
 
 from course_lib import grading
 from course_lib.staff import build, supervise
+from course_lib.staff.filled_release import GradedCell, answers_of, filled_in, graded_cells
 from course_lib.staff.gradebook import Course
 from course_lib.staff.source import Catalog, notebook_of
-from course_lib.staff.submissions import GradedCell, answers_of, filled_in, graded_cells
 
 LAB = "03_data_parallel"
 FOLDER = Path("grading") / "demo"

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.staff.handed_in import MAX_NOTEBOOK_BYTES
+from course_lib.staff.submissions import MAX_NOTEBOOK_BYTES
 
 _PLAIN = re.compile(r"(?P<id>.+)_attempt_(?P<stamp>\d{4}-\d\d-\d\d(-\d\d-\d\d-\d\d)?)_(?P<file>.+\.ipynb)")
 # Students choose what comes after, folders included: nothing in it says whose it is.

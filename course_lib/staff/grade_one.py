@@ -15,11 +15,11 @@ from typing import Any
 
 import nbformat
 
-from course_lib.grading.present import render
 from course_lib.grading.registry import exercises, get
-from course_lib.staff import feedback, handed_in, judge, record, showing, traffic
-from course_lib.staff.handed_in import HandedIn
+from course_lib.grading.report import render
+from course_lib.staff import feedback, feedback_run, judge, record, submissions, traffic
 from course_lib.staff.ledger import Entry
+from course_lib.staff.submissions import Submission
 
 # In a verdict's message behind the case it names; an error of the answer's begins with its rank.
 _FLAG = re.compile(rf"(At [^:\n]+: )?{re.escape(traffic.DISAGREE)}")
@@ -54,7 +54,7 @@ class Outcome:
     notebook: str | None = None
 
 
-def grade(options: Options, one: HandedIn, known: Entry | None) -> Outcome:
+def grade(options: Options, one: Submission, known: Entry | None) -> Outcome:
     """Grade one submission, or finish it if `known` already has its verdicts.
 
     Never raises: what went wrong is in the entry, state "failed".
@@ -76,12 +76,12 @@ def grade(options: Options, one: HandedIn, known: Entry | None) -> Outcome:
         return Outcome(failed(options, one, digest, text))
 
 
-def failed(options: Options, one: HandedIn, digest: str, why: str) -> Entry:
+def failed(options: Options, one: Submission, digest: str, why: str) -> Entry:
     """Return the entry of a submission that could not be graded, through no fault of the student's."""
     return Entry(student=one.student, lab=options.lab, digest=digest, state="failed", detail=why)
 
 
-def _judged(options: Options, one: HandedIn, digest: str, start: float) -> Entry:
+def _judged(options: Options, one: Submission, digest: str, start: float) -> Entry:
     entry = Entry(student=one.student, lab=options.lab, digest=digest, state="graded", detail=one.note)
     try:
         if one.notebook is None:
@@ -95,7 +95,7 @@ def _judged(options: Options, one: HandedIn, digest: str, start: float) -> Entry
     return dataclasses.replace(_with(entry, found), seconds=seconds)
 
 
-def _judged_again(options: Options, one: HandedIn, known: Entry) -> Entry:
+def _judged_again(options: Options, one: Submission, known: Entry) -> Entry:
     """Return `known` with a new verdict on one exercise; nothing else of it changes."""
     assert one.notebook is not None
     chosen = [get(options.only)]
@@ -120,14 +120,14 @@ def _with(entry: Entry, found: judge.Judgement) -> Entry:
     return dataclasses.replace(entry, state=state, detail=detail, verdicts=verdicts, recorded=False)
 
 
-def copy_for_feedback(options: Options, one: HandedIn, entry: Entry) -> Any:
+def copy_for_feedback(options: Options, one: Submission, entry: Entry) -> Any:
     """Return the submission as nbgrader gets it: marked cells restored, outputs of a run, verdicts."""
-    release: Any = nbformat.read(handed_in.release_of(options.root, options.lab), as_version=4)
+    release: Any = nbformat.read(submissions.release_of(options.root, options.lab), as_version=4)
     if entry.state == "unreadable" or one.notebook is None:
-        notebook = handed_in.restored(nbformat.v4.new_notebook(), release)
+        notebook = submissions.restored(nbformat.v4.new_notebook(), release)
     else:
-        notebook = handed_in.restored(handed_in.notebook_of(one.notebook), release)
+        notebook = submissions.restored(submissions.notebook_of(one.notebook), release)
         feedback.make_harmless(notebook, release)
         if options.show and entry.state != "killed by limit":
-            showing.with_outputs(notebook, trust=options.trust)
+            feedback_run.with_outputs(notebook, trust=options.trust)
     return record.with_verdicts(notebook, entry)

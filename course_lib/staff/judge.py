@@ -15,18 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.grading import engine
-from course_lib.grading.exercise import Exercise, Part, Verdict
+from course_lib.grading.exercise import Exercise, Part, Result
 from course_lib.grading.registry import program_of, spec
 from course_lib.grading.source import Refusal
-from course_lib.staff.courtroom import Courtroom
-from course_lib.staff.handed_in import MAX_NOTEBOOK_BYTES, TooMuch, TooOld, notebook_of
 from course_lib.staff.needs import course_modules
 from course_lib.staff.sandbox import Limits
+from course_lib.staff.sandbox_runner import SandboxRunner
+from course_lib.staff.submissions import MAX_NOTEBOOK_BYTES, TooMuch, TooOld, notebook_of
 
 Masked = tuple[str, ...]  # modules of course_lib that are not there
 MAX_CODE_BYTES = 2_000_000
 # What the sandbox itself is made of cannot be masked; the guard in the rank still closes it.
-_SERVANTS = ("course_lib.grading.sandboxed", "course_lib.grading.servant", "course_lib.ranks.preload")
+_WORKER = (
+    "course_lib.grading.sandbox_entry",
+    "course_lib.grading.sandbox_worker",
+    "course_lib.ranks.preload",
+)
 
 
 class Unreadable(Exception):
@@ -37,7 +41,7 @@ class Unreadable(Exception):
 class Judgement:
     """Verdicts of one submission, and the limits that ended a sandbox, by exercise."""
 
-    verdicts: dict[str, Verdict]
+    verdicts: dict[str, Result]
     killed: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -82,9 +86,9 @@ def judge_cells(
     """
     wanted = list(chosen)
     deadline_s = time.monotonic() + budget_s
-    found: dict[str, Verdict] = {}
+    found: dict[str, Result] = {}
     killed: dict[str, str] = {}
-    with Courtroom(limits, trust=trust) as room:
+    with SandboxRunner(limits, trust=trust) as room:
         for exercise, masked in in_sandboxes(wanted):
             if time.monotonic() > deadline_s:
                 killed[exercise.id] = "time"
@@ -121,8 +125,8 @@ def in_sandboxes(chosen: Iterable[Exercise]) -> Iterator[tuple[Exercise, Masked]
 
 
 def judge_exercise(
-    room: Courtroom, exercise: Exercise, cells: list[str], seed: int, masked: Masked | None = None
-) -> Verdict:
+    room: SandboxRunner, exercise: Exercise, cells: list[str], seed: int, masked: Masked | None = None
+) -> Result:
     """Judge one exercise; never raises for anything the answer does.
 
     `masked`: of a sandbox that it shares with others; an answer that uses the course's library gets one of
@@ -142,7 +146,7 @@ def judge_exercise(
     return dataclasses.replace(verdict, seconds=time.perf_counter() - start, hidden=True)
 
 
-def _refused(exercise: Exercise, refusal: Refusal, seed: int) -> Verdict:
+def _refused(exercise: Exercise, refusal: Refusal, seed: int) -> Result:
     gate = Part(refusal.gate, False, refusal.message, gate=True)
     return dataclasses.replace(engine.merge(exercise, [], [], gate, seed), hidden=True)
 
@@ -155,7 +159,7 @@ def masked_modules(exercise: Exercise) -> tuple[str, ...]:
 
 
 def _needed(exercise: Exercise) -> frozenset[str]:
-    return course_modules((*_SERVANTS, program_of(exercise)))
+    return course_modules((*_WORKER, program_of(exercise)))
 
 
 def _overlaps(name: str, needed: Collection[str]) -> bool:

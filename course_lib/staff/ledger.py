@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_lib.staff.submissions import storable
+from course_lib.staff.filled_release import storable
 
 LEDGER = Path("grading") / "ledger.db"  # of the course's folder
 STATES = ("graded", "late", "missing", "unreadable", "killed by limit", "flagged", "failed")

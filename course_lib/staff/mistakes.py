@@ -60,7 +60,7 @@ def _message(file: ExerciseFile, case: Case, got: list[RankData], want: dict[str
     first = next((part for part in [*parts, *later] if part is not None), None)
     if first is None:
         return ""
-    is_degenerate = all(words not in one.near for _, one in wants_by_name(named))
+    is_degenerate = all(words not in one.mistakes for _, one in wants_by_name(named))
     return "" if is_degenerate else first.message
 
 
@@ -86,7 +86,7 @@ def _of_points(file: ExerciseFile, case: Case) -> Iterator[tuple[str, str]]:
 def _of_formula(file: ExerciseFile, part: Numbers, case: Case) -> Iterator[tuple[str, str]]:
     """Answers that are right but for one mistake of one part."""
     points = case.params["points"]
-    names = dict.fromkeys(words for p in points if part.only(p) for words in part.formula.near(p))
+    names = dict.fromkeys(words for p in points if part.only(p) for words in part.formula.mistakes(p))
     for words in names:
         yield words, _said(part, case, [_answer(file, point, part, words) for point in points])
 
@@ -97,7 +97,7 @@ def _answer(file: ExerciseFile, point: Point, wrong: Numbers, words: str) -> Any
     for part in file.checks:
         if isinstance(part, Numbers) and part.only(point):
             right = part.formula.want(point)
-            found[part.key] = part.formula.near(point).get(words, right) if part is wrong else right
+            found[part.key] = part.formula.mistakes(point).get(words, right) if part is wrong else right
     if "" in found:
         return found[""]
     return [found[i] for i in range(wrong.length)] if wrong.length else found

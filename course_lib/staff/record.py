@@ -40,11 +40,11 @@ from rich.console import Console
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from course_lib.staff import handed_in
+from course_lib.staff import submissions
 from course_lib.staff.build import replace_text
+from course_lib.staff.filled_release import VERDICT, printable
 from course_lib.staff.gradebook import course_config, find_alembic, in_words
 from course_lib.staff.ledger import Entry, Ledger
-from course_lib.staff.submissions import VERDICT, printable
 
 _SANITIZE = [DeduplicateIds, OverwriteKernelspec, OverwriteCells, CheckCellMetadata]
 _GRADE = [ClearMetadataPreprocessor, LimitOutput, SaveAutoGrades, CheckCellMetadata]
@@ -220,7 +220,7 @@ def _apply_late_policy(root: Path, lab: str, db_url: str | None) -> dict[str, fl
     When it was handed in is read again, too, where the submission is still there.
     """
     late_s: dict[str, float] = {}
-    handed = {one.student: one.timestamp for one in handed_in.find(root, lab)}
+    handed = {one.student: one.timestamp for one in submissions.find(root, lab)}
     with taking_turns(root):
         api = gradebook_api(root, db_url)
         policy = AssignLatePenalties(parent=api)

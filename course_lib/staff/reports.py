@@ -24,10 +24,10 @@ from rich.text import Text
 
 from course_lib.grading.exercise import Exercise
 from course_lib.grading.registry import exercises
-from course_lib.staff import build, handed_in, record, similar, term
+from course_lib.staff import build, record, similar, submissions, term
+from course_lib.staff.filled_release import answers_of, printable
 from course_lib.staff.gradebook import in_words
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
-from course_lib.staff.submissions import answers_of, printable
 
 FOLDER = Path("grading") / "reports"
 
@@ -49,7 +49,7 @@ class Statistic:
     """One exercise over a class: the mean share of its points, who got all, and what went wrong most."""
 
     exercise: Exercise
-    handed_in: int
+    submitted: int
     share: float
     passed: float
     diagnoses: list[tuple[str, int]]
@@ -86,9 +86,9 @@ def command(root: Path, name: str, console: Console, db_url: str | None = None) 
 
 
 def _texts(root: Path, lab: str) -> tuple[dict[str, str], str]:
-    release: Any = nbformat.read(handed_in.release_of(root, lab), as_version=4)
+    release: Any = nbformat.read(submissions.release_of(root, lab), as_version=4)
     stubs = "\n\n".join(answers_of(release).values())
-    return similar.answers(root, lab, handed_in.find(root, lab)), stubs
+    return similar.answers(root, lab, submissions.find(root, lab)), stubs
 
 
 def _similar(alike: Iterable[similar.Pair]) -> list[list[str]]:
@@ -214,7 +214,7 @@ def statistics(lab: str, entries: Sequence[Entry]) -> list[Statistic]:
         found.append(
             Statistic(
                 exercise=exercise,
-                handed_in=len(verdicts),
+                submitted=len(verdicts),
                 share=sum(v["score"] for v in verdicts) / (count * exercise.max_score),
                 passed=sum(bool(v["passed"]) for v in verdicts) / count,
                 diagnoses=said.most_common(3),
@@ -230,5 +230,5 @@ def _print(lab: str, found: Iterable[Statistic], console: Console) -> None:
     for one in found:
         said = "\n".join(f"{count} x {text}" for text, count in one.diagnoses)
         shares = (f"{one.share:.0%}", f"{one.passed:.0%}")
-        table.add_row(one.exercise.id, str(one.handed_in), *shares, Text(said))
+        table.add_row(one.exercise.id, str(one.submitted), *shares, Text(said))
     console.print(table)

@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 import course_lib
-from course_lib.grading.closed import JUDGE_SIDE
+from course_lib.grading.import_guard import JUDGE_SIDE
 from course_lib.staff import system_calls
 
 PACKAGE = Path(course_lib.__file__).resolve().parent

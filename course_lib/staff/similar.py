@@ -14,9 +14,9 @@ from typing import Any
 
 import nbformat
 
-from course_lib.staff import handed_in, judge
-from course_lib.staff.handed_in import HandedIn
-from course_lib.staff.submissions import answers_of
+from course_lib.staff import judge, submissions
+from course_lib.staff.filled_release import answers_of
+from course_lib.staff.submissions import Submission
 
 SOLUTION = "(the course's solution)"
 LEAST = 0.5  # share of the smaller answer that is in the other one
@@ -38,10 +38,10 @@ class Pair:
         return max(self.share)
 
 
-def answers(root: Path, lab: str, submissions: Iterable[HandedIn]) -> dict[str, str]:
+def answers(root: Path, lab: str, handed: Iterable[Submission]) -> dict[str, str]:
     """Return {student: the text of the code cells that are not the release's}; SOLUTION among them."""
-    release = judge.code_cells(handed_in.release_of(root, lab))
-    found = {one.student: _own(one.notebook, release) for one in submissions if one.notebook is not None}
+    release = judge.code_cells(submissions.release_of(root, lab))
+    found = {one.student: _own(one.notebook, release) for one in handed if one.notebook is not None}
     solution = root / "solutions" / lab / f"{lab}.ipynb"
     if solution.exists():
         known: Any = nbformat.read(solution, as_version=4)

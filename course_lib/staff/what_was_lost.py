@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from course_lib.staff.submissions import VERDICT
+from course_lib.staff.filled_release import VERDICT
 
 MAX_REASON = 600  # characters; the whole report stands in the cell
 

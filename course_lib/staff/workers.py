@@ -17,17 +17,17 @@ from typing import Any, cast
 from joblib.externals.loky import ProcessPoolExecutor
 
 from course_lib.staff.grade_one import Options, Outcome, failed, grade
-from course_lib.staff.handed_in import HandedIn
 from course_lib.staff.ledger import Entry
+from course_lib.staff.submissions import Submission
 
 SCHEDULER_S = 20  # to find a Dask scheduler
-Task = tuple[HandedIn, Entry | None]
-Work = Callable[[Options, HandedIn, Entry | None], Outcome]
+Task = tuple[Submission, Entry | None]
+Work = Callable[[Options, Submission, Entry | None], Outcome]
 
 
 def outcomes(
     options: Options, tasks: Sequence[Task], *, jobs: int = 1, dask: str | None = None, work: Work = grade
-) -> Generator[tuple[HandedIn, Outcome], None, None]:
+) -> Generator[tuple[Submission, Outcome], None, None]:
     """Yield each submission with what a worker found, in the order in which they end.
 
     Args:

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from course_lib.grading.engine import OPEN_SEED, check
-from course_lib.grading.exercise import Exercise, Verdict
-from course_lib.grading.present import render
+from course_lib.grading.exercise import Exercise, Result
 from course_lib.grading.registry import exercises, get
+from course_lib.grading.report import render
 from course_lib.staff.zoo_answers import ANY_PART, Answer, answers_of
 from course_lib.staff.zoo_answers import find_answer as find_answer
 from course_lib.staff.zoo_answers import load_answers as load_answers
@@ -41,7 +41,7 @@ class Row:
     says: tuple[str, ...] = field(default=())
 
 
-Judge = Callable[[Exercise, list[str], int], Verdict]
+Judge = Callable[[Exercise, list[str], int], Result]
 
 
 def judge_answer(
@@ -77,7 +77,7 @@ def _is_right(exercise: Exercise, cells: Sequence[str], seed: int, hidden: bool)
     return check(exercise.id, list(cells), seed=seed, hidden=hidden, quiet=True).passed
 
 
-def _problem(answer: Answer, verdict: Verdict) -> str:
+def _problem(answer: Answer, verdict: Result) -> str:
     if not answer.loses:
         return "" if verdict.passed else "false reject"
     if verdict.passed:
@@ -159,11 +159,11 @@ def write_pages(root: Path, rows: list[Row]) -> None:
 
 @contextlib.contextmanager
 def _as_submissions_are() -> Iterator[Judge]:
-    from course_lib.staff.courtroom import Courtroom
     from course_lib.staff.judge import judge_exercise
     from course_lib.staff.sandbox import Limits
+    from course_lib.staff.sandbox_runner import SandboxRunner
 
-    with Courtroom(Limits(wall_s=4 * 3600.0)) as room:  # for hundreds of answers, not a submission's few
+    with SandboxRunner(Limits(wall_s=4 * 3600.0)) as room:  # for hundreds of answers, not a submission's few
         yield lambda exercise, cells, seed: judge_exercise(room, exercise, cells, seed)
 
 

@@ -1,4 +1,4 @@
-"""Attacks of an answer on the ranks beside it, on the servant that starts them, and lies to the judge."""
+"""Attacks of an answer on the ranks beside it, on the worker that starts them, and lies to the judge."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ CALLS = []
 
 
 def rank_hello(secret):
-    sys.modules["course_lib.grading.inside"].to_plain = lambda value: value
+    sys.modules["course_lib.grading.rank_worker"].to_plain = lambda value: value
     CALLS.append(secret)
     if len(CALLS) > 1:
         return 0, 1, secret
@@ -323,7 +323,7 @@ IN_RANKS = (
         "a watch that sees nobody",
         answer=meet(
             "/tmp",
-            "sys.modules['course_lib.grading.side_doors']._by_answer = lambda: False",
+            "sys.modules['course_lib.grading.io_guard']._by_answer = lambda: False",
             "with open(path, 'w') as file: file.write(text)",
         ),
     ),
@@ -335,7 +335,7 @@ IN_RANKS = (
             "exec(compile(text, '<frozen importlib._bootstrap>', 'exec'), {})",
         ),
     ),
-    Attack("a value that runs in the servant", answer=_PICKLE),
+    Attack("a value that runs in the sandbox's worker", answer=_PICKLE),
     Attack("a spy of the case before", answer=_SPY),
     Attack("words for bytes in the trace", answer=_forged("'many'", False), state="graded"),
     Attack("a list for a name in the trace", answer=_forged("[]", False, "op"), state="graded"),

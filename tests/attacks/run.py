@@ -39,9 +39,9 @@ from small_class import (
     submission,
 )
 
-from course_lib.staff import autograde, classwork, handed_in, reports
+from course_lib.staff import autograde, classwork, reports, submissions
+from course_lib.staff.filled_release import answer_cells
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
-from course_lib.staff.submissions import answer_cells
 
 HONEST = 19  # with an attacker a class of twenty
 _PLAIN = b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {"x": [%s]}, "cells": [%s]}'
@@ -159,11 +159,13 @@ def hand_in_all(root: Path, chosen: list[str], others: int, files: bool) -> Want
         hand_in(root, student, data)
         wanted[student] = (None, 0.0, state)
     if files:
-        (root / handed_in.SUBMITTED / "no notebook" / LAB).mkdir(parents=True)
+        (root / submissions.SUBMITTED / "no notebook" / LAB).mkdir(parents=True)
         wanted["no notebook"] = (None, 0.0, "unreadable")
-        folder = root / handed_in.SUBMITTED / "a link" / LAB
+        folder = root / submissions.SUBMITTED / "a link" / LAB
         folder.mkdir(parents=True)
-        (folder / f"{LAB}.ipynb").symlink_to(root / handed_in.SUBMITTED / "student00" / LAB / f"{LAB}.ipynb")
+        (folder / f"{LAB}.ipynb").symlink_to(
+            root / submissions.SUBMITTED / "student00" / LAB / f"{LAB}.ipynb"
+        )
         wanted["a link"] = (None, 0.0, "unreadable")
         hand_in(root, "another name", submission(root, [OTHERS]), name="my copy (1).ipynb")
         hand_in(root, "no text", submission(root, [OTHERS]), name=os.fsdecode(b"\xff.ipynb"))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from course_lib.grading import engine
-from course_lib.grading.exercise import Part, Verdict
+from course_lib.grading.exercise import Part, Result
 from course_lib.grading.registry import spec
 from course_lib.grading.source import FromSource, Refusal
 
@@ -30,7 +30,7 @@ def run(
     world_sizes: tuple[int, ...] = (2,),
     verdict_of: Callable[..., list[Part]] | None = None,
     **changes: Any,
-) -> Verdict:
+) -> Result:
     """Judge `answer`; `verdict_of`: instead of its own; `changes` replace fields of the exercise."""
     base = spec("rank_hello")
     exercise = dataclasses.replace(base.EXERCISE, **changes)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from course_lib.grading.compare import close, gate_parts
-from course_lib.grading.exercise import Case, RankData, Want
+from course_lib.grading.exercise import Case, Expected, RankData
 
 N = 3
 RNG = np.random.default_rng(0)
@@ -21,7 +21,7 @@ def _message(arrays, want, name="out", gate="values"):
     return parts[0].message.lower()
 
 
-WANT = Want(FULL, alone=ALONE, near={"only the last microbatch was used": FULL[::-1] * 3})
+WANT = Expected(FULL, local_only=ALONE, mistakes={"only the last microbatch was used": FULL[::-1] * 3})
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_fingerprint(arrays, says):
 
 
 def test_swapped_ranks():
-    want = Want(OWN, per_rank=True)
+    want = Expected(OWN, per_rank=True)
     assert "rank 0 holds what belongs to rank 1" in _message([OWN[1], OWN[2], OWN[0]], want)
 
 

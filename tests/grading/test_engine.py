@@ -10,7 +10,7 @@ from helpers import HELLO, run
 
 from course_lib import grading
 from course_lib.grading.exercise import Part
-from course_lib.grading.present import render
+from course_lib.grading.report import render
 from course_lib.grading.source import FromSource
 
 

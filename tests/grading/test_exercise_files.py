@@ -19,8 +19,8 @@ from course_lib.grading.core.types import Case, Exercise, World
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.parts.memory import Peak
 from course_lib.grading.parts.order import Before, at_launch, at_matmul
-from course_lib.grading.present import render
 from course_lib.grading.registry import spec
+from course_lib.grading.report import render
 from course_lib.grading.source import FromSource
 from course_lib.grading.worlds.on_ranks import (
     BACKWARD,
@@ -121,7 +121,7 @@ def column_linear(x, weight, tp_group):
 """
 
 
-def judged(text: str) -> engine.Verdict:
+def judged(text: str) -> engine.Result:
     file = ExerciseFile(column_linear())
     job_of = engine.job_factory(file.EXERCISE, FromSource(text, "column_linear"))
     return engine.judge(file, job_of, 3, False)[0]

@@ -2,7 +2,9 @@
 
 from course_lib.grading.points import Formula, judge
 
-DOUBLE = Formula(want=lambda p: 2 * p["x"], near=lambda p: {"x is squared": p["x"] ** 2, "x is kept": p["x"]})
+DOUBLE = Formula(
+    want=lambda p: 2 * p["x"], mistakes=lambda p: {"x is squared": p["x"] ** 2, "x is kept": p["x"]}
+)
 POINTS = [{"x": x} for x in (2, 3, 5)]
 
 

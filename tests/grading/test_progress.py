@@ -14,17 +14,17 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from course_lib import grading, kernels
 from course_lib.grading import progress
-from course_lib.grading.exercise import PartResult, Verdict
-from course_lib.grading.standing import progress_map
+from course_lib.grading.exercise import PartResult, Result
+from course_lib.grading.progress_table import progress_map
 
 
-def verdict(exercise_id: str, *lost: str, gate: str = "") -> Verdict:
+def verdict(exercise_id: str, *lost: str, gate: str = "") -> Result:
     exercise = grading.get(exercise_id)
     parts = {
         name: PartResult(name not in lost and not gate, 0.0 if name in lost or gate else most, most, "")
         for name, most in exercise.points.items()
     }
-    return Verdict(exercise, parts, seed=1, seconds=0.1, gate=gate)
+    return Result(exercise, parts, seed=1, seconds=0.1, gate=gate)
 
 
 def test_what_is_noted_is_read_again(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from course_lib.grading.inside import execute
 from course_lib.grading.kernel_object import check_object
+from course_lib.grading.rank_worker import execute
 from course_lib.grading.source import Refusal, definitions
 
 OK = {

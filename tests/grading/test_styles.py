@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from course_lib.grading.cells import clean
-from course_lib.grading.inside import execute
+from course_lib.grading.rank_worker import execute
 from course_lib.grading.source import Refusal, cells_that_stand, definitions
 
 SAME = {

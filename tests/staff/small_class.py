@@ -14,10 +14,10 @@ from nbconvert.exporters import HTMLExporter
 from nbgrader.server_extensions.formgrader import handlers
 from traitlets.config import Config
 
-from course_lib.staff import build, handed_in
+from course_lib.staff import build, submissions
+from course_lib.staff.filled_release import answers_of, filled_in
 from course_lib.staff.gradebook import Course
 from course_lib.staff.source import notebook_of
-from course_lib.staff.submissions import answers_of, filled_in
 from course_lib.staff.zoo_answers import lab_cells
 
 LAB = "00_start_here"
@@ -58,7 +58,7 @@ def submission(root: Path, solved: Iterable[str], **others: str) -> str:
 
 def hand_in(root: Path, student: str, text: str | bytes, name: str = f"{LAB}.ipynb") -> Path:
     """Put a file where `course collect` would."""
-    folder = root / handed_in.SUBMITTED / student / LAB
+    folder = root / submissions.SUBMITTED / student / LAB
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -96,4 +96,4 @@ def formgrader_page(notebook: Any) -> str:
 
 def contents(root: Path) -> dict[str, bytes]:
     """Return every file that was handed in."""
-    return {str(p): p.read_bytes() for p in sorted((root / handed_in.SUBMITTED).rglob("*")) if p.is_file()}
+    return {str(p): p.read_bytes() for p in sorted((root / submissions.SUBMITTED).rglob("*")) if p.is_file()}

@@ -15,13 +15,13 @@ from bs4 import BeautifulSoup
 from rich.console import Console
 from small_class import contents, hand_in
 
-from course_lib.grading.exercise import MAX_MESSAGE, Part, Verdict
+from course_lib.grading.exercise import MAX_MESSAGE, Part, Result
 from course_lib.grading.registry import get
-from course_lib.staff import autograde, build, classwork, grade_one, handed_in, judge, reports, traffic
+from course_lib.staff import autograde, build, classwork, grade_one, judge, reports, submissions, traffic
+from course_lib.staff.filled_release import answer_cells, answers_of, filled_in
 from course_lib.staff.gradebook import Course
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
 from course_lib.staff.source import notebook_of
-from course_lib.staff.submissions import answer_cells, answers_of, filled_in
 
 LAB = "00_start_here"
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hand_in(root, "ann", filled_in(release, right))
     hand_in(root, "bob b [x]", vandalised(filled_in(release, wrong)), name="my copy (2).ipynb")
     hand_in(root, "cé", b"{")
-    (root / handed_in.SUBMITTED / "dan").mkdir()
+    (root / submissions.SUBMITTED / "dan").mkdir()
     with Course(root).api.gradebook as gradebook:
         gradebook.add_student("ann", first_name="Ann", last_name="=1+1", email="ann@example.org")
         gradebook.add_student("eve")
@@ -184,7 +184,7 @@ def test_a_message_is_short_and_a_terminal_obeys_none() -> None:
 
 def test_words_of_a_students_are_no_markup() -> None:
     said = reports.Statistic(
-        exercise=get("rank_hello"), handed_in=1, share=0.0, passed=0.0, diagnoses=[("\\[/x] [bold]", 1)]
+        exercise=get("rank_hello"), submitted=1, share=0.0, passed=0.0, diagnoses=[("\\[/x] [bold]", 1)]
     )
     file = io.StringIO()
     reports._print(LAB, [said], Console(file=file, width=200))
@@ -201,7 +201,7 @@ def test_words_of_a_students_are_no_markup() -> None:
 )
 def test_only_the_judge_raises_the_alarm(message: str, state: str) -> None:
     entry = Entry(student="a", lab=LAB, digest="", state="graded")
-    verdict = Verdict(get("rank_hello"), {}, 0, 0.0, gate="runs", message=message)
+    verdict = Result(get("rank_hello"), {}, 0, 0.0, gate="runs", message=message)
     assert grade_one._with(entry, judge.Judgement({"rank_hello": verdict})).state == state
 
 
@@ -214,6 +214,6 @@ def test_what_the_ledger_refuses_is_one_students_problem(
     assert ledger.entry(LAB, "a") == half
     monkeypatch.setattr(Ledger, "write", lambda *_: "\ud800".encode())
     run = autograde.Run(options=grade_one.Options(root=tmp_path, lab=LAB), ledger=ledger)
-    one = handed_in.HandedIn("a", tmp_path / "a" / LAB, None)
+    one = submissions.Submission("a", tmp_path / "a" / LAB, None)
     _, problem = autograde.settle(run, one, grade_one.Outcome(half))
     assert problem.startswith("it could not be entered")

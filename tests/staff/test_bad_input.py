@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 from small_class import LAB, contents, gradebook_scores, hand_in, hand_in_class, small_course
 
-from course_lib.staff import autograde, handed_in, judge
+from course_lib.staff import autograde, judge, submissions
 from course_lib.staff.ledger import LEDGER, Ledger
 
 COMMAND = [sys.executable, "-m", "course_lib.cli", "autograde", LAB, "--no-run"]
@@ -114,7 +114,7 @@ def test_names_and_times_that_are_none(course: tuple[Path, dict[str, float]]) ->
         hand_in(root, name, b"{")
     hand_in(root, "no text", b"{", name=os.fsdecode(b"\xff.ipynb"))
 
-    found = {one.student: one for one in handed_in.find(root, LAB)}
+    found = {one.student: one for one in submissions.find(root, LAB)}
     assert found["known"].timestamp == "2026-10-01 12:00:00 UTC"
     assert [found[student].timestamp for student in times] == [None] * 4
     assert [bool(found[student].note) for student in times] == [True, True, True, False]
@@ -138,8 +138,8 @@ def test_names_and_times_that_are_none(course: tuple[Path, dict[str, float]]) ->
 def test_a_notebook_of_millions_of_values_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "wide.ipynb"
     path.write_bytes(b'{"metadata": {"x": [' + b",".join([b"{}"] * 1_200_000) + b"]}}")
-    with pytest.raises(handed_in.TooMuch, match=r"at most 2 million values; .* has 2\.4 million"):
-        handed_in.notebook_of(path)
+    with pytest.raises(submissions.TooMuch, match=r"at most 2 million values; .* has 2\.4 million"):
+        submissions.notebook_of(path)
     with pytest.raises(judge.Unreadable, match="Clear its outputs"):
         judge.code_cells(path)
 

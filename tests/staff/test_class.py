@@ -33,11 +33,11 @@ from course_lib.staff import (
     classwork,
     export,
     final,
-    handed_in,
     reflections,
     reports,
     roster,
     similar,
+    submissions,
     term,
 )
 from course_lib.staff.gradebook import Course
@@ -153,13 +153,13 @@ def test_zips_of_canvas_and_moodle_are_sorted_by_student(course: Path) -> None:
     theirs = archive / "Cem Kaya_5_assignsubmission_file_" / f"Bob Lee_7_assignsubmission_file_{LAB}.ipynb"
     theirs.parent.mkdir()  # unpacked already
     theirs.write_bytes(b"cem says that it is bob's")
-    (course / handed_in.SUBMITTED / "cem" / LAB).mkdir(parents=True)
-    (course / handed_in.SUBMITTED / "cem" / LAB / f"{LAB}.ipynb").write_bytes(b"laid out by hand")
+    (course / submissions.SUBMITTED / "cem" / LAB).mkdir(parents=True)
+    (course / submissions.SUBMITTED / "cem" / LAB / f"{LAB}.ipynb").write_bytes(b"laid out by hand")
     console = loud()
     assert classwork.collect(course, LAB, console) == 1
-    found = {p.parts[-3]: p.read_bytes() for p in (course / handed_in.SUBMITTED).rglob("*.ipynb")}
+    found = {p.parts[-3]: p.read_bytes() for p in (course / submissions.SUBMITTED).rglob("*.ipynb")}
     assert found == {"ann": b"last", "bob": b"bob's again", "cem": b"cem's", "eve": b"eve's last"}
-    stamp = course / handed_in.SUBMITTED / "eve" / LAB / "timestamp.txt"
+    stamp = course / submissions.SUBMITTED / "eve" / LAB / "timestamp.txt"
     assert stamp.read_text(encoding="utf-8") == "2026-01-16 12:00:00 UTC"
     said = console.export_text()
     why = (
@@ -197,7 +197,7 @@ def test_a_damaged_file_of_a_zip_is_left_out_and_the_others_are_not(course: Path
     old.with_name("timestamp.txt").write_text("2026-01-15 12:00:00 UTC")
     console = loud()
     assert classwork.collect(course, LAB, console) == 1
-    found = {p.parts[-3]: p.read_bytes() for p in (course / handed_in.SUBMITTED).rglob("*.ipynb")}
+    found = {p.parts[-3]: p.read_bytes() for p in (course / submissions.SUBMITTED).rglob("*.ipynb")}
     assert found == {"ann": b"ann's first", "cem": b"cem's"}
     said = console.export_text()
     assert f"left out: canvas.zip: ann_1_2_{LAB}.ipynb: it must be a whole file" in said
@@ -253,7 +253,7 @@ def test_who_is_gone_keeps_the_points_and_who_is_new_is_named(course: Path) -> N
     said = console.export_text()
     assert "studnet02: is new in the gradebook" in said
     assert "student00: is new" not in said
-    gone = course / handed_in.SUBMITTED / "student00" / LAB
+    gone = course / submissions.SUBMITTED / "student00" / LAB
     shutil.rmtree(gone)
     console = loud()
     assert autograde.command(course, LAB, console, show=False) == 0
@@ -271,21 +271,21 @@ def test_what_somebody_did_in_notebooks_is_not_the_release(course: Path) -> None
     path = course / "notebooks" / LAB / f"{LAB}.ipynb"
     released = path.read_bytes()
     path.write_text(submission(course, ["rank_hello"]), encoding="utf-8")
-    assert handed_in.release_of(course, LAB).read_bytes() == released
+    assert submissions.release_of(course, LAB).read_bytes() == released
     for text in ('{"cells": [{"metadata": {"nbgra', '{"nbformat": 4, "metadata": {}, "cells": []}'):
         path.write_text(text, encoding="utf-8")  # half saved; git's again, with a cell less than was released
-        assert handed_in.release_of(course, LAB).read_bytes() == released
-    kept = handed_in.kept_release(course, LAB)
+        assert submissions.release_of(course, LAB).read_bytes() == released
+    kept = submissions.kept_release(course, LAB)
     notebook = nbformat.reads(released.decode(), as_version=4)
     name = "test_rank_hello"
     notebook.cells = [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") != name]
     kept.write_text(nbformat.writes(notebook), encoding="utf-8")
     path.write_bytes(released)  # nbgrader's own command has released one more
-    assert handed_in.release_of(course, LAB) == path
+    assert submissions.release_of(course, LAB) == path
     link = hand_in(course, "ann", b"")
     link.unlink()
     link.symlink_to("/dev/zero")
-    assert set(similar.answers(course, LAB, handed_in.find(course, LAB))) == {similar.SOLUTION}
+    assert set(similar.answers(course, LAB, submissions.find(course, LAB))) == {similar.SOLUTION}
 
 
 def test_a_copy_with_other_names_is_alike_and_another_answer_is_not(released: Path) -> None:

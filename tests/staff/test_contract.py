@@ -21,8 +21,8 @@ from nbgrader.utils import determine_grade
 
 from course_lib import grading, kernels
 from course_lib.staff import build, zoo
+from course_lib.staff.filled_release import answer_cells, graded_cells
 from course_lib.staff.source import notebook_of
-from course_lib.staff.submissions import answer_cells, graded_cells
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = build.labs(ROOT)

@@ -15,9 +15,9 @@ from bs4 import BeautifulSoup
 from small_class import formgrader_page
 
 from course_lib.grading import notebook_run, wire
-from course_lib.staff import showing
+from course_lib.staff import feedback_run
 from course_lib.staff.feedback import MAX_MARKDOWN, RENDER_S, SafePage, harmless, make_harmless
-from course_lib.staff.handed_in import restored
+from course_lib.staff.submissions import restored
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "attacks"))
 
@@ -138,7 +138,7 @@ def test_nothing_of_a_students_acts_in_formgrader() -> None:
     code = nbformat.v4.new_code_cell("%%html\n<script>alert(1)</script>")
     assert run.active(formgrader_page(nbformat.v4.new_notebook(cells=notebook.cells)))
     copy = copied(*notebook.cells, code)
-    copy.cells[-1].outputs = list(showing._harmless(bad))
+    copy.cells[-1].outputs = list(feedback_run._harmless(bad))
     page = formgrader_page(copy)
     assert not run.active(page)
     assert page.count("alert(1)") > 10  # it is shown
@@ -204,9 +204,9 @@ class Forger:
 
 def shown(monkeypatch: pytest.MonkeyPatch, *frames: bytes) -> list[str]:
     """Return what the page of a notebook of three cells says, each cell its number."""
-    monkeypatch.setattr(showing, "Sandbox", Forger(*frames))
+    monkeypatch.setattr(feedback_run, "Sandbox", Forger(*frames))
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x") for _ in range(3)])
-    showing.with_outputs(notebook)
+    feedback_run.with_outputs(notebook)
     nbformat.writes(notebook).encode()
     return ["".join(output.text for output in cell.outputs) for cell in notebook.cells]
 
@@ -235,7 +235,7 @@ def test_a_forged_frame_ends_the_page_and_nothing_else(
 
 
 def test_a_page_as_a_whole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(showing, "MAX_PAGE_BYTES", 1000)
+    monkeypatch.setattr(feedback_run, "MAX_PAGE_BYTES", 1000)
     texts = shown(monkeypatch, said(0, "a" * 800), said(1, "b" * 800), said(2, ""), wire.pack({"end": ""}))
     assert texts[0] == "a" * 800
     assert texts[1].startswith("Not shown: ")

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from course_lib.cli import app
 from course_lib.staff import build, export
+from course_lib.staff.filled_release import answers_of, filled_in
 from course_lib.staff.ledger import STATES, Ledger
 from course_lib.staff.source import notebook_of
-from course_lib.staff.submissions import answers_of, filled_in
 
 LAB = "00_start_here"
 ROOT = Path(__file__).resolve().parents[2]

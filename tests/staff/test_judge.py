@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from course_lib.grading.exercise import Verdict
+from course_lib.grading.exercise import Result
 from course_lib.grading.launcher import CaseFailed
 from course_lib.grading.registry import exercises, get, program_of
 from course_lib.staff import build, judge, zoo
-from course_lib.staff.courtroom import Courtroom
 from course_lib.staff.needs import course_modules
 from course_lib.staff.sandbox import SandboxMissing
+from course_lib.staff.sandbox_runner import SandboxRunner
 from course_lib.staff.source import notebook_of
 from course_lib.staff.traffic import check_traffic
 from course_lib.trace import RankTrace
@@ -35,30 +35,30 @@ def rank_hello(secret):
 
 
 @pytest.fixture(scope="module")
-def room() -> Iterator[Courtroom]:
-    with Courtroom() as room:
+def room() -> Iterator[SandboxRunner]:
+    with SandboxRunner() as room:
         yield room
 
 
-def judged(room: Courtroom, *cells: str) -> Verdict:
+def judged(room: SandboxRunner, *cells: str) -> Result:
     return judge.judge_exercise(room, get("rank_hello"), list(cells), seed=7)
 
 
 @pytest.mark.needs("bubblewrap")
-def test_a_right_answer_gets_full_marks(room: Courtroom) -> None:
+def test_a_right_answer_gets_full_marks(room: SandboxRunner) -> None:
     verdict = judged(room, "print('not run')\nraise SystemExit", RIGHT)
     assert verdict.passed, verdict.message
     assert verdict.hidden
 
 
 @pytest.mark.needs("bubblewrap")
-def test_the_stub_and_a_missing_answer_are_not_written(room: Courtroom) -> None:
+def test_the_stub_and_a_missing_answer_are_not_written(room: SandboxRunner) -> None:
     assert judged(room, "def rank_hello(secret):\n    raise NotImplementedError").gate == "implemented"
     assert judged(room, "x = 1").gate == "implemented"
 
 
 @pytest.mark.needs("bubblewrap")
-def test_a_cell_that_kills_its_surroundings_loses_its_own_exercise_only(room: Courtroom) -> None:
+def test_a_cell_that_kills_its_surroundings_loses_its_own_exercise_only(room: SandboxRunner) -> None:
     killer = RIGHT + "\nimport os, signal\nfor _ in range(4): os.kill(os.getppid(), signal.SIGKILL)\n"
     assert judged(room, killer).passed  # what is no definition is not run
     killer = RIGHT.replace("return", "import os, signal\n    os.kill(-1, signal.SIGKILL)\n    return")
@@ -67,7 +67,7 @@ def test_a_cell_that_kills_its_surroundings_loses_its_own_exercise_only(room: Co
 
 
 @pytest.mark.needs("bubblewrap")
-def test_what_returns_is_never_unpickled_here(room: Courtroom, tmp_path: Path) -> None:
+def test_what_returns_is_never_unpickled_here(room: SandboxRunner, tmp_path: Path) -> None:
     hostile = f"""
 class Bomb:
     def __reduce__(self):
@@ -81,13 +81,13 @@ def rank_hello(secret):
 
 
 @pytest.mark.needs("bubblewrap")
-def test_a_loop_ends(room: Courtroom) -> None:
+def test_a_loop_ends(room: SandboxRunner) -> None:
     verdict = judged(room, "def rank_hello(secret):\n    while True:\n        secret += 1")
     assert verdict.gate == "terminates"
 
 
 @pytest.mark.needs("bubblewrap")
-def test_a_script_under_torchrun_runs_inside(room: Courtroom) -> None:
+def test_a_script_under_torchrun_runs_inside(room: SandboxRunner) -> None:
     lab = build.find_lab(Path(__file__).resolve().parents[2], "03")
     notebook = notebook_of(lab.source, build.default_catalog())
     cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
@@ -96,7 +96,7 @@ def test_a_script_under_torchrun_runs_inside(room: Courtroom) -> None:
 
 
 @pytest.mark.needs("bubblewrap")
-def test_oracles_and_seed_are_not_there(room: Courtroom) -> None:
+def test_oracles_and_seed_are_not_there(room: SandboxRunner) -> None:
     peeks = (
         "import course_lib.grading.labs.lab00_start_here.rank_hello as v; v.expected(v.HIDDEN[0])",
         "import gc; assert any('oracle' in getattr(o, '__dict__', {}) for o in gc.get_objects())",
@@ -108,7 +108,7 @@ def test_oracles_and_seed_are_not_there(room: Courtroom) -> None:
 
 
 @pytest.mark.needs("bubblewrap")
-def test_a_rank_holds_neither_end_of_the_pipes_to_the_judge(room: Courtroom) -> None:
+def test_a_rank_holds_neither_end_of_the_pipes_to_the_judge(room: SandboxRunner) -> None:
     code = """
 def rank_hello(secret):
     import os
@@ -129,7 +129,7 @@ def rank_hello(secret):
 @pytest.mark.needs("bubblewrap")
 def test_a_sandbox_that_does_not_start_is_nobodys_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
-    with Courtroom() as broken, pytest.raises(SandboxMissing, match="it did not"):
+    with SandboxRunner() as broken, pytest.raises(SandboxMissing, match="it did not"):
         judged(broken, RIGHT)
 
 
@@ -145,7 +145,7 @@ def test_exercises_share_a_sandbox_where_nothing_that_one_needs_is_masked() -> N
 
 
 @pytest.mark.needs("bubblewrap")
-def test_an_answer_that_uses_the_library_gets_what_is_open_to_it(room: Courtroom) -> None:
+def test_an_answer_that_uses_the_library_gets_what_is_open_to_it(room: SandboxRunner) -> None:
     uses = RIGHT.replace("    total =", "    assert other\n    total =", 1)
     user = ["import course_lib.parallel.ddp as other", uses]
     shared = ("course_lib.parallel",)
@@ -157,7 +157,7 @@ def test_an_answer_that_uses_the_library_gets_what_is_open_to_it(room: Courtroom
 
 def test_every_closed_module_is_masked_unless_the_sandbox_is_made_of_it() -> None:
     for exercise in exercises():
-        needed = course_modules((*judge._SERVANTS, program_of(exercise)))
+        needed = course_modules((*judge._WORKER, program_of(exercise)))
         closed = {c for c in exercise.closed if not c.startswith("torch:")}
         names = {c if c.startswith("course_lib") else f"course_lib.{c}" for c in closed}
         left = names - set(judge.masked_modules(exercise))
@@ -222,8 +222,8 @@ def test_numbers_kept_outside_tensors_are_counted_in_the_sandbox_too() -> None:
     exercise = get("flatten_and_shard")
     path = zoo.zoo_path(Path(__file__).resolve().parents[2], exercise)
     hides = next(a for a in zoo.load_answers(path, exercise) if "kept as Python floats" in a.name)
-    with Courtroom() as courtroom:
-        verdict = judge.judge_exercise(courtroom, exercise, hides.cells, seed=7)
+    with SandboxRunner() as runner:
+        verdict = judge.judge_exercise(runner, exercise, hides.cells, seed=7)
     assert verdict.lost == ("memory",)
 
 

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 from small_class import LAB, ROOT, gradebook_scores, hand_in, small_course, submission
 
-from course_lib.grading.exercise import Verdict
+from course_lib.grading.exercise import Result
 from course_lib.grading.registry import get
-from course_lib.staff import autograde, grade_one, handed_in, judge, reports
+from course_lib.staff import autograde, grade_one, judge, reports, submissions
 from course_lib.staff.gradebook import Course
 from course_lib.staff.late import LatePolicy
 from course_lib.staff.ledger import LEDGER, Ledger
@@ -81,7 +81,7 @@ def test_a_due_date_that_moves_afterwards_counts(course: Path) -> None:
 
 @pytest.mark.needs("bubblewrap")
 def test_a_timestamp_that_changes_afterwards_counts(course: Path) -> None:
-    path = course / handed_in.SUBMITTED / "bob" / LAB / "timestamp.txt"
+    path = course / submissions.SUBMITTED / "bob" / LAB / "timestamp.txt"
     late = path.read_text(encoding="utf-8")
     before = Ledger(course / LEDGER).entry(LAB, "bob")
     try:
@@ -113,7 +113,7 @@ def test_a_limit_that_is_gone_is_no_state(course: Path) -> None:
     assert entry is not None
     verdicts = {name: {**v, "limit": "time"} for name, v in entry.verdicts.items() if name == "rank_hello"}
     killed = dataclasses.replace(entry, state="killed by limit", verdicts={**entry.verdicts, **verdicts})
-    judged = Verdict(get("rank_hello"), {}, 0, 0.0)
+    judged = Result(get("rank_hello"), {}, 0, 0.0)
     assert grade_one._with(killed, judge.Judgement({"numbers_00": judged})).state == "killed by limit"
     assert grade_one._with(killed, judge.Judgement({"rank_hello": judged})).state == "graded"
 

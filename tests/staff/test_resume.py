@@ -18,8 +18,8 @@ from small_class import LAB, contents, gradebook_scores, hand_in_class, small_co
 from course_lib.staff import autograde, workers
 from course_lib.staff.grade_one import Options, Outcome
 from course_lib.staff.gradebook import Course
-from course_lib.staff.handed_in import HandedIn
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
+from course_lib.staff.submissions import Submission
 
 KILLS = int(os.environ.get("COURSE_KILLS", "1"))  # make attack: 20
 COMMAND = [sys.executable, "-m", "course_lib.cli", "autograde", LAB, "--jobs", "2", "--no-run"]
@@ -70,7 +70,7 @@ def test_killed_at_random_moments_and_resumed(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def dies_with_its_worker(options: Options, one: HandedIn, known: Entry | None) -> Outcome:
+def dies_with_its_worker(options: Options, one: Submission, known: Entry | None) -> Outcome:
     if one.student == "b":
         os._exit(9)
     time.sleep(0.1)
@@ -79,7 +79,7 @@ def dies_with_its_worker(options: Options, one: HandedIn, known: Entry | None) -
 
 def test_a_submission_that_ends_its_worker_is_named_and_the_others_are_graded(tmp_path: Path) -> None:
     options = Options(root=tmp_path, lab=LAB)
-    tasks = [(HandedIn(name, tmp_path, None), None) for name in "abc"]
+    tasks = [(Submission(name, tmp_path, None), None) for name in "abc"]
     found = {
         one.student: outcome.entry.state
         for one, outcome in workers.outcomes(options, tasks, jobs=2, work=dies_with_its_worker)

@@ -7,7 +7,7 @@ from typing import Any
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from course_lib.staff.feedback import SafePage, feedback_steps
-from course_lib.staff.submissions import VERDICT
+from course_lib.staff.filled_release import VERDICT
 from course_lib.staff.what_was_lost import WhatWasLost
 
 

@@ -24,11 +24,11 @@ from course_lib.grading.core.types import (
     Array,
     Case,
     Exercise,
+    Expected,
     Part,
     RankData,
     Scenario,
     Seen,
-    Want,
     World,
     once_a_case,
 )
@@ -146,7 +146,7 @@ class ExerciseFile:
 
     # ---- expected results
 
-    def _wants(self, case: Case) -> dict[str, Want]:
+    def _wants(self, case: Case) -> dict[str, Expected]:
         expected: Callable[..., World] | None = getattr(self.module, "expected", None)
         if expected is None:
             return {}
@@ -159,11 +159,11 @@ class ExerciseFile:
             return self.mistaken(case)[0][words].get(name, right[name])
 
         return {
-            name: Want(
+            name: Expected(
                 value,
                 per_rank=True,
-                alone=alone.get(name),
-                near={words: partial(held, words, name) for words in mistakes},
+                local_only=alone.get(name),
+                mistakes={words: partial(held, words, name) for words in mistakes},
             )
             for name, value in right.items()
         }
@@ -201,10 +201,10 @@ def equal_worlds(one: World, other: World) -> bool:
 
 def _only_near(value: Any, order: Sequence[str], mistakes: Mapping[str, Any]) -> Any:
     """The want with mistakes of the file in this order; what the scenario adds comes after them."""
-    if not isinstance(value, Want):
+    if not isinstance(value, Expected):
         return value
-    added = {words: near for words, near in value.near.items() if words not in mistakes}
-    return replace(value, near={**{w: value.near[w] for w in order if w in value.near}, **added})
+    added = {words: near for words, near in value.mistakes.items() if words not in mistakes}
+    return replace(value, mistakes={**{w: value.mistakes[w] for w in order if w in value.mistakes}, **added})
 
 
 # ---- finding the files
@@ -234,7 +234,7 @@ def load(exercise_id: str) -> ExerciseFile:
     return ExerciseFile(importlib.import_module(found()[exercise_id]))
 
 
-def wants_by_name(oracle: Mapping[str, Any]) -> Sequence[tuple[str, Want]]:
+def wants_by_name(oracle: Mapping[str, Any]) -> Sequence[tuple[str, Expected]]:
     """Return (name, want) of all that `ExerciseFile.oracle` expects, in the order in which it is compared."""
     first = [(name, want) for name, want in oracle.items() if not name.startswith("_")]
     return [*first, *((n.removeprefix(_ONCE), w) for n, w in oracle.items() if n.startswith(_ONCE))]

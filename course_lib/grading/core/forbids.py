@@ -1,7 +1,7 @@
 """What `forbids=("fsdp",)` closes: a technique's folders in the library, and torch's entry points to it.
 
-An exercise names techniques. Judge-side folders are closed to every answer anyway (`closed.ALWAYS`). Whoever
-adds a module that solves a technique adds it here, once for all exercises.
+An exercise names techniques. Judge-side folders are closed to every answer anyway (`import_guard.ALWAYS`).
+Whoever adds a module that solves a technique adds it here, once for all exercises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Technique:
     Attributes:
         words: what the card says is closed, for someone who has never seen the library's modules.
         modules: folders and modules of course_lib that hold it.
-        torch: groups of torch's entry points, as in `closed.TORCH`.
+        torch: groups of torch's entry points, as in `import_guard.TORCH`.
     """
 
     words: str
@@ -147,7 +147,7 @@ def _chosen(forbids: Sequence[str]) -> list[Technique]:
 
 
 def closed_by(forbids: Sequence[str]) -> tuple[str, ...]:
-    """Return the entries of `closed.py` for techniques. Raises: ValueError for one that does not exist."""
+    """Return what `import_guard` closes for techniques. Raises: ValueError for one that does not exist."""
     entries = [(*t.modules, *(f"torch:{group}" for group in t.torch)) for t in _chosen(forbids)]
     return tuple(dict.fromkeys(entry for each in entries for entry in each))
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from course_lib.grading.exercise import Array as Array
 from course_lib.grading.exercise import Case as Case
 from course_lib.grading.exercise import Exercise as Exercise
+from course_lib.grading.exercise import Expected as Expected
 from course_lib.grading.exercise import Part as Part
 from course_lib.grading.exercise import RankData as RankData
 from course_lib.grading.exercise import Scenario as Scenario
-from course_lib.grading.exercise import Want as Want
 from course_lib.grading.exercise import rng as rng
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from course_lib.grading.core.types import Bytes, Case, Part, RankData, Seen
-from course_lib.grading.hoard import LIMIT_BYTES, OUTSIDE_TENSORS
 from course_lib.grading.parts.common import BEGINS_TO_ENDS, Window, calls_in, first_problem, times
+from course_lib.grading.untracked_memory import LIMIT_BYTES, OUTSIDE_TENSORS
 from course_lib.trace import RankTrace
 from course_lib.trace.events import Alloc, Free, Mark
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from course_lib.grading.exercise import Array
 from course_lib.grading.host_store import HostStore, State, host_adam
 from course_lib.grading.probe import Probe
-from course_lib.grading.toys import build_toy, trainable
-from course_lib.grading.zero_toys import STEPS, loss_of, weights_of
+from course_lib.grading.toy_models import build_toy, trainable
+from course_lib.grading.zero_toy_models import STEPS, loss_of, weights_of
 
 
 def program(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from course_lib.grading.probe import Probe
-from course_lib.grading.recompute_toys import USES, gradients, layers_of
+from course_lib.grading.recompute_toy_models import USES, gradients, layers_of
 from course_lib.parallel.activation_checkpoint import checkpoint
 
 Impl = Callable[..., Any]

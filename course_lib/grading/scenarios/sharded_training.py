@@ -15,8 +15,8 @@ from torch import Tensor
 
 from course_lib.grading.exercise import Array
 from course_lib.grading.probe import Probe
-from course_lib.grading.toys import another_toy, build_toy, mark_last_gradient, trainable
-from course_lib.grading.zero_toys import STEPS, loss_of, make_inner, weights_of
+from course_lib.grading.toy_models import another_toy, build_toy, mark_last_gradient, trainable
+from course_lib.grading.zero_toy_models import STEPS, loss_of, make_inner, weights_of
 
 
 def program(

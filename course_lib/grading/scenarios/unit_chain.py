@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.grading.fsdp_toys import (
+from course_lib.grading.fsdp_toy_models import (
     MOST_WHOLE,
     MarkedUnit,
     copies_of_shards,

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from course_lib.grading.probe import Probe
-from course_lib.grading.toys import build_toy, mark_last_gradient, train_wrapped
+from course_lib.grading.toy_models import build_toy, mark_last_gradient, train_wrapped
 
 
 def program(

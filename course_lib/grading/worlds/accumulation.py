@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss
 from course_lib.grading import supplied_ddp
 from course_lib.grading.core.types import Array, Case, Scenario, World, rng
 from course_lib.grading.parts.common import Window
-from course_lib.grading.toys import (
+from course_lib.grading.toy_models import (
     LEARNING_RATE,
     ToyNet,
     build_toy,

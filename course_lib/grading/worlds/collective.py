@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from course_lib.grading.core.types import Array, Case, Scenario, Want, World
+from course_lib.grading.core.types import Array, Case, Expected, Scenario, World
 from course_lib.grading.worlds.ring_worlds import cast as cast
 from course_lib.grading.worlds.ring_worlds import ceil_div as ceil_div
 from course_lib.grading.worlds.ring_worlds import chunk_of as chunk_of
-from course_lib.grading.worlds.ring_worlds import held as held
+from course_lib.grading.worlds.ring_worlds import collective_case, with_again
 from course_lib.grading.worlds.ring_worlds import members as members
+from course_lib.grading.worlds.ring_worlds import rank_input as rank_input
 from course_lib.grading.worlds.ring_worlds import total as total
-from course_lib.grading.worlds.ring_worlds import with_again, world
 
 
 def case(world_size: int, shape: list[int], **more: Any) -> Case:
@@ -23,7 +23,7 @@ def case(world_size: int, shape: list[int], **more: Any) -> Case:
         more: groups (that work side by side; none: the world), dtype, root, again=True (the answer is called
             several times; nothing is traced then).
     """
-    return world(world_size, 0, shape, **more)
+    return collective_case(world_size, 0, shape, **more)
 
 
 def servers(m: int, k: int, shape: list[int], **more: Any) -> Case:
@@ -48,14 +48,14 @@ OTHER_MEMORY = "the tensor was given other memory (.data = ..., set_): write int
 
 def own_tensors(case: Case) -> list[Array]:
     """What each rank starts with."""
-    return [held(case, rank) for rank in range(case.world_size)]
+    return [rank_input(case, rank) for rank in range(case.world_size)]
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
-    return {"tensor": held(case, rank)}
+    return {"tensor": rank_input(case, rank)}
 
 
-def _called_again(case: Case, wants: dict[str, Want]) -> dict[str, Want]:
+def _called_again(case: Case, wants: dict[str, Expected]) -> dict[str, Expected]:
     if "again" not in case.params or len(wants) > 1:  # in place: one tensor, read once
         return wants
     ((name, want),) = wants.items()

@@ -9,9 +9,9 @@ import torch
 from course_lib.grading.core.types import Array, Case, Scenario, World
 from course_lib.grading.host_store import BETA1, BETA2, EPSILON, LR
 from course_lib.grading.parts.common import Window
-from course_lib.grading.toys import ToyNet, build_toy, trainable
+from course_lib.grading.toy_models import ToyNet, build_toy, trainable
 from course_lib.grading.worlds import sharded_training as training
-from course_lib.grading.zero_toys import STEPS, loss_of, weights_of
+from course_lib.grading.zero_toy_models import STEPS, loss_of, weights_of
 
 Log = list[list[Any]]  # (kind, number of the transfer, bytes), see `host_store.HostStore`
 CALLS = [Window(f"begin {step}", f"called {step}", f"in the call of step {step}") for step in range(STEPS)]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from course_lib.grading.core.types import Array, Case, Scenario, World
-from course_lib.grading.recompute_toys import HEADS, USES, WIDER, Call, gradients, layers_of
+from course_lib.grading.recompute_toy_models import HEADS, USES, WIDER, Call, gradients, layers_of
 from course_lib.grading.worlds.on_ranks import shared
 
 ITEM = 8  # float64

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.grading.exercise import Array, Case, Want, rng
+from course_lib.grading.exercise import Array, Case, Expected, rng
 
 
-def world(
+def collective_case(
     world_size: int,
     seed: int,
     shape: Sequence[int],
@@ -49,7 +49,7 @@ def members(case: Case, rank: int) -> list[int]:
     return next((list(group) for group in groups if rank in group), [])
 
 
-def held(case: Case, rank: int) -> Array:
+def rank_input(case: Case, rank: int) -> Array:
     """The tensor `rank` starts with: rank-distinct, of order one."""
     return cast(case, rng(case, rank).standard_normal(case.params["shape"]))
 
@@ -63,7 +63,7 @@ def cast(case: Case, values: Array) -> Array:
 def total(case: Case, rank: int) -> Array:
     """The sum of the tensors of the group of `rank`; its own if it is in none."""
     ring = members(case, rank) or [rank]
-    return np.asarray(np.sum([held(case, r) for r in ring], axis=0))
+    return np.asarray(np.sum([rank_input(case, r) for r in ring], axis=0))
 
 
 def chunk_of(full: Array, place: int, n: int) -> Array:
@@ -76,7 +76,7 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def with_again(case: Case, name: str, want: Want) -> dict[str, Want]:
+def with_again(case: Case, name: str, want: Expected) -> dict[str, Expected]:
     """Each rank's result; in a case that calls again, also those for 3, 5 and 7 times as much."""
     if "again" not in case.params:
         return {name: want}
@@ -91,15 +91,15 @@ def with_again(case: Case, name: str, want: Want) -> dict[str, Want]:
     }
     added = "the sums of an earlier call are still in it: keep nothing between calls"
     return {
-        name: replace(want, near={**want.near, **near}),
-        f"{name} of a second call": Want(
+        name: replace(want, mistakes={**want.mistakes, **near}),
+        f"{name} of a second call": Expected(
             second,
             per_rank=True,
-            near={
+            mistakes={
                 added: [a + b for a, b in zip(first, second, strict=True)],
                 "it is what an earlier call returned: keep nothing between calls": first,
             },
         ),
-        f"{name} of a third call": Want(third, per_rank=True),
-        f"{name} of a fourth call": Want(fourth, per_rank=True),
+        f"{name} of a third call": Expected(third, per_rank=True),
+        f"{name} of a fourth call": Expected(fourth, per_rank=True),
     }

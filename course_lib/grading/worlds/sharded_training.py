@@ -11,8 +11,8 @@ from torch import Tensor
 
 from course_lib.grading.core.types import Array, Case, Scenario, World, rng
 from course_lib.grading.parts.common import Window
-from course_lib.grading.toys import ToyNet, build_toy, toy_weights, trainable
-from course_lib.grading.zero_toys import SAMPLES, STATES, STEPS, loss_of, make_inner, weights_of
+from course_lib.grading.toy_models import ToyNet, build_toy, toy_weights, trainable
+from course_lib.grading.zero_toy_models import SAMPLES, STATES, STEPS, loss_of, make_inner, weights_of
 
 ITEM = 8  # bytes of a float64
 CONSTRUCTION = Window("built", "constructed", "the constructor")

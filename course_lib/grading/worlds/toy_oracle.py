@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from course_lib.grading.exercise import Array, Case, rng
-from course_lib.grading.toys import (
+from course_lib.grading.toy_models import (
     LEARNING_RATE,
     NUM_STEPS,
     WEIGHT,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from course_lib.grading.core.types import Array, Case, Scenario, World, once_a_case
-from course_lib.grading.fsdp_toys import MOST_WHOLE as MOST_WHOLE
-from course_lib.grading.fsdp_toys import STRAY, WHOLE
+from course_lib.grading.fsdp_toy_models import MOST_WHOLE as MOST_WHOLE
+from course_lib.grading.fsdp_toy_models import STRAY, WHOLE
 from course_lib.grading.parts.counts import Reported
 from course_lib.grading.worlds.unit_oracle import allowed as allowed
 from course_lib.grading.worlds.unit_oracle import (

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from course_lib.grading.core.types import Array, Case, rng
-from course_lib.grading.fsdp_toys import SHARD, dtype_of, loss_gradient, owner_at, toy_units
+from course_lib.grading.fsdp_toy_models import SHARD, dtype_of, loss_gradient, owner_at, toy_units
 
 SAMPLES = 2  # of a rank
 

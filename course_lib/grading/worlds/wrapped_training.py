@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from course_lib.grading.core.types import Case, Scenario, World
 from course_lib.grading.parts.common import Window
-from course_lib.grading.toys import NUM_STEPS, STRAY, ToyNet, nbytes, toy_tensors, uses_optional
-from course_lib.grading.toys import trainable as trainable
+from course_lib.grading.toy_models import NUM_STEPS, STRAY, ToyNet, nbytes, toy_tensors, uses_optional
+from course_lib.grading.toy_models import trainable as trainable
 from course_lib.grading.worlds.toy_oracle import (
     FIRST,
     NO_BUFFERS,

@@ -47,7 +47,7 @@ PARTS = answers(
         "state_gb": Number(
             _STATE_GB,
             unit="GB",
-            near={
+            mistakes={
                 "GiB (2^30 bytes) are counted; a GB is 10^9 bytes": _PARAMS * 16 / 2**30,
                 "only the bf16 weights are counted (2 bytes a parameter); training holds 16": _PARAMS
                 * 2
@@ -62,7 +62,7 @@ PARTS = answers(
             28,
             rel=1e-3,
             unit="GPUs",
-            near={
+            mistakes={
                 "GiB and GB are mixed: the memory of the GPU is given in GB too": 27,
                 "the GPU has 80 GB; this one has 40": 14,
                 "only the bf16 weights have to fit": 4,
@@ -71,7 +71,7 @@ PARTS = answers(
         "train_flops": Number(
             _FLOPS,
             unit="FLOPs",
-            near={
+            mistakes={
                 _FORWARD: _FLOPS / 3,
                 "the forward pass is left out: 4 FLOPs a parameter and token are the backward pass": _FLOPS
                 * 2
@@ -83,7 +83,7 @@ PARTS = answers(
         "years_on_one_gpu": Number(
             _SECONDS / _YEAR_S,
             unit="years",
-            near={
+            mistakes={
                 _SPARSE: _SECONDS / 1979 * 989 / _YEAR_S,
                 _NO_MFU: _SECONDS * 0.40 / _YEAR_S,
                 "the sparse peak and all of it is taken": _SECONDS * 0.40 / 1979 * 989 / _YEAR_S,
@@ -95,7 +95,7 @@ PARTS = answers(
         "days_on_1024": Number(
             _SECONDS / 1024 / _DAY_S,
             unit="days",
-            near={
+            mistakes={
                 _SPARSE: _SECONDS / 1979 * 989 / 1024 / _DAY_S,
                 _NO_MFU: _SECONDS * 0.40 / 1024 / _DAY_S,
                 "the answer is in years; it is asked in days": _SECONDS / 1024 / _YEAR_S,

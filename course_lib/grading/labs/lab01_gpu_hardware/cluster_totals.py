@@ -152,19 +152,19 @@ def _exits(p: Point) -> dict[str, float | str]:
 
 
 FORMULAS = {
-    "gpus": Formula(want=_gpus, near=lambda p: _share(p, _gpus(p)), rel=1e-9),
+    "gpus": Formula(want=_gpus, mistakes=lambda p: _share(p, _gpus(p)), rel=1e-9),
     "memory_bytes": Formula(
-        want=lambda p: _gpus(p) * p["cluster"]["gpu_memory_bytes"], near=_memories, unit="bytes"
+        want=lambda p: _gpus(p) * p["cluster"]["gpu_memory_bytes"], mistakes=_memories, unit="bytes"
     ),
     "flops_per_s": Formula(
-        want=lambda p: _gpus(p) * p["cluster"]["gpu_flops_per_s"], near=_flops, unit="FLOP/s"
+        want=lambda p: _gpus(p) * p["cluster"]["gpu_flops_per_s"], mistakes=_flops, unit="FLOP/s"
     ),
     "power_w": Formula(
-        want=lambda p: _servers(p["cluster"]) * p["cluster"]["server_power_w"], near=_powers, unit="W"
+        want=lambda p: _servers(p["cluster"]) * p["cluster"]["server_power_w"], mistakes=_powers, unit="W"
     ),
     "cross_pod_bytes_per_s": Formula(
         want=lambda p: p["cluster"]["network_bits_per_s"] / 8 / p["cluster"]["oversubscription"],
-        near=_exits,
+        mistakes=_exits,
         unit="bytes/s",
     ),
 }

@@ -144,8 +144,8 @@ def _words(point: Point) -> str:
 
 
 COUNTS = {
-    "flops": Formula(want=_flops, near=_near_flops, unit="FLOP"),
-    "num_bytes": Formula(want=_bytes, near=_near_bytes, unit="bytes"),
+    "flops": Formula(want=_flops, mistakes=_near_flops, unit="FLOP"),
+    "num_bytes": Formula(want=_bytes, mistakes=_near_bytes, unit="bytes"),
 }
 
 

@@ -99,7 +99,7 @@ PARTS = [
     EveryPoint(part="seconds", problem=_another_clock, describe=_describe),
     Numbers(
         part="seconds",
-        formula=Formula(want=timed, near=_mistakes, unit="s"),
+        formula=Formula(want=timed, mistakes=_mistakes, unit="s"),
         key="seconds",
         name="the time",
         describe=_describe,

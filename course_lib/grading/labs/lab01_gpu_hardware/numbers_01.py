@@ -51,7 +51,7 @@ def _gpus(weight_bytes: int, gpu_bytes: float) -> Number:
         "weights take the 16 bytes of training": _up(16 * _PARAMS + _CACHE, gpu_bytes),
     }
     exact = _up(weights + _CACHE, gpu_bytes)
-    return Number(exact, rel=1e-6, unit="GPUs", near={w: v for w, v in near.items() if v != exact})
+    return Number(exact, rel=1e-6, unit="GPUs", mistakes={w: v for w, v in near.items() if v != exact})
 
 
 def _params(bytes_per_param: int) -> Number:
@@ -59,7 +59,7 @@ def _params(bytes_per_param: int) -> Number:
     return Number(
         exact,
         unit="parameters",
-        near={
+        mistakes={
             "80 GB are taken for 80 GiB: vendors count in powers of ten": 80 * 2**30 / bytes_per_param,
             "the result is in billions: give parameters": exact / 1e9,
             "8 and 16 bytes are swapped": 80e9 / (24 - bytes_per_param),
@@ -81,7 +81,7 @@ PARTS = answers(
         "run_days": Number(
             _RUN_S / 86_400,
             unit="days",
-            near={
+            mistakes={
                 "every GPU reaches its peak of 989 TFLOP/s: take the 400 that were measured": 3.8e25
                 / (16_384 * 989e12)
                 / 86_400,

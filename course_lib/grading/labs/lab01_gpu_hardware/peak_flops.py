@@ -126,7 +126,7 @@ def _words(point: Point) -> str:
     return f"unit={point['unit']!r}, {spec}"
 
 
-FORMULA = Formula(want=_want, near=_near, unit="FLOP/s", rel=5e-3)
+FORMULA = Formula(want=_want, mistakes=_near, unit="FLOP/s", rel=5e-3)
 
 
 def _of(unit: str) -> Numbers:

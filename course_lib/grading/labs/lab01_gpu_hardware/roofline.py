@@ -116,12 +116,12 @@ def _bounds(p: Point) -> dict[str, float | str]:
 
 
 FORMULAS = {
-    "intensity": Formula(want=lambda p: p["flops"] / p["num_bytes"], near=_intensities, unit="FLOP/byte"),
+    "intensity": Formula(want=lambda p: p["flops"] / p["num_bytes"], mistakes=_intensities, unit="FLOP/byte"),
     "ridge": Formula(
-        want=lambda p: p["spec"]["flops_per_s"] / p["spec"]["bytes_per_s"], near=_ridges, unit="FLOP/byte"
+        want=lambda p: p["spec"]["flops_per_s"] / p["spec"]["bytes_per_s"], mistakes=_ridges, unit="FLOP/byte"
     ),
-    "time_s": Formula(want=lambda p: max(_times(p)), near=_slower, unit="s"),
-    "bound": Formula(want=_bound, near=_bounds),
+    "time_s": Formula(want=lambda p: max(_times(p)), mistakes=_slower, unit="s"),
+    "bound": Formula(want=_bound, mistakes=_bounds),
 }
 
 

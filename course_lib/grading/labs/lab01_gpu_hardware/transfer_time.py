@@ -175,9 +175,9 @@ def _times(p: Point) -> dict[str, float | str]:
 
 
 FORMULAS = {
-    "span": Formula(want=lambda p: str(_span(p)["name"]), near=_spans),
-    "bytes_per_s": Formula(want=lambda p: _one_way(_span(p)), near=_bandwidths, unit="bytes/s"),
-    "time_s": Formula(want=lambda p: _time_s(p, _span(p), _one_way(_span(p))), near=_times, unit="s"),
+    "span": Formula(want=lambda p: str(_span(p)["name"]), mistakes=_spans),
+    "bytes_per_s": Formula(want=lambda p: _one_way(_span(p)), mistakes=_bandwidths, unit="bytes/s"),
+    "time_s": Formula(want=lambda p: _time_s(p, _span(p), _one_way(_span(p))), mistakes=_times, unit="s"),
 }
 
 

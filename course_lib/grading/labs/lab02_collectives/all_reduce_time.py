@@ -140,7 +140,7 @@ def _formula(algorithm: str, right: Cost) -> Formula:
             return {}  # all mistakes look alike there
         return {words: wrong(*_costs(point)) for words, wrong in _MISTAKES[algorithm].items()}
 
-    return Formula(want=lambda point: right(*_costs(point)), near=near, unit="s")
+    return Formula(want=lambda point: right(*_costs(point)), mistakes=near, unit="s")
 
 
 def _part(part: str, algorithm: str, right: Cost, made_of: tuple[Numbers, ...] = ()) -> Numbers:

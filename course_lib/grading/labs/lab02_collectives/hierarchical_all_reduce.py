@@ -8,9 +8,9 @@ from course_lib.grading.worlds.collective import (
     OTHER_MEMORY,
     ceil_div,
     collective,
-    held,
     in_place,
     own_tensors,
+    rank_input,
     servers,
 )
 
@@ -84,13 +84,13 @@ MISTAKES = {
 
 def _bound(case: Case) -> int:
     k: int = case.params["server_size"]
-    m, numel = case.world_size // k, held(case, 0).size
+    m, numel = case.world_size // k, rank_input(case, 0).size
     return 2 * (m - 1) * ceil_div(ceil_div(numel, k), m)
 
 
 def _looks_like(case: Case, crossed: list[float]) -> str:
     """A leader a server, a ring that ignores servers, or all of S across."""
-    k, numel = case.params["server_size"], held(case, 0).size
+    k, numel = case.params["server_size"], rank_input(case, 0).size
     m = case.world_size // k
     if k > 1 and sum(elements > 0 for elements in crossed) == m:
         return (

@@ -47,7 +47,7 @@ PARTS = answers(
             63 * _SEND_S,
             unit="s",
             rel=1e-3,
-            near={
+            mistakes={
                 "rank 0 sends to itself too: there are 63 others": 64 * _SEND_S,
                 "all sends share no link: rank 0 has one": _SEND_S,
                 "GB/s are taken for Gbit/s": 8 * 63 * _SEND_S,
@@ -57,7 +57,7 @@ PARTS = answers(
             6 * _SEND_S,
             unit="s",
             rel=1e-3,
-            near={
+            mistakes={
                 "the chunks of a ring are sent: a binomial tree sends everything in each round": _SEND_S,
                 "a reduce is counted too: a broadcast takes log2 n rounds": 12 * _SEND_S,
                 "64 is taken for 2^5 or 2^7": 7 * _SEND_S,
@@ -68,7 +68,7 @@ PARTS = answers(
             _TINY_S,
             unit="s",
             rel=5e-4,
-            near={
+            mistakes={
                 "only one half is counted: an all_reduce goes round twice": _TINY_S / 2,
                 "there are n steps a half instead of n-1": 2 * 1024 * 10e-6,
                 "latency is paid once": 10e-6,
@@ -80,7 +80,7 @@ PARTS = answers(
         "busbw": Number(
             _ALGBW * 2 * 15 / 16,
             unit="bytes/s",
-            near={
+            mistakes={
                 "this is the algorithm bandwidth, size/time: multiply by 2(n-1)/n": _ALGBW,
                 "the factor is 2 instead of 2(n-1)/n": 2 * _ALGBW,
                 "the factor is (n-1)/n: that is all_gather's": _ALGBW * 15 / 16,
@@ -92,7 +92,7 @@ PARTS = answers(
         "crossing_bytes": Number(
             _CROSSING,
             unit="bytes",
-            near={
+            mistakes={
                 "each rank carries the whole tensor: after a reduce_scatter inside it has a k-th": _CROSSING
                 * _K,
                 "all 128 ranks form one ring": 2 * 127 / 128 * _S,

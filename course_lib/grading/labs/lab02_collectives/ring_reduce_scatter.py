@@ -9,8 +9,8 @@ from course_lib.grading.worlds.collective import (
     ceil_div,
     chunk_of,
     collective,
-    held,
     members,
+    rank_input,
     rings,
     total,
 )
@@ -70,7 +70,7 @@ def _sum(case: Case, rank: int) -> Array:
 
 def _of_two(case: Case, rank: int) -> Array:
     ring = rings(case)[rank]
-    return held(case, rank) + held(case, ring[ring.index(rank) - 1])
+    return rank_input(case, rank) + rank_input(case, ring[ring.index(rank) - 1])
 
 
 def expected(case: Case, of: Callable[[Case, int], Array] = _sum) -> World:
@@ -82,7 +82,7 @@ def expected(case: Case, of: Callable[[Case, int], Array] = _sum) -> World:
     return {"chunk": chunks}
 
 
-LOCAL_ONLY = {"of": held}
+LOCAL_ONLY = {"of": rank_input}
 MISTAKES = {"only the chunk of the rank before was added, not that of all": {"of": _of_two}}
 
 

@@ -2,7 +2,7 @@
 
 from course_lib.grading.core.types import Case, Exercise, World
 from course_lib.grading.parts.bytes import Messages, SentAtLeast
-from course_lib.grading.worlds.collective import case, collective, held, rings
+from course_lib.grading.worlds.collective import case, collective, rank_input, rings
 
 EXERCISE = Exercise(
     order=1,
@@ -53,7 +53,7 @@ def expected(case: Case, step: int = -1) -> World:
     """The tensor of the rank that is `step` places away in its ring."""
     return {
         "shifted": [
-            held(case, ring[(ring.index(r) + step) % len(ring)]) for r, ring in enumerate(rings(case))
+            rank_input(case, ring[(ring.index(r) + step) % len(ring)]) for r, ring in enumerate(rings(case))
         ]
     }
 

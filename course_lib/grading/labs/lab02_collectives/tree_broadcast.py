@@ -9,10 +9,10 @@ from course_lib.grading.worlds.collective import (
     OTHER_MEMORY,
     case,
     collective,
-    held,
     in_place,
     members,
     own_tensors,
+    rank_input,
 )
 
 EXERCISE = Exercise(
@@ -72,7 +72,7 @@ def expected(case: Case, root: int | None = None, moved: bool = False, spread: b
     own, wanted = own_tensors(case), case.params["root"]
     ring = members(case, wanted)
     source = root if root in ring else wanted
-    results = [held(case, source) if spread and r in ring else own[r] for r in range(case.world_size)]
+    results = [rank_input(case, source) if spread and r in ring else own[r] for r in range(case.world_size)]
     return in_place(results, own if moved else None)
 
 
@@ -82,7 +82,7 @@ MISTAKES = {OTHER_MEMORY: {"moved": True}, "rank 0 is the root: the argument `ro
 
 def _received(case: Case, rank: int, _: int) -> dict[str, list[int]]:
     due = rank in members(case, case.params["root"]) and rank != case.params["root"]
-    return {"recv": [held(case, rank).nbytes] if due else []}
+    return {"recv": [rank_input(case, rank).nbytes] if due else []}
 
 
 PARTS = [

@@ -12,7 +12,7 @@ from course_lib.grading.parts.common import Window, calls_in
 from course_lib.grading.parts.counts import Calls
 from course_lib.grading.parts.order import Holds, NotPolled, each_rank
 from course_lib.grading.parts.overlap import Hides
-from course_lib.grading.toys import NUM_STEPS, ToyNet, nbytes
+from course_lib.grading.toy_models import NUM_STEPS, ToyNet, nbytes
 from course_lib.grading.worlds import wrapped_training
 from course_lib.grading.worlds.wrapped_training import AWKWARD, CONSTRUCTION, STEPS, case, model_bytes
 

@@ -3,7 +3,7 @@
 from course_lib.grading.core.types import Case, Exercise
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.parts.counts import Calls
-from course_lib.grading.toys import NUM_STEPS, nbytes
+from course_lib.grading.toy_models import NUM_STEPS, nbytes
 from course_lib.grading.worlds import wrapped_training
 from course_lib.grading.worlds.wrapped_training import AWKWARD, CONSTRUCTION, STEPS, case, model_bytes, used
 

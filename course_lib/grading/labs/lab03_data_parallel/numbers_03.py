@@ -51,7 +51,7 @@ PARTS = answers(
         "sent_bytes": Number(
             _SENT,
             unit="bytes",
-            near={
+            mistakes={
                 "every gradient is sent once: a ring all_reduce sends 2(n-1)/n times the buffer": _S,
                 "the factor is 2 instead of 2(n-1)/n": 2 * _S,
                 "only one half of the all_reduce is counted: an all_gather follows": _SENT / 2,
@@ -65,7 +65,7 @@ PARTS = answers(
         "all_reduce_s": Number(
             _SENT / _LINK,
             unit="s",
-            near={
+            mistakes={
                 "400 Gbit/s are taken for 400 GB/s: 8 bits are one byte": _SENT / 400e9,
                 "bytes are counted 8 times: the link's 400 Gbit/s are 50 GB/s": 8 * _SENT / _LINK,
                 "the buffer crosses the link once instead of 2(n-1)/n times": _S / _LINK,
@@ -80,7 +80,7 @@ PARTS = answers(
             -(-_S // (25 * _MIB)),
             rel=1e-4,
             unit="buckets",
-            near={
+            mistakes={
                 "25 MB are 25e6 bytes: torch's bucket_cap_mb=25 are 25 * 2**20": -(-_S // 25_000_000),
                 "25 MB are 25e6 bytes, and the last, part-filled bucket is not counted": _S // 25_000_000,
                 "the last, part-filled bucket is not counted": _S // (25 * _MIB),
@@ -93,7 +93,7 @@ PARTS = answers(
         "efficiency": Number(
             81 / (8 * 12),
             unit="",
-            near={
+            mistakes={
                 "you give the speed-up: the efficiency is the speed-up divided by 8": 81 / 12,
                 "you give per cent: give a fraction of 1": 100 * 81 / (8 * 12),
                 "the fraction is upside down": 8 * 12 / 81,
@@ -104,7 +104,7 @@ PARTS = answers(
             61,
             rel=1e-9,
             unit="samples",
-            near={
+            mistakes={
                 "the sampler drops the rest (drop_last=True): by default it repeats samples instead": 3,
                 "you give the samples of one rank": 15_626,
                 "you give the padded length: subtract the size of the data set": 1_000_064,

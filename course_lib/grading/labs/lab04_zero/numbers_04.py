@@ -39,7 +39,7 @@ PARTS = answers(
         "state_bytes": Number(
             _STATE,
             unit="bytes",
-            near={
+            mistakes={
                 "only parameters and gradients are counted: Adam needs 12 bytes more": _STATE / 4,
                 "the float32 master weights are left out": _STATE * 12 / 16,
                 "gradients are left out": _STATE * 14 / 16,
@@ -50,7 +50,7 @@ PARTS = answers(
         "largest_8": Number(
             _LARGEST,
             unit="parameters",
-            near={
+            mistakes={
                 "everything is sharded: that is stage 3": 40e9,
                 "nothing is sharded: stage 1 divides the optimizer's 12 bytes": 5e9,
                 "gradients are sharded too: that is stage 2": 80e9 / (2 + 14 / 8),
@@ -62,7 +62,7 @@ PARTS = answers(
         "largest_rule": Number(
             20e9,
             unit="parameters",
-            near={
+            mistakes={
                 "only one GPU is counted: stage 3 shares everything": 20e9 / 8,
                 "activations are forgotten: only half of the memory is for states": 40e9,
                 "the result is in billions: give parameters": 20.0,
@@ -71,7 +71,7 @@ PARTS = answers(
         "offload_s": Number(
             _OFFLOAD,
             unit="s",
-            near={
+            mistakes={
                 "both ways are added: the link carries both at the same time": 2 * _OFFLOAD,
                 "nothing is sharded: each of 8 ranks moves its eighth over its own link": 8 * _OFFLOAD,
                 "gradients have 4 bytes: bf16 has 2": 4 * _OFFLOAD / 2,
@@ -82,7 +82,7 @@ PARTS = answers(
         "wire_ratio": Number(
             4 / 6,
             unit="",
-            near={
+            mistakes={
                 "all three moves are in fp8: the reduce_scatter stays in bf16": 0.5,
                 "only one all_gather is counted: stage 3 gathers in forward and in backward": 3 / 4,
                 "one of the two all_gathers stays in bf16: both are in fp8": 5 / 6,

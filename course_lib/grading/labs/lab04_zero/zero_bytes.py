@@ -91,7 +91,7 @@ def _mistakes(p: Point) -> dict[str, float]:
 
 
 def _at(stage: int) -> Numbers:
-    formula = Formula(want=_bytes, near=_mistakes, unit="bytes")
+    formula = Formula(want=_bytes, mistakes=_mistakes, unit="bytes")
     return Numbers(part=f"stage_{stage}", formula=formula, only=lambda point: point["stage"] == stage)
 
 

@@ -52,7 +52,7 @@ PARTS = answers(
         "fsdp_sent_bytes": Number(
             _FSDP,
             unit="bytes",
-            near={
+            mistakes={
                 "one move is left out: parameters are gathered for forward and again for backward": _FSDP
                 * 2
                 / 3,
@@ -67,7 +67,7 @@ PARTS = answers(
         "over_ddp": Number(
             1.5,
             unit="",
-            near={
+            mistakes={
                 "DDP's all_reduce is counted as one move: it is a reduce_scatter and an all_gather": 3.0,
                 "the fraction is upside down": 2 / 3,
                 "the parameters are gathered once: they are freed after forward": 1.0,
@@ -77,7 +77,7 @@ PARTS = answers(
         "hsdp_across_bytes": Number(
             _HSDP,
             unit="bytes",
-            near={
+            mistakes={
                 "the whole gradient crosses: only the rank's shard does": 8 * _HSDP,
                 "a half of the all_reduce is left out": _HSDP / 2,
                 "the factor is 2 instead of 2(m-1)/m, where m counts servers": _HSDP * 16 / 15,
@@ -91,7 +91,7 @@ PARTS = answers(
         "parameter_peak_bytes": Number(
             _PEAK,
             unit="bytes",
-            near={
+            mistakes={
                 "the unit on its way is left out: depth 1 holds two units": _PEAK - 2 * _U405,
                 "the shard is left out": 4 * _U405,
                 "three units are counted": _PEAK + 2 * _U405,
@@ -106,7 +106,7 @@ PARTS = answers(
             _GPUS,
             rel=1e-9,
             unit="GPUs",
-            near={
+            mistakes={
                 "the two whole units are left out": 82,
                 "one whole unit is left out, or 80 GB are taken for 80 GiB": 89,
                 "you round down: 96 GPUs do not hold it": 96,

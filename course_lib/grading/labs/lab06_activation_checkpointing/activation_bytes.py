@@ -117,7 +117,7 @@ def _mistakes(p: Point) -> dict[str, float]:
 
 
 def _in(mode: str) -> Numbers:
-    formula = Formula(want=_bytes, near=_mistakes, unit="bytes", rel=1e-3)
+    formula = Formula(want=_bytes, mistakes=_mistakes, unit="bytes", rel=1e-3)
     return Numbers(part=mode, formula=formula, only=lambda point: point["mode"] == mode)
 
 

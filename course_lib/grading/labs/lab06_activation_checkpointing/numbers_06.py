@@ -50,7 +50,7 @@ PARTS = answers(
         "layer_bytes": Number(
             _LAYER,
             unit="bytes",
-            near={
+            mistakes={
                 "the scores are left out: 5 a s / h is 80 here": 34.0 * _S * _H,
                 "the layers are added: one is asked": _LAYER * _L,
                 "elements are counted, of 2 bytes": _LAYER / 2,
@@ -60,7 +60,7 @@ PARTS = answers(
         "full_bytes": Number(
             _FULL,
             unit="bytes",
-            near={
+            mistakes={
                 "one layer is counted: 96 are asked": _FULL / _L,
                 "a number has 4 bytes: in 16 bits it has 2": 2 * _FULL,
                 "nothing is recomputed": _LAYER * _L,
@@ -70,7 +70,7 @@ PARTS = answers(
         "overhead": Number(
             4 / 3,
             unit="times",
-            near={
+            mistakes={
                 "only what is added is given": 1 / 3,
                 "backward is taken for as dear as forward: it is twice": 1.5,
                 "all of the step is paid twice: only its forward is": 2.0,
@@ -79,7 +79,7 @@ PARTS = answers(
         "crossing_tokens": Number(
             _CROSSING,
             unit="tokens",
-            near={
+            mistakes={
                 "the factor 5 is left out": 34 * _H / _A,
                 "34 is left out": _H / (5 * _A),
                 "h and a are exchanged": 34 * _A / (5 * _H),
@@ -88,7 +88,7 @@ PARTS = answers(
         "root_segments": Number(
             _ROOT,
             unit="segments",
-            near={
+            mistakes={
                 "the bytes are left out: the law is sqrt(N l / b)": 126**0.5,
                 "b and l are exchanged": (126 / 10) ** 0.5,
                 "the length of a segment is given: their number is asked": 126 / _ROOT,

@@ -156,7 +156,7 @@ def _is_plain(p: Point) -> bool:
     return p["recompute"] == "none" and not p["causal_half"]
 
 
-FORMULA = Formula(want=_flops, near=_mistakes, unit="FLOP", rel=1e-6)
+FORMULA = Formula(want=_flops, mistakes=_mistakes, unit="FLOP", rel=1e-6)
 PARTS = [
     Numbers(part="dense", formula=FORMULA, only=lambda p: _is_plain(p) and "num_experts" not in p["config"]),
     Numbers(part="conventions", formula=FORMULA, only=lambda p: not _is_plain(p)),

@@ -124,6 +124,6 @@ def _near_hfu(p: Point) -> dict[str, float]:
 
 
 PARTS = [
-    Numbers(part="mfu", key="mfu", formula=Formula(want=_mfu, near=_near_mfu)),
-    Numbers(part="hfu", key="hfu", formula=Formula(want=_hfu, near=_near_hfu)),
+    Numbers(part="mfu", key="mfu", formula=Formula(want=_mfu, mistakes=_near_mfu)),
+    Numbers(part="hfu", key="hfu", formula=Formula(want=_hfu, mistakes=_near_hfu)),
 ]

@@ -45,7 +45,7 @@ PARTS = answers(
     {
         "palm_mfu": Number(
             _PALM * _RATE,
-            near={
+            mistakes={
                 "attention is left out": 6 * 540.35e9 * _RATE,
                 "one chip's peak is taken": _PALM * _RATE * 6144,
                 "it is in percent": 100 * _PALM * _RATE,
@@ -54,7 +54,7 @@ PARTS = answers(
         "days": Number(
             3.8e25 / (16_384 * 400e12) / 86_400,
             unit="days",
-            near={
+            mistakes={
                 "all of the peak is reached": 3.8e25 / (16_384 * 989e12) / 86_400,
                 "it is in hours": 3.8e25 / (16_384 * 400e12) / 3600,
                 "one GPU trains": 3.8e25 / 400e12 / 86_400,
@@ -62,7 +62,7 @@ PARTS = answers(
         ),
         "h100_mfu": Number(
             0.5 / _STEP / (989 / 312),
-            near={
+            mistakes={
                 "everything grows with the peak": 0.5,
                 "the step's gain is left out": 0.5 / (989 / 312),
                 "the peak's growth is left out": 0.5 / _STEP,
@@ -71,7 +71,7 @@ PARTS = answers(
         ),
         "share_131072": Number(
             _ATTENTION / (_ATTENTION + _REST),
-            near={
+            mistakes={
                 "the causal half is counted": _ATTENTION / (_ATTENTION + 2 * _REST),
                 "it is attention over the rest": _ATTENTION / _REST,
                 "one of the two products is left out": _ATTENTION / (_ATTENTION + 2 * _REST),
@@ -79,7 +79,7 @@ PARTS = answers(
         ),
         "full_hfu": Number(
             0.4 * 4 / 3,
-            near={
+            mistakes={
                 "the step is twice as much work": 0.8,
                 "recomputation divides": 0.3,
                 "nothing is added": 0.4,

@@ -132,7 +132,7 @@ def _seconds(kind: str) -> Formula:
             found["the host's own time is taken, not the device's idle time"] = _host(p, names[kind])
         return found
 
-    return Formula(want=lambda p: _blame(p)[kind], near=near, unit="s")
+    return Formula(want=lambda p: _blame(p)[kind], mistakes=near, unit="s")
 
 
 def _slow(p: Point, **changes: bool) -> str:
@@ -159,7 +159,7 @@ PARTS = [
     Numbers(
         part="named",
         key="slow",
-        formula=Formula(want=_slow, near=_near_slow),
+        formula=Formula(want=_slow, mistakes=_near_slow),
         describe=lambda p: f"{len(p['events'])} events",
     ),
 ]

@@ -141,10 +141,12 @@ def _near_rate(p: Point) -> dict[str, float]:
 
 
 PARTS = [
-    Numbers(part="exposed_s", key="exposed_s", formula=Formula(want=_exposed, near=_near_exposed, unit="s")),
+    Numbers(
+        part="exposed_s", key="exposed_s", formula=Formula(want=_exposed, mistakes=_near_exposed, unit="s")
+    ),
     Numbers(
         part="tokens_per_s",
         key="tokens_per_s",
-        formula=Formula(want=lambda p: _rate(p, _exposed(p)), near=_near_rate),
+        formula=Formula(want=lambda p: _rate(p, _exposed(p)), mistakes=_near_rate),
     ),
 ]

@@ -73,7 +73,7 @@ PARTS = answers(
         "sent_bytes": Number(
             _SENT,
             unit="bytes",
-            near={
+            mistakes={
                 "backward is left out": _SENT / 2,
                 "attention or feed-forward is left out: each has a sum": _SENT / 2,
                 "an all_reduce is counted as one move: it is a reduce_scatter and an all_gather": _SENT / 2,
@@ -84,12 +84,12 @@ PARTS = answers(
                 "one all_reduce is counted of four": _SENT / 4,
             },
         ),
-        "share_inside": Number(_share(450e9), near=_mistakes(450e9)),
-        "share_across": Number(_share(50e9), near=_mistakes(50e9)),
+        "share_inside": Number(_share(450e9), mistakes=_mistakes(450e9)),
+        "share_across": Number(_share(50e9), mistakes=_mistakes(50e9)),
         "logits_bytes": Number(
             _LOGITS,
             unit="bytes",
-            near={
+            mistakes={
                 "the logits are not divided by 8": 8 * _LOGITS,
                 "logits have 2 bytes each: 4 are stated": _LOGITS / 2,
                 "the bytes of one element are forgotten": _LOGITS / 4,
@@ -99,7 +99,7 @@ PARTS = answers(
         "kept_less_bytes": Number(
             _LESS,
             unit="bytes",
-            near={
+            mistakes={
                 "what is left after it is given: how much less is asked": 34 / 8 * _S * _D,
                 "1/8 of the undivided part stays: 7/8 of it are saved": 10.0 * _S * _D,
                 "all 34 are counted as undivided before": 34 * _S * _D * 7 / 8,

@@ -41,7 +41,7 @@ PARTS = answers(
     {
         "busy_share": Number(
             8 / 15,
-            near={
+            mistakes={
                 "the bubble is taken over the work: 7 of 8": 7 / 8,
                 "the idle share is given": 7 / 15,
                 "there are no micro-batches": 1 / 8,
@@ -50,14 +50,14 @@ PARTS = answers(
         "enough": Number(
             133,
             rel=1e-9,
-            near={
+            mistakes={
                 "the bubble is taken over the work, not over the step": 140,
                 "all 8 stages count, not the 7 that wait": 152,
             },
         ),
         "idle_share": Number(
             (15 / 8) / (16 + 15 / 8),
-            near={
+            mistakes={
                 "nothing is interleaved": 15 / 31,
                 "the bubble is taken over the work": 15 / 8 / 16,
                 "the bubble grows with the chunks": 120 / 136,
@@ -66,7 +66,7 @@ PARTS = answers(
         "boundary_bytes": Number(
             2 * TOKENS * WIDTH / 8,
             unit="bytes",
-            near={
+            mistakes={
                 "every GPU of the server sends all of it: with sequence parallelism each has an eighth": 2.0
                 * TOKENS
                 * WIDTH,
@@ -76,7 +76,7 @@ PARTS = answers(
         "held_bytes": Number(
             16 * 8 * LAYER,
             unit="bytes",
-            near={
+            mistakes={
                 "one micro-batch is in flight: on the first stage there are p": 8 * LAYER,
                 "one layer is counted: the stage has 8": 16 * LAYER,
                 "the last stage is taken, which holds one": 8 * LAYER,

@@ -44,14 +44,14 @@ PARTS = answers(
     {
         "kv_bytes": Number(
             KV_BYTES,
-            near={
+            mistakes={
                 "K alone is counted, or elements and not bytes": KV_BYTES / 2,
                 "all 128 heads have keys and values: 8 are shared by them": 16 * KV_BYTES,
             },
         ),
         "ring_sent_bytes": Number(
             SENT,
-            near={
+            mistakes={
                 "all 8 kv heads travel: tensor parallelism leaves one on a GPU": 8 * SENT,
                 "16 hops are counted: the last block need not go on": SENT * 16 / 15,
                 "every hop carries the whole sequence": 16 * SENT,
@@ -59,7 +59,7 @@ PARTS = answers(
         ),
         "hidden_from_tokens": Number(
             BREAK_EVEN,
-            near={
+            mistakes={
                 "blocks are whole: a causal zigzag block costs half": BREAK_EVEN / 2,
                 "grouped heads are left out: K and V are 16 times smaller than the queries": 16 * BREAK_EVEN,
                 "both are left out": 8 * BREAK_EVEN,
@@ -67,14 +67,14 @@ PARTS = answers(
         ),
         "attention_share": Number(
             ATTENTION / (ATTENTION + MATRICES),
-            near={
+            mistakes={
                 "it is compared with the matrices, not with all FLOPs": ATTENTION / MATRICES,
                 "attention is not causal": 2 * ATTENTION / (2 * ATTENTION + MATRICES),
             },
         ),
         "max_ulysses_ranks": Number(
             16,
-            near={
+            mistakes={
                 "tensor parallelism is left out: it has cut the heads already": 128,
                 "kv heads are the limit: they can be repeated": 8,
             },

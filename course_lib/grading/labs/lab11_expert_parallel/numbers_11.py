@@ -52,7 +52,7 @@ PARTS = answers(
     {
         "mixtral_total": Number(
             TOTAL,
-            near={
+            mistakes={
                 "the name was taken at its word, 8 x 7 B: attention is shared": 56e9,
                 "an expert has two matrices: SwiGLU has three": OTHERS + 32 * 8 * EXPERT * 2 / 3,
                 "only the experts are counted": 32 * 8 * EXPERT,
@@ -61,7 +61,7 @@ PARTS = answers(
         ),
         "mixtral_active": Number(
             ACTIVE,
-            near={
+            mistakes={
                 "the name was taken at its word, 2 x 7 B": 14e9,
                 "only the experts are counted": 32 * 2 * EXPERT,
                 "all was divided by 4: only the experts rest": TOTAL / 4,
@@ -70,7 +70,7 @@ PARTS = answers(
         ),
         "deepseek_routed": Number(
             ROUTED,
-            near={
+            mistakes={
                 "all 61 layers are counted: the first three are dense": ROUTED * 61 / 58,
                 "an expert has two matrices: SwiGLU has three": ROUTED * 2 / 3,
                 "the shared expert is counted, too": ROUTED * 257 / 256,
@@ -79,7 +79,7 @@ PARTS = answers(
         ),
         "token_bytes": Number(
             TOKEN_BYTES,
-            near={
+            mistakes={
                 "only dispatch is counted": TOKEN_BYTES / 3,
                 "only combine is counted": TOKEN_BYTES * 2 / 3,
                 "both ways are in bf16": TOKEN_BYTES * 4 / 3,
@@ -88,7 +88,7 @@ PARTS = answers(
         ),
         "across_s": Number(
             ACROSS_S,
-            near={
+            mistakes={
                 "all rows leave the server: 8 of 64 GPUs are in it": ACROSS_S * 8 / 7,
                 "all rows but those for the GPU itself leave the server": ACROSS_S * 63 / 56,
                 "rows are in bf16": ACROSS_S * 2,
@@ -98,7 +98,7 @@ PARTS = answers(
         ),
         "hidden_from_ffn": Number(
             WIDTH,
-            near={
+            mistakes={
                 "all rows leave the server": WIDTH * 8 / 7,
                 "only dispatch is counted": WIDTH / 3,
                 "both ways are in bf16": WIDTH * 4 / 3,

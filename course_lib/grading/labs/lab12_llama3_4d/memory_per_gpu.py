@@ -110,7 +110,7 @@ def _params(p: Point) -> float:
 PARTS = [
     Numbers(
         part="memory",
-        formula=Formula(want=_bytes, near=_mistakes, unit="bytes"),
+        formula=Formula(want=_bytes, mistakes=_mistakes, unit="bytes"),
         describe=lambda p: f"{p['layout']}",
     )
 ]

@@ -42,25 +42,28 @@ HIDDEN: list[object] = []
 KV = 2 * 2 * 131_072 * 128 * 15 / 16
 PARTS = answers(
     {
-        "sequences_per_rank": Number(16, near={"all ranks of the cluster share the batch": 2048 / 16384}),
+        "sequences_per_rank": Number(16, mistakes={"all ranks of the cluster share the batch": 2048 / 16384}),
         "bubble": Number(
             (15 / 8) / (16 + 15 / 8),
-            near={
+            mistakes={
                 "interleaving is left out": 15 / 31,
                 "the bubble is compared with the ideal time, not with the step": 15 / 8 / 16,
             },
         ),
         "optimizer_bytes": Number(
             12 * 405_853_388_800 / (8 * 16 * 128),
-            near={
+            mistakes={
                 "tp and pp are left out": 12 * 405_853_388_800 / 128,
                 "it is not sharded": 12 * 405_853_388_800 / 128,
             },
         ),
         "kv_gather_bytes": Number(
             KV,
-            near={"all kv heads are counted, not the one of this rank of tp": 8 * KV, "K or V only": KV / 2},
+            mistakes={
+                "all kv heads are counted, not the one of this rank of tp": 8 * KV,
+                "K or V only": KV / 2,
+            },
         ),
-        "failures_per_day": Number(419 / 54, near={"it is an hour's number": 419 / 54 / 24}),
+        "failures_per_day": Number(419 / 54, mistakes={"it is an hour's number": 419 / 54 / 24}),
     }
 )

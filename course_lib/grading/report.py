@@ -6,7 +6,7 @@ import textwrap
 from typing import Any
 
 from course_lib.grading.core.card import card as card
-from course_lib.grading.exercise import PartResult, Verdict
+from course_lib.grading.exercise import PartResult, Result
 from course_lib.grading.registry import get
 from course_lib.grading.report_card import card_html
 
@@ -14,7 +14,7 @@ MIME = "application/vnd.course.verdict+json"
 _WIDTH = 110
 
 
-def render(verdict: Verdict) -> str:
+def render(verdict: Result) -> str:
     """Return the report: one line if everything holds, else what failed, where, and what to do next."""
     exercise = verdict.exercise
     mark = f"{_points(verdict.score)}/{_points(verdict.max_score)}"
@@ -35,7 +35,7 @@ def _row(name: str, part: PartResult) -> str:
     return _wrap(head + part.message, later="        ")
 
 
-def _next(verdict: Verdict) -> str:
+def _next(verdict: Result) -> str:
     exercise = verdict.exercise
     sizes = ", hidden=True" if verdict.hidden else ""
     replay = f'grading.check("{exercise.id}", {exercise.symbol}, seed={verdict.seed}{sizes})'
@@ -99,7 +99,7 @@ def executed_cells(symbol: str, obj: Any) -> list[str]:
     return [str(cell) for cell in kernel.history_manager.input_hist_raw]
 
 
-def show(verdict: Verdict, *, as_card: bool = True) -> None:
+def show(verdict: Result, *, as_card: bool = True) -> None:
     """Display the report in a notebook, as a card with data and text beside it; print it elsewhere."""
     text = render(verdict)
     if not in_notebook():

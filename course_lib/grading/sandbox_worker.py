@@ -1,4 +1,4 @@
-"""The judge's servant inside the sandbox: it runs worlds of a student's code and hands back plain data.
+"""The judge's worker inside the sandbox: it runs worlds of a student's code and hands back plain data.
 
 It is told a case at a time and holds neither seed nor oracle. No student's code runs in it: its memory and
 its pipes are closed to other processes of its user, and what ranks return it reads as plain data. A rank may
@@ -22,8 +22,8 @@ import psutil
 
 from course_lib.grading import wire
 from course_lib.grading.exercise import Array, Case
-from course_lib.grading.inside import Job, rank_job
 from course_lib.grading.launcher import CaseFailed, run_here
+from course_lib.grading.rank_worker import Job, rank_job
 from course_lib.grading.source import FromSource, Refusal, definitions
 from course_lib.ranks import serialize
 

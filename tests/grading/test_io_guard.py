@@ -3,7 +3,7 @@
 import pytest
 
 from course_lib import grading
-from course_lib.grading.present import render
+from course_lib.grading.report import render
 
 ANSWER = """
 import contextlib, tempfile
@@ -32,10 +32,10 @@ DOORS = {
     "another's descriptors": "import os; os.listdir(f'/proc/{os.getppid()}/fd')",
     "another's name for its code": "exec(compile('open(path, \\'w\\')', '<frozen importlib._x>', 'exec'))",
     "a watch that is blind": (
-        "import sys; sys.modules['course_lib.grading.side_doors']._by_answer = lambda: False; open(path, 'w')"
+        "import sys; sys.modules['course_lib.grading.io_guard']._by_answer = lambda: False; open(path, 'w')"
     ),
     "a watch of nothing": (
-        "import sys; sys.modules['course_lib.grading.side_doors']._EVENTS = {}; open(path, 'w')"
+        "import sys; sys.modules['course_lib.grading.io_guard']._EVENTS = {}; open(path, 'w')"
     ),
     "a watch that takes nothing for a number": (
         "import builtins as b; real = b.isinstance; b.isinstance = lambda *_: False\n"

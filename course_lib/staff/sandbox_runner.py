@@ -16,8 +16,8 @@ from typing import Any
 
 from course_lib.grading import wire
 from course_lib.grading.exercise import GATES, Array, Case, Exercise, RankData
-from course_lib.grading.inside import Job
 from course_lib.grading.launcher import CaseFailed, Shards
+from course_lib.grading.rank_worker import Job
 from course_lib.grading.source import FromSource, Refusal
 from course_lib.staff.sandbox import Limits, Sandbox, SandboxMissing
 from course_lib.staff.traffic import check_traffic
@@ -27,8 +27,8 @@ START_S = 90.0  # to load torch, on a machine that is busy
 GRACE_S = 20.0  # beyond a case's own limit, which can explain what happened
 
 
-class Courtroom:
-    """Sandboxes for the exercises of one submission; `with Courtroom() as courtroom`.
+class SandboxRunner:
+    """Sandboxes for the exercises of one submission; `with SandboxRunner() as runner`.
 
     Attributes:
         killed: limits that ended a sandbox, in order.
@@ -42,7 +42,7 @@ class Courtroom:
         self._to, self._from = -1, -1
         self._processes = 0
 
-    def __enter__(self) -> Courtroom:
+    def __enter__(self) -> SandboxRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,7 +112,7 @@ class Courtroom:
     def _open(self) -> None:
         inward, self._to = os.pipe()
         self._from, outward = os.pipe()
-        argv = [sys.executable, "-m", "course_lib.grading.sandboxed", str(inward), str(outward)]
+        argv = [sys.executable, "-m", "course_lib.grading.sandbox_entry", str(inward), str(outward)]
         self._box = Sandbox(
             argv, limits=self.limits, masked=self._masked, pass_fds=(inward, outward), trust=self.trust
         )
@@ -150,7 +150,7 @@ class Courtroom:
         return CaseFailed("runs", f"{text} ({error}).", ([output[-2000:]], [""]))
 
     def _is_clean(self) -> bool:
-        """Nothing an answer started is left: the servant, the fork server and their helpers remain."""
+        """Nothing an answer started is left: the worker, the fork server and their helpers remain."""
         if self._box is None:
             return True
         if not self._box.is_running:

@@ -248,7 +248,7 @@ def torch_entries(closed: str) -> tuple[str, ...]:
     if group != "collectives" or collective not in _COLLECTIVES:
         known = sorted([*TORCH, *(f"collectives:{name}" for name in _COLLECTIVES)])
         raise ValueError(
-            f"closed entries of torch are {known}; got {closed!r}. Use one, or add it to closed.py."
+            f"closed entries of torch are {known}; got {closed!r}. Use one, or add it to import_guard.py."
         )
     functions, functional, methods, operators = (words.split() for words in _COLLECTIVES[collective])
     c10d, core = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"

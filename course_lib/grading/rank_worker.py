@@ -27,12 +27,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from course_lib.grading import side_doors
-from course_lib.grading.closed import ClosedHere, Guard
+from course_lib.grading import io_guard
 from course_lib.grading.exercise import Array
-from course_lib.grading.hoard import OUTSIDE_TENSORS, bytes_outside_tensors
+from course_lib.grading.import_guard import ClosedHere, Guard
 from course_lib.grading.probe import Probe
 from course_lib.grading.source import FromSource, Refusal, behind_a_cache, not_defined, not_written
+from course_lib.grading.untracked_memory import OUTSIDE_TENSORS, bytes_outside_tensors
 
 _MODULE = "student_answer"
 
@@ -75,7 +75,7 @@ def rank_job(job: Job) -> dict[str, Any]:
     guard = Guard(job.exercise_id, job.closed)
     guard.install()
     if dist.get_world_size() > 1:
-        side_doors.shut(guard.refuse_side_door)
+        io_guard.shut(guard.refuse_side_door)
     try:
         impl = prepare(load(job), job)
     except ClosedHere as error:

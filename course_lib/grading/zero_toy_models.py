@@ -16,7 +16,7 @@ from torch.nn.functional import mse_loss
 from torch.optim import Optimizer
 
 from course_lib.grading.exercise import Array
-from course_lib.grading.toys import ToyNet
+from course_lib.grading.toy_models import ToyNet
 
 STEPS = 3
 SAMPLES = 3  # of a rank in a micro-batch

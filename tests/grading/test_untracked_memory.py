@@ -11,7 +11,7 @@ import types
 import pytest
 import torch
 
-from course_lib.grading.hoard import bytes_outside_tensors
+from course_lib.grading.untracked_memory import bytes_outside_tensors
 from course_lib.ranks import run_ranks
 
 N = 300

@@ -1,4 +1,4 @@
-"""Entry of the judge's sandbox: `python -m course_lib.grading.sandboxed IN OUT`, two file descriptors.
+"""Entry of the judge's sandbox: `python -m course_lib.grading.sandbox_entry IN OUT`, two file descriptors.
 
 What it says to the judge, no rank may say: the fork server keeps none of its descriptors.
 """
@@ -14,7 +14,7 @@ from course_lib.grading.own_server import fork_server
 def main(requests: int, answers: int) -> None:
     """Load torch, fork the server of ranks, then serve."""
     fork_server()
-    importlib.import_module("course_lib.grading.servant").serve(requests, answers)
+    importlib.import_module("course_lib.grading.sandbox_worker").serve(requests, answers)
 
 
 if __name__ == "__main__":

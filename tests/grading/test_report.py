@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 import pytest
 
 from course_lib import grading
-from course_lib.grading.closed import Guard
-from course_lib.grading.exercise import PartResult, Verdict
-from course_lib.grading.present import hint
+from course_lib.grading.exercise import PartResult, Result
+from course_lib.grading.import_guard import Guard
+from course_lib.grading.report import hint
 from course_lib.grading.report_card import card_html, take_apart
 
 
@@ -92,7 +92,7 @@ def test_a_card_is_whole_and_names_the_mistake_first(gate: str) -> None:
         )
         for i, (name, points) in enumerate(exercise.points.items())
     }
-    verdict = Verdict(
+    verdict = Result(
         exercise, rows, seed=7, seconds=0.1, gate=gate, message=VALUES + "\n<b>a & b" if gate else ""
     )
     page = Words(card_html(verdict))
@@ -108,7 +108,7 @@ def test_the_card_of_full_marks_has_no_hint() -> None:
     rows = {
         name: PartResult(True, points, points, "as it must be") for name, points in exercise.points.items()
     }
-    page = Words(card_html(Verdict(exercise, rows, seed=7, seconds=0.1, cases=("2 ranks", "3 ranks"))))
+    page = Words(card_html(Result(exercise, rows, seed=7, seconds=0.1, cases=("2 ranks", "3 ranks"))))
     assert "Hint" not in page.text
     assert "2 cases run" in page.text
 
