@@ -9,14 +9,15 @@ storages from birth to death.
 Not seen: torch DDP's own C++ collectives; collectives of another Python thread or under
 `_disable_current_modes`; traffic through the store; numpy and Python's own work; scratch memory inside an
 operation or gloo; storages before their first operation. The state of a home-made optimizer and gathered
-weights that are no `nn.Parameter` count as `activations` or `other`. Views move no bytes and are left out.
+weights that are no `nn.Parameter` count as `activations` or `other`, unless `tag` says more. Views move no
+bytes and are left out.
 Bytes are what operations read and write, not what misses a cache.
 
 Production code uses torch.profiler (Kineto) and NCCL's flight recorder, which see devices but not meaning.
 """
 
 from course_lib.trace.events import Alloc, Backward, Compute, Event, Free, Launch, Mark, Scope, Wait
-from course_lib.trace.marks import mark, scope
+from course_lib.trace.marks import mark, scope, tag
 from course_lib.trace.queries import RankTrace
 from course_lib.trace.timeline import Trace
 
@@ -34,4 +35,5 @@ __all__ = [
     "Wait",
     "mark",
     "scope",
+    "tag",
 ]

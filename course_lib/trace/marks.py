@@ -1,10 +1,16 @@
-"""Named points and named stretches that a program puts into the trace of its rank."""
+"""Named points, named stretches and named memory that a program puts into the trace of its rank."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 marker: Callable[[str], None] | None = None  # set by the recorder of this process while it records
 scoper: Callable[[bool, str], None] | None = None
+tagger: Callable[[Tensor, str], None] | None = None
 _open: list[str] = []  # this process's scopes, outermost first
 
 
@@ -12,6 +18,17 @@ def mark(name: str) -> None:
     """Put a named point into this rank's trace, after a garbage collection; nothing when untraced."""
     if marker is not None:
         marker(name)
+
+
+def tag(tensor: Tensor, category: str) -> None:
+    """Say what a tensor's memory is for, from its first byte to its last; nothing when untraced.
+
+    For what the trace cannot know, such as a gathered parameter that is no `nn.Parameter`.
+
+    category: one of `memory.CATEGORIES`; of several, the first in their order holds.
+    """
+    if tagger is not None:
+        tagger(tensor, category)
 
 
 class scope:

@@ -26,6 +26,7 @@ from course_lib.trace.calls import CommCall
 from course_lib.trace.events import POLLED
 from course_lib.trace.intercept import Listener
 from course_lib.trace.memory import (
+    CATEGORIES,
     GRADIENTS,
     OPTIMIZER,
     MemoryTracker,
@@ -68,12 +69,12 @@ class Recorder(Listener):
     def __enter__(self) -> "Recorder":
         patches = [self._patch_backward(), self._patch_functions(), self._patch_resize()]
         self._undo = [*patches, *self._register_hooks(), _quiet_gc()]
-        marks.marker, marks.scoper = self.mark, self._scope
+        marks.marker, marks.scoper, marks.tagger = self.mark, self._scope, self._tag
         self._start_s = _now_s()
         return self
 
     def __exit__(self, *_: object) -> None:
-        marks.marker = marks.scoper = None
+        marks.marker = marks.scoper = marks.tagger = None
         self._let_go(_SETTLE_S)
         self.memory.sample_gradients()
         self.memory.book_late_frees()
@@ -286,6 +287,11 @@ class Recorder(Listener):
 
     def _scope(self, begins: bool, text: str) -> None:
         self._rows.append(("scope", _now_s(), begins, text, self._phase_now()))
+
+    def _tag(self, tensor: torch.Tensor, category: str) -> None:
+        if category not in CATEGORIES:
+            raise ValueError(f"category must be one of {CATEGORIES}; got {category!r}. Correct the name.")
+        self.memory.tag(tensor, CATEGORIES.index(category))
 
     def _let_go(self, seconds: float) -> None:
         """Give communication threads time to let go of their tensors."""

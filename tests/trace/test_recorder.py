@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from course_lib.trace import Alloc, Compute, RankTrace, mark
+from course_lib.trace import Alloc, Compute, RankTrace, mark, tag
 from course_lib.trace.intercept import Interceptor
 from course_lib.trace.recorder import Recorder
 
@@ -237,3 +237,18 @@ def test_input_made_in_numpy_is_no_activation() -> None:
 
     trace = record(program)
     assert trace.live_bytes_at("end", "other") >= 16 * 8 * 4
+
+
+def test_memory_is_counted_as_what_it_is_tagged() -> None:
+    def program() -> Tensor:
+        gathered = torch.zeros(100)
+        tag(gathered, "parameters")
+        return gathered
+
+    assert record(program).live_bytes_at("end", "parameters") == 400
+    with pytest.raises(ValueError, match="category must be one of"):
+        record(lambda: tag(torch.zeros(1), "weights"))
+
+
+def test_a_tag_is_nothing_when_untraced() -> None:
+    tag(torch.zeros(1), "parameters")
