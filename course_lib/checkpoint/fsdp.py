@@ -8,26 +8,79 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from course_lib.checkpoint.files import Header, load_shards, save_shard, states_for
 from course_lib.checkpoint.pieces import (
     Piece,
+    check_covered,
     check_same_tensors,
     fill_from_pieces_,
     join_pieces,
     pieces_of,
     whole,
 )
-from course_lib.checkpoint.state import Entries, check_saved_state, is_number, join_state, split_state
+from course_lib.checkpoint.state import (
+    Entries,
+    check_optimizer_class,
+    check_saved_state,
+    is_number,
+    join_state,
+    split_state,
+)
 from course_lib.comm.flat import FlatLayout
 from course_lib.parallel.fsdp import FSDP, FlatParam
 
 State = dict[str, Tensor]
 Saved = dict[str, Any]  # {"state": {name: entries}, "param_groups": [...]}
+
+
+# ---- to files and from them
+
+
+def save(folder: Path | str, model: FSDP, optimizer: Optimizer, *, step: int = 0) -> Path:
+    """Write what this rank keeps of the model and its optimizer into a file of its own; return its path.
+
+    All ranks call it. The checkpoint is whole when all have returned: put a barrier before you rely on it.
+    """
+    own = _header(model, step)
+    state = {
+        "model": sharded_state_dict(model),
+        "optimizer": optimizer_state_dict(model, optimizer),
+        "optimizer_class": type(optimizer).__name__,
+    }
+    return save_shard(folder, state, rank=own.rank, mesh=own.mesh, axes=own.axes, step=step)
+
+
+def load_(folder: Path | str, model: FSDP, optimizer: Optimizer) -> int:
+    """Read what any number of ranks saved; return the step at which they did.
+
+    All is checked before the first value is written, the optimizer's too.
+    Raises: ValueError that names what is damaged, missing, or of another model, optimizer or mesh.
+    """
+    shards = load_shards(folder)
+    states = states_for(shards, _header(model, 0))
+    check_optimizer_class(optimizer, states[0]["optimizer_class"])
+    weights, kept = [state["model"] for state in states], [state["optimizer"] for state in states]
+    _checked_sources(model, weights)
+    _checked_states(model, optimizer, kept)
+    load_state_dict_(model, weights)
+    load_optimizer_state_dict_(model, optimizer, kept)
+    return shards[0].header.step
+
+
+def _header(model: FSDP, step: int) -> Header:
+    mesh = model.mesh
+    axes = [*model.axes, "dp_replicate"]
+    return Header(rank=mesh.rank(*mesh.sizes), mesh=mesh.sizes, axes=axes, step=step, shapes={})
+
+
+# ---- the model
 
 
 @torch.no_grad()
@@ -58,18 +111,15 @@ def load_state_dict_(model: FSDP, state: State | Sequence[dict[str, Piece]]) -> 
 
     Raises: ValueError that says what differs, if it is another model's.
     """
-    saved: list[Any] = [state] if isinstance(state, Mapping) else list(state)
-    sources: dict[str, list[Piece]] = {}
-    for one in saved:
-        for name, value in one.items():
-            sources.setdefault(name, []).append(whole(value) if isinstance(value, Tensor) else value)
-    buffers = _buffers(model.module)
-    _check_model(model, sources, buffers)
+    sources = _checked_sources(model, [state] if isinstance(state, Mapping) else list(state))
     for flat in model.flats():
         by_index = {index: sources.get(slot.name, ()) for index, slot in enumerate(flat.slots)}
         fill_from_pieces_(flat.layout, flat.shard.detach(), flat.local_range()[0], by_index)
-    for name, buffer in buffers.items():
+    for name, buffer in _buffers(model.module).items():
         buffer.copy_(join_pieces(sources[name][:1]))
+
+
+# ---- its optimizer
 
 
 def optimizer_state_dict(model: FSDP, optimizer: Optimizer) -> Saved:
@@ -97,14 +147,7 @@ def load_optimizer_state_dict_(model: FSDP, optimizer: Optimizer, saved: Saved |
     Raises: ValueError that says what differs, if it is another model's or has other groups.
     """
     saved = [saved] if isinstance(saved, Mapping) else list(saved)
-    groups = len(saved[0]["param_groups"])
-    if groups != len(optimizer.param_groups):
-        raise ValueError(
-            f"the saved parameter groups must be this optimizer's; got {groups} for "
-            f"{len(optimizer.param_groups)}. Build the optimizer as it was when it was saved."
-        )
-    states = [_by_name(model, optimizer, one) for one in saved]
-    check_saved_state(_shapes(model), states)
+    states = _checked_states(model, optimizer, saved)
     for name, part, layout, start in _parts(model):
         found = [one[name] for one in states if name in one]
         entries = join_state(layout, start, part.numel(), [found], part.device)
@@ -114,6 +157,19 @@ def load_optimizer_state_dict_(model: FSDP, optimizer: Optimizer, saved: Saved |
             optimizer.state[part] = shaped
     for group, other in zip(optimizer.param_groups, saved[0]["param_groups"], strict=True):
         group.update({key: value for key, value in other.items() if key != "params"})
+
+
+def _checked_states(model: FSDP, optimizer: Optimizer, saved: Sequence[Saved]) -> list[Mapping[str, Entries]]:
+    """Return saved states by parameter name; raise ValueError unless they are of this optimizer and whole."""
+    groups = len(saved[0]["param_groups"])
+    if groups != len(optimizer.param_groups):
+        raise ValueError(
+            f"the saved parameter groups must be this optimizer's; got {groups} for "
+            f"{len(optimizer.param_groups)}. Build the optimizer as it was when it was saved."
+        )
+    states = [_by_name(model, optimizer, one) for one in saved]
+    check_saved_state(_shapes(model), states)
+    return states
 
 
 def _by_name(model: FSDP, optimizer: Optimizer, saved: Saved) -> Mapping[str, Entries]:
@@ -172,8 +228,15 @@ def _shapes(model: FSDP) -> dict[str, Sequence[int]]:
     }
 
 
-def _check_model(model: FSDP, sources: Mapping[str, Sequence[Piece]], buffers: State) -> None:
-    want = {**{name: buffer.shape for name, buffer in buffers.items()}, **_shapes(model)}
+def _checked_sources(model: FSDP, saved: Sequence[Mapping[str, Any]]) -> dict[str, list[Piece]]:
+    """Return all pieces by name; raise ValueError unless they are of this model and whole."""
+    sources: dict[str, list[Piece]] = {}
+    for name, value in chain.from_iterable(one.items() for one in saved):
+        sources.setdefault(name, []).append(whole(value) if isinstance(value, Tensor) else value)
+    buffers = {name: buffer.shape for name, buffer in _buffers(model.module).items()}
+    want = {**buffers, **_shapes(model)}
     aliases = {alias for flat in model.flats() for slot in flat.slots for alias in slot.aliases}
     got = {n: p[0]["shape"] for n, p in sources.items() if n in want or n not in aliases}
     check_same_tensors(want, got, "the state dict")
+    check_covered(sources)
+    return sources

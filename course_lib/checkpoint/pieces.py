@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -66,6 +66,21 @@ def _fill(target: Tensor, offset: int, pieces: Sequence[Piece]) -> None:
             f"saved pieces must cover elements {offset} .. {end - 1} of a tensor; got none for "
             f"{int(missing.sum())} of them. Load the state dicts of all ranks that saved, as one list."
         )
+
+
+def check_covered(sources: Mapping[Any, Sequence[Piece]]) -> None:
+    """Raise ValueError that names a tensor whose pieces leave some of its elements out."""
+    for name, pieces in sources.items():
+        end = 0
+        for piece in sorted(pieces, key=lambda piece: piece["offset"]):
+            if piece["offset"] <= end:
+                end = max(end, piece["offset"] + piece["values"].numel())
+        numel = torch.Size(pieces[0]["shape"]).numel() if pieces else 0
+        if end < numel:
+            raise ValueError(
+                f"saved pieces must cover all {numel} elements of {name}; got none for element {end}. "
+                "Load the state dicts of all ranks that saved, as one list."
+            )
 
 
 def check_same_tensors(

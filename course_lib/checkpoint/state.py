@@ -11,8 +11,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from course_lib.checkpoint.pieces import Piece, check_same_tensors, fill_from_pieces_, pieces_of, whole
+from course_lib.checkpoint.pieces import (
+    Piece,
+    check_covered,
+    check_same_tensors,
+    fill_from_pieces_,
+    pieces_of,
+    whole,
+)
 from course_lib.comm.flat import FlatLayout
 
 Entries = dict[str, Any]  # such as {"step": 3, "exp_avg": Tensor or Piece}
@@ -38,19 +46,32 @@ def shape_of(value: Piece | Tensor) -> list[int]:
 def check_saved_state(
     want: Mapping[str, Sequence[int]], states: Iterable[Mapping[Any, Mapping[str, Any]]]
 ) -> None:
-    """Raise ValueError that says which tensors of saved optimizer states are not those of `want`.
+    """Raise ValueError that says which tensors of saved optimizer states are not those of `want`, or cut.
 
     A tensor without state is none that is missing: not every optimizer keeps something of every parameter.
     """
     got: dict[str, Sequence[int]] = dict(want)
+    pieces: dict[str, list[Piece]] = {}
     for state in states:
         for name, entries in state.items():
-            tensors = [value for key, value in entries.items() if not is_number(key, value)]
-            if tensors:
-                got[str(name)] = shape_of(tensors[0])
-            else:  # only Adam's step: a rank may hold nothing else of a tensor
-                got.setdefault(str(name), ())
+            got.setdefault(str(name), ())  # only Adam's step: a rank may hold nothing else of a tensor
+            for key, value in entries.items():
+                if not is_number(key, value):
+                    if shape_of(value) != list(want.get(str(name), ())):
+                        got[str(name)] = shape_of(value)
+                    piece = whole(value) if isinstance(value, Tensor) else value
+                    pieces.setdefault(f"{key} of {name}", []).append(piece)
     check_same_tensors(want, got, "the optimizer state")
+    check_covered(pieces)
+
+
+def check_optimizer_class(optimizer: Optimizer, saved: str) -> None:
+    """Raise ValueError if a state was saved by an optimizer of another class: it keeps other values."""
+    if type(optimizer).__name__ != saved:
+        raise ValueError(
+            f"the optimizer must be the one that was saved; got {type(optimizer).__name__} for a saved "
+            f"{saved}. Build a {saved}, or load the model alone."
+        )
 
 
 def split_state(layout: FlatLayout, start: int, state: Mapping[str, Any]) -> dict[int, Entries]:

@@ -7,15 +7,59 @@ any number of ranks, with any stage and bucket size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from course_lib.checkpoint.state import check_saved_state, copied, is_number, join_state, split_state
+from course_lib.checkpoint.files import load_shards, save_shard
+from course_lib.checkpoint.pieces import check_same_tensors
+from course_lib.checkpoint.state import (
+    check_optimizer_class,
+    check_saved_state,
+    copied,
+    is_number,
+    join_state,
+    split_state,
+)
 from course_lib.comm.flat import all_gather_flat
 from course_lib.parallel.zero import ShardedBucket, ZeroOptimizer
 
 Saved = dict[str, Any]  # {"state": {index: entries}, "param_groups": [...]}
+
+
+def save(folder: Path | str, model: nn.Module, optimizer: ZeroOptimizer, *, step: int = 0) -> Path:
+    """Write this rank's share of the optimizer's state, on rank 0 the model too; return the file's path.
+
+    All ranks of the optimizer's group call it, with a folder of the group's own. The checkpoint is whole when
+    all have returned: put a barrier before you rely on it.
+    """
+    rank, mesh = optimizer.group_rank, {"dp": optimizer.world_size}
+    state = {
+        "model": dict(model.state_dict()) if rank == 0 else {},
+        "optimizer": sharded_state_dict(optimizer),
+        "optimizer_class": type(optimizer.inner).__name__,
+    }
+    return save_shard(folder, state, rank=rank, mesh=mesh, axes=["dp"], step=step)
+
+
+def load_(folder: Path | str, model: nn.Module, optimizer: ZeroOptimizer) -> int:
+    """Read what any number of ranks saved; return the step at which they did.
+
+    All is checked before the first value is written, the optimizer's too.
+    Raises: ValueError that names what is damaged, missing, or of another model or optimizer.
+    """
+    shards = load_shards(folder)
+    states = [shard.state["optimizer"] for shard in shards]
+    weights = shards[0].state["model"]
+    check_optimizer_class(optimizer.inner, shards[0].state["optimizer_class"])
+    want = {name: value.shape for name, value in model.state_dict().items()}
+    check_same_tensors(want, {name: value.shape for name, value in weights.items()}, "the saved model")
+    _check_saved(optimizer, states)
+    model.load_state_dict(weights)
+    load_state_dict_(optimizer, states)
+    return shards[0].header.step
 
 
 def sharded_state_dict(optimizer: ZeroOptimizer) -> Saved:
