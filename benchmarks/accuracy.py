@@ -171,10 +171,10 @@ Known weak spots, reported and not fitted away:
 - Megatron-Core, weak scaling: the table prints neither micro-batch nor virtual stages; the fastest
   micro-batch is assumed, without interleaving. What remains has both signs.
 - ZeRO-3 of DeepSpeed 2021 is left out: six rows of a stack that nothing else here measures.
-- Memory: the goals were 1.5% (SimuMax) and a median of 5% (Megatron-LM's tests); neither is met. SimuMax's
-  rows are all predicted too low, most for wide layers: what backward holds for a moment is not in the
-  formula. Megatron-LM's tests are models 512 wide, where the logits decide: 8 bytes of each count, the logit
-  and its gradient in 16 bits and the softmax in 32. Of 4 to 12 bytes, 6 and 8 come nearest.
+- Memory has no fitted constant: `cost.peak` counts what the stack's code keeps. What is far off has a
+  reason that its columns do not name: tests of reinforcement learning and of distillation hold a second
+  model, deferred gradients keep every micro-batch's logits, a test's pipeline is uneven; the models of 15
+  billion ran on more GPUs than the eight that are assumed.
 
 """
 
