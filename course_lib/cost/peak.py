@@ -76,7 +76,8 @@ def block_backward_bytes(config: ModelConfig, layout: Layout, seq_len: Numbers) 
     """
     wide = (5 if config.gated_ffn else 2) * config.ffn_dim + config.model_dim
     whole = np.where(array(layout.tp) > 1, 3.0, 0.0) * config.model_dim
-    return 2 * _tokens(layout, seq_len) * (wide / array(layout.tp) + whole)
+    found: Numbers = 2 * _tokens(layout, seq_len) * (wide / array(layout.tp) + whole)
+    return found
 
 
 def dropout_bytes(config: ModelConfig, layout: Layout, seq_len: Numbers) -> Numbers:
