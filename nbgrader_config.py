@@ -6,7 +6,7 @@ from nbgrader.converters import Autograde, GenerateSolution
 from nbgrader.validator import Validator
 
 from course_lib.staff.feedback import SafePage, feedback_steps
-from course_lib.staff.gradebook import cell_timeout_s, gradebook_url, limited, release_steps
+from course_lib.staff.gradebook import GradedRun, cell_timeout_s, gradebook_url, limited, release_steps
 from course_lib.staff.late import LatePolicy
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821
@@ -36,7 +36,8 @@ c.GenerateFeedback.preprocessors = feedback_steps()
 c.GenerateFeedback.exporter_class = SafePage
 
 # Kernels start and end every time, and a notebook has a limit: c.LimitedRun.limit_s (900 s).
-c.Autograde.autograde_preprocessors = limited(Autograde, "autograde_preprocessors")
+# A submission is run without its demonstrations, which decide no point.
+c.Autograde.autograde_preprocessors = limited(Autograde, "autograde_preprocessors", GradedRun)
 c.GenerateSolution.preprocessors = limited(GenerateSolution)
 c.Validator.preprocessors = limited(Validator)
 

@@ -573,7 +573,7 @@ def mean_losses(num_ranks, wrap, num_steps=200):
     return torch.tensor(list(run_ranks(train, num_ranks, wrap, num_steps, quiet=True))).mean(0).tolist()
 
 
-# %%
+# %% tags=["demonstration"]
 MyDDP = partial(grading.answer_or("bucketed_ddp", BucketedDDP, library.BucketedDDP), bucket_bytes=100_000)
 losses = {"one process": mean_losses(1, nn.Sequential), "4 ranks": mean_losses(4, MyDDP)}
 apart = max(abs(a - b) for a, b in zip(*losses.values(), strict=True))
@@ -591,7 +591,7 @@ draw_losses(losses, title="Four ranks train as one process does")
 #
 # Yours and torch's, on the same four ranks and batches:
 
-# %%
+# %% tags=["demonstration"]
 TorchDDP = nn.parallel.DistributedDataParallel
 torch_losses = mean_losses(4, TorchDDP, 100)
 apart = max(abs(a - b) for a, b in zip(torch_losses, losses["4 ranks"], strict=False))

@@ -553,7 +553,7 @@ def train_on_text(share, num_steps):
     return losses
 
 
-# %%
+# %% tags=["demonstration"]
 losses = {}
 for name, num_ranks, share in (("one process", 1, one_process), ("yours", 4, yours), ("torch's", 4, torchs)):
     ranks = run_ranks(train_on_text, num_ranks, share, 100, quiet=True)
@@ -562,7 +562,7 @@ for name, num_ranks, share in (("one process", 1, one_process), ("yours", 4, you
     print(f"{name:12} largest difference from one process: {apart:.0e}")
 draw_losses(losses, title="Sharding the optimizer changes no loss")
 
-# %%
+# %% tags=["demonstration"]
 print("        | calls | MB a rank sends | peak MB   (one step, 4 ranks)")
 for name, share in {"yours": yours, "torch's": torchs}.items():
     one, two = (run_ranks(train_on_text, 4, share, n, trace=True, quiet=True).trace[0] for n in (2, 3))

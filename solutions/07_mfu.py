@@ -253,7 +253,7 @@ for name in ("V100", "A100 80GB", "H100 SXM"):
 # the lab's model on 40 chapters of a novel, on the same core. The clock counts the time of this process only,
 # for your browser is not part of the model. (On the command line: `python -m course_lib.train --help`.)
 
-# %%
+# %% tags=["demonstration"]
 options = TrainOptions(model="lab", steps=14, warmup_steps=3, threads=1)
 result = train(options, progress=False, clock=time.process_time)
 print(result)
@@ -261,7 +261,7 @@ config = options.config
 share = flops_per_token(config, 128, False, "none") / (6 * config.num_params)
 print(f"{config.num_params:,} parameters; a token costs {share:.2f} of 6N")
 
-# %%
+# %% tags=["demonstration"]
 rows = {run.run: published(run) for run in runs if run.run == "Llama 3 405B on 16384"}
 rows["this machine"] = (result.typical("mfu"), result.typical("hfu"), None)
 draw_utilization(rows, predicted={"this machine": my_machine}, title="Against its own roof")
@@ -272,7 +272,7 @@ draw_utilization(rows, predicted={"this machine": my_machine}, title="Against it
 #
 # **Train.** The same loop with data parallelism: two ranks see half of each batch, and the loss is the same.
 
-# %%
+# %% tags=["demonstration"]
 tiny = {"model": "tiny", "steps": 60, "batch_size": 8, "seq_len": 64, "learning_rate": 3e-3, "threads": 1}
 tiny["peak"] = "100 GFLOP/s"  # not measured again
 losses = {
@@ -551,7 +551,7 @@ def six_n(config, seq_len, causal_half, recompute):
     return {"none": 6, "selective": 6, "full": 8}[recompute] * config.num_params
 
 
-for name, config in {"llama3-405b": llama, "lab": options.config}.items():
+for name, config in {"llama3-405b": llama, "lab": TrainOptions(model="lab").config}.items():
     ratio = six_n(config, 8192, False, "none") / flops_per_token(config, 8192, False, "none")
     print(f"{name}: 6N is {ratio:.0%} of the FLOPs at 8,192 tokens")
 _ = grading.check("flops_per_token", six_n)

@@ -623,7 +623,7 @@ draw_simulated(runs, title="A block on four GPUs", sent="gathers and messages", 
 # Your parts on two ranks, the book of the course, 100 steps; one process beside it. Every rank sees the
 # *same* batch: ranks of a tensor-parallel group are one worker.
 
-# %%
+# %% tags=["demonstration"]
 STEPS = 100
 CORPUS = load_corpus()
 
@@ -660,7 +660,7 @@ draw_losses({"one process": one_process, "yours, two ranks": yours}, title="The 
 # `PrepareModuleInput` gathers once what q, k and v share.
 
 
-# %%
+# %% tags=["demonstration"]
 def torch_plan():
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor import parallel as tp
@@ -701,7 +701,7 @@ def train_library(steps=STEPS):
     return losses_of(model, lambda z, t: library_loss(z, t, group), steps)
 
 
-# %%
+# %% tags=["demonstration"]
 print(f"{'':22} last loss   moved a step   parameters   kept for backward")
 for name, train in {"yours": train_yours, "library, SP": train_library, "torch, SP": train_torch}.items():
     last = yours[-1] if train is train_yours else run_ranks(train, 2)[0][-1]
@@ -724,7 +724,7 @@ print(f"{'one process':22} {one_process[-1]:9.5f} {'':11}    {4 * CONFIG.num_par
 # learns*. That is how this mistake survives for weeks.
 
 
-# %%
+# %% tags=["demonstration"]
 def forgets_f(x, gate, up, down, group):
     return reduce_from(F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down), group)
 

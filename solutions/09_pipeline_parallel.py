@@ -723,7 +723,7 @@ def async_pipeline(actions, module, inputs, targets, loss_fn, like, lr):
 # Your 1F1B and your `run_stage`, four ranks, forty steps of a novel, its loss on top of one process's.
 
 
-# %%
+# %% tags=["demonstration"]
 def train(steps, lists):
     model = Transformer(CONFIG)
     stage, losses = transformer_stages(model, len(lists))[dist.get_rank()], []

@@ -121,7 +121,7 @@ print(f"four ranks, each for itself: loss {sum(run_ranks(naive_loss, 4)) / 4:.6f
 # backward, for sequences up to 131,072 tokens on 16 ranks. `fake_rank` runs the library's code on tensors
 # without values, so that we can measure what no laptop holds.
 
-# %%
+# %% tags=["demonstration"]
 LLAMA = ModelConfig(
     model_dim=4096,
     num_layers=1,
@@ -153,7 +153,7 @@ peaks = {
     "scores of one head, if stored": [2 * s * s for s in lengths],
 }
 
-# %%
+# %% tags=["demonstration"]
 with style.course_style():
     figure = style.new_figure(8, 3.6)
     axes = figure.subplots()
@@ -682,7 +682,7 @@ class MyCore:
         return Ring.apply(query, key, value, self.group)
 
 
-# %%
+# %% tags=["demonstration"]
 def train(steps, parallel):
     core = MyCore(dist.group.WORLD) if parallel else sdpa
     model = Transformer(CONFIG, attend=core)

@@ -372,7 +372,7 @@ def train_alone(steps):
     return losses
 
 
-# %%
+# %% tags=["demonstration"]
 curves = {
     "one process": run_ranks(train_alone, 1, 60)[0],
     "ep 2 x dp 2, yours": run_ranks(train, 4, 60, 2, 2, timeout_s=300)[0],

@@ -132,7 +132,7 @@ for axis in ("tp", "pp", "dp"):
 # 08), on a rank's own tokens (lab 10), with optimizer state sharded (lab 05). The oracle is one process that
 # sees the whole batch. Both train on the text of `data/`.
 
-# %%
+# %% tags=["demonstration"]
 CONFIG = ModelConfig(
     vocab_size=256, model_dim=32, num_layers=4, num_heads=4, num_kv_heads=2, ffn_dim=64, max_seq_len=64
 )
@@ -172,7 +172,7 @@ print(
     f"largest difference in {STEPS} steps: {max(abs(a - b) for a, b in zip(alone, meshed, strict=True)):.1e}"
 )
 
-# %%
+# %% tags=["demonstration"]
 with style.course_style():
     figure = style.new_figure(7, 2.8, "Loss over steps: one process and 16 ranks lie on one line.")
     axes = figure.subplots()

@@ -20,6 +20,7 @@ import nbformat
 
 from course_lib.grading import wire
 from course_lib.grading.notebook_run import ENDS, MAX_CELL_BYTES, MAX_PICTURE, MAX_TEXT
+from course_lib.staff.demonstrations import is_demonstration, not_run
 from course_lib.staff.filled_release import storable
 from course_lib.staff.sandbox import Limits, Sandbox
 
@@ -31,7 +32,9 @@ START_S = 60.0
 def with_outputs(
     notebook: nbformat.NotebookNode, *, trust: bool = False, notebook_s: float = NOTEBOOK_S
 ) -> str:
-    """Run the code cells of `notebook` and put their outputs into it; locked graded cells are not run.
+    """Run the code cells of `notebook` and put their outputs into it.
+
+    Locked graded cells are not run, nor are demonstrations, which say so.
 
     Returns why the run ended early, "" if it did not.
     """
@@ -39,14 +42,16 @@ def with_outputs(
     for cell in cells:
         cell.outputs, cell.execution_count = [], None
     request = {
-        "cells": ["" if _is_graded(cell) else str(cell.source) for cell in cells],
+        "cells": ["" if _is_graded(cell) or is_demonstration(cell) else str(cell.source) for cell in cells],
         "timeouts_s": [ANSWER_CELL_S if "nbgrader" in cell.metadata else CELL_S for cell in cells],
     }
+    for cell in filter(is_demonstration, cells):
+        cell.outputs = [not_run()]
     end, reached, left = "", 0, MAX_PAGE_BYTES
     for frame in _frames(wire.pack(request), len(cells), trust, notebook_s):
         if isinstance(frame, str):
             end = frame
-        elif not _is_graded(cells[frame[0]]):
+        elif not _is_graded(cells[frame[0]]) and not is_demonstration(cells[frame[0]]):
             outputs = list(_harmless(frame[1]))
             left -= len(json.dumps(outputs))
             text = f"Not shown: a page holds at most {MAX_PAGE_BYTES // 1_000_000} MB of outputs.\n"

@@ -24,6 +24,7 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from course_lib.kernels import LimitedRun
 from course_lib.staff import downloads
+from course_lib.staff.demonstrations import is_demonstration, not_run
 from course_lib.staff.reflections import AskForReflections
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -50,10 +51,32 @@ class LimitedExecute(LimitedRun, Execute):  # type: ignore[misc]
     """Run a submission as nbgrader does, in a kernel that starts and ends every time."""
 
 
-def limited(converter: type, name: str = "preprocessors") -> list[type]:
-    """Return the steps `name` of one of nbgrader's converters, with notebooks run by LimitedExecute."""
+class GradedRun(LimitedExecute):
+    """Run a submission for its points: every graded cell, and no demonstration.
+
+    Tags are the student's to write. nbclient would skip a locked cell that is tagged "skip-execution", and
+    nbgrader gives full points to a cell without an error.
+    """
+
+    def preprocess(self, nb: Any, resources: Any = None, km: Any = None) -> tuple[Any, Any]:
+        """Run `nb`; a demonstration keeps its source, and says that it was not run."""
+        shown = {i: cell.source for i, cell in enumerate(nb.cells) if is_demonstration(cell)}
+        for cell in nb.cells:
+            cell.metadata.pop("tags", None)
+        for i in shown:
+            nb.cells[i].source = ""
+        try:
+            result: tuple[Any, Any] = super().preprocess(nb, resources, km)
+            return result
+        finally:
+            for i, source in shown.items():
+                nb.cells[i].source, nb.cells[i].outputs = source, [not_run()]
+
+
+def limited(converter: type, name: str = "preprocessors", run: type = LimitedExecute) -> list[type]:
+    """Return the steps `name` of one of nbgrader's converters, with notebooks run by `run`."""
     steps: list[type] = getattr(converter, name).default_args[0]
-    return [LimitedExecute if step is Execute else step for step in steps]
+    return [run if step is Execute else step for step in steps]
 
 
 def cell_timeout_s(cell: Any) -> int:

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
+from nbgrader.preprocessors import Execute
 
 from course_lib.kernels import NotebookStopped, PrivateKernel
-from course_lib.staff.gradebook import LimitedExecute, course_config
+from course_lib.staff import build
+from course_lib.staff.demonstrations import NOT_RUN, missing_names
+from course_lib.staff.gradebook import REPOSITORY, GradedRun, LimitedExecute, course_config
+from course_lib.staff.source import notebook_of
 
 OF_ANN = {"metadata": {"name": "03_data_parallel", "path": ""}, "nbgrader": {"student": "ann"}}
 
@@ -20,9 +24,11 @@ def test_nbgraders_configuration_names_it(tmp_path: Path) -> None:
         config.GenerateSolution.preprocessors,
         config.Validator.preprocessors,
     )
-    assert [[step.__name__ for step in one if "Execute" in step.__name__] for one in steps] == [
-        ["LimitedExecute"]
-    ] * 3
+    assert [[step.__name__ for step in one if issubclass(step, Execute)] for one in steps] == [
+        ["GradedRun"],
+        ["LimitedExecute"],
+        ["LimitedExecute"],
+    ]
 
 
 def test_a_submission_runs_in_a_private_kernel_and_goes_on_after_an_error(tmp_path: Path) -> None:
@@ -39,3 +45,27 @@ def test_a_limit_names_the_student(tmp_path: Path) -> None:
     config.LimitedRun.limit_s = 0.0
     with pytest.raises(NotebookStopped, match="03_data_parallel of ann must be run within 0 s"):
         LimitedExecute(config=config).preprocess(new_notebook(), OF_ANN)
+
+
+def test_a_students_tag_cannot_leave_out_a_graded_cell(tmp_path: Path) -> None:
+    graded = {"nbgrader": {"grade": True, "grade_id": "test_x"}, "tags": ["skip-execution", "demonstration"]}
+    cells = [
+        new_code_cell("1 / 0", metadata=graded),
+        new_code_cell("2 / 0", metadata={"tags": ["skip-execution"]}),
+    ]
+    notebook = new_notebook(cells=cells)
+    GradedRun(config=course_config(tmp_path)).preprocess(notebook, OF_ANN)
+    assert [cell.outputs[0].ename for cell in notebook.cells] == ["ZeroDivisionError"] * 2
+
+
+def test_a_demonstration_is_not_run_for_points_and_says_so(tmp_path: Path) -> None:
+    shown = new_code_cell("1 / 0", metadata={"tags": ["demonstration"]})
+    notebook = new_notebook(cells=[shown, new_code_cell("print(2)")])
+    GradedRun(config=course_config(tmp_path)).preprocess(notebook, OF_ANN)
+    assert [cell.outputs[0].text for cell in notebook.cells] == [NOT_RUN, "2\n"]
+    assert notebook.cells[0].source == "1 / 0"
+
+
+@pytest.mark.parametrize("lab", build.labs(REPOSITORY), ids=lambda lab: lab.name[:2])
+def test_nothing_that_is_run_for_points_needs_a_demonstration(lab: build.Lab) -> None:
+    assert missing_names(notebook_of(lab.source, build.default_catalog()).cells) == []
