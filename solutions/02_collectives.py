@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3.5 hours, {{minutes}} minutes of them for the eight exercises |
+# | **time** | 3.5 hours, {{minutes}} minutes of them for the nine exercises |
 # | **ranks** | 1 to 8, all on this machine's CPU |
 # | **needs** | lab 00; lab 01 helps with bandwidths |
 # | **points** | {{points}} |
@@ -40,7 +40,6 @@ import torch
 import torch.distributed as dist
 
 from course_lib import grading
-from course_lib.comm.collectives import tree_reduce_
 from course_lib.cost.cluster import dgx_h100, uniform
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
@@ -144,7 +143,7 @@ draw_times(sizes, formula, points={"measured": seen}, title=title)
 # The ranks form a ring: each sends its tensor to the next and receives that of the one before. The trap: if
 # *every* rank calls `send` first, who receives? `dist.send` may return only when its receiver is there.
 #
-# Exercises 1 to 5 take a `group`: some of the world's ranks, or None for all. `dist.get_rank(group)` is the
+# Exercises 1 to 6 take a `group`: some of the world's ranks, or None for all. `dist.get_rank(group)` is the
 # place in the group; **peers of `send` and `recv` are global ranks**, which
 # `dist.get_process_group_ranks(group)` lists in ring order.
 
@@ -209,12 +208,39 @@ def tree_broadcast_(tensor, root, group=None):
 
 
 # %% [markdown]
+# Turn the tree round and it **reduces**: partial sums flow to the root, and nobody receives more than
+# $\lceil \log_2 n \rceil$ tensors.
+
+
+# %% exercise="reduce_to_root"
+def reduce_to_root_(tensor, root, group=None):
+    """Replace the tensor of `root`, a global rank, by the sum of all members'; theirs stay as they are.
+
+    tensor: contiguous, of equal shape and dtype on every rank of the group.
+    Communication: ceil(log2 n) rounds; each member but the root sends once.
+    """
+    ### BEGIN SOLUTION
+    ring = dist.get_process_group_ranks(group)
+    n, first = len(ring), ring.index(root)
+    place = (dist.get_rank(group) - first) % n
+    partial_sum, span = tensor if place == 0 else tensor.clone(), 1
+    while span < n and place % span == 0:  # after its send a place is done
+        if place % (2 * span):
+            dist.send(partial_sum, ring[(place - span + first) % n], group=group)
+        elif place + span < n:
+            received = torch.empty_like(tensor)
+            dist.recv(received, ring[(place + span + first) % n], group=group)
+            partial_sum += received
+        span *= 2
+    ### END SOLUTION
+
+
+# %% [markdown]
 # ## The sum of all: an oracle, and the naive way
 #
-# Turn the tree round and it **reduces**: partial sums flow to the root. Reduce, then broadcast, is an
-# all_reduce. But with $S$ bytes in each of its $2\lceil \log_2 n\rceil$ rounds, it is slow for large tensors.
-# The naive way is worse: rank 0 gathers all, adds, and sends the sum to each. Here it is, beside the
-# one-process oracle:
+# Reduce, then broadcast, is an all_reduce. But with $S$ bytes in each of its $2\lceil \log_2 n\rceil$
+# rounds, it is slow for large tensors. The naive way is worse: rank 0 gathers all, adds, and sends the sum to
+# each. Here it is, beside the one-process oracle:
 
 
 # %%
@@ -386,12 +412,12 @@ def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather,
 # ## Verify and measure
 #
 # Four ways to the same sum, on 8 ranks in 2 servers of 4: values against the oracle, then messages and bytes
-# from the trace. (This needs exercises 2 to 6.)
+# from the trace. (This needs exercises 2 to 7.)
 
 
 # %%
 def tree_all_reduce_(tensor):
-    tree_reduce_(tensor, 0)
+    reduce_to_root_(tensor, 0)
     tree_broadcast_(tensor, 0)
 
 

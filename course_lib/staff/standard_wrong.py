@@ -224,17 +224,21 @@ def _functions(wrapper: _Wrapper, *, again: bool) -> Iterator[Wrong]:
 
 
 def _called_again(wrapper: _Wrapper) -> Iterator[Wrong]:
-    bodies = {
-        "returns one buffer again and again": "if 'b' not in _kept:\n    _kept['b'] = out.clone()\nreturn "
-        "_kept['b'].copy_(out)",
-        "results pile up": "_kept['s'] = _kept.get('s', 0) + out\nreturn _kept['s'].clone()",
-        "gives the first result again": "return _kept.setdefault('r', out.clone()).clone()",
+    """Answers that keep something between calls; one in place gives it back in its first argument."""
+    in_place = wrapper.symbol.endswith("_")
+    results = {
+        "returns one buffer again and again": "_kept.setdefault(key, out.clone()).copy_(out)",
+        "results pile up": "_kept[key].clone()",
+        "gives the first result again": "_kept.setdefault(key, out.clone()).clone()",
     }
-    for name, body in bodies.items():
-        shaped = body.replace("'b'", "tuple(out.shape)").replace("'s'", "tuple(out.shape)")
-        text = (
-            f"out = _right({wrapper.passed})\n{shaped.replace(chr(39) + 'r' + chr(39), 'tuple(out.shape)')}"
-        )
+    for name, result in results.items():
+        if in_place and "buffer" in name:
+            continue  # the buffer is the caller's
+        text = f"out = _right({wrapper.passed})\n"
+        text += f"out = {wrapper.names[0]}.clone()\n" if in_place else ""
+        text += "key = tuple(out.shape)\n"
+        text += "_kept[key] = _kept.get(key, 0) + out\n" if "pile" in name else ""
+        text += f"{wrapper.names[0]}.copy_({result})" if in_place else f"return {result}"
         yield Wrong(name, _DIFFER, wrapper.function(text, "_kept = {}\n"))
 
 
@@ -249,11 +253,13 @@ def _arithmetic(wrapper: _Wrapper) -> Iterator[Wrong]:
 
 
 def _classes(wrapper: _Wrapper) -> Iterator[Wrong]:
+    """A method that the check calls loses the result, a helper of the class perhaps only the order."""
     for name in wrapper.methods:
         if name.startswith("_"):
             continue
         what = "args[0] if args else None" if name == "forward" else "None"
-        gates = ("runs", "shape", *_DIFFER)
+        helper = f"self.{name}" in wrapper.cell
+        gates = () if helper else ("runs", "shape", *_DIFFER)
         made, probe = (
             wrapper.subclass(f"def {name}(self, *args, **kwargs):\n    {act}")
             for act in (f"return {what}", _PROBE)

@@ -59,7 +59,7 @@ def _draw(rng: np.random.Generator, count: int) -> list[dict[str, float | str]]:
 
 
 EXERCISE = Exercise(
-    order=7,
+    order=8,
     title="How long does it take?",
     minutes=15,
     difficulty=2,

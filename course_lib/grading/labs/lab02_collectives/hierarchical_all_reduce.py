@@ -15,7 +15,7 @@ from course_lib.grading.worlds.collective import (
 )
 
 EXERCISE = Exercise(
-    order=6,
+    order=7,
     symbol="hierarchical_all_reduce_",
     title="All-reduce over servers",
     minutes=20,

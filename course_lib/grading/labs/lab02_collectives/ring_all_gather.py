@@ -19,7 +19,7 @@ def _chunk(case: Case, rank: int) -> Array:
 
 
 EXERCISE = Exercise(
-    order=4,
+    order=5,
     title="All-gather round a ring",
     minutes=20,
     difficulty=3,

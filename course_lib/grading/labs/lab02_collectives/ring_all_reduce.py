@@ -13,7 +13,7 @@ from course_lib.grading.worlds.collective import (
 )
 
 EXERCISE = Exercise(
-    order=5,
+    order=6,
     symbol="ring_all_reduce_",
     title="All-reduce from two halves",
     minutes=10,

@@ -16,7 +16,7 @@ from course_lib.grading.worlds.collective import (
 )
 
 EXERCISE = Exercise(
-    order=3,
+    order=4,
     title="Reduce-scatter round a ring",
     minutes=30,
     difficulty=4,

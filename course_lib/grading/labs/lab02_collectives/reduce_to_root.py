@@ -1,0 +1,72 @@
+"""`reduce_to_root_`: the tree of a broadcast turned round; partial sums flow to the root."""
+
+from course_lib.grading.core.types import Case, Exercise, World
+from course_lib.grading.labs.lab02_collectives._rounds import rounds_needed
+from course_lib.grading.parts.bytes import BytesAtMost, Messages, SentAtLeast
+from course_lib.grading.worlds.collective import case, collective, in_place, members, own_tensors, total
+
+EXERCISE = Exercise(
+    order=3,
+    symbol="reduce_to_root_",
+    title="Reduce along a tree",
+    minutes=15,
+    difficulty=3,
+    importance=3,
+    lines=12,
+    points={"values": 1.0, "bytes": 1.0},
+    task="Write a function that replaces the tensor of the rank `root` by the sum of all members' tensors. "
+    "The others' tensors stay as they are. `root` is a global rank, also in a group.",
+    graded={
+        "values": "The root's tensor becomes the sum; every other tensor stays as it was.",
+        "bytes": "A rank sends at most one tensor and receives at most ceil(log2 n).",
+    },
+    details="1 to 4 ranks (hidden: 5, 6, 8), any root, groups that are not the world, float64 and float32. "
+    "Bytes: the elements of one tensor sent, and of ceil(log2 n) received, at most. n is the group's size.",
+    signature="(tensor, root, group)",
+    forbids=("collectives",),
+    scenario=collective(in_place=True, arguments=["root", "group"]),
+    hints=(
+        "In `tree_broadcast_` a place receives once, then sends to several. Here it is the other way round.",
+        "With the places of `tree_broadcast_`: in the round of `span`, place p receives from p + span, if "
+        "there is one. A p that is an odd multiple of span sends to p - span instead, and is done.",
+        "Let span run over 1, 2, 4, ... while span < n and p is a multiple of span. All but the root add "
+        "into a copy of their tensor.",
+    ),
+)
+
+OPEN = [
+    case(1, [3], root=0),
+    case(2, [5], root=0),
+    case(4, [3, 2], root=0),
+    case(3, [4], root=2, dtype="float32"),
+    case(4, [6], groups=[[1, 2, 3]], root=2),
+    case(4, [6], root=1, again=True),
+]
+HIDDEN = [case(5, [7], root=3), case(6, [5], groups=[[0, 2, 3, 4, 5]], root=4), case(8, [150_000], root=6)]
+
+
+def expected(case: Case, root: int | None = None, summed: bool = True, own: bool = True) -> World:
+    """The sum on the root, all other tensors as they were."""
+    tensors, wanted = own_tensors(case), case.params["root"]
+    at = root if root in members(case, wanted) else wanted
+    if summed:
+        tensors[at] = total(case, wanted) - (0 if own else tensors[at])
+    return in_place(tensors)
+
+
+LOCAL_ONLY = {"summed": False}
+MISTAKES = {
+    "the root's own tensor is missing": {"own": False},
+    "rank 0 is the root: the argument `root` is asked": {"root": 0},
+}
+PARTS = [
+    SentAtLeast(elements=lambda g: (g.n - 1) * g.numel),
+    Messages(total=lambda g: g.numel if g.n > 1 else 0, of="the elements of its tensor"),
+    BytesAtMost(
+        at_most=lambda case: rounds_needed(case) * own_tensors(case)[0].size,
+        count="received",
+        unit="elements",
+        must="a rank may receive",
+        why="Ranks on the way to the root add up, and pass one partial sum on.",
+    ),
+]
