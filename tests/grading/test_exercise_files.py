@@ -164,34 +164,11 @@ def test_a_part_is_lost(old: str, new: str, part: str) -> None:
     assert verdict.lost == (part,), render(verdict)
 
 
-def test_the_example_of_the_docs_works() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "adding-an-exercise.md").read_text(encoding="utf-8")
-    module = ModuleType("course_lib.grading.labs.lab02_collectives.reduce_to_root")
-    exec(page.partition("```python\n")[2].partition("```")[0], module.__dict__)
-    file = ExerciseFile(module)
-    right = """
-import torch
-import torch.distributed as dist
-
-
-def reduce_to_root(tensor, root):
-    if dist.get_rank() != root:
-        dist.send(tensor, root)
-        return tensor
-    total, buffer = tensor.clone(), torch.empty_like(tensor)
-    for rank in range(dist.get_world_size()):
-        if rank != root:
-            dist.recv(buffer, rank)
-            total += buffer
-    return total
-"""
-    for text, says in (
-        (right, "PASS"),
-        (right.replace("+= buffer", "+= buffer * (rank > 0)"), "rank 0 is left"),
-    ):
-        job_of = engine.job_factory(file.EXERCISE, FromSource(text, "reduce_to_root"))
-        verdict, _ = engine.judge(file, job_of, 5, False)
-        assert says in render(verdict), render(verdict)
+def test_the_example_of_the_docs_is_the_exercise() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "adding-an-exercise.md").read_text(encoding="utf-8")
+    file = root / "course_lib/grading/labs/lab02_collectives/reduce_to_root.py"
+    assert page.partition("```python\n")[2].partition("```")[0] == file.read_text(encoding="utf-8")
 
 
 # ---- malformed files

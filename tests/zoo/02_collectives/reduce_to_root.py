@@ -34,7 +34,6 @@ def reduce_to_root_(tensor, root, group=None):
 # change: ring.index(root) -> ring.index(root if 0 not in ring else 0)
 
 # %% wrong values: partial sums are left on the way
-# says: rank
 # from: reference
 # change: tensor if place == 0 else tensor.clone() -> tensor
 
