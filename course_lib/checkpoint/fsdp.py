@@ -33,7 +33,7 @@ from course_lib.checkpoint.state import (
     join_state,
     split_state,
 )
-from course_lib.comm.flat import FlatLayout
+from course_lib.comm.flat import FlatLayout, all_gather_flat
 from course_lib.parallel.fsdp import FSDP, FlatParam
 
 State = dict[str, Tensor]
@@ -205,7 +205,7 @@ def _parts(model: FSDP) -> Iterator[tuple[str, nn.Parameter, FlatLayout, int]]:
 def _gathered(flat: FlatParam) -> list[Tensor]:
     """Return the parameters in their own dtype, as views of a fresh vector."""
     full = torch.empty(flat.layout.padded_numel, dtype=flat.shard.dtype, device=flat.shard.device)
-    flat.gather_into(full, flat.shard.detach())
+    all_gather_flat(full, flat.shard.detach(), flat.group)
     return flat.layout.unflatten(full)
 
 

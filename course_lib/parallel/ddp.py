@@ -67,7 +67,10 @@ class _DataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let backwards inside accumulate local gradients unsent; the next one outside sends the total."""
+        """Let backwards inside accumulate local gradients unsent; the next one outside sends the total.
+
+        Raises: ValueError if an optimizer steps before one outside, or `sync_gradients`, has sent them.
+        """
         before, self._sends = self._sends, False
         try:
             yield
@@ -229,6 +232,7 @@ class BucketedDDP(_DataParallel):
         """Let backwards inside send, and leave what they sent on the wire until `sync_gradients`.
 
         For one that has other work meanwhile: a pipeline with several stages a rank.
+        Raises: ValueError for a second backward or a forward before `sync_gradients`.
         """
         before, self._waits = self._waits, False
         try:

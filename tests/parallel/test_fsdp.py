@@ -14,12 +14,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from course_lib.checkpoint.fsdp import full_state_dict, load_state_dict_
+from course_lib.comm.flat import all_gather_flat
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import uniform
 from course_lib.model.batches import shard_slice
 from course_lib.model.transformer import Transformer, cross_entropy
-from course_lib.parallel.fsdp import FSDP
+from course_lib.parallel.fsdp import FSDP, FlatParam
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
 from course_lib.trace import RankTrace, Trace, Wait, mark
@@ -102,14 +103,19 @@ def copied(state: Any) -> State:
     return {name: tensor.detach().clone() for name, tensor in state.items()}
 
 
+def local_gradient(flat: FlatParam) -> Tensor:
+    """This rank's part of the mean gradient, as the shard; zeros where there is none."""
+    grads = [torch.zeros_like(part) if part.grad is None else part.grad for part in flat.parts]
+    local = torch.cat([grad.detach().as_subclass(Tensor).reshape(-1) for grad in grads])
+    return torch.cat([local, local.new_zeros(flat.shard.numel() - local.numel())])
+
+
 def full_gradients(model: FSDP) -> State:
     """Gather gradients by putting them where the weights are."""
     grads: State = {}
     for flat in model.flats():
         full = torch.zeros(flat.layout.padded_numel, dtype=flat.shard.dtype)
-        found = flat.local_gradient()
-        local = torch.zeros_like(flat.shard) if found is None else found
-        flat.gather_into(full, local)
+        all_gather_flat(full, local_gradient(flat), flat.group)
         if flat.trains:
             views = flat.layout.unflatten(full)
             grads.update({slot.name: view.clone() for slot, view in zip(flat.slots, views, strict=True)})
@@ -173,9 +179,8 @@ def assert_trains_like_one_process(results: Any) -> None:
 
 
 @pytest.mark.parametrize("mesh_sizes", MESHES, ids=str)
-@pytest.mark.parametrize("placement", ["shards", "owners"])
-def test_trains_like_one_process_on_every_mesh(placement: str, mesh_sizes: tuple[int, int]) -> None:
-    results = run_ranks(train, mesh_sizes[0] * mesh_sizes[1], mesh_sizes, {"placement": placement})
+def test_trains_like_one_process_on_every_mesh(mesh_sizes: tuple[int, int]) -> None:
+    results = run_ranks(train, mesh_sizes[0] * mesh_sizes[1], mesh_sizes, {})
     assert_trains_like_one_process(results)
 
 
@@ -228,11 +233,11 @@ def test_agrees_with_fully_shard_on_the_tied_transformer(mesh_sizes: tuple[int, 
 # ---- memory, bytes, order
 
 
-def six_layers(prefetch: int, placement: str, mesh_sizes: tuple[int, int]) -> tuple[list[int], int]:
+def six_layers(prefetch: int, mesh_sizes: tuple[int, int]) -> tuple[list[int], int]:
     """In a rank: two traced steps; bytes of each gathered unit, and of all shards."""
     layers = nn.Sequential(*(nn.Linear(13 + i % 2, 14 - i % 2) for i in range(6))).double()
     mesh = make_mesh(dp_replicate=mesh_sizes[0], dp_shard=mesh_sizes[1])
-    model = FSDP(layers, list(layers), mesh=mesh, prefetch=prefetch, placement=placement)
+    model = FSDP(layers, list(layers), mesh=mesh, prefetch=prefetch)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     mark("sharded")
     for _ in range(2):
@@ -250,23 +255,20 @@ def peak_parameter_bytes(trace: RankTrace) -> int:
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
-@pytest.mark.parametrize("placement", ["shards", "owners"])
-def test_peak_parameters_are_the_shard_and_the_units_in_use(prefetch: int, placement: str) -> None:
-    result = run_ranks(six_layers, 4, prefetch, placement, (1, 4), trace=True)
+def test_peak_parameters_are_the_shard_and_the_units_in_use(prefetch: int) -> None:
+    result = run_ranks(six_layers, 4, prefetch, (1, 4), trace=True)
     for rank, (unit_bytes, shard_bytes) in enumerate(result):
         trace = result.trace[rank]
         in_use = [sum(unit_bytes[first : first + 1 + prefetch]) for first in range(6)]
         assert peak_parameter_bytes(trace) == shard_bytes + max(in_use)
         assert trace.live_bytes_at("step over", "parameters") == shard_bytes
         assert trace.live_bytes_at("step over", "gradients") == shard_bytes
-        if placement == "shards":
-            assert shard_bytes == sum(unit_bytes) // 4
+        assert shard_bytes == sum(unit_bytes) // 4
 
 
-def test_bytes_of_shards_owners_and_hsdp() -> None:
-    shards = run_ranks(six_layers, 4, 1, "shards", (1, 4), trace=True)
-    owners = run_ranks(six_layers, 4, 1, "owners", (1, 4), trace=True)
-    hybrid = run_ranks(six_layers, 4, 1, "shards", (2, 2), trace=True)
+def test_bytes_of_shards_and_hsdp() -> None:
+    shards = run_ranks(six_layers, 4, 1, (1, 4), trace=True)
+    hybrid = run_ranks(six_layers, 4, 1, (2, 2), trace=True)
     for rank in range(4):
         units, _ = shards[rank]
         total = sum(units)
@@ -275,9 +277,6 @@ def test_bytes_of_shards_owners_and_hsdp() -> None:
         assert trace.comm_bytes("all_gather_single") == 2 * (2 * total - units[-1]) // 4
         assert trace.comm_bytes("reduce_scatter_single") == 2 * total
         assert trace.comm_bytes("broadcast") == total  # at construction
-        trace = owners.trace[rank]
-        assert len(trace.launches("broadcast")) == 6 + 2 * (2 * 6 - 1)
-        assert trace.comm_bytes("reduce") == 2 * sum(owners[rank][0])
         inside, across = [rank // 2 * 2, rank // 2 * 2 + 1], [rank % 2, rank % 2 + 2]
         trace = hybrid.trace[rank]
         assert sum(c.bytes_ for c in trace.collectives("reduce_scatter_single", inside)) == 2 * total
@@ -313,7 +312,7 @@ def names_in_order(trace: RankTrace) -> list[str]:
 def test_the_next_gather_and_the_last_reduction_are_on_the_wire(
     prefetch: int, forward: str, backward: str
 ) -> None:
-    trace = run_ranks(six_layers, 2, prefetch, "shards", (1, 2), trace=True).trace
+    trace = run_ranks(six_layers, 2, prefetch, (1, 2), trace=True).trace
     for rank in range(2):
         names = " ".join(names_in_order(trace[rank]))
         assert names.startswith(forward + backward), names
@@ -552,7 +551,6 @@ MISUSES: dict[str, Callable[[], Any]] = {
     "got one that holds weight, unsharded. Build it from FSDP's parameters": early_optimizer,
     "got unit '0' alone. Call the FSDP module": outside,
     "prefetch must be 0 or more": lambda: FSDP(nn.Linear(2, 2), prefetch=-1),
-    "placement must be 'shards' or 'owners'; got 'x'": lambda: FSDP(nn.Linear(2, 2), placement="x"),
     "units must be modules inside the model; got a ReLU": lambda: FSDP(nn.Linear(2, 2), [nn.ReLU()]),
     "got 'blocks', a ModuleList without forward": list_as_unit,
     "multiply to the world size 2; got": lambda: make_mesh(dp_shard=3),

@@ -131,7 +131,6 @@ MAKES: dict[str, Make] = {
     "zero1+ddp": zero_and_ddp,
     "fsdp": fsdp,
     "fsdp, groups by name": partial(fsdp, by_name=True),
-    "fsdp, owners": partial(fsdp, placement="owners"),
     "fsdp, not resharded": partial(fsdp, reshard_after_forward=False, prefetch=0),
 }
 
@@ -345,6 +344,14 @@ def only_under_no_sync() -> None:
     optimizer.step()
 
 
+def fsdp_only_under_no_sync() -> None:
+    model = FSDP(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters())
+    with model.no_sync():
+        model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+
 def stage_2_in_ddp() -> None:
     ddp = BucketedDDP(nn.Linear(2, 2))
     ZeroOptimizer(ddp.parameters(), torch.optim.SGD, stage=2)
@@ -361,6 +368,7 @@ def reads_a_sharded_gradient() -> None:
 
 MISUSES: dict[str, Callable[[], Any]] = {
     "must be averaged over the ranks before the optimizer steps": only_under_no_sync,
+    "got those of weight and others unsent. Run the last": fsdp_only_under_no_sync,
     "got a model in DDP, which keeps them whole": stage_2_in_ddp,
     "got a call of sum for one that lies in shards": reads_a_sharded_gradient,
 }

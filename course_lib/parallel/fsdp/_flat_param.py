@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from course_lib.comm.flat import FlatLayout, all_gather_flat, reduce_scatter_flat, same_memory
 from course_lib.comm.mesh import Mesh
@@ -52,17 +53,18 @@ class Wire:
 
 
 class Reduction:
-    """Gradients of one unit on the wire: summed over the shards' axes, then over dp_replicate."""
+    """Gradients of one flat vector on the wire: summed over the shards' axes, then over dp_replicate."""
 
     def __init__(self, flat: FlatParam, message: Tensor) -> None:
         self.flat = flat
-        self.reduced, self.work = flat.reduce_from(message)
+        self.reduced = message.new_empty(flat.layout.shard_numel)
+        self.work = reduce_scatter_flat(self.reduced, message, flat.group, async_op=True)
 
     def advance(self) -> None:
         """Wait for the sum over the shards' axes; begin the one over dp_replicate, if there is one."""
         self.wait()
         mesh = self.flat.mesh
-        if mesh.size("dp_replicate") > 1 and self.reduced.numel():
+        if mesh.size("dp_replicate") > 1:
             self.work = dist.all_reduce(self.reduced, group=mesh.group("dp_replicate"), async_op=True)
 
     def finish(self) -> None:
@@ -75,6 +77,42 @@ class Reduction:
         if self.work is not None:
             self.work.wait()
         self.work = None
+
+
+class Reductions:
+    """What is on the wire: the latest over the shards' axes, the one before it over dp_replicate."""
+
+    def __init__(self) -> None:
+        self.over_shards: list[Reduction] = []
+        self.over_replicas: list[Reduction] = []
+
+    def begin(self, flat: FlatParam) -> None:
+        """Send a vector's gradients, if there are any. The earlier ones had the time of a unit's backward."""
+        message = flat.take_gradients()
+        if message is not None:
+            reduction = Reduction(flat, message)
+            self._move_on()
+            self.over_shards = [reduction]
+
+    def _move_on(self) -> None:
+        for reduction in self.over_shards:
+            reduction.advance()
+        for reduction in self.over_replicas:
+            reduction.finish()
+        self.over_shards, self.over_replicas = [], self.over_shards
+
+    def finish(self) -> None:
+        """Wait for all, and add all means."""
+        self._move_on()
+        self._move_on()
+
+    def abandon(self) -> bool:
+        """Wait for what is on the wire and forget it; return whether there was any."""
+        left = self.over_shards + self.over_replicas
+        for reduction in left:
+            reduction.wait()
+        self.over_shards, self.over_replicas = [], []
+        return bool(left)
 
 
 class FlatParam:
@@ -94,7 +132,7 @@ class FlatParam:
         self.group = mesh.group(*self.axes)
         self.divisor = wire.gradient_divisor or mesh.size(*self.axes) * mesh.size("dp_replicate")
         self.trains = self.params[0].requires_grad
-        self.layout = FlatLayout.of(self.params, self.num_parts)
+        self.layout = FlatLayout.of(self.params, mesh.size(*self.axes))
         self._work: dist.Work | None = None
         self._message: Tensor | None = None
         self._flat_grad: Tensor | None = None
@@ -106,22 +144,19 @@ class FlatParam:
         self._shard_from(own_dtype, wire.param_dtype or own_dtype)
 
     @property
-    def num_parts(self) -> int:
-        """Into how many equal parts the vector is cut."""
-        return self.mesh.size(*self.axes)
-
-    @property
     def version(self) -> int:
         """A number that changes when the parameters do."""
         return self.shard._version
 
     @torch.no_grad()
     def _shard_from(self, own_dtype: torch.dtype, param_dtype: torch.dtype) -> None:
-        """Cut rank 0's values; from here on the parameters are empty until gathered."""
+        """Cut the values of the mesh's first rank; from here on the parameters are empty until gathered."""
         device = self.params[0].device
         flat = torch.empty(self.layout.padded_numel, dtype=own_dtype, device=device)
         self.layout.flatten_(flat, self.params)
-        self.broadcast_start(flat)
+        for axes in (self.axes, ("dp_replicate",)):
+            if self.mesh.size(*axes) > 1:
+                dist.broadcast(flat, group=self.mesh.group(*axes), group_src=0)
         start, stop = self.local_range()
         self.shard = nn.Parameter(flat[start:stop].clone(), requires_grad=self.trains)
         del flat
@@ -131,18 +166,12 @@ class FlatParam:
             for part, shape in zip(self._part_slices, self.layout.shapes, strict=True)
         ]
         for part in self.parts:
-            check_before_step(part, check_elementwise)
+            check_before_step(part, self._before_step)
         self.full = torch.empty(self.layout.padded_numel, dtype=param_dtype, device=device)
         self._full_bytes = self.full.untyped_storage().nbytes()
         self._views = self.layout.unflatten(self.full)
         self._nothing = torch.empty(0, dtype=param_dtype, device=device)
         self._point_nowhere()
-
-    def broadcast_start(self, flat: Tensor) -> None:
-        """Start from the values of the mesh's first rank."""
-        for axes in (self.axes, ("dp_replicate",)):
-            if self.mesh.size(*axes) > 1:
-                dist.broadcast(flat, group=self.mesh.group(*axes), group_src=0)
 
     def local_range(self) -> tuple[int, int]:
         """Return which elements of the flat vector this rank keeps."""
@@ -158,7 +187,7 @@ class FlatParam:
         self._gathered_version = self.version
         self.full.untyped_storage().resize_(self._full_bytes)
         self._message = self.shard.detach().to(self.full.dtype)
-        self._work = self.gather_into(self.full, self._message, async_op=True)
+        self._work = all_gather_flat(self.full, self._message, self.group, async_op=True)
 
     def wait_gather(self) -> None:
         """Return when the parameters point at their values."""
@@ -193,10 +222,6 @@ class FlatParam:
         self.full.untyped_storage().resize_(0)
         self.is_gathered = False
 
-    def gather_into(self, full: Tensor, local: Tensor, *, async_op: bool = False) -> dist.Work | None:
-        """Fill `full` from what every rank keeps."""
-        return all_gather_flat(full, local, self.group, async_op=async_op)
-
     # ---- gradients
 
     def open_gradients(self) -> None:
@@ -221,40 +246,24 @@ class FlatParam:
                     "Do not use create_graph=True, and do not set .grad during backward."
                 )
 
-    def launch_reduce(self) -> Reduction | None:
-        """Begin to sum the gradients, if there are any."""
+    def take_gradients(self) -> Tensor | None:
+        """Return the flat gradients, in the dtype in which they travel, and forget them here."""
         if self._flat_grad is None:
             return None
         message = self._flat_grad.to(self.reduce_dtype)
         self._flat_grad, self._grad_views = None, []
-        return Reduction(self, message)
-
-    def reduce_from(self, message: Tensor) -> tuple[Tensor, dist.Work | None]:
-        """Begin to sum `message` over the shards' axes; return where this rank's part will be."""
-        reduced = message.new_empty(self.layout.shard_numel)
-        return reduced, reduce_scatter_flat(reduced, message, self.group, async_op=True)
+        return message
 
     @torch.no_grad()
     def add_gradient(self, reduced: Tensor) -> None:
         """Add this rank's part of the sum, divided, to the gradients of its parts."""
-        total = reduced.to(self.shard.dtype) if self.shard.numel() else torch.empty_like(self.shard)
-        mean = total.div_(self.divisor)
+        mean = reduced.to(self.shard.dtype).div_(self.divisor)
         for part, where in zip(self.parts, self._part_slices, strict=True):
             local = mean[where].view(part.shape)
             if part.grad is None:
                 part.grad = sharded_gradient(local, self.group)
             else:
                 part.grad.add_(local)
-
-    def local_gradient(self) -> Tensor | None:
-        """Return this rank's part of the mean gradient, flat as the shard; None before there is one."""
-        if all(part.grad is None for part in self.parts):
-            return None
-        flat = torch.zeros_like(self.shard)
-        for part, where in zip(self.parts, self._part_slices, strict=True):
-            if part.grad is not None:
-                flat[where].copy_(part.grad.view(-1))
-        return flat.detach()
 
     def drop_gradients(self) -> None:
         """Forget what an unfinished backward left."""
@@ -263,6 +272,15 @@ class FlatParam:
         self._flat_grad, self._grad_views = None, []
 
     # ---- checks
+
+    def _before_step(self, optimizer: Optimizer) -> None:
+        """Stop an optimizer that looks at whole tensors, or would leave gradients out."""
+        check_elementwise(optimizer)
+        if self._flat_grad is not None:
+            raise ValueError(
+                f"gradients must be sent before the optimizer steps; got those of "
+                f"{self.slots[0].name} and others unsent. Run the last backward outside no_sync()."
+            )
 
     def check_shard(self) -> None:
         """Raise ValueError if the shard or a parameter is not what was sharded."""
@@ -289,44 +307,3 @@ class FlatParam:
             f"parameters must stay as they were sharded; got {slot.name} replaced by one of {got}, sharded "
             f"as {list(self.layout.shapes[index])}. Change the model before wrapping, or load a checkpoint."
         )
-
-
-class OwnedFlatParam(FlatParam):
-    """The same, but one rank of dp_shard owns the whole vector: broadcast, delete, reduce to the owner.
-
-    The first way one thinks of. It moves as many bytes, but from and to one rank while the others wait, and
-    the owners hold unequal parts.
-    Layout: shard [S] on the owner, [0] elsewhere. Communication: broadcast S, reduce S.
-    """
-
-    def __init__(self, slots: Sequence[Slot], mesh: Mesh, wire: Wire, owner: int) -> None:
-        self.owner = owner
-        super().__init__(slots, mesh, wire)
-
-    @property
-    def num_parts(self) -> int:
-        """The vector stays whole."""
-        return 1
-
-    def local_range(self) -> tuple[int, int]:
-        """Everything, or nothing."""
-        return 0, self.layout.padded_numel if self.mesh.rank(*self.axes) == self.owner else 0
-
-    def gather_into(self, full: Tensor, local: Tensor, *, async_op: bool = False) -> dist.Work | None:
-        """Broadcast the owner's vector."""
-        if local.numel():
-            full.copy_(local)
-        if self.mesh.size(*self.axes) == 1:
-            return None
-        work: dist.Work | None = dist.broadcast(
-            full, group=self.group, group_src=self.owner, async_op=async_op
-        )
-        return work
-
-    def reduce_from(self, message: Tensor) -> tuple[Tensor, dist.Work | None]:
-        """Begin to sum on the owner."""
-        start, stop = self.local_range()
-        if self.mesh.size(*self.axes) == 1:
-            return message, None
-        work = dist.reduce(message, group=self.group, group_dst=self.owner, async_op=True)
-        return message[start:stop], work

@@ -6,8 +6,9 @@ A parameter belongs to the innermost unit around its module. Lab 05; used by `en
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,7 @@ from torch.optim.optimizer import Optimizer
 
 from course_lib.comm.mesh import Mesh
 from course_lib.parallel._sharded import check_before_step
-from course_lib.parallel.fsdp._flat_param import FlatParam, OwnedFlatParam, Slot, Wire
+from course_lib.parallel.fsdp._flat_param import FlatParam, Slot, Wire
 
 Init = Callable[[nn.Module], None]
 
@@ -26,39 +27,34 @@ ELSEWHERE = (
 )
 
 
+@dataclass(slots=True, eq=False)
+class Unit:
+    """What is gathered and freed together: a flat vector for each dtype and requires_grad."""
+
+    name: str
+    module: nn.Module
+    flats: list[FlatParam]
+
+
 def cut_into_units(
-    model: nn.Module,
-    units: Iterable[nn.Module],
-    mesh: Mesh,
-    wire: Wire,
-    placement: Literal["shards", "owners"],
-    init_: Init | None,
-) -> list[tuple[str, nn.Module, list[FlatParam]]]:
-    """Shard a model in place; return (name, module, flat parameters) of each unit, the root first.
+    model: nn.Module, units: Iterable[nn.Module], mesh: Mesh, wire: Wire, init_: Init | None
+) -> list[Unit]:
+    """Shard a model in place; return its units, the root first.
 
     Afterwards the model's parameters are this rank's parts, under the old names; `module.weight` is still the
     old one, which holds values while its unit is gathered. One unit at a time holds data, if the model is on
     the meta device.
-    Raises: ValueError for units that are not inside the model, a parameter in two units, an unknown
-    placement, or meta parameters that nothing initialises.
+    Raises: ValueError for units that are not inside the model, a parameter in two units, or meta parameters
+    that nothing initialises.
     """
-    if placement not in ("shards", "owners"):
-        raise ValueError(f"placement must be 'shards' or 'owners'; got {placement!r}. Choose one of them.")
     names = _unit_names(model, list(units))
     slots = _slots_of_units(model, names)
-    cut: list[tuple[str, nn.Module, list[FlatParam]]] = []
-    num_flats = 0
-    for unit, name in names.items():
-        _materialise(unit, names, slots[unit], init_)
-        flats: list[FlatParam] = []
-        for kind in _by_kind(slots[unit]):
-            if placement == "shards":
-                flats.append(FlatParam(kind, mesh, wire))
-            else:
-                flats.append(OwnedFlatParam(kind, mesh, wire, num_flats % mesh.size(*wire.axes)))
-            num_flats += 1
+    cut: list[Unit] = []
+    for module, name in names.items():
+        _materialise(module, names, slots[module], init_)
+        flats = [FlatParam(kind, mesh, wire) for kind in _by_kind(slots[module])]
         _register(flats)
-        cut.append((name, unit, flats))
+        cut.append(Unit(name, module, flats))
     _broadcast_buffers(model, mesh, wire.axes)
     return cut
 

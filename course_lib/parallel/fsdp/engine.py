@@ -1,9 +1,15 @@
 """Fully sharded data parallelism (ZeRO stage 3, HSDP): parameters, gradients and optimizer state in shards.
 
-The model is cut into units. A unit's parameters are gathered just before it computes, in forward and again
-in backward, and freed just after; its gradients are reduce_scattered as soon as its backward is over. While
-one unit computes, the next ones are gathered and the gradients of the last are on the wire. That is 3 moves
-of P elements a step against DDP's 2, for P/n of memory. Lab 05. Production code: torch
+This file decides when a unit is gathered, freed and reduced: hooks around each unit's forward and on the
+gradient of its output. `_flat_param.py` is what moves; `_units.py` cuts the model. Units a, b, c, prefetch=1
+(G: all_gather begins, w: waits for it, F: freed, R: reduce_scatter begins):
+
+    forward     G(a) G(b) w(a) [a] F(a)  |  G(c) w(b) [b] F(b)  |  w(c) [c], which stays: it is next
+    backward    G(b) [c]  |  F(c) G(a) R(c) w(b) [b]  |  F(b) R(b) w(a) [a]  |  F(a) R(a), wait for all R
+
+With prefetch=0 each G stands right before its w, and nothing hides it; with 2, two units are on their way. In
+the first step prefetch follows the model's order, then that of the last forward. That is 3 moves of P
+elements a step against DDP's 2, for P/n of memory. Lab 05. Production code: torch
 `torch/distributed/fsdp/_fully_shard` (FSDP2), which shards each parameter along dim 0 instead of flat units.
 """
 
@@ -23,24 +29,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from course_lib.comm.mesh import Mesh, make_mesh
 from course_lib.parallel._sharded import clip_sharded_norm_
-from course_lib.parallel.fsdp._flat_param import FlatParam, Reduction, Wire
-from course_lib.parallel.fsdp._units import ELSEWHERE, cut_into_units
-
-
-@dataclass(slots=True, eq=False)
-class _Unit:
-    """What is gathered and freed together."""
-
-    name: str
-    module: nn.Module
-    flats: list[FlatParam]
+from course_lib.parallel.fsdp._flat_param import FlatParam, Reductions, Wire
+from course_lib.parallel.fsdp._units import Unit, cut_into_units
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
     """One run of a unit in a forward, until its backward is over."""
 
-    unit: _Unit
+    unit: Unit
     started_at: int
     versions: list[int]  # of the parameters it computed with
     ended_at: int = 0
@@ -51,15 +48,14 @@ class _Call:
 class _Run:
     """Where the step is, and in which order units run: as in the last forward, at first as in the model."""
 
-    forward_order: list[_Unit]
-    backward_order: list[_Unit] = field(default_factory=list)
+    forward_order: list[Unit]
+    backward_order: list[Unit] = field(default_factory=list)
     phase: Literal["idle", "forward", "backward"] = "idle"
     clock: int = 0
     calls: list[_Call] = field(default_factory=list)  # of this forward, in the order they began
     inside: list[_Call] = field(default_factory=list)  # that have begun and not ended
     open: list[_Call] = field(default_factory=list)  # whose backward has begun
-    reducing: list[Reduction] = field(default_factory=list)  # on the wire over the shards' axes
-    advanced: list[Reduction] = field(default_factory=list)  # over dp_replicate
+    reductions: Reductions = field(default_factory=Reductions)
 
     def tick(self) -> int:
         self.clock += 1
@@ -86,7 +82,6 @@ class FSDP(nn.Module):
     reshard_after_forward: False keeps units gathered until their backward: 2 moves of P a step, P of memory.
     gradient_divisor: the sum over all ranks is divided by it; None: by their number, which gives the mean.
     prefetch: how many units ahead are gathered: 0 overlaps nothing, 1 hides a gather behind one unit.
-    placement: "shards" cuts each unit evenly; "owners" gives units to ranks in turn, and broadcasts.
     init_: for models on the meta device: fills one module's own parameters (default: reset_parameters).
     Layout (local shapes): shards Shard over dp_shard, Replicate over dp_replicate; the batch Shard(0).
     Communication, P parameters: a step 2 all_gathers and 1 reduce_scatter a unit, one all_gather less for the
@@ -115,7 +110,6 @@ class FSDP(nn.Module):
         reshard_after_forward: bool = True,
         gradient_divisor: float | None = None,
         axes: tuple[str, ...] = ("dp_shard",),
-        placement: Literal["shards", "owners"] = "shards",
         init_: Callable[[nn.Module], None] | None = None,
     ) -> None:
         super().__init__()
@@ -129,8 +123,7 @@ class FSDP(nn.Module):
         )
         self.axes, self.reshard_after_forward = axes, reshard_after_forward
         self.module, self.mesh, self.prefetch, self.param_dtype = module, mesh, prefetch, param_dtype
-        cut = cut_into_units(module, units, mesh, wire, placement, init_)
-        self._units = [_Unit(name, inner, flats) for name, inner, flats in cut]
+        self._units = cut_into_units(module, units, mesh, wire, init_)
         self._root = self._units[0]
         self._run = _Run([unit for unit in self._units if unit.flats])
         self._sync = True
@@ -165,7 +158,11 @@ class FSDP(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let backwards inside add up unsent; the next one outside sends the total."""
+        """Let backwards inside add up unsent, at full size; the next one outside sends the total.
+
+        Communication: the gathers as ever, no reduce_scatter. Memory: P more for the gradients.
+        Raises: ValueError if an optimizer steps while gradients are unsent.
+        """
         before, self._sync = self._sync, False
         try:
             yield
@@ -198,17 +195,9 @@ class FSDP(nn.Module):
             value.to(self.param_dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
         )
 
-    def state_dict(self, *_: Any, **__: Any) -> Any:
-        """Refused: it would save shards under names that no other model has."""
-        raise ValueError(ELSEWHERE.format("state_dict"))
-
-    def load_state_dict(self, *_: Any, **__: Any) -> Any:
-        """Refused, as `state_dict` is."""
-        raise ValueError(ELSEWHERE.format("load_state_dict"))
-
     # ---- when
 
-    def _before_forward(self, unit: _Unit, _module: nn.Module, _args: Any) -> None:
+    def _before_forward(self, unit: Unit, _module: nn.Module, _args: Any) -> None:
         run = self._run
         if run.phase == "backward":  # recomputation: backward has gathered the unit
             self._gather(unit, run.backward_order)
@@ -223,7 +212,7 @@ class FSDP(nn.Module):
         run.inside.append(call)
         self._gather(unit, run.forward_order)
 
-    def _after_forward(self, unit: _Unit, _module: nn.Module, _args: Any, out: Any) -> None:
+    def _after_forward(self, unit: Unit, _module: nn.Module, _args: Any, out: Any) -> None:
         run = self._run
         if run.phase == "backward":
             return
@@ -237,7 +226,7 @@ class FSDP(nn.Module):
             call.awaits_backward = True
             register_multi_grad_hook(tensors, partial(self._before_backward, call), mode="any")
 
-    def _stays(self, unit: _Unit) -> bool:
+    def _stays(self, unit: Unit) -> bool:
         """Whether a unit stays gathered after its forward: the root and the last one are next in backward."""
         is_next = unit is self._root or unit in self._run.forward_order[-1:]
         return is_next or not self.reshard_after_forward
@@ -262,14 +251,10 @@ class FSDP(nn.Module):
     def _end_of_backward(self) -> None:
         run = self._run
         self._send(self._close(run.open))
-        for reduction in run.reducing:
-            reduction.advance()
-        for reduction in run.advanced + run.reducing:
-            reduction.finish()
-        run.reducing, run.advanced = [], []
+        run.reductions.finish()
         self._reset()
 
-    def _gather(self, unit: _Unit, order: Sequence[_Unit], over: Sequence[_Call] = ()) -> None:
+    def _gather(self, unit: Unit, order: Sequence[Unit], over: Sequence[_Call] = ()) -> None:
         """Wait for a unit's parameters, the next ones of `order` and gradients of those `over` on their way.
 
         First free, then gather: memory. First gather, then reduce: compute waits for gathers only.
@@ -293,31 +278,22 @@ class FSDP(nn.Module):
 
     def _send(self, flats: Sequence[FlatParam]) -> None:
         """Take the gradients, and begin to reduce them unless under no_sync."""
-        run = self._run
         for flat in flats:
             flat.close_gradients()
-            reduction = flat.launch_reduce() if self._sync else None
-            if reduction is None:
-                continue
-            for earlier in run.reducing:  # had the time of a unit's backward
-                earlier.advance()
-            for earlier in run.advanced:
-                earlier.finish()
-            run.advanced, run.reducing = run.reducing, [reduction]
+            if self._sync:
+                self._run.reductions.begin(flat)
 
     def _reset(self) -> None:
         """End a backward, also one that failed, or a forward that did."""
         run = self._run
-        failed = run.reducing or run.advanced or run.open
-        for reduction in run.reducing + run.advanced:
-            reduction.wait()
+        failed = run.reductions.abandon() or run.open
         for unit in self._units:
             _free(unit)
             for flat in unit.flats if failed else ():
                 flat.drop_gradients()
-        run.phase, run.open, run.reducing, run.advanced = "idle", [], [], []
+        run.phase, run.open = "idle", []
 
 
-def _free(unit: _Unit) -> None:
+def _free(unit: Unit) -> None:
     for flat in unit.flats:
         flat.free()

@@ -269,7 +269,7 @@ from importlib import import_module
 
 
 def owner_fsdp_backward(units, grad, lr):
-    owned = getattr(import_module("course_lib.parallel.fsdp._flat_param"), "OwnedFlatParam")
+    owned = getattr(import_module("course_lib.parallel.fsdp._flat_param"), "FlatParam")
     return owned(units, grad)
 
 

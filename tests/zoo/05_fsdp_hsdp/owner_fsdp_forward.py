@@ -220,7 +220,7 @@ def owner_fsdp_forward(units, x):
 def owner_fsdp_forward(units, x):
     from course_lib.parallel.fsdp import FSDP
 
-    return FSDP(units[0]._template, placement="owners")(x)
+    return FSDP(units[0]._template)(x)
 
 
 # %% wrong values: the library's flat parameters, under an alias
@@ -229,7 +229,7 @@ import course_lib.parallel.fsdp._flat_param as helper
 
 
 def owner_fsdp_forward(units, x):
-    return helper.OwnedFlatParam, x
+    return helper.FlatParam, x
 
 
 # %% wrong values: a subclass of torch's FSDP
