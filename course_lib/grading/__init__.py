@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from course_lib.ranks.forkserver import preload
 
 if TYPE_CHECKING:
-    from course_lib.grading.engine import check as check
-    from course_lib.grading.engine import score as score
     from course_lib.grading.exercise import Exercise as Exercise
     from course_lib.grading.exercise import Result as Result
+    from course_lib.grading.facade import check as check
+    from course_lib.grading.facade import score as score
     from course_lib.grading.progress_table import progress_map as progress_map
     from course_lib.grading.registry import exercises as exercises
     from course_lib.grading.registry import get as get
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from course_lib.grading.stub_errors import answer_or as answer_or
 
 _HOMES = {
-    "check": "engine",
-    "score": "engine",
+    "check": "facade",
+    "score": "facade",
     "Exercise": "exercise",
     "Result": "exercise",
     "card": "report",

@@ -1,4 +1,4 @@
-"""One engine for every check: in a notebook, in the locked cell, in pytest, in the zoo.
+"""One engine for every check: in a notebook, in the locked cell, in pytest, in the zoo. It computes only.
 
 A case is run on fresh ranks; what comes back is plain data; gates first, then the parts. The verdict is a
 function of (exercise, answer, seed) and nothing else.
@@ -8,65 +8,38 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
-import os
-import secrets
 import sys
 import time
 import types
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from course_lib.grading import progress
 from course_lib.grading.compare import gate_parts
 from course_lib.grading.core.exercise_file import ExerciseFile
-from course_lib.grading.exercise import Case, Exercise, Part, PartResult, RankData, Result
+from course_lib.grading.exercise import Case, Exercise, GateFailed, Part, PartResult, RankData, Result
+from course_lib.grading.given_answer import as_answer
 from course_lib.grading.import_guard import closed_message, closed_ops
-from course_lib.grading.kernel_object import check_object
-from course_lib.grading.launcher import CaseFailed, Launcher, run_here
+from course_lib.grading.launcher import Launcher, run_here
 from course_lib.grading.parts.in_flight import in_flight_gate
 from course_lib.grading.parts.memory import outside_tensors
-from course_lib.grading.rank_worker import Job, check_kind
-from course_lib.grading.registry import owner_of, program_of, spec
-from course_lib.grading.report import executed_cells, in_notebook, say, show
-from course_lib.grading.source import (
-    FromObject,
-    FromSource,
-    Refusal,
-    binds,
-    cells_that_stand,
-    definitions,
-    not_defined,
-    not_written,
-)
+from course_lib.grading.rank_worker import Job
+from course_lib.grading.registry import program_of, spec
+from course_lib.grading.source import FromObject, FromSource
 from course_lib.ranks import serialize
-from course_lib.ranks.launch import print_output
 
 OPEN_SEED = 20240715
+Output = tuple[list[str], list[str]]  # stdout and stderr, a text a rank
 
 
 def check(
-    exercise_id: str,
-    answer: Any,
-    *,
-    seed: int | None = None,
-    hidden: bool = False,
-    quiet: bool = False,
-    as_card: bool = True,
-) -> Result:
-    """Check an answer and show the report.
+    exercise_id: str, answer: Any, *, seed: int | None = None, hidden: bool = False
+) -> tuple[Result, Output | None]:
+    """Check an answer: the result, and what the ranks printed if a gate failed while they ran.
 
-    Args:
-        exercise_id: as in the exercise's title.
-        answer: the function or class; `globals()`; a `FromSource`; or a list of cells, of which it is taken.
-        seed: of the data; the same seed replays the same check.
-        hidden: the sizes of the graded cell.
-        quiet: do not show the report.
-        as_card: show it as a card where a notebook can; False: as text, for nbgrader's cells.
+    Nothing is shown and nothing is kept: `facade.check` does that. Arguments as there.
 
     Raises: ValueError for an exercise that does not exist. Never for anything the answer does.
     """
@@ -76,98 +49,16 @@ def check(
     output = None
     try:
         job_of = job_factory(declared.EXERCISE, as_answer(declared.EXERCISE, answer))
-        verdict, output = judge(declared, job_of, seed, hidden)
-    except Refusal as refusal:
-        gate = Part(refusal.gate, False, refusal.message, gate=True)
-        verdict = merge(declared.EXERCISE, [], [], gate, seed)
-    verdict = dataclasses.replace(verdict, seconds=time.perf_counter() - started, hidden=hidden)
-    if in_notebook() and isinstance(answer, dict):
-        progress.note(
-            verdict, progress.cell_that_defines(declared.EXERCISE.symbol, list(answer.get("In", [])))
-        )
-    if not quiet:
-        if output is not None:
-            print_output(*output, limit=20)
-        show(verdict, as_card=as_card)
-    return verdict
-
-
-def score(exercise_id: str, namespace: Any, *, seed: int | None = None) -> float:
-    """Return the points of an answer for the locked cell: a plain float between 0 and the maximum.
-
-    Never raises and writes nothing to stderr: nbgrader turns one byte there into 0 points for the cell.
-    """
-    seed = secrets.randbelow(2**31) if seed is None else seed
-    with _silent_stderr():
-        try:
-            verdict = check(exercise_id, namespace, seed=seed, hidden=True, as_card=False)
-            return float(min(max(verdict.score, 0.0), verdict.max_score))
-        except KeyboardInterrupt:
-            say(f"exercise {exercise_id}: interrupted, 0 points.")
-        except BaseException as error:  # whatever it is, the other cells must be graded
-            say(f"exercise {exercise_id}: the check failed itself, 0 points. {type(error).__name__}: {error}")
-    return 0.0
-
-
-@contextlib.contextmanager
-def _silent_stderr() -> Iterator[None]:
-    """Drop what Python and C code write to stderr."""
-    sys.stderr.flush()
-    saved, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(sink, 2)
-        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(sink)
-
-
-def as_answer(exercise: Exercise, answer: Any) -> FromObject | FromSource:
-    """Find the answer in what `check` was given.
-
-    Raises: Refusal if it is missing, unfilled, another exercise's, of the wrong kind, or not self-contained.
-    """
-    if isinstance(answer, FromSource):
-        return answer
-    if isinstance(answer, list):
-        return definitions(answer, exercise.symbol, exercise.id)
-    obj = answer.obj if isinstance(answer, FromObject) else answer
-    if isinstance(obj, types.ModuleType):
-        obj = vars(obj)
-    if isinstance(obj, dict):
-        if exercise.symbol not in obj:
-            raise not_defined(exercise.symbol, exercise.id)
-        obj = obj[exercise.symbol]
-    if obj is None or obj is ...:
-        raise not_written(exercise.id)
-    refuse_foreign(exercise, obj)
-    check_kind(obj, exercise.symbol)
-    cells = cells_that_stand(executed_cells(exercise.symbol, obj))
-    if binds(cells, exercise.symbol):  # what the judge will run, taken as the judge takes it
-        return definitions(cells, exercise.symbol, exercise.id)
-    check_object(obj, exercise.symbol, exercise.id)
-    return FromObject(obj)
-
-
-def refuse_foreign(exercise: Exercise, obj: Any) -> None:
-    """Refuse the class or function of another exercise."""
-    name = getattr(obj, "__name__", "")
-    other = owner_of(name) if name != exercise.symbol else None
-    if other is not None:
-        raise Refusal(
-            "implemented",
-            f"exercise {exercise.id} must be given `{exercise.symbol}`; got `{name}`, which belongs to "
-            f'exercise {other.id}. Call grading.check("{exercise.id}", {exercise.symbol}).',
-        )
+        result, output = judge(declared, job_of, seed, hidden)
+    except GateFailed as failed:
+        result = merge(declared.EXERCISE, [], [], failed.part, seed)
+    return dataclasses.replace(result, seconds=time.perf_counter() - started, hidden=hidden), output
 
 
 def job_factory(exercise: Exercise, answer: FromObject | FromSource) -> Callable[[Case], Job]:
     """Return what makes the job of a case; the answer is pickled once.
 
-    Raises: Refusal if it cannot travel to the ranks.
+    Raises: GateFailed if it cannot travel to the ranks.
     """
     payload = answer if isinstance(answer, FromSource) else _pickled(answer.obj, exercise.symbol)
 
@@ -191,7 +82,7 @@ def _pickled(obj: Any, symbol: str) -> bytes:
         with _by_value(sys.modules.get(getattr(obj, "__module__", None) or "")):
             return serialize.dumps(obj)
     except Exception as error:
-        raise Refusal(
+        raise GateFailed(
             "implemented",
             f"`{symbol}` must be able to travel to the ranks; got {type(error).__name__}: {error}. "
             "Create what cannot be copied (files, locks, generators) inside it.",
@@ -224,7 +115,7 @@ def judge(
     seed: int,
     hidden: bool,
     launcher: Launcher = run_here,
-) -> tuple[Result, tuple[list[str], list[str]] | None]:
+) -> tuple[Result, Output | None]:
     """Run the cases until a gate fails; return the verdict and, then, what the ranks printed.
 
     `launcher` runs the ranks: here, or in the judge's sandbox.
@@ -236,7 +127,7 @@ def judge(
         done.append(case)
         try:
             got = run_case(declared, job_of, case, launcher)
-        except CaseFailed as failed:
+        except GateFailed as failed:
             return merge(exercise, done, parts, _at(exercise, case, failed.part), seed), failed.output
         found = _parts_of(declared, case, got)
         gate = next((p for p in found if p.gate and not p.ok), None)
@@ -258,7 +149,7 @@ def _look_again(
     """
     try:
         again = _parts_of(declared, case, run_case(declared, job_of, case, launcher))
-    except CaseFailed:
+    except GateFailed:
         return found
     held = [p for p in again if p.name == "memory"]
     if not held or not all(p.ok for p in again if p.gate or p.name == "memory"):
@@ -305,7 +196,7 @@ def run_case(
 ) -> list[RankData]:
     """Run one case on fresh ranks, each with its own shard.
 
-    Raises: CaseFailed when a gate fails that needs no comparison.
+    Raises: GateFailed when a gate fails that needs no comparison.
     """
     exercise = declared.EXERCISE
     shards = [dict(declared.inputs(case, rank)) for rank in range(case.world_size)]
@@ -314,7 +205,7 @@ def run_case(
     for one in data:
         for launch in one.trace.launches() if one.trace is not None and shut else ():
             if launch.op in shut:
-                raise CaseFailed("closed", closed_message(exercise.id, f"torch.distributed.{launch.op}"))
+                raise GateFailed("closed", closed_message(exercise.id, f"torch.distributed.{launch.op}"))
     return data
 
 

@@ -223,6 +223,33 @@ class Part:
         object.__setattr__(self, "message", plain)
 
 
+class GateFailed(RuntimeError):
+    """A gate fails: there is nothing to compare, and the check ends with 0 points.
+
+    The one error for it, wherever it is noticed: in the notebook, in a rank, in the sandbox. Another process
+    learns the gate and the message as `args`.
+
+    Attributes:
+        gate: one of GATES.
+        message: for the student.
+        output: what the ranks printed to stdout and stderr, where they ran.
+    """
+
+    def __init__(self, gate: str, message: str, output: tuple[list[str], list[str]] | None = None) -> None:
+        """Keep gate and message apart."""
+        super().__init__(gate, message)
+        self.gate, self.message, self.output = gate, message, output
+
+    def __str__(self) -> str:
+        """Return the message."""
+        return self.message
+
+    @property
+    def part(self) -> Part:
+        """The gate as a part that does not hold."""
+        return Part(self.gate, False, self.message, gate=True)
+
+
 @dataclass(frozen=True)
 class PartResult:
     """One row of a verdict: a part of `Exercise.points`, merged over the cases."""

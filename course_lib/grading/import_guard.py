@@ -15,6 +15,8 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
+from course_lib.grading.exercise import GateFailed
+
 # Oracles, cases and bounds: never where student code runs.
 JUDGE_SIDE = tuple(f"course_lib.grading.{folder}" for folder in ("labs", "worlds", "parts"))
 ALWAYS = (*JUDGE_SIDE, "course_lib.grading.scenarios")
@@ -113,10 +115,6 @@ _COLLECTIVES: dict[str, tuple[str, str, str, str]] = {
 }
 
 
-class ClosedHere(RuntimeError):
-    """The answer reached something it is asked to write."""
-
-
 class Guard(importlib.abc.MetaPathFinder):
     """Block closed modules, make closed entry points raise, note what was reached."""
 
@@ -146,7 +144,7 @@ class Guard(importlib.abc.MetaPathFinder):
 
     def _raise(self, message: str) -> NoReturn:
         self.reached.append(message)
-        raise ClosedHere(message)
+        raise GateFailed("closed", message)
 
     def is_closed(self, module: str) -> bool:
         """True for a closed module and all modules below it."""

@@ -18,7 +18,7 @@ from course_lib.grading.source import behind_a_cache, not_written, parse, uses_v
 def check_object(obj: Any, symbol: str, exercise_id: str) -> None:
     """Apply the rule of `definitions` to a function or class of this kernel.
 
-    Raises: Refusal, with the words `definitions` uses.
+    Raises: GateFailed, with the words `definitions` uses.
     """
     home = getattr(obj, "__module__", None)
     names = _globals_of(obj)

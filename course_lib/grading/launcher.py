@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.grading.exercise import Array, Case, Part, RankData
+from course_lib.grading.exercise import Array, Case, GateFailed, RankData
 from course_lib.grading.rank_worker import Job, rank_job
 from course_lib.grading.source import not_written
 from course_lib.ranks import RanksError, report, run_ranks
@@ -22,15 +22,6 @@ from course_lib.ranks import RanksError, report, run_ranks
 Shards = Sequence[Mapping[str, Array]]  # one rank's inputs each
 Launcher = Callable[[Job, Case, Shards], list[RankData]]
 report.hide_frames_of(os.path.dirname(__file__))
-
-
-class CaseFailed(Exception):
-    """A gate failed before there was anything to compare; output is what the ranks printed."""
-
-    def __init__(self, gate: str, message: str, output: tuple[list[str], list[str]] | None = None) -> None:
-        super().__init__(message)
-        self.part = Part(gate, False, message, gate=True)
-        self.output = output
 
 
 def run_here(
@@ -44,7 +35,7 @@ def run_here(
 
     `on_rank`: what a rank does; `read` makes of what it returns what `rank_job` returns.
 
-    Raises: CaseFailed when a gate fails that needs no comparison.
+    Raises: GateFailed when a gate fails that needs no comparison.
     """
     with tempfile.TemporaryDirectory(prefix="course_inputs_") as inbox:
         for rank, shard in enumerate(shards):
@@ -65,13 +56,13 @@ def run_here(
         except RanksError as error:
             raise _failure(job.exercise_id, error) from error
         except Exception as error:
-            raise CaseFailed("runs", f"the ranks could not run: {type(error).__name__}: {error}") from error
+            raise GateFailed("runs", f"the ranks could not run: {type(error).__name__}: {error}") from error
     unseen = next((w for w in results.warnings if "in another thread" in w), None)
     if unseen is not None and case.trace:
-        raise CaseFailed("closed", f"what ranks send must be seen, or it cannot be judged; {unseen}.")
+        raise GateFailed("closed", f"what ranks send must be seen, or it cannot be judged; {unseen}.")
     broken = next((w for w in results.warnings if "never completed" in w), None)
     if broken is not None:
-        raise CaseFailed("terminates", f"every rank must make the same calls; {broken}.")
+        raise GateFailed("terminates", f"every rank must make the same calls; {broken}.")
     for rank, result in enumerate(found):
         _refuse(rank, result)
     return [
@@ -81,28 +72,26 @@ def run_here(
 
 
 def _refuse(rank: int, result: dict[str, Any]) -> None:
-    if "refused" in result:
-        raise CaseFailed(*result["refused"])
+    if "failed" in result:
+        raise GateFailed(*result["failed"])
     if result["reached"]:
-        raise CaseFailed("closed", result["reached"][0])
+        raise GateFailed("closed", result["reached"][0])
     if result["mutated"]:
         name = result["mutated"][0]
         text = f"input `{name}` must stay as it was; rank {rank} changed it in place. Use a copy: x.clone()."
-        raise CaseFailed("inputs", text)
+        raise GateFailed("inputs", text)
 
 
-def _failure(exercise_id: str, error: RanksError) -> CaseFailed:
+def _failure(exercise_id: str, error: RanksError) -> GateFailed:
     """Which gate a world that did not return fails."""
-    types_ = {failure.type: failure for failure in reversed(list(error.errors.values()))}
     output = (error.stdout, error.stderr)
-    if "ClosedHere" in types_:
-        return CaseFailed("closed", types_["ClosedHere"].message, output)
-    if "NotWritten" in types_:
-        return CaseFailed("implemented", types_["NotWritten"].message, output)
-    missing = types_.get("NotImplementedError")
+    failures = list(error.errors.values())
+    named = [f.texts for f in failures if f.type == GateFailed.__name__ and len(f.texts) == 2]
+    if named:
+        gate, message = min(named, key=lambda texts: texts[0] != "closed")  # the cause of what others lack
+        return GateFailed(gate, message, output)
+    missing = next((f for f in failures if f.type == "NotImplementedError"), None)
     if missing is not None and (not missing.message or missing.message.startswith("exercise ")):
-        return CaseFailed("implemented", not_written(exercise_id).message, output)
-    if "Refusal" in types_:
-        return CaseFailed("implemented", types_["Refusal"].message, output)
+        return GateFailed("implemented", not_written(exercise_id).message, output)
     gate = "terminates" if error.kind in ("hang", "mismatch", "timeout") else "runs"
-    return CaseFailed(gate, str(error), output)
+    return GateFailed(gate, str(error), output)

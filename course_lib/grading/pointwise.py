@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from course_lib.grading.exercise import GateFailed
 from course_lib.grading.rank_worker import to_plain
-from course_lib.grading.source import Refusal
 
 _REL = 1e-9  # sums over a dict may round otherwise in another order
 
@@ -20,14 +20,14 @@ def answers_at(ask: Callable[[Any], Any], points: Sequence[Any]) -> list[Any]:
     for all: an answer that goes by a dict's identity, name or order, or by earlier calls, is another one
     then.
 
-    Raises: Refusal, if an argument is changed or the second answer differs.
+    Raises: GateFailed, if an argument is changed or the second answer differs.
     """
     answers = [_asked(ask, copy.deepcopy(point)) for point in points]
     boxes: dict[str, dict[str, Any]] = {}
     for point, before in zip(points[::-1], answers[::-1], strict=True):
         again = _asked(ask, _refilled(point, boxes, ""))
         if not _same(before, again):
-            raise Refusal(
+            raise GateFailed(
                 "values",
                 f"the same numbers must give the same result in every call; got {before!r:.80}, later "
                 f"{again!r:.80}. Keep nothing between calls, and take arguments by their keys, not by their "
@@ -40,7 +40,7 @@ def _asked(ask: Callable[[Any], Any], point: Any) -> Any:
     original = copy.deepcopy(point)
     answer = to_plain(ask(point))
     if point != original:
-        raise Refusal("inputs", _changed(point, original))
+        raise GateFailed("inputs", _changed(point, original))
     return answer
 
 

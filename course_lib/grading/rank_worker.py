@@ -28,10 +28,10 @@ import torch
 import torch.distributed as dist
 
 from course_lib.grading import io_guard
-from course_lib.grading.exercise import Array
-from course_lib.grading.import_guard import ClosedHere, Guard
+from course_lib.grading.exercise import Array, GateFailed
+from course_lib.grading.import_guard import Guard
 from course_lib.grading.probe import Probe
-from course_lib.grading.source import FromSource, Refusal, behind_a_cache, not_defined, not_written
+from course_lib.grading.source import FromSource, behind_a_cache, not_defined, not_written
 from course_lib.grading.untracked_memory import OUTSIDE_TENSORS, bytes_outside_tensors
 
 _MODULE = "student_answer"
@@ -64,12 +64,8 @@ class Job:
     inbox: str = ""
 
 
-class NotWritten(Exception):
-    """The answer ran into an unfilled stub."""
-
-
 def rank_job(job: Job) -> dict[str, Any]:
-    """Run one case on this rank. Returns {"refused": (gate, text)} or tensors, values, mutated, reached."""
+    """Run one case on this rank. Returns {"failed": (gate, text)} or tensors, values, mutated, reached."""
     arrays = _take_inputs(job.inbox)
     program = importlib.import_module(job.program).program
     guard = Guard(job.exercise_id, job.closed)
@@ -78,17 +74,17 @@ def rank_job(job: Job) -> dict[str, Any]:
         io_guard.shut(guard.refuse_side_door)
     try:
         impl = prepare(load(job), job)
-    except ClosedHere as error:
-        return {"refused": ("closed", str(error))}
-    except Refusal as refusal:
-        return {"refused": (refusal.gate, refusal.message)}
+    except GateFailed as failed:
+        return {"failed": (failed.gate, failed.message)}
     inputs = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
     counts = [bytes_outside_tensors()] if job.memory else None
     probe = Probe(rank=dist.get_rank(), world_size=dist.get_world_size(), outside_tensors=counts)
     try:
         out = program(impl, job.params, inputs, probe)
-    except Refusal as refusal:
-        return {"refused": (refusal.gate, refusal.message)}
+    except GateFailed as failed:
+        if failed.gate in ("closed", "implemented"):  # every rank would say the same: none need wait for it
+            raise
+        return {"failed": (failed.gate, failed.message)}
     if counts is not None:
         out = {**out, OUTSIDE_TENSORS: max(counts) - counts[0]}
     mutated = [name for name, array in arrays.items() if not _same(inputs[name], array)]
@@ -113,20 +109,20 @@ def _same(tensor: torch.Tensor, array: Array) -> bool:
 def load(job: Job) -> Any:
     """Bring the answer to life in this rank.
 
-    Raises: Refusal, ClosedHere.
+    Raises: GateFailed.
     """
     try:
         if isinstance(job.answer, bytes):
             return pickle.loads(job.answer)
         return execute(job.answer, job.exercise_id)
-    except (ClosedHere, Refusal):
+    except GateFailed:
         raise
     except NotImplementedError as error:
         if str(error) and not str(error).startswith("exercise "):
             raise
         raise not_written(job.exercise_id) from error
     except Exception as error:
-        raise Refusal(
+        raise GateFailed(
             "implemented",
             f"the cell that defines `{job.symbol}` must run by itself; got {type(error).__name__}: {error}. "
             "Restart the kernel, run from the top, and repair what fails.",
@@ -151,7 +147,7 @@ def execute(source: FromSource, exercise_id: str) -> Any:
 def prepare(obj: Any, job: Job) -> Any:
     """Check that the answer is callable as the program calls it; a function that returns None is not written.
 
-    Raises: Refusal.
+    Raises: GateFailed.
     """
     check_kind(obj, job.symbol)
     if job.signature:
@@ -166,14 +162,14 @@ def check_kind(obj: Any, symbol: str) -> None:
     if isinstance(obj, functools._lru_cache_wrapper):
         raise behind_a_cache(symbol)
     if symbol[:1].isupper() and callable(obj) and type(obj).__name__ == symbol:
-        raise Refusal(
+        raise GateFailed(
             "implemented",
             f"the check must be given the class `{symbol}`; got an instance. Pass {symbol}, no parentheses.",
         )
     if not callable(obj):
         kind = "class" if symbol[:1].isupper() else "function"
         text = f"`{symbol}` must be a {kind}; got {type(obj).__name__}. Define it with def or class."
-        raise Refusal("implemented", text)
+        raise GateFailed("implemented", text)
 
 
 def _is_generator(obj: Any) -> bool:
@@ -185,9 +181,10 @@ def _needs_value(obj: Callable[..., Any], job: Job) -> Callable[..., Any]:
     def checked(*args: Any, **kwargs: Any) -> Any:
         value = obj(*args, **kwargs)
         if value is None and job.signature.partition("->")[2].strip() != "None":
-            raise NotWritten(
+            raise GateFailed(
+                "implemented",
                 f"exercise {job.exercise_id} is not written yet, or lacks its `return`: `{job.symbol}` must "
-                "return a value; got None. Fill in its cell, run it, then check again."
+                "return a value; got None. Fill in its cell, run it, then check again.",
             )
         return value
 
@@ -197,7 +194,7 @@ def _needs_value(obj: Callable[..., Any], job: Job) -> Callable[..., Any]:
 def check_signature(obj: Any, symbol: str, wanted: str) -> None:
     """Check that `obj` can be called with the parameters of `wanted`, "(module, *, bucket_bytes=1)".
 
-    Raises: Refusal.
+    Raises: GateFailed.
     """
     head = wanted.partition("->")[0].strip()
     parameters = _parameters(head)
@@ -211,7 +208,7 @@ def check_signature(obj: Any, symbol: str, wanted: str) -> None:
         try:
             actual.bind(*args, **{p.name: None for p in chosen if p.kind is p.KEYWORD_ONLY})
         except TypeError as error:
-            raise Refusal(
+            raise GateFailed(
                 "signature",
                 f"`{symbol}` must accept {symbol}{head}; got {symbol}{actual} ({error}). "
                 "Restore the parameters of the stub.",

@@ -21,10 +21,10 @@ from typing import Any
 import psutil
 
 from course_lib.grading import wire
-from course_lib.grading.exercise import Array, Case
-from course_lib.grading.launcher import CaseFailed, run_here
+from course_lib.grading.exercise import Array, Case, GateFailed
+from course_lib.grading.launcher import run_here
 from course_lib.grading.rank_worker import Job, rank_job
-from course_lib.grading.source import FromSource, Refusal, definitions
+from course_lib.grading.source import FromSource, definitions
 from course_lib.ranks import serialize
 
 MAX_TEXT = 20_000  # characters of one message
@@ -58,9 +58,7 @@ def _answer(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
             answer = definitions(plain["cells"], plain["symbol"], plain["exercise_id"])
             return wire.pack({"text": answer.text, "before": answer.before})
         return _run(plain, arrays)
-    except Refusal as refusal:
-        return wire.pack({"failed": [refusal.gate, refusal.message[:MAX_TEXT]]})
-    except CaseFailed as failed:
+    except GateFailed as failed:
         part = failed.part
         gate = "terminates" if TooMuchTime.__name__ in part.message else part.name
         output = [[text[:MAX_TEXT] for text in texts] for texts in failed.output or ([], [])]

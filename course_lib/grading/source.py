@@ -20,16 +20,7 @@ from typing import Any
 
 from course_lib.grading.cells import Statement, is_stub, lines_of, statements
 from course_lib.grading.effects import changed_by, definitions_in
-
-
-class Refusal(Exception):
-    """The answer cannot be run at all: `gate` says which gate fails, the text is for the student."""
-
-    def __init__(self, gate: str, message: str) -> None:
-        """Keep gate and message apart."""
-        super().__init__(message)
-        self.gate = gate
-        self.message = message
+from course_lib.grading.exercise import GateFailed
 
 
 @dataclass(frozen=True)
@@ -55,36 +46,36 @@ class FromSource:
     before: str = ""
 
 
-def uses_variable(symbol: str, name: str) -> Refusal:
+def uses_variable(symbol: str, name: str) -> GateFailed:
     """The one wording for a notebook variable that the judge cannot have."""
-    return Refusal(
+    return GateFailed(
         "implemented",
         f"`{symbol}` uses notebook variable `{name}`, computed at run time; "
         "pass it as an argument or compute it inside.",
     )
 
 
-def behind_a_cache(name: str) -> Refusal:
+def behind_a_cache(name: str) -> GateFailed:
     """The one wording for what functools.cache or lru_cache wraps."""
-    return Refusal(
+    return GateFailed(
         "implemented",
         f"`{name}` must be a plain function, which can travel to the ranks and runs at every call; got one "
         "behind a cache. Remove the decorator (functools.cache or lru_cache).",
     )
 
 
-def not_written(exercise_id: str) -> Refusal:
+def not_written(exercise_id: str) -> GateFailed:
     """The one wording for an unfilled stub."""
-    return Refusal(
+    return GateFailed(
         "implemented",
         f"exercise {exercise_id} is not written yet: fill in its cell, run it, then check again.",
     )
 
 
-def not_defined(symbol: str, exercise_id: str = "") -> Refusal:
+def not_defined(symbol: str, exercise_id: str = "") -> GateFailed:
     """The one wording for a missing or renamed symbol."""
     head = f"exercise {exercise_id} is not written yet, or not run: " if exercise_id else ""
-    return Refusal(
+    return GateFailed(
         "implemented",
         f"{head}`{symbol}` must be defined; no cell that was run defines it. "
         f"Run the exercise's cell (and the cells above it), and keep the name `{symbol}`.",
@@ -124,12 +115,12 @@ def binds(cells: list[str], symbol: str) -> bool:
 def definitions(cells: list[str], symbol: str, exercise_id: str = "") -> FromSource:
     """Take the definition of `symbol` and all it needs from the cells of a notebook.
 
-    Raises: Refusal if it is missing, unfilled, or uses what another cell computes.
+    Raises: GateFailed if it is missing, unfilled, or uses what another cell computes.
     """
     parsed = parse(cells)
     answer = _last_cell_binding(parsed, symbol, len(parsed) - 1)
     if answer is None:
-        raise _syntax_refusal(cells, symbol) or not_defined(symbol, exercise_id)
+        raise _syntax_error(cells, symbol) or not_defined(symbol, exercise_id)
     if _only_stubs(parsed[answer], symbol):
         raise not_written(exercise_id or symbol)
     taken = _closure(parsed, symbol, answer)
@@ -219,7 +210,7 @@ def _found_by_name(parsed: list[list[Statement]], answer: int) -> set[tuple[int,
         for name in s.binds
     }
     for name in names:
-        with contextlib.suppress(Refusal):
+        with contextlib.suppress(GateFailed):
             found |= _closure(parsed, name, answer, by_name=False)
     return found
 
@@ -248,7 +239,7 @@ def _bindings(parsed: list[list[Statement]], name: str, cell: int) -> list[tuple
     return here[-1:] if here[-1][1].is_import else here
 
 
-def _syntax_refusal(cells: list[str], symbol: str) -> Refusal | None:
+def _syntax_error(cells: list[str], symbol: str) -> GateFailed | None:
     pattern = re.compile(rf"^\s*(def|class)\s+{re.escape(symbol)}\b", re.M)
     for cell in cells:
         if pattern.search(cell):
@@ -256,7 +247,7 @@ def _syntax_refusal(cells: list[str], symbol: str) -> Refusal | None:
                 statements(cell)
             except SyntaxError as error:
                 where = f"line {error.lineno} of its cell: {error.msg}"
-                return Refusal(
+                return GateFailed(
                     "implemented", f"`{symbol}` must be valid Python; syntax error in {where}. Repair it."
                 )
     return None

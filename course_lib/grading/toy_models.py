@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from course_lib.grading.exercise import Array
+from course_lib.grading.exercise import Array, GateFailed
 from course_lib.grading.probe import Probe
-from course_lib.grading.source import Refusal
 
 WEIGHT = "weight:"
 LEARNING_RATE = 0.1
@@ -183,9 +182,9 @@ def train_wrapped(
 
 
 def _refuse_a_copy(model: nn.Module) -> None:
-    """Raises: Refusal if no parameter has a gradient: every rank uses `embed.weight`."""
+    """Raises: GateFailed if no parameter has a gradient: every rank uses `embed.weight`."""
     if all(p.grad is None for p in model.parameters()):
-        raise Refusal(
+        raise GateFailed(
             "gradients",
             "the module that was handed in must get gradients; none of its parameters has one. Keep the "
             "module itself, not a copy of it.",

@@ -38,12 +38,16 @@ _NOISE = (
 
 @dataclasses.dataclass(frozen=True)
 class RankFailure:
-    """What happened on one rank: exception type and message, and its frames (file, line, function, text)."""
+    """What happened on one rank: exception type and message, and its frames (file, line, function, text).
+
+    texts: those of the exception's arguments that are strings.
+    """
 
     type: str
     message: str
     frames: list[Any]
     cause: str | None = None
+    texts: tuple[str, ...] = ()
 
 
 class RanksError(RuntimeError):
@@ -63,7 +67,8 @@ class RanksError(RuntimeError):
         self.stderr: list[str] = []
         failures = {r: s.failure for r, s in enumerate(graph.ranks) if s.failure} if graph else {}
         self.errors = {
-            r: RankFailure(f["type"], f["message"], f["frames"], f["cause"]) for r, f in failures.items()
+            r: RankFailure(f["type"], f["message"], f["frames"], f["cause"], tuple(f["texts"]))
+            for r, f in failures.items()
         }
 
     def _render_traceback_(self) -> list[str]:

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.grading import engine
-from course_lib.grading.exercise import Exercise, Part, Result
+from course_lib.grading.exercise import Exercise, GateFailed, Result
 from course_lib.grading.registry import program_of, spec
-from course_lib.grading.source import Refusal
 from course_lib.staff.needs import course_modules
 from course_lib.staff.sandbox import Limits
 from course_lib.staff.sandbox_runner import SandboxRunner
@@ -93,7 +92,8 @@ def judge_cells(
             if time.monotonic() > deadline_s:
                 killed[exercise.id] = "time"
                 text = f"the submission's limit of {budget_s:.0f} s was used up before this exercise."
-                found[exercise.id] = _refused(exercise, Refusal("terminates", text), 0)
+                late = engine.merge(exercise, [], [], GateFailed("terminates", text).part, 0)
+                found[exercise.id] = dataclasses.replace(late, hidden=True)
                 continue
             data_seed = secrets.randbelow(2**31) if seed is None else seed
             room.killed.clear()
@@ -141,14 +141,9 @@ def judge_exercise(
             room.open_for(own)
         job_of = engine.job_factory(exercise, answer)
         verdict, _ = engine.judge(declared, job_of, seed, True, room.run)
-    except Refusal as refusal:
-        verdict = _refused(exercise, refusal, seed)
+    except GateFailed as failed:
+        verdict = engine.merge(exercise, [], [], failed.part, seed)
     return dataclasses.replace(verdict, seconds=time.perf_counter() - start, hidden=True)
-
-
-def _refused(exercise: Exercise, refusal: Refusal, seed: int) -> Result:
-    gate = Part(refusal.gate, False, refusal.message, gate=True)
-    return dataclasses.replace(engine.merge(exercise, [], [], gate, seed), hidden=True)
 
 
 def masked_modules(exercise: Exercise) -> tuple[str, ...]:

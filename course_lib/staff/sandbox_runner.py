@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from course_lib.grading import wire
-from course_lib.grading.exercise import GATES, Array, Case, Exercise, RankData
-from course_lib.grading.launcher import CaseFailed, Shards
+from course_lib.grading.exercise import GATES, Array, Case, Exercise, GateFailed, RankData
+from course_lib.grading.launcher import Shards
 from course_lib.grading.rank_worker import Job
-from course_lib.grading.source import FromSource, Refusal
+from course_lib.grading.source import FromSource
 from course_lib.staff.sandbox import Limits, Sandbox, SandboxMissing
 from course_lib.staff.traffic import check_traffic
 from course_lib.trace import RankTrace, Trace
@@ -66,7 +66,7 @@ class SandboxRunner:
     def definitions(self, exercise: Exercise, cells: list[str]) -> FromSource:
         """Take the answer from the text of cells; even parsing is done inside.
 
-        Raises: Refusal if it is missing, unfilled or not self-contained.
+        Raises: GateFailed if it is missing, unfilled or not self-contained.
         """
         request = {"cells": cells, "symbol": exercise.symbol, "exercise_id": exercise.id}
         try:
@@ -74,17 +74,17 @@ class SandboxRunner:
             text, before = plain.get("text"), plain.get("before")
             if not isinstance(text, str) or not isinstance(before, str):
                 raise wire.Broken("no text")
-        except CaseFailed as failed:
-            raise Refusal(failed.part.name, failed.part.message) from failed
+        except GateFailed as failed:
+            raise GateFailed(failed.part.name, failed.part.message) from failed
         except wire.Broken as error:
             self._broken(error)  # what it still says is no answer to the next question
-            raise Refusal("implemented", f"the notebook's cells could not be read: {error}.") from error
+            raise GateFailed("implemented", f"the notebook's cells could not be read: {error}.") from error
         return FromSource(text, exercise.symbol, before)
 
     def run(self, job: Job, case: Case, shards: Shards) -> list[RankData]:
         """Run one case in the sandbox: the engine's `Launcher`.
 
-        Raises: CaseFailed.
+        Raises: GateFailed.
         """
         arrays = {f"{rank}/{name}": a for rank, shard in enumerate(shards) for name, a in shard.items()}
         frame = wire.pack(_request(job, case), arrays)
@@ -131,7 +131,7 @@ class SandboxRunner:
             ) from error
         self._processes = len(self._box.processes())  # before any student's code
 
-    def _broken(self, error: wire.Broken) -> CaseFailed:
+    def _broken(self, error: wire.Broken) -> GateFailed:
         """Say why the sandbox gave no answer, and end it."""
         assert self._box is not None
         with contextlib.suppress(Exception):
@@ -140,14 +140,14 @@ class SandboxRunner:
         self.close()
         if limit:
             self.killed.append(limit)
-            return CaseFailed(
+            return GateFailed(
                 "runs", f"the limit on {limit} was reached; everything it had started was ended."
             )
         if "too slow" in str(error):
             self.killed.append("time")
-            return CaseFailed("terminates", "no result came in time; everything it had started was ended.")
+            return GateFailed("terminates", "no result came in time; everything it had started was ended.")
         text = "the process that starts the ranks was ended or gave no plain data"
-        return CaseFailed("runs", f"{text} ({error}).", ([output[-2000:]], [""]))
+        return GateFailed("runs", f"{text} ({error}).", ([output[-2000:]], [""]))
 
     def _is_clean(self) -> bool:
         """Nothing an answer started is left: the worker, the fork server and their helpers remain."""
@@ -173,12 +173,12 @@ def _request(job: Job, case: Case) -> dict[str, Any]:
     }
 
 
-def _failed(plain: dict[str, Any]) -> CaseFailed:
+def _failed(plain: dict[str, Any]) -> GateFailed:
     try:
         gate, message = plain["failed"]
         out, err = plain.get("output", ([], []))
         output = ([str(text) for text in out], [str(text) for text in err])
-        return CaseFailed(gate if gate in GATES else "runs", str(message), output)
+        return GateFailed(gate if gate in GATES else "runs", str(message), output)
     except Exception as error:
         raise wire.Broken("a failure without a reason") from error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from course_lib.grading.launcher import CaseFailed
+from course_lib.grading.exercise import GateFailed
 from course_lib.trace import RankTrace
 
 LEAST_BYTES = 1_000_000
@@ -38,7 +38,7 @@ _WIRE: dict[str, Callable[[int, int], tuple[float, float]]] = {
 def check_traffic(traces: Sequence[RankTrace | None], before: int | None, after: int | None) -> None:
     """Compare what all ranks traced with what was counted.
 
-    Raises: CaseFailed when they cannot both be true.
+    Raises: GateFailed when they cannot both be true.
     """
     found = [trace for trace in traces if trace is not None]
     if before is None or after is None or len(found) < 2 or len(found) < len(traces):
@@ -46,9 +46,9 @@ def check_traffic(traces: Sequence[RankTrace | None], before: int | None, after:
     least, most = expected_bytes(found)
     counted = after - before
     if counted > most * (1 + SLACK) + LEAST_BYTES:
-        raise CaseFailed("runs", _message(counted, most, "at most"))
+        raise GateFailed("runs", _message(counted, most, "at most"))
     if least >= LEAST_BYTES and counted < least * (1 - SLACK):
-        raise CaseFailed("runs", _message(counted, least, "at least"))
+        raise GateFailed("runs", _message(counted, least, "at least"))
 
 
 def expected_bytes(traces: Sequence[RankTrace]) -> tuple[float, float]:

@@ -50,7 +50,7 @@ def judge_answer(
     """Check one answer and compare with what it must get; `judge`: instead of the check on this machine."""
     started = time.perf_counter()
     if judge is None:
-        verdict = check(exercise.id, list(answer.cells), seed=seed, hidden=hidden, quiet=True)
+        verdict, _ = check(exercise.id, list(answer.cells), seed=seed, hidden=hidden)
     else:
         verdict = judge(exercise, list(answer.cells), seed)
     expected = ", ".join(answer.loses) or "full marks"
@@ -74,7 +74,7 @@ FALSE_ACCEPT = "false accept"
 
 
 def _is_right(exercise: Exercise, cells: Sequence[str], seed: int, hidden: bool) -> bool:
-    return check(exercise.id, list(cells), seed=seed, hidden=hidden, quiet=True).passed
+    return check(exercise.id, list(cells), seed=seed, hidden=hidden)[0].passed
 
 
 def _problem(answer: Answer, verdict: Result) -> str:

@@ -75,7 +75,7 @@ def rank_hello(secret):
     os.environ["course_lib"] = "grading"
     assert ctypes.sizeof(ctypes.c_long) and os.path.exists("/tmp") and gc.isenabled() in (True, False)
     try:
-        raise RuntimeError("ClosedHere")
+        raise RuntimeError("GateFailed")
     except RuntimeError:
         total = torch.tensor([Secret(secret).value])
     dist.barrier()

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from course_lib.grading import engine
-from course_lib.grading.exercise import Part, Result
+from course_lib.grading.exercise import GateFailed, Part, Result
+from course_lib.grading.given_answer import as_answer
 from course_lib.grading.registry import spec
-from course_lib.grading.source import FromSource, Refusal
+from course_lib.grading.source import FromSource
 
 HELLO = """
 import torch
@@ -41,8 +42,8 @@ def run(
     if isinstance(answer, str):
         answer = FromSource(answer, exercise.symbol)
     try:
-        job_of = engine.job_factory(exercise, engine.as_answer(exercise, answer))
-    except Refusal as refusal:
-        return engine.merge(exercise, [], [], Part(refusal.gate, False, refusal.message, gate=True), 1)
+        job_of = engine.job_factory(exercise, as_answer(exercise, answer))
+    except GateFailed as failed:
+        return engine.merge(exercise, [], [], failed.part, 1)
     verdict, _ = engine.judge(declared, job_of, 1, False)
     return verdict

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from course_lib.grading.exercise import GateFailed
 from course_lib.grading.pointwise import answers_at
-from course_lib.grading.source import Refusal
 
 POINTS = [
     {"spec": {"name": name, "a": a, "b": [1, {"name": "inner", "c": 2.0}]}, "n": n}
@@ -45,7 +45,7 @@ def test_what_does_not_come_from_the_numbers_is_refused(by: str) -> None:
             seen[key] = spec["a"]
         return result
 
-    with pytest.raises(Refusal, match="same result in every call") as refused:
+    with pytest.raises(GateFailed, match="same result in every call") as refused:
         answers_at(ask, POINTS)
     assert refused.value.gate == "values"
 
@@ -55,6 +55,6 @@ def test_an_argument_that_a_call_changed_is_named() -> None:
         point["spec"]["a"] *= 2
         return int(point["spec"]["a"])
 
-    with pytest.raises(Refusal, match="argument 'spec' must stay as it was") as refused:
+    with pytest.raises(GateFailed, match="argument 'spec' must stay as it was") as refused:
         answers_at(ask, POINTS)
     assert refused.value.gate == "inputs"

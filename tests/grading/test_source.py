@@ -6,9 +6,10 @@ import math
 
 import pytest
 
+from course_lib.grading.exercise import GateFailed
 from course_lib.grading.kernel_object import check_object
 from course_lib.grading.rank_worker import execute
-from course_lib.grading.source import Refusal, definitions
+from course_lib.grading.source import definitions
 
 OK = {
     "imports of another cell": ["import math\nimport torch.nn as nn", "def f(x):\n    return math.sqrt(x)"],
@@ -100,9 +101,9 @@ def test_both_accept(name):
 @pytest.mark.parametrize("name", REFUSED)
 def test_both_refuse_with_the_same_words(name):
     cells, variable = REFUSED[name]
-    with pytest.raises(Refusal) as by_object:
+    with pytest.raises(GateFailed) as by_object:
         check_object(kernel(cells)["f"], "f", "x")
-    with pytest.raises(Refusal) as by_cells:
+    with pytest.raises(GateFailed) as by_cells:
         definitions(cells, "f")
     assert by_object.value.message == by_cells.value.message
     assert f"`f` uses notebook variable `{variable}`, computed at run time" in by_cells.value.message
@@ -120,10 +121,10 @@ def test_both_refuse_with_the_same_words(name):
     ],
 )
 def test_both_know_a_stub(stub):
-    with pytest.raises(Refusal, match="exercise x is not written yet"):
+    with pytest.raises(GateFailed, match="exercise x is not written yet"):
         definitions([stub], "f", "x")
     if "class f:\n    raise" not in stub:
-        with pytest.raises(Refusal, match="exercise x is not written yet"):
+        with pytest.raises(GateFailed, match="exercise x is not written yet"):
             check_object(kernel([stub])["f"], "f", "x")
 
 
@@ -181,7 +182,7 @@ def test_statements_that_share_a_line():
 def test_bytecode_is_read_where_there_is_no_source():
     namespace: dict = {"__name__": "__main__", "model": object()}
     exec("def f(x):\n    return [model for _ in x]", namespace)
-    with pytest.raises(Refusal, match="`model`"):
+    with pytest.raises(GateFailed, match="`model`"):
         check_object(namespace["f"], "f", "x")
 
 
@@ -197,5 +198,5 @@ def test_a_helper_behind_a_cache_cannot_travel():
         "@functools.lru_cache\ndef g(x):\n    return x",
         "def f(x):\n    return g(x)",
     ]
-    with pytest.raises(Refusal, match=r"`g` must be a plain function.*Remove the decorator"):
+    with pytest.raises(GateFailed, match=r"`g` must be a plain function.*Remove the decorator"):
         check_object(kernel(cells)["f"], "f", "x")

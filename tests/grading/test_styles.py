@@ -10,8 +10,9 @@ from __future__ import annotations
 import pytest
 
 from course_lib.grading.cells import clean
+from course_lib.grading.exercise import GateFailed
 from course_lib.grading.rank_worker import execute
-from course_lib.grading.source import Refusal, cells_that_stand, definitions
+from course_lib.grading.source import cells_that_stand, definitions
 
 SAME = {
     "a table filled by a loop": ["TABLE = {}\nfor k in range(4):\n    TABLE[k] = k * k\ndef f(x):\n    return TABLE[x]"],
@@ -72,7 +73,7 @@ def test_both_give_the_same(style: str) -> None:
     ],
 )
 def test_what_cannot_travel_is_refused_by_the_notebooks_own_check(cells: list[str]) -> None:
-    with pytest.raises(Refusal, match="uses notebook variable"):
+    with pytest.raises(GateFailed, match="uses notebook variable"):
         definitions(cells, "f")
 
 

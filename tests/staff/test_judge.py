@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from course_lib.grading.exercise import Result
-from course_lib.grading.launcher import CaseFailed
+from course_lib.grading.exercise import GateFailed, Result
 from course_lib.grading.registry import exercises, get, program_of
 from course_lib.staff import build, judge, zoo
 from course_lib.staff.needs import course_modules
@@ -177,9 +176,9 @@ def test_counted_bytes_must_fit_the_trace(op: str, factor: int) -> None:
     """Counts as measured with gloo on 4 ranks: within 1% from 4 MB on."""
     honest = factor * 4_000_000
     check_traffic(traces(op, 4_000_000), 1_000, 1_000 + int(honest * 1.01))
-    with pytest.raises(CaseFailed, match="the network counted"):
+    with pytest.raises(GateFailed, match="the network counted"):
         check_traffic(traces(op, 4_000_000), 1_000, 1_000 + honest // 2)
-    with pytest.raises(CaseFailed, match="the network counted"):
+    with pytest.raises(GateFailed, match="the network counted"):
         check_traffic(traces(op, 1_000), 1_000, 1_000 + honest)
     check_traffic(traces(op, 1_000), 1_000, 1_000)  # too small to conclude anything
     check_traffic(traces(op, 4_000_000), None, None)  # no namespace of its own
@@ -202,7 +201,7 @@ def test_headers_of_many_small_calls_are_no_hidden_traffic(
     """Counts as measured with gloo: up to 12 times the data."""
     many = [RankTrace(r.rank, 0.0, 1.0, r.events * 100) for r in traces(op, bytes_, world_size)]
     check_traffic(many, 0, 100 * counted)
-    with pytest.raises(CaseFailed, match="the network counted"):
+    with pytest.raises(GateFailed, match="the network counted"):
         check_traffic(many, 0, 120 * counted + 3_000_000)
 
 

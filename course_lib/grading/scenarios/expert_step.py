@@ -14,8 +14,8 @@ from torch import Tensor
 
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
+from course_lib.grading.exercise import GateFailed
 from course_lib.grading.probe import Probe
-from course_lib.grading.source import Refusal
 from course_lib.model.moe import MoE
 from course_lib.parallel.expert import ExpertParallelMoE
 
@@ -39,7 +39,7 @@ def program(
     probe.mark("ends")
     if any(not torch.equal(now.detach(), then) for now, then in zip(given, before, strict=True)):
         text = "loss_sum and the parameters must stay as they are; one has changed. Reduce a copy of it."
-        raise Refusal("inputs", text)
+        raise GateFailed("inputs", text)
     found = {f"grad:{name}": _gradient(param) for name, param in model.whole.named_parameters()}
     return {"loss": loss.detach().clone() if isinstance(loss, Tensor) else loss, **found}
 

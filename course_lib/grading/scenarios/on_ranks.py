@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from course_lib.comm.mesh import Mesh, make_mesh
+from course_lib.grading.exercise import GateFailed
 from course_lib.grading.probe import Probe
-from course_lib.grading.source import Refusal
 
 
 def program(
@@ -72,11 +72,11 @@ def _value(name: str, values: Mapping[str, Any], mesh: Mesh) -> Any:
 
 
 def results_of(out: Any, names: str | Sequence[str]) -> dict[str, Any]:
-    """Name what an answer returned. Raises: Refusal if it is not as many results."""
+    """Name what an answer returned. Raises: GateFailed if it is not as many results."""
     if isinstance(names, str):
         return {names: out}
     if not isinstance(out, tuple | list) or len(out) != len(names):
-        raise Refusal(
+        raise GateFailed(
             "shape",
             f"the answer must return ({', '.join(names)}); got {type(out).__name__}. Return all of them.",
         )
@@ -84,7 +84,7 @@ def results_of(out: Any, names: str | Sequence[str]) -> dict[str, Any]:
 
 
 def backward(results: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> None:
-    """Run backward from all results at once. Raises: Refusal if no result depends on what is
+    """Run backward from all results at once. Raises: GateFailed if no result depends on what is
     differentiated.
     """
     given = [
@@ -94,7 +94,7 @@ def backward(results: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> None:
         return  # a result of another shape: that is reported
     chosen = [(value, grad) for value, grad in given if value.requires_grad]
     if not chosen:
-        raise Refusal(
+        raise GateFailed(
             "gradients",
             "the results must depend on the inputs for autograd; they are detached. Keep the graph.",
         )

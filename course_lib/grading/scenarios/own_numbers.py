@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from course_lib.grading.exercise import GateFailed
 from course_lib.grading.probe import Probe
 from course_lib.grading.scenarios.on_ranks import results_of
-from course_lib.grading.source import Refusal
 
 CALLS = ("", " of the second call")
 _INTS = (int, *(np.dtype(code).type for code in np.typecodes["AllInteger"]))
@@ -48,7 +48,7 @@ def _number(name: str, value: Any) -> Any:
 def _whole(name: str, value: Any) -> Any:
     if isinstance(value, Tensor):
         text = f"`{name}` must be an int; got a tensor. Take its number with .item()."
-        raise Refusal("values", text)
+        raise GateFailed("values", text)
     return value
 
 
