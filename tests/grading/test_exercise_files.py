@@ -5,6 +5,7 @@ answer.
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -13,12 +14,11 @@ import pytest
 
 from course_lib.grading import engine
 from course_lib.grading.core.card import card
-from course_lib.grading.core.exercise_file import ExerciseFile, found
+from course_lib.grading.core.exercise_file import ExerciseFile, by_id, found, read
 from course_lib.grading.core.forbids import closed_by
 from course_lib.grading.core.types import Case, Exercise, World
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.parts.memory import Peak
-from course_lib.grading.parts.order import Before, at_launch, at_matmul
 from course_lib.grading.registry import spec
 from course_lib.grading.report import render
 from course_lib.grading.source import FromSource
@@ -70,9 +70,9 @@ def column_linear() -> ModuleType:
         difficulty=1,
         importance=1,
         lines=5,
-        points={"values": 1.0, "bytes": 1.0, "memory": 1.0, "order": 1.0},
+        points={"values": 1.0, "bytes": 1.0, "memory": 1.0},
         task="Write a linear layer.",
-        graded=dict.fromkeys(("values", "bytes", "memory", "order"), "It holds."),
+        graded=dict.fromkeys(("values", "bytes", "memory"), "It holds."),
         details="At 1 to 4 ranks.",
         hints=("a", "b", "c"),
         signature="(x, weight, tp_group)",
@@ -89,7 +89,6 @@ def column_linear() -> ModuleType:
         BytesAtMost(at_most=lambda _: 0, windows=[FORWARD], must="forward may move"),
         BytesAtMost(at_most=lambda _: 2 * 3 * 6 * 8, windows=[BACKWARD], along="tp"),
         Peak(at_most=lambda _: 1000, windows=[FORWARD], why="Keep only your columns."),
-        Before(first=at_launch("all_reduce"), then=at_matmul("backward", 1), must="all_reduce begins first"),
     ]
     return module
 
@@ -156,7 +155,6 @@ def test_a_mistake_is_named(old: str, new: str, says: str) -> None:
             "bytes",
         ),
         ("return x @ weight.T", "big = torch.ones(1000); return x @ weight.T * big[0]", "memory"),
-        ("work = dist", "grad_weight = grad.T @ x\n        work = dist", "order"),
     ],
 )
 def test_a_part_is_lost(old: str, new: str, part: str) -> None:
@@ -173,25 +171,35 @@ def test_the_example_of_the_docs_is_the_exercise() -> None:
 
 # ---- malformed files
 
+POINTS = column_linear().EXERCISE.points
+NOWHERE = dataclasses.replace(
+    column_linear().EXERCISE.scenario, rank_side="course_lib.grading.scenarios.nowhere"
+)
 
-def with_card(**changes: object) -> ModuleType:
-    module = column_linear()
-    module.EXERCISE = dataclasses.replace(module.EXERCISE, **changes)
-    return module
+
+WHERE = "grading/labs/lab98_test/column_linear.py: "
 
 
 @pytest.mark.parametrize(
-    ("module", "says"),
+    ("changes", "says", "write"),
     [
-        (with_card(task=""), "must have a task"),
-        (with_card(hints=("a", "b", "")), "three hints"),
-        (with_card(graded={"values": "x"}), "one sentence for each part"),
-        (with_card(forbids=("sorcery",)), "forbids must name techniques"),
-        (with_card(scenario=None), "an Exercise with a scenario"),
+        ({"task": ""}, "must have a task", 'task="..."'),
+        ({"hints": ("a", "b", "")}, "three hints", "hints=("),
+        ({"hints": ("a", "b")}, "three hints; got 2", "hints=("),
+        ({"graded": {"values": "x"}}, "one sentence for each part", "graded="),
+        ({"forbids": ("sorcery",)}, "forbids must name techniques among .*got 'sorcery'", "core/forbids.py"),
+        ({"scenario": None}, "an Exercise with a scenario", "scenario="),
+        ({"scenario": NOWHERE}, "must be a module of grading/scenarios; got .*nowhere", "Write that module"),
+        ({"points": {"values": 1.0, "bytes": 1.0}, "graded": dict.fromkeys(("values", "bytes"), "x")},
+         "part of a Peak in PARTS must be one of points .*got 'memory'", "points="),
+        ({"points": {**POINTS, "clock": 1.0}, "graded": dict.fromkeys((*POINTS, "clock"), "x")},
+         "nothing measures 'clock'", 'part="clock"'),
     ],
-)
-def test_a_malformed_card_is_named(module: ModuleType, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+)  # fmt: skip
+def test_a_malformed_card_is_named_with_its_file(changes: dict[str, object], says: str, write: str) -> None:
+    module = column_linear()
+    module.EXERCISE = dataclasses.replace(module.EXERCISE, **changes)
+    with pytest.raises(ValueError, match=rf"{WHERE}.*{says}.*{re.escape(write)}"):
         ExerciseFile(module)
 
 
@@ -199,10 +207,31 @@ def test_a_malformed_card_is_named(module: ModuleType, says: str) -> None:
 def test_what_is_missing_is_named(name: str) -> None:
     module = column_linear()
     delattr(module, name)
-    with pytest.raises(
-        ValueError, match=rf"lab98_test/column_linear.py: {name} must be defined.*Write {name} ="
-    ):
+    with pytest.raises(ValueError, match=rf"{WHERE}{name} must be defined.*Write {name} ="):
         ExerciseFile(module)
+
+
+@pytest.mark.parametrize("name", ["OPEN", "HIDDEN", "PARTS"])
+def test_lists_are_lists(name: str) -> None:
+    module = column_linear()
+    setattr(module, name, 3)
+    with pytest.raises(ValueError, match=rf"{WHERE}{name} must be a list; got int.*Write {name} ="):
+        ExerciseFile(module)
+
+
+def test_an_id_is_given_once() -> None:
+    twice = ["course_lib.grading.labs.lab01_a.same", "course_lib.grading.labs.lab02_b.same"]
+    with pytest.raises(ValueError, match=r"lab02_b/same.py: .*lab01_a has, too. Give the file another name"):
+        by_id(twice)
+
+
+def test_a_file_that_does_not_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lab97_bad").mkdir()
+    text = "from course_lib.grading.core.types import Exercise\nEXERCISE = Exercise(order=1)\n"
+    (tmp_path / "lab97_bad" / "no_hints.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ValueError, match=r"lab97_bad/no_hints.py: the file must run; .*'hints'"):
+        read("lab97_bad.no_hints")
 
 
 def test_expected_has_one_value_a_rank() -> None:

@@ -8,8 +8,9 @@ that mistake leaves it, so a judge can ask for every one without a rank.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from types import ModuleType
@@ -48,25 +49,43 @@ class ExerciseFile:
         self.where = f"grading/labs/{folder}/{name}.py"
         given = self._given("EXERCISE", "Exercise(...)")
         if not isinstance(given, Exercise) or given.scenario is None:
-            raise self._error("EXERCISE must be an Exercise with a scenario", type(given).__name__)
+            got = "no scenario" if isinstance(given, Exercise) else type(given).__name__
+            raise self._error(
+                "EXERCISE must be an Exercise with a scenario",
+                got,
+                "Write scenario=..., what a function of grading/worlds returns.",
+            )
         self.scenario: Scenario = given.scenario
         self.EXERCISE = replace(
             given,
             id=name,
             lab=folder.removeprefix("lab"),
             symbol=given.symbol or name,
-            closed=closed_by(given.forbids),
+            closed=self._closed(given.forbids),
             numeric=self.scenario.numeric,
         )
         self._check_card()
-        self.open, self.hidden = self._given("OPEN", "[]"), self._given("HIDDEN", "[]")
-        self.checks = self._given("PARTS", "[]")
+        self._check_scenario()
+        self.open, self.hidden, self.checks = (self._listed(name) for name in ("OPEN", "HIDDEN", "PARTS"))
+        self._check_parts()
         self.mistaken = once_a_case(self._worlds)
 
     def _given(self, name: str, write: str) -> Any:
         if not hasattr(self.module, name):
             raise self._error(f"{name} must be defined", "nothing", f"Write {name} = {write}.")
         return getattr(self.module, name)
+
+    def _listed(self, name: str) -> list[Any]:
+        found = self._given(name, "[]")
+        if not isinstance(found, list):
+            raise self._error(f"{name} must be a list", type(found).__name__, f"Write {name} = [...].")
+        return found
+
+    def _closed(self, forbids: Sequence[str]) -> tuple[str, ...]:
+        try:
+            return closed_by(forbids)
+        except ValueError as error:
+            raise ValueError(f"{self.where}: {error}") from error
 
     def _error(self, must: str, got: object, remedy: str = "See docs/adding-an-exercise.md.") -> ValueError:
         return ValueError(f"{self.where}: {must}; got {got}. {remedy}")
@@ -87,6 +106,30 @@ class ExerciseFile:
                 list(card.graded) if isinstance(card.graded, Mapping) else card.graded,
                 'Write graded={"values": "..."}.',
             )  # fmt: skip
+
+    def _check_scenario(self) -> None:
+        module = self.scenario.rank_side
+        if importlib.util.find_spec(module) is None:
+            raise self._error(
+                "the scenario's rank_side must be a module of grading/scenarios",
+                module,
+                "Write that module, or correct its name in grading/worlds.",
+            )
+
+    def _check_parts(self) -> None:
+        """Each part belongs to `points`, and each of `points` has a part that measures it."""
+        points, measured = self.EXERCISE.points, {"values"}
+        for check in self.checks:
+            names = {getattr(check, "part", ""), getattr(check, "least_part", "")} - {""}
+            measured |= names
+            unknown = sorted(names - set(points))
+            if unknown and not getattr(check, "gate", False):
+                must = f"the part of a {type(check).__name__} in PARTS must be one of points {list(points)}"
+                raise self._error(must, repr(unknown[0]), f'Write points={{..., "{unknown[0]}": 1.0}}.')
+        for name in points:
+            if name not in measured:
+                must = f"each of points needs a part in PARTS: nothing measures {name!r}"
+                raise self._error(must, sorted(measured), f'Write one with part="{name}", or drop it.')
 
     # ---- what the engine asks
 
@@ -213,10 +256,17 @@ def _only_near(value: Any, order: Sequence[str], mistakes: Mapping[str, Any]) ->
 @cache
 def found() -> dict[str, str]:
     """Exercise id -> module. Raises: ValueError for one id in two folders."""
+    return by_id(
+        info.name for info in pkgutil.walk_packages(labs.__path__, f"{labs.__name__}.") if not info.ispkg
+    )
+
+
+def by_id(modules: Iterable[str]) -> dict[str, str]:
+    """Exercise id -> module, without modules whose name starts with `_`. Raises: ValueError for an id twice."""
     names: dict[str, str] = {}
-    for info in pkgutil.walk_packages(labs.__path__, f"{labs.__name__}."):
-        *_, folder, name = info.name.split(".")
-        if info.ispkg or name.startswith("_"):
+    for module in modules:
+        *_, folder, name = module.split(".")
+        if name.startswith("_"):
             continue
         if name in names:
             other = names[name].split(".")[-2]
@@ -224,14 +274,27 @@ def found() -> dict[str, str]:
                 f"grading/labs/{folder}/{name}.py: an exercise must have an id of its own; got one that "
                 f"grading/labs/{other} has, too. Give the file another name."
             )
-        names[name] = info.name
+        names[name] = module
     return names
 
 
 @cache
 def load(exercise_id: str) -> ExerciseFile:
-    """Return the file of an exercise that `found` lists."""
-    return ExerciseFile(importlib.import_module(found()[exercise_id]))
+    """Return the file of an exercise that `found` lists. Raises: ValueError, as `read` does."""
+    return read(found()[exercise_id])
+
+
+def read(module: str) -> ExerciseFile:
+    """Return an exercise file. Raises: ValueError, naming the file, where it is malformed or does not run."""
+    try:
+        loaded = importlib.import_module(module)
+    except Exception as error:
+        *_, folder, name = module.split(".")
+        raise ValueError(
+            f"grading/labs/{folder}/{name}.py: the file must run; got {type(error).__name__}: {error}. "
+            "Write what is missing, as docs/adding-an-exercise.md shows."
+        ) from error
+    return ExerciseFile(loaded)
 
 
 def wants_by_name(oracle: Mapping[str, Any]) -> Sequence[tuple[str, Expected]]:

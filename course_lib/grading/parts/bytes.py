@@ -124,6 +124,46 @@ class BytesAtMost:
         return self.to_other is None or _leaves(call, rank, self.to_other(case))
 
 
+@dataclass(frozen=True, kw_only=True)
+class EachRankAtMost:
+    """In a window each rank moves at most its own share, where ranks differ: not only the busiest one's.
+
+    Attributes:
+        at_most: (case, rank) -> the bound in bytes.
+        what: what the bound is made of.
+        passed: what was verified, with {most}, the largest bound.
+    """
+
+    at_most: Callable[[Case, int], int]
+    what: str
+    why: str
+    window: Window = WHOLE
+    passed: str = "at most {most:,} bytes a rank"
+    part: str = "bytes"
+    reads_trace: bool = True
+
+    def check(self, seen: Seen) -> Part | None:
+        """The first rank that moves too much speaks."""
+        most = max(self.at_most(seen.case, rank) for rank in range(seen.n))
+        return first_problem(
+            self.part,
+            seen.traces,
+            lambda rank, trace: self._problem(self.at_most(seen.case, rank), rank, trace),
+            self.passed.format(most=most),
+        )
+
+    def _problem(self, bound: int, rank: int, trace: RankTrace) -> str:
+        calls = [call for call in calls_in(trace, self.window) if call.moved_bytes]
+        moved = sum(call.moved_bytes for call in calls)
+        if moved <= bound:
+            return ""
+        ops = ", ".join(sorted({call.op for call in calls}))
+        return (
+            f"rank {rank} may move at most {bound:,} bytes in {self.window.words}, {self.what}; it moved "
+            f"{moved:,} with {ops}{times(moved, bound)}. {self.why}"
+        )
+
+
 def _leaves(call: Launch, rank: int, block: int) -> bool:
     """Whether a call reaches outside the block of neighbours that `rank` is in."""
     ends = [call.dst] if call.op == "send" else call.group.ranks

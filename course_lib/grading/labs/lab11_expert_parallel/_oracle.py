@@ -6,13 +6,13 @@ Every choice of a rank is a row. Rows arrive sorted by expert, then by the rank 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from course_lib.grading.core.types import Array, Case, Seen, rng
-from course_lib.grading.parts.common import Window, calls_in, times
-from course_lib.grading.parts.order import Holds, each_rank
+from course_lib.grading.core.types import Array, Case, rng
+from course_lib.grading.parts.bytes import EachRankAtMost
 from course_lib.grading.worlds.on_ranks import case as on_ranks_case
 from course_lib.grading.worlds.on_ranks import line_of, own, place_of, sizes_of
 
@@ -151,26 +151,4 @@ def _row_bytes(case: Case, count: int) -> int:
     return ITEM * int(case.params["model_dim"]) * count if ep_size(case) > 1 else 0
 
 
-def follows_the_routing(window: Window, bytes_: Callable[[Case, int], int], what: str, why: str) -> Holds:
-    """Each rank's calls move no more than the routing of its own tokens asks for: not only the busiest one's.
-
-    Args:
-        bytes_: (case, rank) -> the bound. what: what it is made of.
-    """
-
-    def problem(seen: Seen, rank: int) -> str:
-        calls, bound = calls_in(seen.traces[rank], window), bytes_(seen.case, rank)
-        moved = sum(call.moved_bytes for call in calls)
-        if moved <= bound:
-            return ""
-        ops = ", ".join(sorted({call.op for call in calls if call.moved_bytes}))
-        return (
-            f"rank {rank} may move at most {bound:,} bytes in {window.words}, {what}; it moved {moved:,} "
-            f"with {ops}{times(moved, bound)}. {why}"
-        )
-
-    def passed(case: Case) -> str:
-        most = max(bytes_(case, rank) for rank in range(case.world_size))
-        return f"at most {most:,} bytes a rank, as its tokens are routed"
-
-    return Holds(part="bytes", problem=each_rank(problem), passed=passed)
+as_routed = partial(EachRankAtMost, passed="at most {most:,} bytes a rank, as its tokens are routed")

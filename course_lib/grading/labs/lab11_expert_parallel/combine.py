@@ -101,16 +101,16 @@ MISTAKES: dict[str, dict[str, Any]] = {
 
 
 PARTS = [
-    rows.follows_the_routing(
-        FORWARD,
-        rows.arrived_bytes,
-        "the results of the rows it got",
-        "Each result goes home once; counts and experts say how many go where.",
+    rows.as_routed(
+        window=FORWARD,
+        at_most=rows.arrived_bytes,
+        what="the results of the rows it got",
+        why="Each result goes home once; counts and experts say how many go where.",
     ),
-    rows.follows_the_routing(
-        BACKWARD,
-        rows.sent_bytes,
-        "the gradients of the results it gets back",
-        "They take the way of dispatch again.",
+    rows.as_routed(
+        window=BACKWARD,
+        at_most=rows.sent_bytes,
+        what="the gradients of the results it gets back",
+        why="They take the way of dispatch again.",
     ),
 ]

@@ -103,16 +103,16 @@ def _rows_and_counts(case: Case, rank: int) -> int:
 
 
 PARTS = [
-    rows.follows_the_routing(
-        FORWARD,
-        _rows_and_counts,
-        "its kept choices' rows and the counts",
-        "Send each kept choice once, to the rank of its expert: all_to_all takes uneven splits.",
+    rows.as_routed(
+        window=FORWARD,
+        at_most=_rows_and_counts,
+        what="its kept choices' rows and the counts",
+        why="Send each kept choice once, to the rank of its expert: all_to_all takes uneven splits.",
     ),
-    rows.follows_the_routing(
-        BACKWARD,
-        rows.arrived_bytes,
-        "the gradients of the rows it got",
-        "They take the rows' way back; the counts are known.",
+    rows.as_routed(
+        window=BACKWARD,
+        at_most=rows.arrived_bytes,
+        what="the gradients of the rows it got",
+        why="They take the rows' way back; the counts are known.",
     ),
 ]
