@@ -262,7 +262,7 @@ def found() -> dict[str, str]:
 
 
 def by_id(modules: Iterable[str]) -> dict[str, str]:
-    """Exercise id -> module, without modules whose name starts with `_`. Raises: ValueError for an id twice."""
+    """Exercise id -> module; `_name` is no exercise. Raises: ValueError for an id that is there twice."""
     names: dict[str, str] = {}
     for module in modules:
         *_, folder, name = module.split(".")

@@ -1,0 +1,122 @@
+"""What keeps an exercise small: parts are shared, labs read no trace by themselves, ranks see no oracle."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import course_lib
+from course_lib.grading import parts
+from course_lib.grading.core.exercise_file import found, load
+from course_lib.grading.import_guard import ALWAYS, JUDGE_SIDE
+from course_lib.staff.sandbox import ALWAYS_MASKED
+
+PACKAGE = Path(course_lib.__file__).parent
+GRADING = PACKAGE / "grading"
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(GRADING.rglob("*.py"))}
+
+# A lab may not read memory or a clock by itself, so a measurement that one exercise needs is a part, too.
+ONE_USER = {"PeakTimes", "TimeAtMost"}
+
+# What reads bytes, live memory, calls in flight and clocks in a trace or its replay.
+READERS = {"bytes_", "moved_bytes", "comm_bytes", "peak_bytes", "live_bytes_at", "live_at_marks", "in_flight"}
+CLOCKS = {"time", "replay", "replayed"}  # imported
+# They tell the order of launches by the bytes launched so far: a rule of that exercise alone.
+ORDER_BY_BYTES = {"lab03_data_parallel/bucketed_ddp.py", "lab05_fsdp_hsdp/_prefetch.py"}
+
+
+def part_classes() -> set[str]:
+    """Names of the generic parts."""
+    modules = [
+        importlib.import_module(i.name) for i in pkgutil.iter_modules(parts.__path__, f"{parts.__name__}.")
+    ]
+    return {
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ == module.__name__ and hasattr(value, "check")
+    }
+
+
+def test_each_generic_part_has_two_users() -> None:
+    users: dict[str, set[str]] = {name: set() for name in part_classes()}
+    for exercise_id in found():
+        for check in load(exercise_id).checks:
+            users.setdefault(type(check).__name__, set()).add(exercise_id)
+    assert {name for name, ids in users.items() if len(ids) < 2} == ONE_USER
+    assert all(users[name] for name in ONE_USER)
+
+
+def names_in(tree: ast.AST) -> set[str]:
+    """Return the attributes that a file reads and the modules and names that it imports."""
+    read = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            read |= {node.module or "", *(alias.name for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            read |= {alias.name for alias in node.names}
+    return read
+
+
+def test_labs_have_no_reader_of_their_own() -> None:
+    labs = {path: tree for path, tree in TREES.items() if path.is_relative_to(GRADING / "labs")}
+    reading = {
+        path.relative_to(GRADING / "labs").as_posix()
+        for path, tree in labs.items()
+        if names_in(tree) & (READERS | CLOCKS)
+    }
+    assert reading == ORDER_BY_BYTES
+
+
+def test_the_folders_of_the_judge_are_closed_and_masked_whole() -> None:
+    assert {"course_lib.grading.labs", "course_lib.grading.worlds", "course_lib.grading.parts"} == set(
+        JUDGE_SIDE
+    )
+    assert set(JUDGE_SIDE) <= set(ALWAYS)
+    assert set(JUDGE_SIDE) <= set(ALWAYS_MASKED)
+    assert all((GRADING / name.rpartition(".")[2]).is_dir() for name in JUDGE_SIDE)
+
+
+def reached_from(roots: list[Path]) -> set[Path]:
+    """Return the files of grading that `roots` import, or name in a string, at any depth."""
+    modules = {".".join(("course_lib", *p.relative_to(PACKAGE).with_suffix("").parts)): p for p in TREES}
+    todo, seen = list(roots), set[Path]()
+    while todo:
+        path = todo.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        todo += [file for name, file in modules.items() if name in named_in(TREES[path])]
+    return seen
+
+
+def named_in(tree: ast.AST) -> set[str]:
+    """Return modules that a file imports or names in strings."""
+    names = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names |= set(re.findall(r"course_lib(?:\.\w+)+", node.value))
+    return names
+
+
+def test_what_runs_in_a_rank_reaches_no_oracle() -> None:
+    """Scenarios, what is supplied, and what loads an answer; by an import or by a name in a string."""
+    inside = ("rank_worker", "sandbox_worker", "sandbox_entry")
+    roots = [
+        *(GRADING / "scenarios").glob("*.py"),
+        *GRADING.glob("supplied_*.py"),
+        *(GRADING / f"{name}.py" for name in inside),
+    ]
+    judge = [GRADING / name.rpartition(".")[2] for name in JUDGE_SIDE]
+    assert len(roots) > len(inside) + 20
+    assert [
+        path for path in reached_from(roots) if any(path.is_relative_to(folder) for folder in judge)
+    ] == []
