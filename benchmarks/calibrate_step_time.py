@@ -1,10 +1,12 @@
 """Fit the constants of `cost/step_time` to published runs, all tables together.
 
-    python benchmarks/calibrate_step_time.py --tables FOLDER
+    python benchmarks/calibrate_step_time.py --tables FOLDER [--held-out]
 
 Reads the tables that are marked for calibration (`published.py`), minimises robust log errors by
 Levenberg-Marquardt with a prior on every constant, and writes `data/step_time_constants.csv`. A constant
-whose spread is 0 keeps its value. Accuracy on the other tables: `course bench accuracy --tables FOLDER`.
+whose spread is 0 keeps its value. With --held-out it fits every second row instead and writes only
+`data/step_time_held_out.csv`: the errors of the rows it saw and of those it did not. Accuracy on the
+other tables: `course bench accuracy --tables FOLDER`.
 """
 
 from __future__ import annotations
@@ -13,18 +15,21 @@ import argparse
 import csv
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from accuracy import Prepared
-from published import Run, Table, read
+from accuracy import Prepared, errors
+from published import Table, read
+from published_bus import BusTable, read_bus
 
 from course_lib.cost.constants import Array, from_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "data" / "step_time_constants.csv"
+HELD_OUT = ROOT / "data" / "step_time_held_out.csv"
 ROBUST = 0.15  # log errors beyond this count linearly: published runs have outliers
 PRIOR = 0.05  # weight of a constant's prior, against one run
 EQUAL_WEIGHT = 40.0  # a table of fewer runs counts as this many
@@ -36,37 +41,70 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tables", type=Path, required=True, help="folder of published tables")
-    tables = [t for t in read(parser.parse_args().tables) if t.calibrates and t.runs]
+    parser.add_argument("--held-out", action="store_true", help="fit half of the rows, report both halves")
+    given = parser.parse_args()
+    tables, bus = [t for t in read(given.tables) if t.calibrates and t.runs], read_bus(given.tables)
     rows = list(csv.DictReader(TARGET.open(encoding="utf-8")))
+    if given.held_out:
+        _write(HELD_OUT, held_out(tables, bus, rows))
+        return
+    _write(TARGET, fit(tables, bus, rows))
+    print(f"constants from {sum(len(t.runs) for t in tables)} runs -> {TARGET.name}")
+
+
+def held_out(tables: list[Table], bus: BusTable | None, rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Fit even rows; return each table's mean absolute errors, of rows that were fitted and of the others."""
+    halves = [[replace(t, runs=t.runs[k::2]) for t in tables] for k in (0, 1)]
+    fitted = from_rows(fit(halves[0], bus and bus.every_other(0), rows))
+    found = []
+    for seen, unseen in zip(*halves, strict=True):
+        off = [f"{errors(half, fitted)['MAPE']:.1f}" if half.runs else "" for half in (seen, unseen)]
+        found.append({"table": seen.name, "seen_percent": off[0], "unseen_percent": off[1]})
+        print(f"{seen.name}: seen {off[0]}%, unseen {off[1]}%")
+    return found
+
+
+def fit(tables: list[Table], bus: BusTable | None, rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the rows of the constants with values that minimise the robust errors of all tables."""
     free = [i for i, row in enumerate(rows) if float(row["spread"]) > 0]
-    fitted = fit(tables, rows, free)
-    for i, value in zip(free, fitted, strict=True):
-        rows[i]["value"] = f"{np.exp(value):.5g}"
-    with TARGET.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    print(f"{len(free)} constants from {sum(len(t.runs) for t in tables)} runs -> {TARGET.name}")
-
-
-def fit(tables: list[Table], rows: list[dict[str, str]], free: list[int]) -> Array:
-    """Return log values of the free constants that minimise the robust errors of all tables."""
-    runs: list[Run] = [run for table in tables for run in table.runs]
-    prepared = Prepared.of(runs)
+    prepared = Prepared.of([run for table in tables for run in table.runs])
     weight = np.concatenate([_weights(table) for table in tables])
-    measured = np.log([run.seconds for run in runs])
+    measured = np.log([run.seconds for table in tables for run in table.runs])
     start = np.log([float(rows[i]["start"]) for i in free])
     spread = np.array([float(rows[i]["spread"]) for i in free])
 
-    def residuals(values: Array) -> Array:
-        changed = [dict(row) for row in rows]
+    def changed(values: Array) -> list[dict[str, str]]:
+        found = [dict(row) for row in rows]
         for i, value in zip(free, values, strict=True):
-            changed[i]["value"] = repr(float(np.exp(value)))
-        error = np.log(prepared.predict(from_rows(changed))) - measured
-        error = np.sign(error) * ROBUST * np.sqrt(2 * (np.sqrt(1 + (error / ROBUST) ** 2) - 1))
-        return np.concatenate([weight * error, PRIOR * (values - start) / spread])
+            found[i]["value"] = f"{np.exp(value):.9g}"
+        return found
 
-    return levenberg_marquardt(residuals, start)
+    def residuals(values: Array) -> Array:
+        fitted = from_rows(changed(values))
+        parts = [
+            weight * _robust(np.log(prepared.predict(fitted)) - measured),
+            PRIOR * (values - start) / spread,
+        ]
+        if bus is not None:
+            parts.append(_robust(np.log(bus.predict(fitted) / bus.seconds)))
+        return np.concatenate(parts)
+
+    found = changed(levenberg_marquardt(residuals, start))
+    for i in free:
+        found[i]["value"] = f"{float(found[i]['value']):.5g}"
+    return found
+
+
+def _robust(error: Array) -> Array:
+    found: Array = np.sign(error) * ROBUST * np.sqrt(2 * (np.sqrt(1 + (error / ROBUST) ** 2) - 1))
+    return found
+
+
+def _write(path: Path, rows: list[dict[str, str]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _weights(table: Table) -> Array:

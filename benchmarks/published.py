@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from course_lib.config import ModelConfig
-from course_lib.cost.constants import GENERATIONS, STACKS
+from course_lib.cost.constants import FABRICS, GENERATIONS, STACKS
 from course_lib.cost.layout import Layout as MemoryLayout
 from course_lib.cost.lines import Machine
-from course_lib.cost.memory import Precision, worst_stage_memory
+from course_lib.cost.memory import Precision, memory_per_gpu
+from course_lib.cost.peak import Stack, peak_bytes
 from course_lib.cost.step_time import ModelSizes, StepLayout
 
 Csv = Mapping[str, str]
@@ -29,6 +30,7 @@ HARDWARE = {  # peak FLOP/s, HBM bytes/s, HBM bytes, NVLink bytes/s one way, net
     "A100": (312e12, 2.039e12, 80e9, 300e9, 25e9),
     "A100-40GB": (312e12, 1.555e12, 40e9, 300e9, 25e9),
     "H100": (989.4e12, 3.35e12, 80e9, 450e9, 50e9),
+    "H100-EFA": (989.4e12, 3.35e12, 80e9, 450e9, 50e9),
     "H100-HBM2e": (0.8 * 989.4e12, 2.4e12, 96e9, 450e9, 50e9),  # 500 W part: its clock is assumed at 80%
     "B200": (2250e12, 8e12, 180e9, 900e9, 50e9),
 }
@@ -151,10 +153,10 @@ def _megatron_core(rows: list[Csv]) -> Iterator[Table]:
     runs = []
     for row in rows:
         found = gpt(row, V="vocab", tp="tp", pp="pp", dp="dp", zero=1, sp=1, flash=1, overlap=1, grad_bytes=2)
-        found["tied"] = 0
+        found |= {"tied": 0, "gather": 1}
         flops = number(row, "gbs") * found["S"] * _megatron_flops(found)
         seconds = flops / number(row, "gpus") / (number(row, "tflops_per_gpu") * 1e12)
-        choices = _microbatches(number(row, "gbs") / found["dp"], most=4)
+        choices = _interleaved(_microbatches(number(row, "gbs") / found["dp"], most=4), found)
         runs.append(Run(row["model"], seconds, found, "megatron", "H100", choices=choices))
     yield Table("Megatron-Core, weak scaling", runs)
 
@@ -192,29 +194,33 @@ def _foundry(rows: list[Csv]) -> Iterator[Table]:
     yield Table("llm-foundry, 32 GPUs and more", large, left_out={"8-bit matmuls, or 16 GPUs": left})
 
 
+def playbook_sizes(row: Csv) -> dict[str, float]:
+    """Return the sizes of one run of the playbook, whether it ran or not."""
+    found = sizes(
+        row, D="hidden", F="ffn", N="heads", K="kv_heads", L="layers", V="vocab", S="seq_len", tp="tp",
+        pp="pp", dp="dp", mbs="mbs", zero="zero_stage", tied="tied_embeddings", gated=1,
+        flash=1, overlap=1,
+    )  # fmt: skip
+    found["sp"] = float(found["tp"] > 1)
+    found["m"] = number(row, "gbs_sequences") / found["dp"] / found["mbs"]
+    return found
+
+
 def _playbook(rows: list[Csv]) -> Iterator[Table]:
-    few, many = [], []
+    few: list[Run] = []
+    many: list[Run] = []
     for row in rows:
         if row["status"] != "ok" or not row["tok_s_gpu"]:
             continue
-        found = sizes(
-            row, D="hidden", F="ffn", N="heads", K="kv_heads", L="layers", V="vocab", S="seq_len", tp="tp",
-            pp="pp", dp="dp", mbs="mbs", zero="zero_stage", tied="tied_embeddings", gated=1,
-            flash=1, overlap=1,
-        )  # fmt: skip
-        found |= {
-            "sp": float(found["tp"] > 1),
-            "m": number(row, "gbs_sequences") / found["dp"] / found["mbs"],
-        }
+        found = playbook_sizes(row)
         tokens = number(row, "gbs_sequences") * found["S"] / number(row, "gpus")
-        key = (row["model"], row["nodes"])
         run = Run(
             _label(found, row["model"]),
             tokens / number(row, "tok_s_gpu"),
             found,
             "nanotron",
-            "H100",
-            ranking=key,
+            "H100-EFA",
+            ranking=(row["model"], row["nodes"]),
         )
         (few if number(row, "nodes") <= 2 else many).append(run)
     yield Table("playbook, 1 and 2 servers", few, calibrates=True)
@@ -255,6 +261,7 @@ def _dgxc(rows: list[Csv]) -> Iterator[Table]:
             continue
         found = _named(model) | sizes(row, S="seq_len", mbs="mbs", tp="tp", pp="pp")
         found |= {"cp": number(row, "cp", 1.0), "zero": 1, "flash": 1, "grad_bytes": 2, "overlap": 1}
+        found["gather"] = 1
         found |= {"sp": float(found["tp"] > 1), "v": number(row, "vp", 1.0)}
         found["v"] = min(found["v"], max(1.0, found["L"] // found["pp"]))
         found["dp"] = number(row, "gpus") / (found["tp"] * found["pp"] * found["cp"])
@@ -339,6 +346,7 @@ COLUMNS = {
         "tag title size precision accelerator gpus seq_len layers tp pp cp ep etp vp dp fsdp mbs gbs ga "
         "step_time_s tokens_per_s tokens_s_gpu mfu_pct_reported source confidence note"
     ),
+    "hf_playbook_nccl_busbw.csv": "collective nodes gpus size_mb busbw_gb_s source confidence note",
     "llama3_table4.csv": (
         "model gpu gpus tp cp pp dp seq_len batch_per_dp tokens_per_batch tflops_per_gpu bf16_mfu_pct "
         "layers hidden heads kv_heads ffn vocab network source confidence note"
@@ -356,6 +364,18 @@ def _microbatches(per_rank: float, most: float = 16) -> dict[str, list[float]]:
     """Micro-batch sizes, powers of two that divide what a data-parallel rank processes a step."""
     fits = [2.0**k for k in range(5) if 2**k <= min(most, per_rank) and per_rank % 2**k == 0]
     return {"mbs": fits, "m": [per_rank / size for size in fits]}
+
+
+def _interleaved(choices: dict[str, list[float]], found: Mapping[str, float]) -> dict[str, list[float]]:
+    """Cross micro-batch sizes with virtual stages: they divide a stage's layers, stages the micro-batches."""
+    layers, pp = found["L"] / found["pp"], found["pp"]
+    pairs = [
+        (size, m, v)
+        for size, m in zip(choices["mbs"], choices["m"], strict=True)
+        for v in (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+        if v == 1 or (pp > 1 and layers % v == 0 and m % pp == 0)
+    ]
+    return {name: [pair[i] for pair in pairs] for i, name in enumerate(("mbs", "m", "v"))}
 
 
 def _label(found: Mapping[str, float], model: str = "") -> str:
@@ -386,7 +406,8 @@ def arrays(runs: list[Run]) -> tuple[ModelSizes, StepLayout, Machine]:
         microbatch_size=column("mbs"), num_microbatches=column("m"),
         recompute=column("recompute", 0).astype(np.int64), sequence_parallel=column("sp", 0) > 0,
         fused_attention=column("flash", 0) > 0, overlap_reduce=column("overlap", 0),
-        grad_bytes=column("grad_bytes", 4), stack=np.array([STACKS.index(run.stack) for run in runs]),
+        grad_bytes=column("grad_bytes", 4), overlap_gather=column("gather", 0),
+        stack=np.array([STACKS.index(run.stack) for run in runs]),
     )  # fmt: skip
     return model, layout, _machine(runs)
 
@@ -394,16 +415,23 @@ def arrays(runs: list[Run]) -> tuple[ModelSizes, StepLayout, Machine]:
 def _machine(runs: list[Run]) -> Machine:
     peak, hbm, memory, inside, across = np.array([HARDWARE[run.hardware] for run in runs]).T
     generation = np.array([GENERATIONS.index(run.hardware.partition("-")[0]) for run in runs])
+    fabric = np.array(
+        [FABRICS.index("EFA" if run.hardware.endswith("-EFA") else "InfiniBand") for run in runs]
+    )
     everywhere = np.full(len(runs), np.inf)
     return Machine(
         peak_flops_per_s=peak, memory_bytes_per_s=hbm, memory_bytes=memory, inside_bytes_per_s=inside,
         across_bytes_per_s=across, server_size=np.full(len(runs), 8.0), generation=generation,
-        pod_size=everywhere, uplink_bytes_per_s=everywhere,
+        pod_size=everywhere, uplink_bytes_per_s=everywhere, fabric=fabric,
     )  # fmt: skip
 
 
 def used_bytes(runs: list[Run]) -> np.ndarray:
-    """Return each rank's memory by formula: what PyTorch's autograd saves, gradients in float32."""
+    """Return each rank's memory by formula: what PyTorch's autograd saves, at the peak of the worse end.
+
+    Gradients in float32 beside those in 16 bits; of each logit the 16-bit one, its float32 copy, the same
+    less its maximum, and the exponential, as nanotron's loss keeps them.
+    """
     out = np.zeros(len(runs))
     groups: dict[tuple[float, ...], list[int]] = {}
     for i, run in enumerate(runs):
@@ -422,11 +450,16 @@ def used_bytes(runs: list[Run]) -> np.ndarray:
             num_microbatches=np.maximum(1, np.floor(rows.num_microbatches)),
             virtual_stages=rows.virtual_stages, sequence_parallel=rows.sequence_parallel,
         )  # fmt: skip
-        found = worst_stage_memory(
-            config, layout, seq_len=seq_len, mode="autograd", precision=Precision(grad_bytes=4)
-        )
-        out[members] = found.total
+        out[members] = np.maximum(*(_peak(config, layout, seq_len, s) for s in (0 * rows.pp, rows.pp - 1)))
     return out
+
+
+def _peak(config: ModelConfig, layout: MemoryLayout, seq_len: int, stage: np.ndarray) -> Any:
+    kept = memory_per_gpu(
+        config, layout, seq_len=seq_len, stage=stage, mode="autograd", precision=Precision(grad_bytes=6)
+    )
+    eager = Stack(loss_bytes=14)
+    return peak_bytes(config, layout, seq_len=seq_len, stage=stage, resident=kept, stack=eager)
 
 
 def read(folder: Path) -> list[Table]:

@@ -2,7 +2,10 @@
 
 A line along a mesh axis is n ranks at equal distance (`stride`). It lies inside a server, or g of its ranks
 share a server and their rings share the server's network cards. A ring that leaves a pod crosses its border
-once: what counts there is the pod's uplink shared by all lines of the axis. `cost/collectives` prices one
+once: what counts there is the pod's uplink shared by all lines of the axis. Latency is that of a ring, a
+step a rank: on Ethernet with 8 GPUs a server it outweighs bandwidth from four servers on (`data/
+nccl_bus_bandwidth.csv`). Switches that add up (NVLS, SHARP) make an all_reduce cheaper than its two
+halves. `cost/collectives` prices one
 group exactly; this module prices 100,000 layouts a second. Lab 12 and `planner` use it.
 """
 
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from course_lib.cost.cluster import Cluster
-from course_lib.cost.constants import GENERATIONS, Array, Calibration, Index
+from course_lib.cost.constants import FABRICS, GENERATIONS, Array, Calibration, Index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,8 @@ class Machine:
     """Devices at full bisection bandwidth; infinity where the whole network is."""
     uplink_bytes_per_s: Array
     """A pod's uplink, a device of it."""
+    fabric: Index
+    """Index of `constants.FABRICS`."""
 
 
 def machine_of(cluster: Cluster, precision: str = "bf16") -> Machine:
@@ -56,6 +61,8 @@ def machine_of(cluster: Cluster, precision: str = "bf16") -> Machine:
         generation=one(np.int64(generation_of(acc.name))),
         pod_size=one(float(full[-1].devices) if beyond and full else np.inf),
         uplink_bytes_per_s=one(beyond[0].link.collective_bandwidth_bytes_per_s if beyond else np.inf),
+        # Simplification: every cluster by name counts as InfiniBand; EFA was measured on one only.
+        fabric=one(np.int64(FABRICS.index("InfiniBand"))),
     )
 
 
@@ -69,7 +76,7 @@ def generation_of(name: str) -> int:
 def gather_time_s(
     size: Array, stride: Array, full_bytes: Array, machine: Machine, fitted: Calibration
 ) -> Array:
-    """Time an all_gather or reduce_scatter of `full_bytes` over lines; an all_reduce takes twice as long.
+    """Time an all_gather or reduce_scatter of `full_bytes` over lines.
 
     Layout: all arrays over rows; size = ranks of the line, stride = distance of neighbours in ranks.
     Formula: (n-1)/n S/B + (n-1) steps of latency, B as in the module's first lines; 0 for a line of one.
@@ -77,12 +84,22 @@ def gather_time_s(
     near = np.clip(machine.server_size // stride, 1, size)
     servers = np.maximum(size / near, 1)
     inside = machine.inside_bytes_per_s * fitted.at("inside_efficiency", machine.generation)
-    across = machine.across_bytes_per_s * fitted["across_efficiency"] * servers ** -fitted["across_decay"]
+    decay = servers ** -fitted.at("across_decay", machine.fabric)
+    across = machine.across_bytes_per_s * fitted.at("across_efficiency", machine.fabric) * decay
     across = np.minimum(near * across, _uplink(size, stride, near, machine))
     bandwidth = np.where(servers > 1, np.minimum(inside, across), inside)
-    far = fitted["across_latency_s"] * servers + fitted["inside_latency_s"] * (near - 1)
-    latency = np.where(servers > 1, far, fitted["inside_latency_s"] * (size - 1))
+    step = fitted["inside_latency_s"]
+    far = servers * (fitted.at("across_latency_s", machine.fabric) + step * (near - 1))
+    latency = np.where(servers > 1, far, step * (size - 1))
     return np.where(size > 1, (size - 1) / size * full_bytes / bandwidth + latency, 0.0)
+
+
+def all_reduce_time_s(
+    size: Array, stride: Array, full_bytes: Array, machine: Machine, fitted: Calibration
+) -> Array:
+    """Time an all_reduce: a reduce_scatter and an all_gather, less where switches add up."""
+    share = fitted.at("all_reduce_share", machine.generation)
+    return 2 * share * gather_time_s(size, stride, full_bytes, machine, fitted)
 
 
 def _uplink(size: Array, stride: Array, near: Array, machine: Machine) -> Array:
@@ -96,5 +113,5 @@ def _uplink(size: Array, stride: Array, near: Array, machine: Machine) -> Array:
 def send_time_s(stride: Array, size_bytes: Array, machine: Machine, fitted: Calibration) -> Array:
     """Time a message between neighbours at a distance of `stride` ranks, without its latency."""
     near = machine.inside_bytes_per_s * fitted.at("inside_efficiency", machine.generation)
-    far = machine.across_bytes_per_s * fitted["across_efficiency"]
+    far = machine.across_bytes_per_s * fitted.at("across_efficiency", machine.fabric)
     return size_bytes / np.where(stride >= machine.server_size, far, near)

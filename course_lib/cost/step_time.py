@@ -15,7 +15,7 @@ import numpy as np
 
 from course_lib.cost.constants import Array, Calibration, Flags, Index
 from course_lib.cost.kernels import Pass, attention_time_s, linear_time_s, smooth_max
-from course_lib.cost.lines import Machine, gather_time_s, send_time_s
+from course_lib.cost.lines import Machine, all_reduce_time_s, gather_time_s, send_time_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,8 @@ class StepLayout:
     """1 if gradients are reduced during the last backward."""
     grad_bytes: Array
     stack: Index
+    overlap_gather: Array | float = 0.0
+    """1 if ZeRO-1's weights are gathered during the next forward."""
 
     @property
     def tokens(self) -> Array:
@@ -107,7 +109,7 @@ class StepTime:
     optimizer_s: Array
     """Optimizer, and the step's fixed time."""
     stall_s: Array
-    """Allocator stalls of one software stack when memory is nearly full."""
+    """Stalls of one software stack between stages on different servers."""
 
     @property
     def total_s(self) -> Array:
@@ -146,7 +148,7 @@ def step_time(
         ends_s=layout.num_microbatches * (ends[0] + ends[1]) / layout.pp,
         bubble_s=bubble,
         send_s=_send_s(model, layout, machine, fitted),
-        reduce_s=_reduce_s(model, layout, machine, fitted, per_stage * block.backward, average),
+        reduce_s=_reduce_s(model, layout, machine, fitted, block, average),
         optimizer_s=_optimizer_s(model, layout, machine, fitted),
         stall_s=_stall_s(layout, machine, fitted, used_bytes),
     )
@@ -221,10 +223,19 @@ def _elementwise(model: ModelSizes, layout: StepLayout, machine: Machine, fitted
 
 
 def _tensor_parallel(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
-    """Two all_reduces a pass (or as many bytes by reduce_scatter and all_gather), nothing hidden."""
-    full_bytes = 2 * layout.tokens * model.model_dim
-    twice = 2 * 2 * gather_time_s(layout.tp, np.ones_like(layout.tp), full_bytes, machine, fitted)
-    return Pass(forward=twice, backward=twice)
+    """Two all_reduces a pass; with sequence parallelism reduce_scatter and all_gather, nothing hidden.
+
+    Then backward gathers the inputs of both column-parallel layers once more; Megatron hides that behind
+    the input's gradient (Korthikanti et al., arXiv:2205.05198, section 4.2.2), nanotron does not.
+    """
+    full_bytes, ones = 2 * layout.tokens * model.model_dim, np.ones_like(layout.tp)
+    gather = gather_time_s(layout.tp, ones, full_bytes, machine, fitted)
+    plain = 2 * all_reduce_time_s(layout.tp, ones, full_bytes, machine, fitted)
+    again = 2 * fitted.at("regather_exposed", layout.stack) * gather
+    split = layout.sequence_parallel
+    return Pass(
+        forward=np.where(split, 4 * gather, plain), backward=np.where(split, 4 * gather + again, plain)
+    )
 
 
 def _experts_s(
@@ -291,7 +302,7 @@ def _reduce_s(
     layout: StepLayout,
     machine: Machine,
     fitted: Calibration,
-    backward: Array,
+    block: Pass,
     stage: Array,
 ) -> Array:
     """Gradients once a step; a micro-batch: sharded gradients (ZeRO-2) once, sharded weights (3) twice."""
@@ -300,12 +311,15 @@ def _reduce_s(
     replicas = layout.dp / layout.shard
     reduced = gather_time_s(layout.dp, stride, grad_bytes, machine, fitted)
     gathered = gather_time_s(layout.dp, stride, weight_bytes, machine, fitted)
-    once = np.where(layout.zero == 0, 2 * reduced, reduced + gathered)
-    hidden = layout.overlap_reduce * fitted["reduce_hidden"] * backward
-    exposed = np.maximum(once - hidden, 0.1 * once)
+    whole = all_reduce_time_s(layout.dp, stride, grad_bytes, machine, fitted)
+    once = np.where(layout.zero == 0, whole, reduced + gathered)
+    behind = fitted["reduce_hidden"] * model.num_layers / layout.pp
+    hidden = layout.overlap_reduce * behind * block.backward
+    later = np.where(layout.zero == 0, 0.0, layout.overlap_gather * behind * block.forward)
+    exposed = np.maximum(once - hidden - later, 0.1 * once)
     scattered = layout.num_microbatches * np.maximum(reduced - hidden, 0.1 * reduced)
     exposed = np.where(layout.zero == 2, scattered + gathered, exposed)
-    across = 2 * gather_time_s(replicas, stride * layout.shard, grad_bytes / layout.shard, machine, fitted)
+    across = all_reduce_time_s(replicas, stride * layout.shard, grad_bytes / layout.shard, machine, fitted)
     each = 2 * gather_time_s(layout.shard, stride, weight_bytes, machine, fitted)
     each = each + gather_time_s(layout.shard, stride, grad_bytes, machine, fitted)
     moved = (2 * weight_bytes + grad_bytes) / machine.inside_bytes_per_s
@@ -321,10 +335,17 @@ def _optimizer_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted
 
 
 def _stall_s(layout: StepLayout, machine: Machine, fitted: Calibration, used_bytes: Array | None) -> Array:
+    """Give half a second and more a micro-batch and neighbouring stage, as one stack was seen to lose.
+
+    It happens when memory is nearly full, and without ZeRO where every message between stages leaves the
+    server; never with one data-parallel rank. The cause is not known: the term is a measurement.
+    """
     if used_bytes is None:
         return np.zeros_like(layout.tokens)
-    spans = (layout.pp > 1) & (layout.world_size > machine.server_size)
+    crossing = layout.tp * layout.cp * layout.dp >= machine.server_size
+    spans = (layout.pp > 1) & (layout.dp > 1) & (layout.world_size > machine.server_size)
     full = used_bytes * fitted["memory_slack"] / machine.memory_bytes
-    share = 1 / (1 + np.exp(-(full - 0.9) / 0.05))
+    share = 1 / (1 + np.exp(-(full - 0.9) / 0.02))
+    share = np.maximum(share, np.where((layout.zero == 0) & crossing, fitted["unsharded_stalls"], 0.0))
     stall = fitted.at("full_memory_s", layout.stack) * np.minimum(layout.pp - 1, 2) * share
     return np.where(spans, layout.num_microbatches * stall, 0.0)

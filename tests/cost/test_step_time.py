@@ -8,7 +8,7 @@ from course_lib.cost.cluster import dgx_h100, meta_24k
 from course_lib.cost.collectives import collective_time_s
 from course_lib.cost.constants import STACKS, Calibration, calibration, from_rows
 from course_lib.cost.kernels import matmul_time_s
-from course_lib.cost.lines import gather_time_s, machine_of
+from course_lib.cost.lines import all_reduce_time_s, gather_time_s, machine_of
 from course_lib.cost.step_time import StepLayout, params_per_rank, step_time
 from course_lib.planner.search import sizes_of
 
@@ -87,7 +87,7 @@ def test_matmuls_never_beat_the_ceiling_and_small_ones_are_slower_a_flop():
 def test_a_line_costs_what_its_group_costs_where_nothing_is_fitted(stride, size):
     """With ideal constants the vectorised line is the exact formula of `cost.collectives`."""
     ideal = {name: np.ones_like(value) for name, value in calibration().values.items()}
-    ideal |= {"across_decay": np.zeros(1), "across_latency_s": np.zeros(1), "inside_latency_s": np.zeros(1)}
+    ideal |= {"across_decay": np.zeros(2), "across_latency_s": np.zeros(2), "inside_latency_s": np.zeros(1)}
     cluster, full = dgx_h100(8), 1e9
     one = np.atleast_1d
     line = gather_time_s(one(float(size)), one(float(stride)), one(full), H100, Calibration(ideal))
@@ -97,6 +97,31 @@ def test_a_line_costs_what_its_group_costs_where_nothing_is_fitted(stride, size)
         assert line[0] == pytest.approx(exact, rel=0.01)
     else:  # rings of a server's ranks share its network cards
         assert line[0] == pytest.approx(exact / near, rel=0.02)
+
+
+def test_switches_that_add_up_make_an_all_reduce_cheaper_than_its_halves():
+    one, fitted = np.atleast_1d, calibration()
+    line = (one(8.0), one(1.0), one(1e9))
+    newer, older = machine_of(dgx_h100(8)), machine_of(dgx_h100(8))
+    older = type(older)(**{**vars(older), "generation": one(np.int64(0))})
+    halves = 2 * gather_time_s(*line, newer, fitted)
+    assert all_reduce_time_s(*line, newer, fitted) < halves
+    assert all_reduce_time_s(*line, older, fitted) == pytest.approx(2 * gather_time_s(*line, older, fitted))
+
+
+def test_backward_gathers_again_only_where_the_stack_waits_for_it():
+    fitted, nanotron = calibration(), STACKS.index("nanotron")
+    hidden = dict(fitted.values) | {"regather_exposed": np.zeros(len(STACKS))}
+    row = layout(tp=8, sequence_parallel=True, microbatch_size=8, stack=nanotron)
+    shown = step_time(sizes_of(config()), row, H100, fitted).total_s
+    assert shown > step_time(sizes_of(config()), row, H100, Calibration(hidden)).total_s
+
+
+def test_weights_gathered_during_the_forward_cost_less():
+    row = layout(dp=8, zero=1)
+    later = type(row)(**{**vars(row), "overlap_gather": np.ones(1)})
+    told = [step_time(sizes_of(config()), r, H100, calibration()).reduce_s for r in (row, later)]
+    assert told[1] < told[0]
 
 
 def test_the_pods_uplink_counts_only_where_a_line_leaves_the_pod():
