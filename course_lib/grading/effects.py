@@ -1,9 +1,8 @@
 """What a statement of a notebook changes when its cell is run, beside the names that it binds.
 
-`TABLE.append(1)`, `for k in KEYS: TABLE[k] = 0`, `setattr(Cls, "step", step)`, `@register` and the subclass
-of a
-class that lists its subclasses bind nothing that an answer reads, and still it depends on them. A kernel has
-run them; so must everyone who takes the answer out of the notebook.
+`TABLE.append(1)`, `for k in KEYS: TABLE[k] = 0`, `setattr(Cls, "step", step)`, `@register` and a subclass of
+a class that lists its subclasses bind no name that an answer reads, yet they change what it does. The kernel
+has run them, so whoever takes the answer out of the notebook must run them, too.
 """
 
 from __future__ import annotations

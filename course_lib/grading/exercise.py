@@ -116,10 +116,10 @@ class Scenario:
         options: plain data for the rank side, the same in every case; there it is `params["options"]`.
         cases: (what OPEN and HIDDEN list, seed) -> the cases of one check.
         complete: what the scenario adds to what an exercise expects: results of later calls, say.
-        follows: names that only follow from others. They are compared once those hold, so that the cause is
-            reported and not its effect.
-        returned: marks at which a call of the answer has returned, with the words for it; at each, all it
-            launched must have been waited for. The end of the run is always one.
+        follows: says of a name that its value follows from others. It is compared when those hold: a report
+            names the cause, not the effect.
+        returned: (mark, words for it) where a call of the answer has returned. There the answer must have
+            waited for every call it launched, as at the end of the run.
         numeric: the answer takes no arguments and returns {name: number}; each name is a part.
     """
 
@@ -205,7 +205,7 @@ class Expected:
         return self.value[rank] if self.per_rank else self.value
 
 
-MAX_MESSAGE = 20_000  # characters of a part's message: an answer may return the words of it
+MAX_MESSAGE = 20_000  # characters of a part's message, which may quote an answer
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class Part:
     gate: bool = False
 
     def __post_init__(self) -> None:
-        """Make the message text that any file and page can hold: an answer's words may be in it."""
+        """Cut the message and drop what no file or page can hold: it may quote an answer."""
         plain = self.message[:MAX_MESSAGE].encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
         object.__setattr__(self, "message", plain)
 

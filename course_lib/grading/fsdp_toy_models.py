@@ -1,8 +1,7 @@
 """Chains of small units that programs of lab 05 run in ranks, built from each rank's own shards.
 
 A case's params hold "kinds" (one of KINDS a unit), "width", "placement" ("owners" or "shards") and, if it is
-not float64, "dtype". No rank has more of the weights than its shards: what it does not gather, it does not
-know.
+not float64, "dtype". A rank has its shards of the weights and nothing else: it must gather the rest.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def dtype_of(params: Mapping[str, Any]) -> str:
 
 
 def toy_units(params: Mapping[str, Any]) -> list[MarkedUnit]:
-    """Build the chain with weights of no meaning; its units are named by their number."""
+    """Build the chain with arbitrary weights; each unit's name is its number."""
     dtype = getattr(torch, dtype_of(params))
     return [
         MarkedUnit(KINDS[kind](params["width"]).to(dtype), str(i)) for i, kind in enumerate(params["kinds"])
@@ -129,7 +128,7 @@ def sharded_units(params: Mapping[str, Any], inputs: Mapping[str, Tensor], probe
 
 
 def end(probe: Probe) -> None:
-    """Put the mark "ends", at which every tensor counts that somebody still needs."""
+    """Put the mark "ends" into the trace, while everything that is still needed is alive."""
     probe.mark("ends")
     probe.settle()
 

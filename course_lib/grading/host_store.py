@@ -1,8 +1,8 @@
-"""A host with memory of its own and a link to the device, with every transfer on the account.
+"""A host with memory of its own and a link to the device; it logs every transfer.
 
-`offload_step` (lab 04) gets one. This machine has no device, so both ends are ordinary memory; what is real
-is the account, and that nothing has arrived before it was waited for: until then the target holds NaN or
-its old values. What is written to while it travels arrives as NaN, as it may on a real link.
+`offload_step` (lab 04) gets one. This machine has no device, so both ends are ordinary memory. The log is
+real, and so is the wait: until `wait()` the target holds NaN or its old values. If the source is written to
+before that, NaN arrives, as garbage may on a real link.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Close, inside a rank, what an exercise asks the student to write.
 
-Modules of the library are blocked at import and forgotten if already there; torch is never unloaded (it
-cannot be imported twice), its entry points are made to raise instead. This stops accidental and lazy use.
-What is reached is noted too: a swallowed error still counts. The judge's sandbox lacks the closed files.
+The guard blocks the library's closed modules at import and drops those that are already imported. torch
+cannot be imported twice, so its entry points are made to raise instead. This stops accidental and lazy use.
+The guard also notes each attempt: an answer that swallows the error fails all the same. In the judge's
+sandbox the closed files do not exist.
 """
 
 from __future__ import annotations
@@ -126,17 +127,17 @@ class Guard(importlib.abc.MetaPathFinder):
         self.entries = [entry for c in closed if c.startswith("torch:") for entry in torch_entries(c)]
 
     def install(self) -> None:
-        """Close everything; call it after the program was imported and before the answer is loaded."""
+        """Close everything. Call it after the program was imported and before the answer is loaded."""
         sys.meta_path.insert(0, self)
         self._forget_modules()
         self.patch(entry for entry in self.entries if entry.partition(":")[0] in sys.modules)
 
     def refuse(self, name: str) -> NoReturn:
-        """Note it and raise the one wording."""
+        """Note that a closed module or entry point was reached, and raise."""
         self._raise(closed_message(self.exercise_id, name))
 
     def refuse_side_door(self, what: str) -> NoReturn:
-        """Note it and raise: ranks may not reach one another this way."""
+        """Note that the answer used another way between ranks than torch.distributed, and raise."""
         self._raise(
             f"exercise {self.exercise_id}: ranks may exchange data through torch.distributed only; {what} is "
             "closed here. Send it with a collective, or send and recv; for a message to yourself, print it."
@@ -260,7 +261,7 @@ def torch_entries(closed: str) -> tuple[str, ...]:
 
 
 def closed_ops(closed: Sequence[str]) -> frozenset[str]:
-    """Names under which closed collectives appear in a trace: the net below the patched entry points."""
+    """Return the names of closed collectives in a trace, which shows calls that got past the entry points."""
     names = {c.rpartition(":")[2] for c in closed if c.startswith("torch:collectives:")}
     tables = {
         "all_gather": ("all_gather", "all_gather_single"),

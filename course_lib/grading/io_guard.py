@@ -1,8 +1,8 @@
 """Refuse, inside a rank, the ways around torch.distributed by which an answer could reach other ranks.
 
-Files, their locks and marks, what other ranks have printed, sockets, memory maps, limits and the rendezvous
-store. What launches messages for show and sends its data another way would pass a count of bytes. The trace
-knows only torch.distributed; so it must be the only way.
+The trace counts what goes through torch.distributed. An answer that sends its data another way would pass a
+count of bytes, so the other ways are closed: files with their locks and attributes, the output of other
+ranks, sockets, memory maps, resource limits and the rendezvous store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_TRUSTED = (  # what these do, they do for themselves
+_TRUSTED = (  # files of these may open anything: they do so for themselves
     "<frozen importlib",
     str(Path(__file__).resolve().parents[1]) + os.sep,
     str(Path(torch.__file__).parent) + os.sep,
@@ -50,7 +50,7 @@ _EVENTS = {
 _STORE_METHODS = ("set", "add", "append", "multi_set", "compare_set", "queue_push")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _TEMPORARY = os.path.realpath(tempfile.gettempdir())
-# Not all of it: an answer's own cell has the name of a temporary file, which a traceback looks for.
+# Not the whole temporary folder: a traceback looks there for the answer's own cell.
 _SHARED = re.compile(rf"{re.escape(_TEMPORARY)}/course_(ranks|inputs)_|/dev/shm/|/proc/(?P<pid>\d+)(/|$)")
 
 
@@ -65,7 +65,7 @@ def shut(refuse: Callable[[str], None]) -> None:
             refuse(what)
 
     def wrap(owner: Any, name: str, what: str, when: Callable[..., bool] = lambda *_, **__: True) -> None:
-        # Names of its own: who gets at those of `watched` does not blind the others.
+        # Local copies: patching one wrapper's variables cannot disable the others.
         real, sees, tell = getattr(owner, name, None), by_answer, refuse
         if real is None:
             return
@@ -86,22 +86,22 @@ def shut(refuse: Callable[[str], None]) -> None:
     for module in (os, sys.modules.get("posix")):
         for call in ("memfd_create", "mkfifo", "mknod"):  # no audit event
             wrap(module, call, f"os.{call}")
-        for call in ("stat", "lstat"):  # a file's size says something, too
+        for call in ("stat", "lstat"):  # a file's size can carry a message
             wrap(module, call, f"os.{call}", lambda path, *_, **__: is_shared(path))
 
 
 def _watchers() -> tuple[Callable[[], bool], Callable[[Any], bool], Callable[[str, tuple[Any, ...]], str]]:
     """Return (whether the answer does this, whether a path is shared, what an event opens).
 
-    All they use is local to them: an answer may put other things into this module, and into builtins.
+    They use local copies only: an answer may patch this module and builtins.
     """
     trusted, libraries, events, writes, shared = _TRUSTED, _LIBRARIES, dict(_EVENTS), _WRITES, _SHARED
     frame_of, realpath, decode, devnull = sys._getframe, os.path.realpath, os.fsdecode, os.devnull
     is_a, number, path_types, pid = isinstance, int, (str, bytes, os.PathLike), str(os.getpid())
-    starts = str.startswith  # a name may be of a class with another one
+    starts = str.startswith  # not name.startswith: a name may be of a str subclass that overrides it
 
     def by_answer() -> bool:
-        """The answer does it itself, or by way of other libraries than torch and this one."""
+        """Say whether the answer does it, directly or through a library other than torch and this one."""
         frame: FrameType | None = frame_of(2)
         while frame is not None:
             file = frame.f_code.co_filename
@@ -113,7 +113,7 @@ def _watchers() -> tuple[Callable[[], bool], Callable[[Any], bool], Callable[[st
         return False
 
     def is_shared(path: Any) -> bool:
-        """Other ranks can have left something there: inputs, output, shared memory, another's /proc."""
+        """Say whether other ranks can write there: inputs, output, shared memory, another's /proc."""
         if not is_a(path, path_types):
             return False
         found = shared.match(realpath(decode(path)))
@@ -128,7 +128,7 @@ def _watchers() -> tuple[Callable[[], bool], Callable[[Any], bool], Callable[[st
             return f"reading the file {path!r}" if is_shared(path) else ""
         if event in ("os.listdir", "os.scandir"):
             return f"the folder {args[0]!r}" if is_shared(args[0]) else ""
-        if event in ("compile", "code.__new__"):  # who does something is told by where its code is from
+        if event in ("compile", "code.__new__"):  # `by_answer` goes by the file's name
             named = is_a(args[1], path_types) and starts(decode(args[1]), (*trusted, *libraries))
             return "code under the name of a library's" if named else ""
         if event == "object.__setattr__":

@@ -1,7 +1,7 @@
 """Run one case on fresh ranks and hand back plain data, or the gate that failed.
 
-A launcher is the seam between the engine, which knows seed and oracle, and where student code runs: in
-notebooks and tests that is here; the judge of `course autograde` passes one that runs them in a sandbox.
+The engine knows seed and oracle; a launcher runs the student's code somewhere else and returns plain data. In
+notebooks and tests it is `run_here`. The judge of `course autograde` passes one that runs ranks in a sandbox.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run_here(
 ) -> list[RankData]:
     """Run one case on fresh ranks of this machine; each takes its own shard from a file.
 
-    `on_rank`: what a rank does; `read` makes of what it returns what `rank_job` returns.
+    `on_rank`: the function a rank runs. `read`: turns its result into what `rank_job` returns.
 
     Raises: GateFailed when a gate fails that needs no comparison.
     """
@@ -83,7 +83,7 @@ def _refuse(rank: int, result: dict[str, Any]) -> None:
 
 
 def _failure(exercise_id: str, error: RanksError) -> GateFailed:
-    """Which gate a world that did not return fails."""
+    """Return the gate that failed when a world did not return."""
     output = (error.stdout, error.stderr)
     failures = list(error.errors.values())
     named = [f.texts for f in failures if f.type == GateFailed.__name__ and len(f.texts) == 2]

@@ -1,4 +1,4 @@
-"""Load torch once in a sandbox: ranks are forked from a fork of the process that wants them.
+"""Load torch once in a sandbox: a process forks its own server of ranks after it has imported torch.
 
 Loading torch is most of what a sandbox costs, and multiprocessing would start another Python for its server.
 """

@@ -16,9 +16,9 @@ _REL = 1e-9  # sums over a dict may round otherwise in another order
 def answers_at(ask: Callable[[Any], Any], points: Sequence[Any]) -> list[Any]:
     """Return `ask(point)` of every point, each with its own copy.
 
-    All are asked once more, backwards, in dicts that are filled anew, in the other order and with one "name"
-    for all: an answer that goes by a dict's identity, name or order, or by earlier calls, is another one
-    then.
+    Every point is asked twice. The second time the points come in reverse order, their dicts are reused and
+    filled in reverse, and all have the same "name". An answer that depends on a dict's identity, name or
+    order, or on earlier calls, then differs.
 
     Raises: GateFailed, if an argument is changed or the second answer differs.
     """
@@ -54,7 +54,7 @@ def _changed(point: Any, original: Any) -> str:
 
 
 def _refilled(value: Any, boxes: dict[str, dict[str, Any]], path: str) -> Any:
-    """The point in the dicts of the last one. Only an argument of the call goes by another name."""
+    """Return the point in the dicts of the last point. Only the "name" of an argument itself is replaced."""
     if isinstance(value, dict):
         items = {key: _refilled(item, boxes, f"{path}.{key}") for key, item in reversed(value.items())}
         if path.count(".") == 1 and "name" in items:

@@ -42,8 +42,8 @@ class Probe:
     def settle(self) -> None:
         """Give other threads time to let go of tensors that nobody else holds; all ranks call it.
 
-        On a busy machine one that communicates may stand for long between completing its work and dropping
-        its tensors, and until it does the trace cannot know that the program has.
+        A communication thread drops its tensors shortly after its work completes. On a busy machine that may
+        take long, and until then the trace counts tensors that the program has dropped.
         """
         dist.barrier()
         before, at_rest = None, 0
@@ -65,9 +65,9 @@ def storage_address(tensor: Tensor) -> int:
 def _other_threads() -> dict[str, str] | None:
     """How often each other thread has gone to sleep; None if one is runnable or waits for a disk.
 
-    One that sleeps may be waiting for the interpreter, which this one holds: it has nothing left to do if it
-    slept through a sleep of this one. Gloo's socket thread does not count: it polls every 10 ms for ever, and
-    holds no tensors. ({} where the system does not tell.)
+    A sleeping thread may be waiting for the interpreter lock, which this thread holds. It has nothing left to
+    do if it stays asleep while this thread sleeps. Gloo's socket thread is left out: it polls every 10 ms for
+    ever, and holds no tensors. Where the system does not tell, the result is {}.
     """
     found, own = {}, threading.get_native_id()
     for task in Path("/proc/self/task").glob("*"):

@@ -1,7 +1,7 @@
 """What a check does inside a rank: close, load the answer, run the program, hand back plain data.
 
-Each rank takes its own shard from a file that it then removes; nobody starts before all have taken theirs, so
-a rank never sees another's data. Neither oracle nor seed is here.
+Each rank reads its own shard from a file, removes the file, and waits until all files are gone: no rank sees
+another's data. Neither oracle nor seed is here.
 """
 
 from __future__ import annotations

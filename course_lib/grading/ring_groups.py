@@ -23,8 +23,8 @@ def group_of(params: dict[str, Any], probe: Probe) -> tuple[Any, bool]:
 def calls(name: str, call: Callable[[Tensor], Any], tensor: Tensor, params: dict[str, Any]) -> dict[str, Any]:
     """Return what the call gives; in a case that calls again, also that for 3, 5 and 7 times the tensor.
 
-    It is the same tensor each time, with other values; all results are read after the last call: what one
-    leaves behind must not change another's.
+    Each call gets the same tensor with other values. All results are read after the last call, so a buffer
+    that an answer uses again shows.
     """
     if not params.get("again"):
         return {name: call(tensor)}

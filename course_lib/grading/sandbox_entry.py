@@ -1,6 +1,6 @@
 """Entry of the judge's sandbox: `python -m course_lib.grading.sandbox_entry IN OUT`, two file descriptors.
 
-What it says to the judge, no rank may say: the fork server keeps none of its descriptors.
+The fork server closes both descriptors before it forks a rank: no rank can write to the judge.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The judge's worker inside the sandbox: it runs worlds of a student's code and hands back plain data.
 
-It is told a case at a time and holds neither seed nor oracle. No student's code runs in it: its memory and
-its pipes are closed to other processes of its user, and what ranks return it reads as plain data. A rank may
-forge that, so the judge believes only what it can compare or count.
+The judge sends one case at a time; neither seed nor oracle is here. No student's code runs in this process:
+other processes of its user cannot open its memory or its pipes, and it reads what ranks return as plain data.
+A rank may forge that data, so the judge believes only what it can compare or count.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ def _read(frame: Any) -> dict[str, Any]:
 
 
 def _end_left_behind() -> None:
-    """End processes of a student's that have outlived their rank: the next case is not theirs to see.
+    """Kill the student's processes that have outlived their rank: they must not see the next case.
 
-    They are this process's descendants or the fork server's. Some may start others meanwhile; if that does
-    not end, this process does.
+    They are descendants of this process or of the fork server. If they start new ones faster than this kills
+    them, this process exits, and the judge starts a fresh sandbox.
     """
     server: Any = forkserver  # typeshed does not know these attributes
     tracker: Any = resource_tracker
@@ -127,7 +127,7 @@ def limited_rank_job(job: Job, cpu_s: int) -> bytes:
     used = resource.getrusage(resource.RUSAGE_SELF)
     limit_s = int(used.ru_utime + used.ru_stime) + max(5, cpu_s)
     signal.signal(signal.SIGXCPU, functools.partial(_too_much, cpu_s))
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)  # stays: a script under torchrun has a limit of its own
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)  # kept: a script under torchrun sets a limit of its own
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard))
     result = rank_job(job)
     tensors = result.pop("tensors", {})

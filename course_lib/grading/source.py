@@ -1,12 +1,10 @@
 """What counts as the student's answer: one rule, applied to an object in a kernel and to the cells of a file.
 
 An answer may use modules, functions and classes of the notebook (these in turn by the same rule), literals,
-lambdas, aliases, and what its own cell computes; what other statements change of these comes along
-(`effects.py`). Any other notebook variable exists only in the memory of one kernel: the judge, which reads
-the
-file, would not have it. A notebook's check takes the answer out of the cells that ran as the judge does out
-of
-the file, so that both run the same thing, or both refuse it with the same words.
+lambdas, aliases, and what its own cell computes. Statements that change these come along (`effects.py`). Any
+other notebook variable exists only in the memory of one kernel: the judge, which reads the file, does not
+have it. The notebook's check takes the answer from the cells that ran, the judge from the file, both by this
+rule: they run the same text, or refuse it with the same words.
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ class FromSource:
     """An answer as text, executed in each rank in a fresh module.
 
     Attributes:
-        text: the answer's cell, in which what is not needed is blank: its lines keep their numbers. What it
-            needs of the cells below comes after it.
+        text: the answer's cell, with blank lines for statements it does not need, so that line numbers stay;
+            then what it needs of the cells below.
         symbol: what it defines.
         before: what the answer needs of the cells above, executed first.
     """
@@ -94,9 +92,9 @@ def parse(cells: Iterable[str]) -> list[list[Statement]]:
 
 
 def cells_that_stand(history: list[str]) -> list[str]:
-    """Return of the cells that a kernel has run those that a notebook would hold: the last version of each.
+    """Return the last version of each cell that a kernel has run: what the notebook holds now.
 
-    A cell whose names were all bound again by one later cell was edited and run again.
+    If one later cell binds every name of a cell again, the cell was edited and run again.
     """
     kept: list[tuple[str, frozenset[str]]] = []
     for cell, row in zip(reversed(history), reversed(parse(history)), strict=True):
@@ -185,7 +183,7 @@ def _closure(
     return taken
 
 
-_BY_NAME = ("globals", "eval", "exec", "vars", "locals")  # names that a program puts together
+_BY_NAME = ("globals", "eval", "exec", "vars", "locals")  # through these code reaches any name at run time
 
 
 def _home(parsed: list[list[Statement]], name: str, answer: int) -> int | None:

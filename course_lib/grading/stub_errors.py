@@ -1,7 +1,7 @@
 """A cell that needs an exercise which is not written yet says so, in place of a traceback.
 
-The cells after an exercise use its answer. Read from top to bottom they stop, or miss a name that a cell
-above them would have made; so does every cell after a restart of the kernel.
+The cells after an exercise use its answer. While the answer is a stub they raise NotImplementedError, or
+NameError for what a stopped cell above did not define. After a restart of the kernel every cell may do so.
 """
 
 from __future__ import annotations

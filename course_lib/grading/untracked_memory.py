@@ -16,7 +16,7 @@ import numpy as np
 
 OUTSIDE_TENSORS = "bytes outside tensors"  # name of the value a rank reports
 LIMIT_BYTES = 512
-_FEW = 4  # so many floats in one container are settings, not data
+_FEW = 4  # up to so many floats in one container are settings, not data
 _BOXES = (list, tuple, dict, set, frozenset, deque)
 _BUFFERS = (np.ndarray, bytes, bytearray, array.array, mmap.mmap, ctypes.Array)
 
@@ -24,11 +24,11 @@ _BUFFERS = (np.ndarray, bytes, bytearray, array.array, mmap.mmap, ctypes.Array)
 def bytes_outside_tensors() -> int:
     """Count the bytes of floats in Python's containers and of buffers that containers and objects hold.
 
-    A float counts 8 bytes. Buffers that show another's memory, a tensor's say, do not count. What was alive
-    when the fork server froze its objects is not looked at.
+    A float counts 8 bytes. A buffer that is a view of other memory, such as a tensor's, does not count.
+    Objects that the fork server made before it froze the garbage collector are not examined.
     """
     total, seen = 0, set[int]()
-    dull = set[int]()  # types that hold no numbers: by identity, for a type may lie when it is compared
+    dull = set[int]()  # types without numbers, by id: a metaclass can override ==
     boxes = gc.get_objects()
     while boxes:
         box = boxes.pop()
@@ -43,7 +43,7 @@ def bytes_outside_tensors() -> int:
         for held in referents:
             if id(held) in seen:
                 continue
-            if issubclass(type(held), _BUFFERS):  # isinstance asks the object itself
+            if issubclass(type(held), _BUFFERS):  # not isinstance, which asks the object's __class__
                 seen.add(id(held))
                 total += _own_bytes(held)
             elif type(held) not in _BOXES:

@@ -24,7 +24,7 @@ from course_lib.staff.submissions import MAX_NOTEBOOK_BYTES, TooMuch, TooOld, no
 
 Masked = tuple[str, ...]  # modules of course_lib that are not there
 MAX_CODE_BYTES = 2_000_000
-# What the sandbox itself is made of cannot be masked; the guard in the rank still closes it.
+# The sandbox itself needs these and what they import: not masked, closed by the guard in the rank.
 _WORKER = (
     "course_lib.grading.sandbox_entry",
     "course_lib.grading.sandbox_worker",
@@ -106,8 +106,8 @@ def judge_cells(
 def in_sandboxes(chosen: Iterable[Exercise]) -> Iterator[tuple[Exercise, Masked]]:
     """Yield exercises with what is masked for them, those that can share a sandbox one after another.
 
-    Starting one costs more than most exercises. In a shared one what is closed to any of them is masked, as
-    long as none of their programs needs it.
+    Starting a sandbox costs more than judging most exercises. A shared one masks what is closed to any of its
+    exercises, as long as none of their programs needs it.
     """
     groups: list[tuple[set[str], set[str], list[Exercise]]] = []
     for exercise in sorted(chosen, key=lambda e: e.order):
@@ -129,8 +129,8 @@ def judge_exercise(
 ) -> Result:
     """Judge one exercise; never raises for anything the answer does.
 
-    `masked`: of a sandbox that it shares with others; an answer that uses the course's library gets one of
-    its own, where nothing is missing that is open to it.
+    `masked`: modules that are missing in a sandbox shared with other exercises. An answer that uses the
+    course's library gets a sandbox of its own, in which every module that is open to it exists.
     """
     start = time.perf_counter()
     declared, own = spec(exercise.id), masked_modules(exercise)

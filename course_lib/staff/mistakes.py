@@ -1,8 +1,7 @@
 """Is every named mistake refused, and by its name? Asked of the judge's side alone: no ranks, no answers.
 
-A mistake is a whole world: all that ranks hold if they make it. Some case of a check must refuse it, and the
-first message that a student reads must name it. Where points are drawn they must tell mistakes apart for
-every seed.
+A mistake is a whole world: what all ranks hold if they make it. Some case of a check must refuse it, and the
+first message that the student reads must name it. Drawn points must tell the mistakes apart at every seed.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def say_open_ends(lab: str, ledger: Ledger, console: Console) -> set[str]:
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line that holds names of others' making."""
+    """Print a line that holds names which students chose."""
     console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -182,10 +182,10 @@ def restore_scores(root: Path, lab: str, ledger: Ledger, db_url: str | None, con
                 changed.add(student)
         recorded = {student for student, entry in entries.items() if entry.recorded}
         lost = recorded - found
-        for student in changed | lost:  # first: who is killed in between does it again
+        for student in changed | lost:  # first: if this is killed in between, the next run does it again
             ledger.unrecord(lab, student)
         gradebook.db.commit()
-    # Who was judged and not entered when a command was killed may be among them: that is no news.
+    # A killed command leaves some judged and not entered: those need no line.
     for student in sorted(changed - ({s for s, e in entries.items() if e.verdicts} - recorded)):
         why = (
             "the gradebook had points that are not the judge's, from nbgrader's own autograde or a backup say"

@@ -45,7 +45,7 @@ _ETC = (
 ALWAYS_MASKED = (*JUDGE_SIDE, "course_lib.staff")
 # Of a checkout, should it lie below a folder that everything in the sandbox can read, /usr/src say.
 _PRIVATE = ("solutions", "notebooks", "tests", "grading", "build", ".git")
-_LOWEST_UID, _UIDS = 61_184, 4_000  # systemd's range for users that exist only while a process runs
+_LOWEST_UID, _UIDS = 61_184, 4_000  # systemd's range of user ids for processes without a user of their own
 _DESCRIPTORS, _DESCRIPTOR_BYTES = 512, 200_000  # of one process; Linux buffers as much for each socket
 
 _WRITABLE = ("/tmp", "/dev/shm", "/home/student")
@@ -332,7 +332,7 @@ def _private_bytes(process: psutil.Process) -> int:
     kernel = 0
     try:
         kernel = len(os.listdir(f"/proc/{process.pid}/fd")) * _DESCRIPTOR_BYTES
-    except PermissionError:  # it may have asked for that
+    except PermissionError:  # the process may have hidden itself
         kernel = _DESCRIPTORS * _DESCRIPTOR_BYTES
     except OSError:
         pass

@@ -1,8 +1,8 @@
 """Run worlds of student code in a sandbox: the launcher that the judge gives to the engine.
 
-One sandbox serves exercises that close the same modules; after a crash, a limit or a process left behind the
-next case gets a fresh one. Bytes of a case are counted from outside, on the loopback of the sandbox's own
-network namespace: a trace that was forged does not fit them.
+One sandbox serves exercises that close the same modules. After a crash, a limit or a process left behind, the
+next case gets a fresh one. The runner counts a case's bytes from outside, on the loopback of the sandbox's
+network namespace; a forged trace does not match that count.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SandboxRunner:
         except GateFailed as failed:
             raise GateFailed(failed.part.name, failed.part.message) from failed
         except wire.Broken as error:
-            self._broken(error)  # what it still says is no answer to the next question
+            self._broken(error)  # ended: a late reply would be taken for the answer to the next request
             raise GateFailed("implemented", f"the notebook's cells could not be read: {error}.") from error
         return FromSource(text, exercise.symbol, before)
 
@@ -150,7 +150,7 @@ class SandboxRunner:
         return GateFailed("runs", f"{text} ({error}).", ([output[-2000:]], [""]))
 
     def _is_clean(self) -> bool:
-        """Nothing an answer started is left: the worker, the fork server and their helpers remain."""
+        """Say whether only the worker, the fork server and their helpers run: nothing an answer started."""
         if self._box is None:
             return True
         if not self._box.is_running:
@@ -184,7 +184,7 @@ def _failed(plain: dict[str, Any]) -> GateFailed:
 
 
 def _check_numbers(traces: Sequence[RankTrace | None], world_size: int) -> None:
-    """A comparison with NaN holds for nothing, so a forged trace could pass it. Raises: wire.Broken."""
+    """Refuse a forged trace with NaN, which passes every bound. Raises: wire.Broken."""
     for trace in traces:
         for call in trace.launches() if trace is not None else ():
             counts = (call.bytes_, *call.group.ranks)

@@ -1,11 +1,10 @@
 """Standard wrong answers, made from a reference: its cell, and a few lines around it.
 
-Two tools. In the answer's own cell `dist` is a stand-in that drops the result of calls, skips one or makes
-none;
-and the symbol is wrapped by a function of the same signature, or a subclass. So an answer made here is
-right but
-for the one thing that its name says. Where a stand-in finds nothing to act on (a reference that makes no such
-call), `probe` tells: the same cell with an error in its place is then right, and the answer means nothing.
+Each answer is right but for the one thing that its name says. Two tools make it: a stand-in for `dist` in the
+answer's cell, which drops the result of calls, skips one or makes none; and a wrapper around the symbol, a
+function of the same signature or a subclass. A stand-in may find nothing to act on, because the reference
+makes no such call. `probe` tells: it is the same cell with an error in place of the mistake. If the probe
+passes, the answer proves nothing.
 """
 
 from __future__ import annotations

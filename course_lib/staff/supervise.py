@@ -1,7 +1,7 @@
 """Run a few long commands at a time, each with a log and a limit: none can hang, or take the others along.
 
-A command is a session of its own, so that Ctrl-C reaches only who supervises. That ends each with everything
-it has started: at its limit, and when the caller leaves.
+Each command is a session of its own, so Ctrl-C reaches the supervisor only. The supervisor ends a command and
+everything it started at its limit, and when the caller leaves.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def run_all(
     running: list[_Running] = []
     with contextlib.ExitStack() as stack:
         folder = tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True)
-        variables = {**os.environ, "TMPDIR": stack.enter_context(folder)}  # what is killed leaves nothing
+        variables = {**os.environ, "TMPDIR": stack.enter_context(folder)}  # leave nothing of a killed command
         while waiting or running:
             while waiting and len(running) < jobs:
                 name = waiting.pop(0)
