@@ -25,7 +25,7 @@ MAX_VALUES = 4_000_000  # of its JSON: each takes some hundred bytes here, and t
 
 
 class Broken(Exception):
-    """The other side has gone, was too slow, or wrote what no honest one writes."""
+    """The other side ended, was too slow, or wrote something that is no frame."""
 
 
 def pack(plain: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> bytes:
@@ -74,7 +74,7 @@ def _arrays(blob: bytes) -> dict[str, Array]:
 
 
 def _check_size(data: bytes) -> None:
-    """The array must be as large as its header says, so that nothing is allocated for a lie."""
+    """Check that the array is as large as its header says, before memory is allocated for it."""
     stream = io.BytesIO(data)
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

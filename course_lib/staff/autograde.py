@@ -1,8 +1,8 @@
 """`course autograde LAB`: judge every submission, several at a time, and enter the scores into nbgrader.
 
-Each submission ends in a named state. Workers judge; this process alone writes, first to the ledger, then to
-nbgrader, and notes that. A run killed at any moment is resumed by running it again: it does what is not
-there, and nothing twice.
+Each submission ends in a named state. Workers judge. Only this process writes: first to the ledger, then to
+nbgrader, then a note in the ledger that both agree. After a kill, run the command again: it grades what the
+ledger lacks, and nothing twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from course_lib.staff.workers import Task, outcomes
 
 
 class DiskFull(ValueError):
-    """Nothing more can be written; what was, is whole."""
+    """The disk is full: nothing more can be written. What was written before is whole."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -239,7 +239,7 @@ def settle(run: Run, one: Submission, outcome: Outcome) -> tuple[Entry, str]:
     """
     entry, lab = outcome.entry, run.options.lab
     if not one.has_name:
-        return entry, entry.detail  # kept nowhere: the folder comes back with another name
+        return entry, entry.detail  # not in the ledger: the instructor will rename the folder
     try:
         if entry.state == "failed":
             if run.ledger.entry(lab, one.student) is None:

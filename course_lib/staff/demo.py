@@ -142,7 +142,7 @@ def command(root: Path, console: Console) -> int:
         changed = {submission.exercise: zoo_answer(root, submission)} if submission.exercise else {}
         course.hand_in(submission.student, lab.name, filled_in(release, reference | changed))
     course.collect(lab.name)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends this ends all of it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ctrl-C here ends every submission's process
     try:
         found = autograde_all(course.root, lab.name, console)
     except KeyboardInterrupt:

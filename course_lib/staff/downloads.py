@@ -27,7 +27,7 @@ from pathlib import Path
 from course_lib.staff.submissions import MAX_NOTEBOOK_BYTES
 
 _PLAIN = re.compile(r"(?P<id>.+)_attempt_(?P<stamp>\d{4}-\d\d-\d\d(-\d\d-\d\d-\d\d)?)_(?P<file>.+\.ipynb)")
-# Students choose what comes after, folders included: nothing in it says whose it is.
+# Students choose the rest of the name, folders included: it must not say whose file it is.
 _MOODLE = re.compile(r"(.*?/)??(?P<name>[^/]+?)_\d+_assignsubmission_file_?(?P<rest>.+\.ipynb)", re.DOTALL)
 _CANVAS = re.compile(r"[^_/]+(?P<late>_LATE)?_(?P<lms>\d+)_(?P<order>\d+)_(?P<file>.+\.ipynb)")
 _DAMAGED = (

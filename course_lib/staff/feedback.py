@@ -39,7 +39,7 @@ _LINKED = re.compile(r"\](?=[(\[:])")
 # Beside _TAGS and what _is_harmless knows, mistune makes these of tables and lists.
 _MADE_TAGS, _MADE_NAMES = _TAGS | {"input"}, ("style", "start", "type", "checked", "disabled")
 _TEST_CELL = re.compile(r'<a href="#(test_)([\w-]+)">Test cell</a>')  # of nbgrader's table of contents
-# Below nbgrader's own style, which knows neither wide screens nor tables.
+# Added to nbgrader's own style, which has no rules for wide screens and tables.
 _STYLE = """<style>
 div#notebook-container { padding: 15px; }
 .container { max-width: 1000px; width: auto; }
@@ -54,7 +54,7 @@ summary { display: list-item; cursor: pointer; }
 .anchor-link { display: none; }
 div#toc ol { columns: 22em auto; }
 </style>"""
-# Nothing of a page may reach anybody; the scripts in it are nbconvert's, for formulas.
+# A page may load and send nothing; its only scripts are nbconvert's, for formulas.
 _POLICY = (
     '<meta http-equiv="Content-Security-Policy" content="img-src data:; media-src \'none\'; '
     "frame-src 'none'; object-src 'none'; connect-src 'none'; form-action 'none'; base-uri 'none'\"/>"
@@ -83,8 +83,9 @@ def make_harmless(notebook: Any, release: Any) -> None:
 def harmless(source: str, attachments: Mapping[str, Any], deadline_s: float) -> str:
     """Return markdown that reads the same and acts nowhere, rendered raw by nbconvert or not.
 
-    A space takes the meaning of HTML from each "<"; where what is rendered has a link that is none, from
-    links too; where that is not enough, and after `deadline_s`, the text is shown as it was written.
+    A space behind each "<" keeps it from opening a tag. If the rendered text still holds a link that is
+    unsafe, links are broken in the same way. If that is not enough, or after `deadline_s`, the text is shown
+    as written.
     """
     if len(source) <= MAX_MARKDOWN:
         text = _TAG.sub("< ", source)

@@ -1,7 +1,7 @@
 """Grade many submissions at a time: processes of this machine, or the workers of a Dask cluster.
 
-A worker that dies takes only itself along: what it may have been working on is done again, one at a time, and
-a submission that ends its worker once more is reported and left out.
+A worker that dies ends nothing else. The submissions it may have been grading are graded again, one at a
+time; one that kills its worker a second time is reported and left out.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def outcomes(
             why = "its worker was ended: out of memory?"
             yield one, Outcome(failed(options, one, one.digest(), why))
         elif not alone and left:
-            suspects = list(left)[: 2 * jobs]  # handed out in this order, so these may have been running
+            suspects = list(left)[: 2 * jobs]  # taken in this order: one of these killed its worker
 
 
 def _round(

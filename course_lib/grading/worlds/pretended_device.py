@@ -17,9 +17,10 @@ Reduce = Callable[[list[float]], float]
 def device(warmup: int, repeats: int, cool: bool = False) -> dict[str, Any]:
     """A device to be timed so often.
 
-    The first calls are 5 to 40 times slower; one later call in five is 2 to 9 times slower. The others differ
-    by up to 20 percent; where there are many of them, by nothing that shows. On a `cool` device the first
-    calls are the fastest, for its clock falls when it gets hot, and a call takes little.
+    The first calls are 5 to 40 times slower, one later call in five is 2 to 9 times slower, and the others
+    differ by up to 20 percent (with many calls, by hardly anything). On a `cool` device the first calls are
+    the
+    fastest: its clock falls when it gets hot.
     """
     return {"warmup": warmup, "repeats": repeats, "cool": cool}
 
