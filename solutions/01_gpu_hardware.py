@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3.5 hours, {{minutes}} minutes of them for the eight exercises |
+# | **time** | 3.5 hours, {{minutes}} minutes of them for the six exercises |
 # | **ranks** | 2, in one cell; the rest is arithmetic, or measured in this process |
 # | **needs** | PyTorch; lab 00 for how checks work |
 # | **points** | {{points}} |
@@ -16,11 +16,11 @@
 #
 # After this lab you can
 #
-# 1. derive a GPU's peak from its parts, and spot a sparse or two-way number;
+# 1. find the number that a data sheet keeps silent about, and spot a sparse or two-way one;
 # 2. say why 16-bit inputs need a 32-bit sum;
-# 3. predict with a roofline whether memory or arithmetic limits an operation;
+# 3. say whether memory or arithmetic limits a kernel, and what batch changes that;
 # 4. time work that runs asynchronously;
-# 5. tell which link joins two GPUs of a cluster, and what a message on it costs.
+# 5. tell which links join two GPUs of a cluster, and what a message on them costs.
 #
 # **Predict** for an H100: (a) How many FLOPs can it do in the time it reads one byte from its memory? (b) It
 # reads from its own memory at 3.35 TB/s. How many times slower is it to fetch from another GPU of its server,
@@ -35,6 +35,7 @@
 # </details>
 
 # %%
+import math
 import statistics
 import time
 
@@ -91,40 +92,47 @@ draw_axes([])
 # TFLOP/s" of the B200 generation are sparse; dense it is 2,250 (B200) or 2,500 (GB200). This course only uses
 # dense peaks.
 #
-# Derive a data sheet yourself. A **spec** is a plain dict:
+# Data sheets leave numbers out: one prints a peak and no clock, another cores and no peak. Yet all hang
+# together, so a hole can be filled. A **sheet** is a plain dict:
 
 # %%
 H100 = {
     "name": "H100",
     "sms_on_die": 144,
     "num_sms": 132,
-    "fp32_cores_per_sm": 128,
     "tensor_cores_per_sm": 4,
     "fma_per_clock_per_tensor_core": 512,
+    "clock_hz": None,  # of the tensor cores: missing here
     "fp32_clock_hz": 1.98e9,
-    "tensor_clock_hz": 1.83e9,
-    "sparse_speedup": 2,
+    "peak_flops_per_s": 1979e12,  # of the tensor cores, as printed
+    "with_sparsity": True,  # a footnote: the printed peak is twice the dense one
 }
 draw_trend()
 
 
-# %% exercise="peak_flops"
-def peak_flops(spec, unit):
-    """Return the dense peak in FLOP/s of one kind of unit, "fp32" or "tensor".
+# %% exercise="missing_number"
+def missing_number(sheet):
+    """Return the number of a data sheet that is None.
 
-    spec: a dict as above. A GPU without tensor cores has 0 of them.
+    sheet: a dict as above. Missing is one of num_sms, tensor_cores_per_sm, fma_per_clock_per_tensor_core
+        (then return a whole number), clock_hz, or peak_flops_per_s (then return what this sheet would print).
     """
     ### BEGIN SOLUTION
-    if unit == "fp32":
-        fma_per_clock = spec["fp32_cores_per_sm"]
-    else:
-        fma_per_clock = spec["tensor_cores_per_sm"] * spec["fma_per_clock_per_tensor_core"]
-    return 2 * fma_per_clock * spec["num_sms"] * spec[f"{unit}_clock_hz"]
+    factors = ("num_sms", "tensor_cores_per_sm", "fma_per_clock_per_tensor_core", "clock_hz")
+    missing = next((name for name in factors if sheet[name] is None), "peak_flops_per_s")
+    known = 4 if sheet["with_sparsity"] else 2  # a multiply-add is two FLOPs
+    for name in factors:
+        known *= 1 if sheet[name] is None else sheet[name]
+    if missing == "peak_flops_per_s":
+        return known
+    value = sheet["peak_flops_per_s"] / known
+    return value if missing == "clock_hz" else round(value)  # printed peaks are rounded
     ### END SOLUTION
 
 
 # %%
-tensor, fp32 = peak_flops(H100, "tensor"), peak_flops(H100, "fp32")
+dense = {**H100, "clock_hz": 1.83e9, "peak_flops_per_s": None, "with_sparsity": False}
+tensor, fp32 = missing_number(dense), 2 * 128 * 132 * 1.98e9
 print(f"tensor cores {tensor / 1e12:.0f} TFLOP/s, FP32 cores {fp32 / 1e12:.0f} TFLOP/s: {tensor / fp32:.1f}x")
 
 # %% [markdown]
@@ -219,72 +227,84 @@ draw_memory_hierarchy()
 #
 # $$\text{intensity} = \frac{\text{FLOPs}}{\text{bytes to and from memory}}$$
 #
-# Count, for five operations. **Rules**: every input crosses memory once, every output once. Per element,
-# layer norm does 7 FLOPs (sum, subtract, square, sum, scale, gain, bias), softmax 5 (max, subtract, exp, sum,
-# divide); what happens once a row is left out.
+# Count by these **rules**: every input crosses memory once, every output once. Per element, layer norm does 7
+# FLOPs (sum, subtract, square, sum, scale, gain, bias), softmax 5 (max, subtract, exp, sum, divide); what
+# happens once a row is left out.
 #
-# | op | sizes | computes |
-# |---|---|---|
-# | `matmul` | m, k, n | (m, k) · (k, n) |
-# | `layer_norm` | rows, dim | each row; gain and bias have `dim` elements each |
-# | `softmax` | rows, dim | each row |
-# | `attention` | batch, heads, sequence, head_dim | S = QKᵀ, P = softmax(S), PV: **three kernels**, no mask |
-# | `flash_attention` | the same | the same in **one kernel**: S and P stay on the chip |
+# ## The roofline
+#
+# Two things go on at once: computing takes FLOPs / peak, moving takes bytes / bandwidth. If they overlap
+# perfectly, the slower one is the time. They are equal at the **ridge point**, peak / bandwidth, in FLOPs per
+# byte. Left of it an operation is *memory-bound*, right of it *compute-bound*.
+#
+# Where a kernel lies depends on the **batch**. Take two kernels of a model that generates text:
+#
+# - `linear`: a batch of b rows, (b, k), times one weight, (k, n).
+# - `attention`: b sequences, each with **one** new token and a cache of its own: `context` keys and as many
+#   values for each of `kv_heads`, `head_dim` numbers each. Each of the `heads` has a query of
+#   `head_dim` numbers: q·Kᵀ, softmax, times V. It is *fused*: scores stay on the chip, only q, K, V and the
+#   output cross memory. Several query heads share the keys and values of one kv head.
+#
+# **Predict:** does a larger batch make both compute-bound? And must b be at the ridge, 295 rows on an H100?
 
 
-# %% exercise="flops_and_bytes"
-def flops_and_bytes(op, sizes, element_bytes):
-    """Return (FLOPs, bytes to and from memory) of an operation, by the rules above.
+# %% exercise="smallest_batch"
+def smallest_batch(kernel, sizes, element_bytes, spec):
+    """Return the smallest batch (1, 2, ...) at which a kernel is compute-bound; 0 if no batch is.
 
-    op: a name of the table; sizes: a dict of its sizes; element_bytes: bytes of one element.
+    kernel: "linear" with sizes k, n; or "attention" with sizes heads, kv_heads, context, head_dim.
+    element_bytes: bytes of one element, of all tensors.
+    spec: a dict with flops_per_s (dense), sparse_flops_per_s and bytes_per_s.
+    A kernel is compute-bound if computing takes at least as long as moving.
     """
     ### BEGIN SOLUTION
+    ridge = spec["flops_per_s"] / spec["bytes_per_s"]
+    if kernel == "linear":
+        k, n = sizes["k"], sizes["n"]
+        flops, moved_once, moved = 2 * k * n, k * n, k + n  # the last two in elements
+    else:
+        heads, head_dim, context = sizes["heads"], sizes["head_dim"], sizes["context"]
+        flops = heads * context * (4 * head_dim + 5)
+        moved_once, moved = 0, 2 * sizes["kv_heads"] * context * head_dim + 2 * heads * head_dim
+    gain = flops - ridge * element_bytes * moved
+    if gain <= 0:
+        return 0
+    return max(1, math.ceil(ridge * element_bytes * moved_once / gain))
+    ### END SOLUTION
+
+
+# %% [markdown]
+# <details><summary>Answer</summary>
+#
+# A batch shares the *weight*, so more rows mean more FLOPs per byte, up to a bound that the layer's own sides
+# set: rows are moved, too. It takes more rows than the ridge has FLOPs per byte. Nothing shares a *cache*:
+# twice the sequences move twice the bytes, and the batch never matters. That is why serving long contexts
+# needs fewer kv heads (*grouped queries*) or smaller caches, and not larger batches.
+#
+# </details>
+#
+# Six operations on an H100, counted by the same rules (attention here is that of training: all queries at
+# once; as **three kernels** it writes and reads scores and probabilities):
+
+
+# %%
+def flops_and_bytes(op, sizes, element_bytes):
+    """Return (FLOPs, bytes to and from memory) of an operation."""
     if op == "matmul":
         m, k, n = sizes["m"], sizes["k"], sizes["n"]
         return 2 * m * k * n, element_bytes * (m * k + k * n + m * n)
     if op in ("layer_norm", "softmax"):
         elements = sizes["rows"] * sizes["dim"]
-        if op == "softmax":
-            return 5 * elements, element_bytes * 2 * elements
-        return 7 * elements, element_bytes * (2 * elements + 2 * sizes["dim"])
+        gain_bias = 2 * sizes["dim"] if op == "layer_norm" else 0
+        return (7 if op == "layer_norm" else 5) * elements, element_bytes * (2 * elements + gain_bias)
     num_rows = sizes["batch"] * sizes["heads"] * sizes["sequence"]
-    qkv_out = 4 * num_rows * sizes["head_dim"]
     scores = num_rows * sizes["sequence"]
-    # Unfused: scores are written, read, and as probabilities written and read again.
-    elements = qkv_out if op == "flash_attention" else qkv_out + 4 * scores
+    elements = 4 * num_rows * sizes["head_dim"] + (4 * scores if op == "attention" else 0)
     return scores * (4 * sizes["head_dim"] + 5), element_bytes * elements
-    ### END SOLUTION
-
-
-# %% [markdown]
-# ## The roofline
-#
-# Two things go on at once: computing takes FLOPs / peak, moving takes bytes / bandwidth. If they overlap
-# perfectly, the slower one is the time. They are equal at the **ridge point**, peak / bandwidth. Left of it
-# an operation is *memory-bound*, right of it *compute-bound*.
-
-
-# %% exercise="roofline"
-def roofline(flops, num_bytes, spec):
-    """Return the least time of an operation on a GPU, and what limits it.
-
-    spec: a dict with "flops_per_s" (dense), "sparse_flops_per_s" and "bytes_per_s".
-    Returns: a dict with intensity and ridge in FLOP/byte, time_s, and bound ("compute" or "memory").
-    """
-    ### BEGIN SOLUTION
-    compute_s = flops / spec["flops_per_s"]
-    memory_s = num_bytes / spec["bytes_per_s"]
-    return {
-        "intensity": flops / num_bytes,
-        "ridge": spec["flops_per_s"] / spec["bytes_per_s"],
-        "time_s": max(compute_s, memory_s),
-        "bound": "compute" if compute_s > memory_s else "memory",
-    }
-    ### END SOLUTION
 
 
 # %%
-H100_ROOF = {"flops_per_s": 989e12, "sparse_flops_per_s": 1979e12, "bytes_per_s": 3.35e12}
+H100_ROOF = h100_roof()
 HEADS = {"batch": 1, "heads": 32, "sequence": 8192, "head_dim": 128}
 OPS = [
     ("matmul", {"m": 8192, "k": 4096, "n": 4096}),
@@ -295,11 +315,11 @@ OPS = [
     ("flash_attention", HEADS),
 ]
 for op, sizes in OPS:
-    answer = roofline(*flops_and_bytes(op, sizes, 2), H100_ROOF)
-    print(
-        f"{op:16} {answer['intensity']:7.1f} FLOP/byte {1e6 * answer['time_s']:7.1f} us, "
-        f"{answer['bound']}-bound"
-    )
+    flops, num_bytes = flops_and_bytes(op, sizes, 2)
+    compute_s, memory_s = flops / H100_ROOF.flops_per_s, num_bytes / H100_ROOF.bytes_per_s
+    bound = "compute" if compute_s >= memory_s else "memory"
+    least_us = 1e6 * max(compute_s, memory_s)
+    print(f"{op:16} {flops / num_bytes:7.1f} FLOP/byte {least_us:7.1f} us, {bound}-bound")
 
 # %% [markdown]
 # Read it again. A matmul with **one row** (generating one token) is as memory-bound as a softmax. Fusing
@@ -344,7 +364,7 @@ def measure(fn, *, clock=time.perf_counter, synchronize=lambda: None, warmup=3, 
 # ### This machine's own roofline
 #
 # `this_machine` finds the roof: the best of numpy's and torch's FP32 matmuls, and the best large copy. Your
-# `measure` and your `flops_and_bytes` place four operations under it. **Predict:** which come close to it?
+# `measure` places four operations under it. **Predict:** which come close to it?
 
 # %%
 torch.manual_seed(0)
@@ -374,23 +394,33 @@ draw_roofline([h100_roof(), mine], points)
 # below its roof has another limit: here each result gets fresh memory from the operating system, and `exp`
 # is not one FLOP to a CPU.
 #
-# Move the slider: how many rows must a batch have until a matmul with a 4,096 x 4,096 weight feeds an H100?
-# And why do fewer bits not ask for more rows? (They halve the bytes as they double the peak.)
+# Move the sliders: your `smallest_batch` says from how many rows on a matmul feeds an H100, the dot follows.
+# Why do fewer bits not ask for more rows? (They halve the bytes as they double the peak.) And what happens to
+# a narrow weight?
 
 
 # %%
-def draw_batch(rows, precision):
+def draw_batch(rows, columns, precision):
     gpu, bits = h100_roof(precision), {"tf32": 32, "bfloat16": 16, "float8": 8}[precision]
-    flops, num_bytes = flops_and_bytes("matmul", {"m": rows, "k": 4096, "n": 4096}, bits // 8)
     spec = {"flops_per_s": gpu.flops_per_s, "sparse_flops_per_s": 2 * gpu.flops_per_s}
     spec["bytes_per_s"] = gpu.bytes_per_s
-    reached = flops / roofline(flops, num_bytes, spec)["time_s"]
-    one_row = roofline(*flops_and_bytes("matmul", {"m": 1, "k": 4096, "n": 4096}, bits // 8), spec)
-    first = ("1 row", one_row["intensity"], one_row["intensity"] * gpu.bytes_per_s)
-    return draw_roofline([gpu], [first, (f"{rows} rows", flops / num_bytes, reached)])
+    enough = smallest_batch("linear", {"k": 4096, "n": columns}, bits // 8, spec)
+    points = []
+    for words, m in {"1 row": 1, f"{rows:,} rows": rows, f"{enough:,} rows: enough": enough}.items():
+        if m:
+            flops, num_bytes = flops_and_bytes("matmul", {"m": m, "k": 4096, "n": columns}, bits // 8)
+            seconds = max(flops / gpu.flops_per_s, num_bytes / gpu.bytes_per_s)
+            points.append((words, flops / num_bytes, flops / seconds))
+    return draw_roofline([gpu], points)
 
 
-turn(draw_batch, first={"rows": 64}, rows=[8, 64, 256, 512, 4096], precision=["bfloat16", "float8", "tf32"])
+turn(
+    draw_batch,
+    first={"rows": 64, "columns": 4096},
+    rows=[8, 64, 256, 512, 4096],
+    columns=[128, 256, 512, 4096],
+    precision=["bfloat16", "float8", "tf32"],
+)
 
 # %% [markdown]
 # ## Break it
@@ -470,106 +500,77 @@ draw_cluster_zoom()
 # Beside the GPU racks stand network racks and storage racks (240 PB here), and outside the cooling, which
 # takes more space still. In 54 days of the run 466 interruptions were counted: lab 13.
 #
-# GPUs are numbered so that those of a server are neighbours, then those of a rack, and so on. **The link
-# between two GPUs is that of the smallest block that holds both.** A message of S bytes takes latency + S /
-# bandwidth. Bandwidths come as printed, with their `unit`: bytes or *bits*, one way or *both ways*.
+# GPUs are numbered so that those of a server are neighbours: with 8 a server, GPU 7 and GPU 8 are in
+# *different* ones. Every GPU has a network card of its own, and cards are wired in **rails**: card 3 of each
+# server is on one switch with card 3 of all others. NCCL (NVIDIA's library of collectives) therefore sends a
+# message from GPU 1 to GPU 11 in two hops: over NVLink to GPU 3, whose card is on GPU 11's rail, then over
+# the network.
+#
+# The rules for a message from GPU a to GPU b (never the same):
+#
+# - in one server: the link `inside`;
+# - in two servers, same seat (number within the server): the link `network`;
+# - else two links: `inside`, then `network`.
+# - The message travels in **pieces** of `piece_bytes`, the last one smaller. A link carries one piece at a
+#   time, piece after piece; a piece keeps it for bytes / bandwidth, and arrives its latency after that. It
+#   may start on the second link once it has arrived, and while the next one travels on the first.
+# - Bandwidths come as printed, with their `unit`: bytes or *bits*, one way or *both ways*.
 
 # %%
 META = {
-    "name": "Meta, 24,576 GPUs",
-    "spans": [  # from small to large
-        {"name": "gpu", "gpus": 1, "bandwidth": 3.35e12, "unit": "bytes/s both ways", "latency_s": 5e-7},
-        {"name": "server", "gpus": 8, "bandwidth": 900e9, "unit": "bytes/s both ways", "latency_s": 1.9e-6},
-        {"name": "rack", "gpus": 16, "bandwidth": 400e9, "unit": "bits/s", "latency_s": 4e-6},
-        {"name": "pod", "gpus": 3072, "bandwidth": 400e9, "unit": "bits/s", "latency_s": 5e-6},
-        {"name": "cluster", "gpus": 24576, "bandwidth": 400e9 / 7, "unit": "bits/s", "latency_s": 6e-6},
-    ],
+    "name": "Meta's cluster: a server and its network",
+    "gpus_per_server": 8,
+    "inside": {"bandwidth": 900e9, "unit": "bytes/s both ways", "latency_s": 1.9e-6},
+    "network": {"bandwidth": 400e9, "unit": "bits/s", "latency_s": 5e-6},
 }
 
 
-# %% exercise="transfer_time"
-def link_between(a, b, cluster):
-    """Return the span (a dict of cluster["spans"]) of the smallest block that holds GPUs a and b."""
-    ### BEGIN SOLUTION
-    return next(span for span in cluster["spans"] if a // span["gpus"] == b // span["gpus"])
-    ### END SOLUTION
+# %% exercise="path_time"
+def path_time(size_bytes, piece_bytes, a, b, cluster):
+    """Return the seconds in which a message gets from GPU a to GPU b, by the rules above.
 
-
-def transfer_time(size_bytes, a, b, cluster):
-    """Return how a message gets from GPU a to GPU b: a dict with
-
-    span: the name of the span; bytes_per_s: its bandwidth one way; time_s: latency + transfer.
+    size_bytes, piece_bytes: whole numbers; cluster: a dict as META.
     """
     ### BEGIN SOLUTION
-    span = link_between(a, b, cluster)
-    bytes_per_s = span["bandwidth"]
-    if "bits" in span["unit"]:
-        bytes_per_s /= 8
-    if "both ways" in span["unit"]:
-        bytes_per_s /= 2
-    return {
-        "span": span["name"],
-        "bytes_per_s": bytes_per_s,
-        "time_s": span["latency_s"] + size_bytes / bytes_per_s,
-    }
+    n = cluster["gpus_per_server"]
+    if a // n == b // n:
+        links = [cluster["inside"]]
+    else:
+        links = [cluster["network"]] if a % n == b % n else [cluster["inside"], cluster["network"]]
+    free_s = [0.0] * len(links)
+    for start in range(0, size_bytes, piece_bytes):
+        arrived_s = 0.0
+        for i, link in enumerate(links):
+            rate = (
+                link["bandwidth"]
+                / (8 if "bits" in link["unit"] else 1)
+                / (2 if "both" in link["unit"] else 1)
+            )
+            free_s[i] = max(arrived_s, free_s[i]) + min(piece_bytes, size_bytes - start) / rate
+            arrived_s = free_s[i] + link["latency_s"]
+    return arrived_s
     ### END SOLUTION
 
 
 # %%
-for other in (0, 1, 8, 16, 3072):
-    small, large = (transfer_time(size, 0, other, META) for size in (1000, 10**9))
+for other in (1, 8, 9):
+    small, whole, pieces = (
+        path_time(size, piece, 0, other, META)
+        for size, piece in ((1000, 1000), (10**9, 10**9), (10**9, 10**6))
+    )
     print(
-        f"GPU 0 to {other:5}: {small['span']:8} {large['bytes_per_s'] / 1e9:7.1f} GB/s, "
-        f"1 kB in {1e6 * small['time_s']:4.1f} us, 1 GB in {1e3 * large['time_s']:6.2f} ms"
+        f"GPU 0 to {other}: 1 kB in {1e6 * small:4.1f} us, 1 GB in {1e3 * whole:5.2f} ms whole, "
+        f"{1e3 * pieces:5.2f} ms in pieces of 1 MB"
     )
 
 # %% [markdown]
-# Small messages pay latency, large ones bandwidth. And placement is everything: GPU 7 and GPU 8 are
-# neighbours by number, and nine times slower to each other than GPU 0 to GPU 7.
-
-
-# %% exercise="cluster_totals"
-def cluster_totals(cluster):
-    """Return a dict of totals: gpus, memory_bytes, flops_per_s (dense), power_w, and cross_pod_bytes_per_s.
-
-    cluster: a dict with gpus_per_server, servers_per_rack, racks_per_pod, pods; gpu_memory_bytes,
-        gpu_flops_per_s, gpu_sparse_flops_per_s, gpu_power_w; server_power_w (with its GPUs, CPUs, fans);
-        network_bits_per_s (one card a GPU, one way), oversubscription (7 means 1:7).
-    cross_pod_bytes_per_s: what is left for *each* GPU when all send to other pods at once, one way.
-    """
-    ### BEGIN SOLUTION
-    servers = cluster["servers_per_rack"] * cluster["racks_per_pod"] * cluster["pods"]
-    gpus = servers * cluster["gpus_per_server"]
-    return {
-        "gpus": gpus,
-        "memory_bytes": gpus * cluster["gpu_memory_bytes"],
-        "flops_per_s": gpus * cluster["gpu_flops_per_s"],
-        "power_w": servers * cluster["server_power_w"],
-        "cross_pod_bytes_per_s": cluster["network_bits_per_s"] / 8 / cluster["oversubscription"],
-    }
-    ### END SOLUTION
-
-
-# %%
-meta = {
-    "gpus_per_server": 8,
-    "servers_per_rack": 2,
-    "racks_per_pod": 192,
-    "pods": 8,
-    "gpu_memory_bytes": 80e9,
-    "gpu_flops_per_s": 989e12,
-    "gpu_sparse_flops_per_s": 1979e12,
-    "gpu_power_w": 700,
-    "server_power_w": 10_200,
-    "network_bits_per_s": 400e9,
-    "oversubscription": 7,
-}
-for name, total in cluster_totals(meta).items():
-    print(f"{name:22} {total:,.4g}" if total > 1e6 else f"{name:22} {total:,}")
-
-# %% [markdown]
-# 1.97 PB of memory (not "2 PB", and no program sees it as one), 24 EFLOP/s dense, 31 MW before cooling: a
-# small town.
+# Small messages pay latency, large ones bandwidth. Placement is everything: GPU 7 and GPU 8 are neighbours by
+# number, and nine times slower to each other than GPU 0 to GPU 7. And in pieces the first link costs almost
+# nothing: it works while the second one does. You will meet this trick again in rings (lab 02), buckets (lab
+# 03) and pipelines (lab 09). Real pieces also cost a launch each, so they are not made as small as can be.
+#
+# All of Meta's 24,576 GPUs hold 1.97 PB of memory (not "2 PB", and no program sees it as one) and compute 24
+# EFLOP/s dense.
 #
 # ## Does it fit, and how long?
 #
@@ -577,26 +578,30 @@ for name, total in cluster_totals(meta).items():
 # of `model_dim` entries in each layer. GPT-3's sizes: 175 billion parameters, 96 layers, model dim 12,288.
 # Serve 32 sequences of 2,048 tokens, cache in fp16.
 #
-# 1. **`gpus_40gb`**, **`gpus_80gb`**: the fewest GPUs that hold fp16 weights and the cache.
+# 1. **`gpus_40gb`**: the fewest 40 GB GPUs that hold fp16 weights and the cache.
 # 2. **`gpus_80gb_int8`**: the same with int8 weights on 80 GB (the cache stays fp16).
 # 3. **`params_8`**, **`params_16`**: parameters of the largest model an 80 GB GPU can train, if nothing but 8
 #    or 16 bytes a parameter counts (lab 04 says where they go).
 # 4. **`run_days`**: Llama 3 405B took 3.8·10²⁵ FLOPs. How many days on 16,384 H100, at 400 TFLOP/s each?
+# 5. **`cluster_power_w`**: what all servers of Meta's 24,576 GPUs draw, in watts, before cooling. A GPU draws
+#    700 W; a server with its 8 GPUs, CPUs, fans and cards 10.2 kW.
+# 6. **`cross_pod_s`**: seconds in which *every* GPU of it sends 1 GB to another pod, all at once.
 
 
 # %% exercise="numbers_01"
 def numbers_01() -> dict[str, float]:
-    """Return the six numbers."""
+    """Return the seven numbers."""
     ### BEGIN SOLUTION
     cache_bytes = 2 * 96 * 12_288 * 2 * 32 * 2048  # key and value, layers, width, fp16, tokens
     fp16_bytes, int8_bytes = (size * 175e9 + cache_bytes for size in (2, 1))
     return {
         "gpus_40gb": -(-fp16_bytes // 40e9),  # rounded up
-        "gpus_80gb": -(-fp16_bytes // 80e9),
         "gpus_80gb_int8": -(-int8_bytes // 80e9),
         "params_8": 80e9 / 8,
         "params_16": 80e9 / 16,
         "run_days": 3.8e25 / (16_384 * 400e12) / 86_400,
+        "cluster_power_w": 24_576 / 8 * 10_200,
+        "cross_pod_s": 1e9 / (400e9 / 8 / 7),
     }
     ### END SOLUTION
 
@@ -611,7 +616,8 @@ def numbers_01() -> dict[str, float]:
 # - Peak = 2 × multiply-adds a clock × SMs × *that unit's* clock. Divide printed 16-bit peaks by 2 if a
 #   footnote says "with sparsity".
 # - Multiply in 16 bits, add in 32.
-# - FLOPs per byte decide: below peak / bandwidth, memory is the limit. Fusion and larger batches raise them.
+# - FLOPs per byte decide: below peak / bandwidth, memory is the limit. Fusion raises them; larger batches do
+#   where they share something.
 # - 3.35 TB/s in a GPU, 450 GB/s in a server, 50 GB/s in a pod, all one way but the first. Parallelism that
 #   talks much belongs inside the server.
 # - Warm up, synchronise, take the median.
@@ -638,7 +644,7 @@ def numbers_01() -> dict[str, float]:
 # <details><summary>How hot does it get?</summary>
 #
 # An H100 draws 700 W, a B200 1,000: a fan heater on a chip the size of a stamp. It is kept at 60 to 85 °C,
-# and beyond that lowers its clock. A server draws 10 kW. Above some 40 kW a rack, air no longer suffices, and
+# and beyond that lowers its clock. Above some 40 kW a rack, air no longer suffices, and
 # water comes to the chip. Meta saw throughput vary by 1 to 2% with the time of day: noon is warmer.
 #
 # </details>

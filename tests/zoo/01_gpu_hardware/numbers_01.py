@@ -5,11 +5,12 @@ import math
 
 RIGHT = {
     "gpus_40gb": 17,
-    "gpus_80gb": 9,
     "gpus_80gb_int8": 7,
     "params_8": 10e9,
     "params_16": 5e9,
     "run_days": 67.1,
+    "cluster_power_w": 31.3e6,
+    "cross_pod_s": 0.14,
 }
 
 
@@ -28,30 +29,31 @@ def numbers_01():
     cluster_flops_per_s = 16_384 * 400e12
     return {
         "gpus_40gb": np.ceil((weights["fp16"] + cache) / 40e9),
-        "gpus_80gb": math.ceil((weights["fp16"] + cache) / 80e9),
         "gpus_80gb_int8": np.int64(np.ceil((weights["int8"] + cache) / 80e9)),
         "params_8": 80e9 // 8,
         "params_16": 80e9 / 16,
         "run_days": np.float64(3.8e25) / cluster_flops_per_s / 3600 / 24,
+        "cluster_power_w": math.ceil(24_576 / 8) * 10_200,
+        "cross_pod_s": np.float64(8e9) * 7 / 400e9,
     }
 
 
-# %% wrong gpus_40gb, gpus_80gb, gpus_80gb_int8, params_8, params_16, run_days: a list
+# %% wrong gpus_40gb, gpus_80gb_int8, params_8, params_16, run_days, cluster_power_w, cross_pod_s: a list
 # says: must return a dict
 def numbers_01():
     return list(RIGHT.values())
 
 
-# %% wrong gpus_40gb, gpus_80gb, gpus_80gb_int8: no cache
+# %% wrong gpus_40gb, gpus_80gb_int8: no cache
 # says: the key-value cache is left out
 def numbers_01():
-    return RIGHT | {"gpus_40gb": 9, "gpus_80gb": 5, "gpus_80gb_int8": 3}
+    return RIGHT | {"gpus_40gb": 9, "gpus_80gb_int8": 3}
 
 
-# %% wrong gpus_40gb, gpus_80gb, gpus_80gb_int8: rounded down
+# %% wrong gpus_40gb, gpus_80gb_int8: rounded down
 # says: a part-filled GPU
 def numbers_01():
-    return RIGHT | {"gpus_40gb": 16, "gpus_80gb": 8, "gpus_80gb_int8": 6}
+    return RIGHT | {"gpus_40gb": 16, "gpus_80gb_int8": 6}
 
 
 # %% wrong gpus_40gb: not rounded
@@ -96,7 +98,19 @@ def numbers_01():
     return RIGHT | {"run_days": 3.8e25 / 400e12 / 86_400}
 
 
-# %% wrong gpus_40gb, gpus_80gb, gpus_80gb_int8, params_8, params_16: only one filled in
+# %% wrong gpus_40gb, gpus_80gb_int8, params_8, params_16, cluster_power_w, cross_pod_s: only one filled in
 # says: must be a number
 def numbers_01():
     return {"run_days": 67.1, "params_8": None}
+
+
+# %% wrong cluster_power_w: the GPUs alone
+# says: only the GPUs draw power
+def numbers_01():
+    return RIGHT | {"cluster_power_w": 24_576 * 700}
+
+
+# %% wrong cross_pod_s: as if the top layer carried all
+# says: oversubscription is left out
+def numbers_01():
+    return RIGHT | {"cross_pod_s": 0.02}

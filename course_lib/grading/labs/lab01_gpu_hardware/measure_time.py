@@ -11,7 +11,7 @@ from course_lib.grading.parts.numbers import EveryPoint, Formula, Numbers, Point
 from course_lib.grading.worlds.pretended_device import device, pretended_device, timed
 
 EXERCISE = Exercise(
-    order=5,
+    order=4,
     symbol="measure",
     title="A stopwatch for a machine that answers later",
     minutes=20,
