@@ -136,7 +136,7 @@ OF_COUNTS: dict[str, dict[str, Any]] = {
 def _formula(slips: dict[str, dict[str, Any]], unit: str, rel: float) -> Formula:
     return Formula(
         want=solve,
-        near=lambda p: {words: solve(p, **slip) for words, slip in slips.items()},
+        mistakes=lambda p: {words: solve(p, **slip) for words, slip in slips.items()},
         unit=unit,
         rel=rel,
     )

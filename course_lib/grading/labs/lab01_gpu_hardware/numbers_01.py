@@ -103,7 +103,7 @@ PARTS = answers(
         "cluster_power_w": Number(
             _SERVERS * 10_200,
             unit="W",
-            near={
+            mistakes={
                 "only the GPUs draw power: CPUs, fans and network cards do, too": 24_576 * 700,
                 "a server's power is taken for every GPU": 24_576 * 10_200,
                 "the GPUs are added to the server that holds them": _SERVERS * 10_200 + 24_576 * 700,
@@ -115,7 +115,7 @@ PARTS = answers(
         "cross_pod_s": Number(
             _CROSS_S,
             unit="s",
-            near={
+            mistakes={
                 "the oversubscription is left out": _CROSS_S / 7,
                 "bits are taken for bytes": _CROSS_S / 8,
                 "the oversubscription speeds things up: it takes bandwidth away": _CROSS_S / 49,

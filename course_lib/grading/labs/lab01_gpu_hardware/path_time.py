@@ -152,7 +152,7 @@ SLIPS: dict[str, dict[str, Any]] = {
 }
 
 
-def _near(p: Point) -> dict[str, float | str]:
+def _mistakes(p: Point) -> dict[str, float | str]:
     return {words: solve(p, **slip) for words, slip in SLIPS.items()}
 
 
@@ -175,7 +175,7 @@ def _words(p: Point) -> str:
     )
 
 
-FORMULA = Formula(want=solve, near=_near, unit="s")
+FORMULA = Formula(want=solve, mistakes=_mistakes, unit="s")
 
 
 def _part(name: str) -> Numbers:
