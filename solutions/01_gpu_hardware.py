@@ -59,8 +59,6 @@ from course_lib.viz.turn import turn
 draw_axes([])
 
 # %% [markdown]
-# No axis is lit yet: this lab is about what the axes are split *onto*.
-#
 # ## A co-processor that learned to multiply matrices
 #
 # A GPU is a **co-processor**. The CPU runs your Python and *launches* work; the GPU does it later, on
@@ -83,17 +81,13 @@ draw_axes([])
 #
 # ### Twelve years of peaks
 #
-# K40 (2013), P100 (2016), V100 (2017, the first with tensor cores), A100 (2020), H100 (2022), B200 (2024),
-# drawn below.
-#
 # **Where common numbers are loose.** "1,000x in 12 years" divides a *sparse 16-bit* peak by an *FP32* one.
 # Dense it is about 450x, and FP32 against FP32 16x. A *sparse* peak counts products with zeros that were
 # never computed: it needs two of every four weights to be zero, which training does not have. The "5,000
 # TFLOP/s" of the B200 generation are sparse; dense it is 2,250 (B200) or 2,500 (GB200). This course only uses
 # dense peaks.
 #
-# Data sheets leave numbers out: one prints a peak and no clock, another cores and no peak. Yet all hang
-# together, so a hole can be filled. A **sheet** is a plain dict:
+# Data sheets leave numbers out, but all hang together, so a hole can be filled. A **sheet** is a dict:
 
 # %%
 H100 = {
@@ -160,16 +154,15 @@ for name in sums:
 draw_predictions(sums, PREDICTED, unit="sum of 4,096 ones", title="Small numbers vanish in a large sum")
 
 # %% [markdown]
-# The ones do not count any more once the sum has grown. The same happens to gradients, and to weights that
-# get tiny updates.
+# The same happens to gradients, and to weights that get tiny updates.
 #
-# In PyTorch, `autocast` casts the inputs of a *matmul* and leaves parameters, sums and norms in 32 bits:
+# In PyTorch, `autocast` casts the inputs of a *matmul* and leaves parameters and norms in 32 bits:
 
 # %%
 layer, norm, x = torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.randn(8, 64)
 with torch.autocast("cpu", torch.bfloat16):
     product = layer(x)
-    parts = {"weight": layer.weight, "matmul": product, "norm": norm(x), "softmax": product.softmax(-1)}
+    parts = {"weight": layer.weight, "matmul": product, "norm": norm(x)}
 print({name: str(tensor.dtype) for name, tensor in parts.items()})
 
 # %% [markdown]
@@ -221,9 +214,8 @@ for dtype in (torch.bfloat16, torch.float32):
 draw_memory_hierarchy()
 
 # %% [markdown]
-# Registers and caches: bandwidth computed from bytes a clock (L2: microbenchmarks, about). Each level down is
-# larger and slower. An operation is fast if it fetches a byte once from far away and uses it often nearby.
-# How often is its **arithmetic intensity**:
+# Each level down is larger and slower. An operation is fast if it fetches a byte once from far away and uses
+# it often nearby. How often is its **arithmetic intensity**:
 #
 # $$\text{intensity} = \frac{\text{FLOPs}}{\text{bytes to and from memory}}$$
 #
@@ -277,14 +269,13 @@ def smallest_batch(kernel, sizes, element_bytes, spec):
 # <details><summary>Answer</summary>
 #
 # A batch shares the *weight*, so more rows mean more FLOPs per byte, up to a bound that the layer's own sides
-# set: rows are moved, too. It takes more rows than the ridge has FLOPs per byte. Nothing shares a *cache*:
-# twice the sequences move twice the bytes, and the batch never matters. That is why serving long contexts
-# needs fewer kv heads (*grouped queries*) or smaller caches, and not larger batches.
+# set: rows are moved, too. So it takes more than 295. Nothing shares a *cache*: twice the sequences move
+# twice the bytes. Long contexts need fewer kv heads (*grouped queries*), not larger batches.
 #
 # </details>
 #
-# Six operations on an H100, counted by the same rules (attention here is that of training: all queries at
-# once; as **three kernels** it writes and reads scores and probabilities):
+# Six operations on an H100 by the same rules (attention here has all queries at once, as in training; as
+# **three kernels** it writes and reads scores and probabilities):
 
 
 # %%
@@ -390,9 +381,8 @@ draw_roofline([h100_roof(), mine], points)
 
 # %% [markdown]
 # Same shape, other numbers: the ridge of a CPU lies at 3 to 50 FLOP/byte, higher while other programs use
-# its memory; that of an H100 at 295. The more arithmetic a chip has, the harder it is to feed. A point far
-# below its roof has another limit: here each result gets fresh memory from the operating system, and `exp`
-# is not one FLOP to a CPU.
+# its memory. The more arithmetic a chip has, the harder it is to feed. A point far below its roof has another
+# limit: here each result gets fresh memory from the operating system, and `exp` is not one FLOP to a CPU.
 #
 # Move the sliders: your `smallest_batch` says from how many rows on a matmul feeds an H100, the dot follows.
 # Why do fewer bits not ask for more rows? (They halve the bytes as they double the peak.) And what happens to
@@ -451,8 +441,7 @@ _ = grading.check("measure_time", hasty_measure)
 _ = grading.check("matmul_mixed", promoted)
 
 # %% [markdown]
-# Third, a hang. To time a *collective*, all ranks must start together, so `synchronize` is a barrier. Here
-# rank 0 repeats once more, "to be sure":
+# Third, a hang. To time a *collective*, `synchronize` is a barrier. Here rank 0 repeats once more:
 
 
 # %%
@@ -497,14 +486,13 @@ draw_cluster_zoom()
 # oversubscribed 1:7, so a GPU keeps a seventh of its rate if all talk at once. Larger clusters exist: xAI's
 # started with 100,000 GPUs.
 #
-# Beside the GPU racks stand network racks and storage racks (240 PB here), and outside the cooling, which
-# takes more space still. In 54 days of the run 466 interruptions were counted: lab 13.
+# Beside the GPU racks stand network and storage racks (240 PB), and outside the cooling. In 54 days of the
+# run 466 interruptions were counted: lab 13.
 #
 # GPUs are numbered so that those of a server are neighbours: with 8 a server, GPU 7 and GPU 8 are in
-# *different* ones. Every GPU has a network card of its own, and cards are wired in **rails**: card 3 of each
-# server is on one switch with card 3 of all others. NCCL (NVIDIA's library of collectives) therefore sends a
-# message from GPU 1 to GPU 11 in two hops: over NVLink to GPU 3, whose card is on GPU 11's rail, then over
-# the network.
+# *different* ones. Every GPU has a network card, and cards are wired in **rails**: card 3 of each server is
+# on one switch with card 3 of all others. So NCCL (NVIDIA's library of collectives) sends from GPU 1 to GPU
+# 11 over NVLink to GPU 3, whose card is on GPU 11's rail, then over the network.
 #
 # The rules for a message from GPU a to GPU b (never the same):
 #
@@ -564,10 +552,9 @@ for other in (1, 8, 9):
     )
 
 # %% [markdown]
-# Small messages pay latency, large ones bandwidth. Placement is everything: GPU 7 and GPU 8 are neighbours by
-# number, and nine times slower to each other than GPU 0 to GPU 7. And in pieces the first link costs almost
-# nothing: it works while the second one does. You will meet this trick again in rings (lab 02), buckets (lab
-# 03) and pipelines (lab 09). Real pieces also cost a launch each, so they are not made as small as can be.
+# Small messages pay latency, large ones bandwidth. GPU 7 and GPU 8 are nine times slower to each other than
+# GPU 0 and GPU 7. In pieces the first link costs almost nothing: it works while the second one does. Rings
+# (lab 02), buckets (lab 03) and pipelines (lab 09) do the same. Real pieces also cost a launch each.
 #
 # All of Meta's 24,576 GPUs hold 1.97 PB of memory (not "2 PB", and no program sees it as one) and compute 24
 # EFLOP/s dense.
@@ -607,9 +594,8 @@ def numbers_01() -> dict[str, float]:
 
 
 # %% [markdown]
-# And **GPT-4**? Its report keeps its size secret; the unconfirmed figure people repeat is 1.8 trillion
-# parameters. At 16 bits that is 3.6 TB, 45 GPUs of 80 GB before the first token of cache. Another estimate,
-# served on 8 to 16 A100s, is 0.64 to 1.28 TB: both cannot be true at 16 bits.
+# And **GPT-4**? Its report keeps its size secret; people repeat 1.8 trillion parameters: 3.6 TB at 16 bits,
+# 45 GPUs of 80 GB before any cache. Another estimate, 8 to 16 A100s, is 0.64 to 1.28 TB: both cannot be true.
 #
 # ## Takeaways
 #
@@ -620,14 +606,12 @@ def numbers_01() -> dict[str, float]:
 #   where they share something.
 # - 3.35 TB/s in a GPU, 450 GB/s in a server, 50 GB/s in a pod, all one way but the first. Parallelism that
 #   talks much belongs inside the server.
-# - Warm up, synchronise, take the median.
 #
 # **What production code does**
 #
 # | code | file | the same, and more |
 # |---|---|---|
 # | PyTorch | `torch/utils/benchmark/utils/timer.py` | `blocked_autorange`: your stopwatch, in blocks |
-# | Triton | `python/triton/testing.py` | `do_bench` also empties L2 between calls |
 # | torchtitan | `torchtitan/tools/utils.py` | `get_peak_flops`: dense peaks by device name, for MFU |
 # | Megatron-Core | `megatron/core/parallel_state.py` | keeps tensor parallelism inside a server |
 #
@@ -635,17 +619,16 @@ def numbers_01() -> dict[str, float]:
 #
 # <details><summary>Why racks, and not one pod-sized machine?</summary>
 #
-# Racks, 19 inches wide, are a standard of decades: what a lorry, a door and a technician can handle; power
-# and cooling come per rack. Cables matter, too: copper carries NVLink a metre or two, beyond that costly
-# optics are needed. A rack holds what copper reaches (NVIDIA's NVL72: 72 GPUs of one rack as *one* NVLink
-# span), a pod what one layer of switches does.
+# Racks, 19 inches wide, are a standard of decades: what a lorry and a door can take; power and cooling come
+# per rack. Copper carries NVLink a metre or two, beyond that costly optics are needed. A rack holds what
+# copper reaches (NVIDIA's NVL72: 72 GPUs as *one* NVLink span), a pod what one layer of switches does.
 #
 # </details>
 # <details><summary>How hot does it get?</summary>
 #
-# An H100 draws 700 W, a B200 1,000: a fan heater on a chip the size of a stamp. It is kept at 60 to 85 °C,
-# and beyond that lowers its clock. Above some 40 kW a rack, air no longer suffices, and
-# water comes to the chip. Meta saw throughput vary by 1 to 2% with the time of day: noon is warmer.
+# A B200 draws 1,000 W, a fan heater the size of a stamp. It is kept at 60 to 85 °C, and beyond that lowers
+# its clock. Above some 40 kW a rack, air no longer suffices, and
+# water comes to the chip.
 #
 # </details>
 # <details><summary>How long do runs take?</summary>
@@ -663,33 +646,15 @@ def numbers_01() -> dict[str, float]:
 # <details><summary>What do the NVLink parts cost?</summary>
 #
 # NVIDIA prints no prices. Servers of eight SXM parts with NVSwitch were reported at 250,000 to 400,000
-# dollars, tens of thousands more than eight PCIe cards in a plain server. It pays when tensor parallelism
-# would otherwise cross PCIe: 450 against 64 GB/s.
-#
-# </details>
-#
-# ## Reflect (not graded)
-#
-# 1. *A vendor offers a chip with twice the FLOP/s and the same memory bandwidth. Which of your operations
-#    gain?*
-# 2. *Why does a server have 8 GPUs on NVLink and not 24,576?*
-#
-# <details><summary>Rubric</summary>
-#
-# 1. *Good:* only those right of the ridge, which moves right by 2x; names large matmuls as gaining and norms,
-#    softmax and decoding as not. *Better:* says that fusion or batch can move an operation across.
-# 2. *Good:* reach of copper, ports a switch has, power of a rack, cost that grows faster than the number of
-#    GPUs. *Better:* what then follows for which parallelism goes where. *Weak:* "too expensive".
+# dollars, tens of thousands more than eight PCIe cards.
 #
 # </details>
 #
 # ## Words
 #
-# **SM**: a GPU's core cluster. **FMA**: fused multiply-add, 2 FLOPs. **Tensor core**: unit for small matrix
-# products. **HBM**: stacked memory on the package. **FLOPs**: an amount; **FLOP/s**: a rate. **Dense / sparse
-# peak**: with all weights / with half of them zero. **Ridge point**: peak over bandwidth. **NVLink,
-# NVSwitch**: links between GPUs, and the switch that joins them. **Pod**: GPUs at full mutual bandwidth.
-# **Oversubscription**: less bandwidth above than below. **GB**: 10⁹ bytes; **GiB**: 2³⁰.
+# **SM**: a GPU's core cluster. **FMA**: fused multiply-add, 2 FLOPs. **HBM**: stacked memory on the package.
+# **FLOPs**: an amount; **FLOP/s**: a rate. **Pod**: GPUs at full mutual bandwidth. **GB**: 10⁹ bytes;
+# **GiB**: 2³⁰.
 #
 # ## References
 #
