@@ -601,7 +601,6 @@ def numbers_01() -> dict[str, float]:
 #
 # - Peak = 2 × multiply-adds a clock × SMs × *that unit's* clock. Divide printed 16-bit peaks by 2 if a
 #   footnote says "with sparsity".
-# - Multiply in 16 bits, add in 32.
 # - FLOPs per byte decide: below peak / bandwidth, memory is the limit. Fusion raises them; larger batches do
 #   where they share something.
 # - 3.35 TB/s in a GPU, 450 GB/s in a server, 50 GB/s in a pod, all one way but the first. Parallelism that
@@ -613,7 +612,6 @@ def numbers_01() -> dict[str, float]:
 # |---|---|---|
 # | PyTorch | `torch/utils/benchmark/utils/timer.py` | `blocked_autorange`: your stopwatch, in blocks |
 # | torchtitan | `torchtitan/tools/utils.py` | `get_peak_flops`: dense peaks by device name, for MFU |
-# | Megatron-Core | `megatron/core/parallel_state.py` | keeps tensor parallelism inside a server |
 #
 # ## Questions people ask
 #
@@ -650,6 +648,16 @@ def numbers_01() -> dict[str, float]:
 #
 # </details>
 #
+# ## Reflect (not graded)
+#
+# *A chip gets twice the FLOP/s and the same memory bandwidth. Which operations gain?*
+#
+# <details><summary>Rubric</summary>
+#
+# *Good:* only those right of the ridge, which moves right by 2x. *Better:* fusion or batch moves one across.
+#
+# </details>
+#
 # ## Words
 #
 # **SM**: a GPU's core cluster. **FMA**: fused multiply-add, 2 FLOPs. **HBM**: stacked memory on the package.
@@ -664,7 +672,6 @@ def numbers_01() -> dict[str, float]:
 # - Dao et al. 2022, *FlashAttention*, [arXiv:2205.14135](https://arxiv.org/abs/2205.14135)
 # - Llama Team 2024, *The Llama 3 Herd of Models*, section 3.3,
 #   [arXiv:2407.21783](https://arxiv.org/abs/2407.21783)
-# - OpenAI 2023, *GPT-4 Technical Report*, section 2, [arXiv:2303.08774](https://arxiv.org/abs/2303.08774)
 # - Austin et al. 2025, *How to Scale Your Model*,
 #   [jax-ml.github.io/scaling-book](https://jax-ml.github.io/scaling-book)
 #
