@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3 hours, {{minutes}} minutes of them for the eight exercises |
+# | **time** | 3 hours, {{minutes}} minutes of them for the nine exercises |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | labs 02 to 04 |
 # | **points** | {{points}} |
@@ -22,22 +22,27 @@
 # 4. tell FSDP, HSDP and DDP apart by their moves, and by which of them leave the server;
 # 5. choose a mesh for a model on a cluster.
 #
-# **Predict.** A model has 8 billion parameters in 32 equal layers, in bf16, on 8 GPUs. (a) How many bytes of
-# parameters does a GPU hold between two steps? (b) And while a layer computes? (c) DDP moves the gradients
-# twice (reduce_scatter and all_gather). How many times as many bytes does FSDP move?
-#
-# <details><summary>Answers</summary>
-#
-# (a) 2 GB. (b) 2.5 GB, and another 0.5 GB if the next layer is on its way. (c) 1.5 times: parameters are
-# gathered for forward and for backward, gradients are reduce_scattered. Three moves against two.
-#
-# </details>
+# **Predict** (no points; replace None by your number, the answers are drawn beside it under *Measure*). A model
+# of six units, an embedding, four equal blocks and a head of a quarter of a block each, is sharded over four
+# ranks. How much of the parameters does a rank hold between two steps, and at most while it computes? DDP
+# moves its gradients twice, in a reduce_scatter and an all_gather (together an all_reduce). How many bytes
+# does FSDP move, if DDP's are 100%?
+
+# %%
+PREDICTED = {
+    "% of the parameters between steps": None,
+    "% of the parameters at most": None,
+    "bytes a rank sends per step, DDP's = 100%": None,
+}
 
 # %%
 import math
+from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from course_lib import grading, trace
 from course_lib.comm.mesh import make_mesh
@@ -46,6 +51,7 @@ from course_lib.cost.cluster import Cluster, Link, Span, dgx_h100, uniform
 from course_lib.cost.collectives import collective_cost, collective_time_s, full_size_bytes
 from course_lib.cost.hardware import accelerator
 from course_lib.model.batches import shard_slice, synthetic_batch
+from course_lib.model.corpus import VOCAB_SIZE, corpus_batch, load_corpus
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.model.units import Unit, transformer_units
 from course_lib.parallel.fsdp import FSDP
@@ -53,8 +59,11 @@ from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
+from course_lib.viz.predictions import draw_predictions
+from course_lib.viz.sharding import draw_fsdp_moves, draw_mesh
 from course_lib.viz.simulated import draw_simulated
 from course_lib.viz.timeline import draw_timeline
+from course_lib.viz.training import draw_losses
 from course_lib.viz.turn import turn
 
 # %%
@@ -200,6 +209,9 @@ for rank, parts in enumerate(kept):
 #
 # Freeing after use is called **resharding**. The *last* unit of forward is the *first* of backward: keep it.
 
+# %%
+draw_fsdp_moves(num_units=3)
+
 
 # %% exercise="fsdp_forward"
 def fsdp_forward(units, x):
@@ -255,27 +267,35 @@ def fsdp_backward(units, grad):
 
 # %%
 class Watched(Unit):
-    """A unit that leaves marks in the trace where it computes."""
+    """A unit that marks in the trace where it computes, and says what its vectors are for."""
 
     def forward(self, x):
         trace.mark(f"F{self.name[-1]}")
+        trace.tag(self.full, "parameters")
         return super().forward(x)
 
     def backward(self, grad):
         trace.mark(f"B{self.name[-1]}")
-        return super().backward(grad)
+        trace.tag(self.full, "parameters")
+        grad, full_grad = super().backward(grad)
+        if full_grad is not None:
+            trace.tag(full_grad, "gradients")
+        return grad, full_grad
 
 
 def fsdp_step(forward, backward):
     rank, n = dist.get_rank(), dist.get_world_size()
     mine = BATCH[shard_slice(len(BATCH), rank, n)]
-    units = transformer_units(CONFIG, dtype=torch.float64)
+    units = transformer_units(CONFIG, dtype=torch.float64, unit=Watched)
     for unit in units:
         unit.cut_(rank, n)
+        trace.tag(unit.shard, "parameters")
     dist.barrier()  # start together, for the picture below
     trace.mark("step begins")
     logits = forward(units, mine.tokens)
     backward(units, loss_gradient(logits, mine.targets))
+    for unit in units:
+        trace.tag(unit.grad, "gradients")
     trace.mark("step ends")
     return logits, [(unit.grad, unit.numel) for unit in units]
 
@@ -293,24 +313,25 @@ print("outputs and gradients equal the oracle:", compare(sharded))
 # %% [markdown]
 # ## Measure
 #
-# **Predict** the shape of the memory over a step, before you run the cell. What is its floor, and how high
-# are the teeth?
+# The shape of the memory over a step: what is its floor, and how high are the teeth?
 #
 # <details><summary>Answer</summary>
 #
-# The floor is the shards, 1/4 of the model, and later their gradients. Forward adds one unit, whichever it
-# is: a plateau. In backward there is a tooth for each unit, two or three times as high: its parameters, its
-# whole gradient, and what autograd makes on the way. (The trace cannot know that our flat vectors are
-# parameters; it books them as activations or other.)
+# The floor is the shards, 1/4 of the model, and later their gradients. Forward adds one unit at a time. In
+# backward there is a higher tooth for each block: its parameters, its whole gradient, and what autograd makes
+# on the way.
 #
 # </details>
 
 # %%
-draw_timeline(sharded.trace, ranks=[0], start="step begins", end="step ends", title="FSDP, one of four ranks")
+title = "FSDP, one of four ranks: teeth of whole units over a floor of shards"
+draw_timeline(sharded.trace, ranks=[0], start="step begins", end="step ends", title=title)
 
 # %% [markdown]
-# Bytes against the formula: `comm_bytes` counts what a rank hands in, a shard for an all_gather, the whole
-# for a reduce_scatter. And naive: nothing on the wire while anything computes. That comes next.
+# (Measured on your laptop, where four ranks share its cores: the order is real, the proportions are not. They
+# come below, simulated.) Beside your prediction, and the bytes beside the formula: `comm_bytes` counts what a
+# rank hands in, a shard for an all_gather, the whole for a reduce_scatter. What it *sends*, in a ring, is 3/4
+# of the whole for either.
 
 # %%
 numels = [unit.numel for unit in transformer_units(CONFIG)]
@@ -319,8 +340,20 @@ rank_0 = sharded.trace[0]
 for op, formula in (("all_gather_single", 8 * (2 * P - last) / 4), ("reduce_scatter_single", 8 * P)):
     calls = rank_0.collectives(op)
     print(f"{op:22} {len(calls):2} calls, {rank_0.comm_bytes(op):9,} bytes; formula {formula:,.0f}")
+step = rank_0.between("step begins", "step ends")
+measured = {
+    "% of the parameters between steps": rank_0.live_bytes_at("step begins", "parameters") / (8 * P),
+    "% of the parameters at most": rank_0.peak_bytes("parameters", start="step begins") / (8 * P),
+    "bytes a rank sends per step, DDP's = 100%": step.moved_bytes() / (2 * 8 * P),
+}
+measured = {name: 100 * share for name, share in measured.items()}
+title = "A quarter to keep, a unit more to compute, 1.5 times the bytes"
+draw_predictions(measured, PREDICTED, unit="%", title=title)
 
 # %% [markdown]
+# Not quite 1.5 times: the last unit is gathered once. And so far nothing is on the wire while anything
+# computes. That comes next.
+#
 # ## Break it
 #
 # An FSDP that forgets to reshard is right in every value, and trains: until the model grows. Values alone do
@@ -493,6 +526,70 @@ turn(draw_prefetch, gather_share=[0.8, 1.0, 1.5, 2.0, 3.0])
 # of 5 and the weights of 3 travel. That is the steady state. Turn the link down: from which share on does
 # asking earlier no longer help, because a step is as long as its communication?
 #
+# ## When does FSDP hide its gathers?
+#
+# A block of U parameters takes 2U FLOPs a token in forward and twice as many in backward (nothing is computed
+# again here). What travels depends on U too, but not on the tokens. So there is a number of **tokens per
+# GPU** from which on nothing waits, and it depends on two numbers of your hardware. Depth 1, L equal units,
+# a ring without latency, parameters and gradients of `bytes_per_param` on the wire. One wire carries one call
+# at a time, in the order of launches: the gather of the next unit when a unit begins to compute, a reduction
+# when its backward ends. Forward waits for the gather of unit 0; backward begins with the last unit, which is
+# whole.
+
+
+# %% exercise="gather_break_even"
+def gather_break_even(
+    num_params, num_units, flops_per_s, link_bytes_per_s, world_size, tokens, bytes_per_param
+):
+    """Predict when depth 1 hides all but the first gather and the last reduction, and how long a step takes.
+
+    Args:
+        num_params, num_units: parameters of the model, in equal units (3 or more).
+        flops_per_s: what a GPU achieves.
+        link_bytes_per_s: what a rank sends in a second.
+        tokens: per GPU and step, for bytes_per_s and step_s.
+        bytes_per_param: on the wire, of parameters and of gradients.
+
+    Returns: {"tokens": the fewest per GPU, "bytes_per_s": the least bandwidth, "step_s": of the given step}.
+    """
+    ### BEGIN SOLUTION
+    numel = num_params / num_units
+    move_s = (world_size - 1) / world_size * numel * bytes_per_param / link_bytes_per_s
+    forward_s = 2 * numel * tokens / flops_per_s
+    now_s, wire_s = 0.0, move_s
+    for backward in (False, True):
+        ready_s = now_s if backward else wire_s
+        for i in range(num_units):
+            start_s = max(now_s, ready_s)
+            if i + 1 < num_units:  # the next gather
+                ready_s = wire_s = max(wire_s, start_s) + move_s
+            now_s = start_s + (2 * forward_s if backward else forward_s)
+            if backward:
+                wire_s = max(wire_s, now_s) + move_s
+    break_even = move_s / forward_s
+    return {
+        "tokens": math.ceil(break_even * tokens),
+        "bytes_per_s": break_even * link_bytes_per_s,
+        "step_s": max(now_s, wire_s),
+    }
+    ### END SOLUTION
+
+
+# %% [markdown]
+# What your function says of a 70 B model in 80 units, on H100s that achieve 400 TFLOP/s:
+
+# %%
+gpu = {"num_params": 70e9, "num_units": 80, "flops_per_s": 4e14, "tokens": 8192, "bytes_per_param": 2}
+for place, n, gb_per_s in (("a server", 8, 450), ("a cluster", 512, 50), ("Ethernet", 512, 12.5)):
+    found = gather_break_even(**gpu, world_size=n, link_bytes_per_s=gb_per_s * 1e9)
+    least, took = found["tokens"], found["step_s"]
+    print(f"{place:9}: {gb_per_s:5} GB/s hide from {least:6,} tokens per GPU on; 8,192 take {took:.1f} s")
+
+# %% [markdown]
+# Neither the size of the model nor that of a unit matters. What you cannot have is a small batch per GPU over
+# a slow link, and that is what adding GPUs to a fixed batch leads to. Two ways out: more tokens per GPU, or
+# gathers that stay inside a server.
+#
 # ## HSDP: shard inside a server, replicate across
 #
 # A step of FSDP has **three moves** of P: two all_gathers, one reduce_scatter. DDP has **two**, the halves of
@@ -501,14 +598,12 @@ turn(draw_prefetch, gather_share=[0.8, 1.0, 1.5, 2.0, 3.0])
 #
 # **Hybrid** sharding uses a 2-D mesh. Inside a server (`dp_shard`, fast) the model is sharded as before;
 # servers (`dp_replicate`) hold copies. Gathers stay inside. Across goes one all_reduce of gradients, of the
-# **shard** alone:
-#
-# ```text
-#                     dp_shard
-#              | GPU 0 | GPU 1 | ... GPU 7 |   server 0     all_gather, reduce_scatter: along a row
-# dp_replicate | GPU 8 | GPU 9 | ... GPU 15|   server 1     all_reduce of P/8: along a column
-# ```
-#
+# **shard** alone.
+
+# %%
+draw_mesh(num_servers=3, per_server=4)
+
+# %% [markdown]
 # Across servers that is two moves of P/8 a GPU, against three of flat FSDP (P a server and move): the
 # factor 1.5 again, now in favour of HSDP, and the gathers, on which compute waits, no longer cross at all.
 # The price is memory: a server must hold all states. (dp_shard may be more than a server, too: then gathers
@@ -560,7 +655,7 @@ TWO_BY_TWO = Cluster(
 
 
 # %%
-def sent_bytes(rank):
+def sent_mb(rank):
     """(inside servers, across) that this rank's calls of a step send, in MB."""
     inside = across = 0
     for call in rank.collectives():
@@ -574,7 +669,7 @@ def sent_bytes(rank):
 
 sent = {}
 for name, shape in {"DDP, 4 x 1": (4, 1), "HSDP, 2 x 2": (2, 2), "FSDP, 1 x 4": (1, 4)}.items():
-    sent[name] = sent_bytes(run_ranks(mesh_step, 4, *shape, trace=True).trace[0])
+    sent[name] = sent_mb(run_ranks(mesh_step, 4, *shape, trace=True).trace[0])
     print(f"{name}: {sent[name][0]:.2f} MB inside, {sent[name][1]:.2f} MB across servers")
 
 # %%
@@ -645,6 +740,53 @@ for billions, units in ((1, 16), (8, 32), (70, 80), (140, 96)):
 # %% [markdown]
 # 70 B and 140 B do not fit a server: their shard groups span 4 and 8 servers, fewer than all 16.
 #
+# And 64 x 2 for 8 B? With all states on each GPU 139 GB, with halves 75: 2 is the smallest group that fits its 80 GB,
+# and in a ring of 2 half of the bytes travel, in one of 8 seven eighths. The model hides nothing, so it saves
+# those gathers. Real runs would take 16 x 8: gathers inside a server hide, and 5 GB are no room to spare.
+#
+# ## A step on 8, 64 and 512 servers
+#
+# Now with what hides, per unit as in your break-even: 3 B parameters in 32 units, 400 TFLOP/s a GPU, and the
+# update, which reads and writes 28 bytes for each parameter that a GPU *updates*, at 3.35 TB/s.
+
+
+# %%
+def step_ms(servers, dp_shard, tokens, num_params=3e9, units=32):
+    cluster, n, unit_bytes = dgx_h100(servers), 8 * servers, 2 * num_params / units
+    shard, replicate = range(dp_shard), range(0, n, dp_shard)
+    move_s = collective_time_s(cluster, "all_gather", shard, unit_bytes)
+    reduce_s = collective_time_s(cluster, "reduce_scatter", shard, unit_bytes)
+    reduce_s += collective_time_s(cluster, "all_reduce", replicate, unit_bytes / dp_shard)
+    forward_s = 2 * num_params / units * tokens / 4e14
+    backward_s = max(2 * forward_s, move_s) + (units - 1) * max(2 * forward_s, move_s + reduce_s)
+    update_s = 28 * num_params / dp_shard / 3.35e12
+    return 1e3 * (move_s + units * max(forward_s, move_s) + backward_s + reduce_s + update_s)
+
+
+def draw_steps(tokens):
+    with style.course_style():
+        figure = style.new_figure(8, 2.8)
+        axes = figure.subplots()
+        for i, name in enumerate(("DDP", "HSDP", "FSDP")):
+            shards = {"DDP": lambda n: 1, "HSDP": lambda n: 8, "FSDP": lambda n: n}[name]
+            times = [step_ms(servers, shards(8 * servers), tokens) for servers in (8, 64, 512)]
+            bars = axes.bar([place + 0.27 * (i - 1) for place in range(3)], times, 0.25, label=name)
+            axes.bar_label(bars, fmt="%.0f", fontsize=9)
+        axes.set_xticks(range(3), labels=["8 servers", "64 servers", "512 servers"])
+        axes.set(ylabel="ms per step", title=f"{tokens:,} tokens per GPU: who waits for whom?")
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+turn(draw_steps, tokens=[1024, 2048, 4096, 8192])
+
+# %% [markdown]
+# With few tokens HSDP is the fastest everywhere. **Against FSDP** because its gathers stay on NVLink, and
+# only a shard's all_reduce pays for the distance: on 512 servers FSDP's two gathers and its reduction pay the
+# latency of 512 steps each. **Against DDP** because a GPU updates an eighth of the parameters (DDP: 25 ms for
+# all), and sends less inside; at 8 B DDP would not even fit. Move the slider: with many tokens all hides, and
+# FSDP is as fast, with less memory.
+#
 # ## The largest model
 #
 # 16 bytes a parameter over n GPUs of 80 GB, less 10 GB for activations and, where units are gathered, two
@@ -672,19 +814,160 @@ with style.course_style():
 figure
 
 # %% [markdown]
-# ## PyTorch FSDP and DeepSpeed
+# ## Train, with torch's beside it
+#
+# Your loop trains the course's model on *Pride and Prejudice*, byte by byte, in float32 on four ranks; so do
+# the three lines you would write at work:
+#
+# ```python
+# for block in model.blocks: fully_shard(block, mesh=mesh)     # each block is a unit
+# fully_shard(model, mesh=mesh)                                # the rest: embedding, norm, head
+# optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)   # after: it must see the shards
+# ```
+
+# %%
+SMALL = ModelConfig(model_dim=64, num_layers=2, ffn_dim=128, vocab_size=VOCAB_SIZE)
+adamw = partial(torch.optim.AdamW, lr=1e-3)
+MyStep = grading.answer_or("prefetch", prefetched_step, None)
+
+
+def module_step(model, optimizer, batch):
+    loss = cross_entropy(model(batch.tokens).float(), batch.targets)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+def one_process():
+    model = Transformer(SMALL)
+    return partial(module_step, model, adamw(model.parameters()))
+
+
+def yours():
+    if MyStep is None:
+        sharded = FSDP(model := Transformer(SMALL), model.blocks, mesh=make_mesh(dp_replicate=1, dp_shard=4))
+        return partial(module_step, sharded, adamw(sharded.parameters()))
+    units = transformer_units(SMALL, unit=Watched)
+    for unit in units:
+        unit.cut_(dist.get_rank(), dist.get_world_size())
+    return partial(chain_step, units, adamw([unit.shard for unit in units]))
+
+
+# %%
+def chain_step(units, optimizer, batch):
+    logits = MyStep(units, batch.tokens, lambda out: loss_gradient(out, batch.targets), 1)
+    for unit in units:
+        unit.shard.grad, unit.grad = unit.grad, None
+    optimizer.step()
+    optimizer.zero_grad()
+    return cross_entropy(logits, batch.targets).item()
+
+
+def shard_(model, **options):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
+
+
+def torchs(**options):
+    model = shard_(Transformer(SMALL), **options)
+    return partial(module_step, model, adamw(model.parameters()))
+
+
+def train_on_text(make, num_steps):
+    """Return this rank's loss of each step."""
+    step, corpus, losses = make(), load_corpus(), []
+    place = {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
+    for i in range(num_steps):
+        trace.mark(f"step {i}")
+        losses.append(step(corpus_batch(corpus, 16, 32, step=i, **place)))
+    trace.mark("end")
+    return losses
+
+
+# %% tags=["demonstration"]
+losses = {}
+for name, num_ranks, make in (("one process", 1, one_process), ("yours", 4, yours), ("torch's", 4, torchs)):
+    ranks = run_ranks(train_on_text, num_ranks, make, 100, quiet=True)
+    losses[name] = torch.tensor(list(ranks), dtype=torch.float64).mean(0).tolist()
+    apart = max(abs(a - b) for a, b in zip(losses[name], losses["one process"], strict=True))
+    print(f"{name:12} largest difference from one process: {apart:.0e}")
+draw_losses(losses, title="Sharding the model changes no loss")
+
+# %% [markdown]
+# One step of each, the third, from the traces. `bf16` is torch's with **mixed precision**, one argument:
+# parameters are gathered and computed with in bf16, while shards, which the optimizer updates, stay float32
+# (they are the master weights of lab 04), and gradients are reduced in float32.
+
+# %% tags=["demonstration"]
+bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+print("        |       |      |  parameters, kB    |")
+print("        | calls | sent, kB | kept | at most | loss of step 3")
+for name, make in {"yours": yours, "torch's": torchs, "bf16": partial(torchs, mp_policy=bf16)}.items():
+    result = run_ranks(train_on_text, 4, make, 3, trace=True, quiet=True)
+    rank = result.trace[0]
+    third = rank.between("step 2", "end")
+    kept, most = rank.live_bytes_at("step 2", "parameters"), rank.peak_bytes("parameters", start="step 2")
+    loss = sum(each[2] for each in result) / 4
+    row = f"{len(third.collectives()):5} | {3 / 4 * third.moved_bytes() / 1e3:8.0f} | {kept / 1e3:4.0f}"
+    print(f"{name:7} | {row} | {most / 1e3:7.0f} | {loss:.3f}")
+
+# %% [markdown]
+# The same losses, shards and moves. Torch's has fewer calls because its root is one unit: embedding, norm and
+# head together, gathered once, since it stays whole from forward to backward. At most, yours holds two blocks
+# beside its shards, one of them ahead; torch's the root and a block.
+#
+# Two things go wrong again and again. An **optimizer made before sharding** holds parameters that nobody
+# computes with any more: the loss does not fall. And a model that is built in full first needs the memory
+# that you do not have. On the **meta device** tensors have shapes and no memory: shard those, then give memory
+# to the shards alone, and fill them (with random numbers, or from a checkpoint).
+
+
+# %%
+def optimizer_first():
+    model = Transformer(SMALL)
+    optimizer = adamw(model.parameters())
+    return partial(module_step, shard_(model), optimizer)
+
+
+def built_on(device):
+    with torch.device(device):
+        model = Transformer(SMALL)
+    shard_(model)
+    if device == "meta":
+        model.to_empty(device="cpu")  # memory for this rank's shards
+        for param in model.parameters():
+            torch.nn.init.normal_(param.to_local(), std=0.02)  # Simplification: of one size
+    trace.mark("built")
+
+
+# %% tags=["demonstration"]
+makers = {"after": torchs, "before": optimizer_first}
+for when, make in makers.items():
+    loss = run_ranks(train_on_text, 4, make, 10, quiet=True)[0][-1]
+    print(f"optimizer made {when:6} sharding: loss {loss:.2f} in step 10")
+for device in ("cpu", "meta"):
+    rank = run_ranks(built_on, 4, device, trace=True, quiet=True).trace[0]
+    print(f"built on {device:4}: at most {rank.peak_bytes(end='built') / 1e3:4.0f} kB on a rank")
+
+# %% [markdown]
+# ## When DeepSpeed, when FSDP
 #
 # | | PyTorch FSDP2 (`fully_shard`) | DeepSpeed ZeRO-3 |
 # |---|---|---|
-# | you call it | on each block, then on the model | once, on the engine, by configuration |
-# | what is cut | each parameter along dim 0 (FSDP1: flat units, as here) | each parameter, flattened |
-# | who chooses the units | you: the blocks | it: sizes (`stage3_prefetch_bucket_size`), recorded order |
-# | keep after forward | `reshard_after_forward` | `stage3_max_live_parameters`, `_reuse_distance` |
-# | HSDP | a 2-D `DeviceMesh` | hpZ and MiCS (`zero_hpz_partition_size`) |
+# | **what moves** | 2 all_gathers, 1 reduce_scatter a unit | the same, in buckets |
+# | units | you choose: the blocks | by size (`stage3_prefetch_bucket_size`) and recorded order |
+# | kept after forward | `reshard_after_forward=False` | `stage3_max_live_parameters` |
+# | across servers | a 2-D `DeviceMesh`: HSDP | hpZ and MiCS (`zero_hpz_partition_size`) |
+# | **what is stored** | each parameter cut along dim 0 (FSDP1: flat) | each parameter, flattened |
+# | precision | float32 shards, `MixedPrecisionPolicy` | bf16 parameters, float32 masters |
 # | offload | CPU | CPU and NVMe |
-# | precision | `MixedPrecisionPolicy`, a call | part of the configuration |
+# | **the code** | calls on modules, any optimizer, your loop | a config; its engine's `backward`, `step` |
+# | **choose it** | with other parallelisms, `torch.compile` | for NVMe; where a config exists already |
 #
-# Both are ZeRO-3 in what they hold and move. Choose by what surrounds them.
+# Both are ZeRO-3 in what they hold and move.
 #
 # ## Sharding in numbers
 #

@@ -152,10 +152,11 @@ class _Layer(nn.Module):
 
 
 def transformer_units(
-    config: ModelConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32
+    config: ModelConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32, unit: type[Unit] = Unit
 ) -> list[Unit]:
     """Return the course's transformer as units: embedding, one a block, final norm with head.
 
+    unit: their class, for units that are watched.
     Oracle: `Transformer(config, seed=seed, dtype=dtype)`.
     Raises: ValueError for tied embeddings, which would be in two units.
     """
@@ -163,5 +164,5 @@ def transformer_units(
         raise ValueError("a parameter must be in one unit; got tied_embeddings=True. Set it to False.")
     model = Transformer(config, seed=seed, dtype=dtype)
     last = nn.Sequential(model.norm, model.head)
-    blocks = [Unit(_Layer(cast(Block, b), config), f"block {i}") for i, b in enumerate(model.blocks)]
-    return [Unit(model.embedding, "embedding"), *blocks, Unit(last, "head")]
+    blocks = [unit(_Layer(cast(Block, b), config), f"block {i}") for i, b in enumerate(model.blocks)]
+    return [unit(model.embedding, "embedding"), *blocks, unit(last, "head")]

@@ -50,6 +50,7 @@ class MemoryTracker:
         on_free: Callable[[TrackedStorage, bool], None],
         is_recomputing: Callable[[], bool] = torch.is_grad_enabled,
         is_parameter: Callable[[torch.Tensor], bool] = lambda tensor: type(tensor) is Parameter,
+        counts_meta: bool = False,  # fake tensors' storages are meta too, and stand for memory
     ) -> None:
         self.storages: list[TrackedStorage] = []  # all, by id
         self.is_backward = False
@@ -61,6 +62,7 @@ class MemoryTracker:
         self._thread = threading.get_ident()
         self._on_alloc, self._on_free = on_alloc, on_free
         self._is_recomputing, self._is_parameter = is_recomputing, is_parameter
+        self._counts_meta = counts_meta
 
     # ---- life
 
@@ -103,7 +105,7 @@ class MemoryTracker:
     def _register(self, storage: torch.UntypedStorage, is_new: bool) -> TrackedStorage:
         record = TrackedStorage(storage, self._died)
         record.id, record.key = len(self.storages), storage._cdata
-        record.bytes_, record.category = storage.nbytes(), OTHER
+        record.bytes_, record.category = self._bytes_of(storage), OTHER
         record.may_be_activation = is_new
         record.is_shared_with_comm, record.used_at = False, -1
         self.storages.append(record)
@@ -112,6 +114,10 @@ class MemoryTracker:
             self._note_recomputation(record)
         self._on_alloc(record, not is_new)
         return record
+
+    def _bytes_of(self, storage: torch.UntypedStorage) -> int:
+        """A tensor on the meta device has a size and no memory."""
+        return storage.nbytes() if self._counts_meta or storage.device.type != "meta" else 0
 
     def _note_recomputation(self, record: TrackedStorage) -> None:
         """What is made in backward and outlives its recomputation is an activation; gradients are none."""
@@ -140,7 +146,7 @@ class MemoryTracker:
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Book a storage that was resized in place as freed and, if not empty, allocated anew."""
         record = self._live.get(storage._cdata)
-        num_bytes = storage.nbytes()
+        num_bytes = self._bytes_of(storage)
         if record is None or record.bytes_ == num_bytes:
             return
         self._on_free(record, False)

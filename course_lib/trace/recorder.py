@@ -52,7 +52,7 @@ class Recorder(Listener):
     def __init__(self, rank: int, *, fake: bool = False) -> None:
         self.rank, self.fake = rank, fake
         is_parameter = _is_fake_parameter if fake else _is_real_parameter
-        self.memory = MemoryTracker(self._alloc, self._free, self._is_recomputing, is_parameter)
+        self.memory = MemoryTracker(self._alloc, self._free, self._is_recomputing, is_parameter, fake)
         self._rows: list[Row] = []
         self._late_frees: list[tuple[int, Row]] = []  # (position in _rows, row)
         self._in_flight: dict[int, list[TrackedStorage]] = {}  # by id of the launch

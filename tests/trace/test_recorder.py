@@ -252,3 +252,7 @@ def test_memory_is_counted_as_what_it_is_tagged() -> None:
 
 def test_a_tag_is_nothing_when_untraced() -> None:
     tag(torch.zeros(1), "parameters")
+
+
+def test_the_meta_device_holds_no_memory() -> None:
+    assert record(lambda: torch.zeros(100, device="meta") + 1).peak_bytes() == 0

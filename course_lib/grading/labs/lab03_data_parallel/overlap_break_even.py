@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from course_lib.grading.core.types import Exercise
-from course_lib.grading.parts.numbers import EveryPoint, Point
+from course_lib.grading.parts.entries import entries
+from course_lib.grading.parts.numbers import Point
 from course_lib.grading.worlds.samples import samples
 
 NAMES = ("batch", "bytes_per_s", "speedup")
@@ -239,51 +240,9 @@ MISTAKEN: dict[str, dict[str, Callable[[Point], float]]] = {
 }
 
 
-# ---- parts
-
-
-def _no_dict(p: Point, answer: Any) -> str:
-    del p
-    if isinstance(answer, dict):
-        return ""
-    return f"the function must return a dict with {', '.join(map(repr, NAMES))}; got {answer!r:.60}."
-
-
-def _judged(name: str, judge: Callable[[Point, float], str]) -> Callable[[Point, Any], str]:
-    def problem(p: Point, answer: dict[str, Any]) -> str:
-        got = answer.get(name)
-        if isinstance(got, bool) or not isinstance(got, int | float) or not math.isfinite(got):
-            return f"{name!r} must be a number; got {got!r:.60}."
-        return judge(p, got)
-
-    return problem
-
-
-def _describe(p: Point) -> str:
-    return ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in p.items())
-
-
-def _same(name: str) -> Callable[[dict[str, Any]], Any]:
-    return lambda answer: answer.get(name) if isinstance(answer.get(name), int | float) else math.nan
-
-
-def _answered(name: str) -> Callable[[Point, float], dict[str, float]]:
-    return lambda p, value: {name: value}
-
-
-PARTS = [
-    EveryPoint(part="values", problem=_no_dict, describe=_describe, gate=True),
-    *(
-        EveryPoint(
-            part=name,
-            problem=_judged(name, judge),
-            describe=_describe,
-            rules=MISTAKEN[name],
-            same=_same(name),
-            answer=_answered(name),
-            near=_near,
-            shows=lambda p: p["world_size"] > 1,
-        )
-        for name, judge in zip(NAMES, (_batch, _bandwidth, _speedup), strict=True)
-    ),
-]
+PARTS = entries(
+    dict(zip(NAMES, (_batch, _bandwidth, _speedup), strict=True)),
+    MISTAKEN,
+    near=_near,
+    shows=lambda p: p["world_size"] > 1,
+)

@@ -19,7 +19,7 @@ from course_lib.grading.parts.numbers import EveryPoint, Point
 from course_lib.grading.worlds.samples import samples
 
 EXERCISE = Exercise(
-    order=7,
+    order=8,
     title="Which mesh?",
     minutes=25,
     difficulty=3,

@@ -9,7 +9,7 @@ from course_lib.grading.worlds.on_ranks import sizes_of
 from course_lib.grading.worlds.sharded_gradient import AXES, case, shard_bytes, sharded_gradient, shards
 
 EXERCISE = Exercise(
-    order=6,
+    order=7,
     title="HSDP: shard inside, replicate across",
     minutes=15,
     difficulty=3,

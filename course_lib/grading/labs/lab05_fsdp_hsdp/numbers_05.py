@@ -5,7 +5,7 @@ from course_lib.grading.parts.numbers import Number, answers
 from course_lib.grading.worlds.numbers import numbers
 
 EXERCISE = Exercise(
-    order=8,
+    order=9,
     title="Sharding in numbers",
     minutes=15,
     difficulty=2,
