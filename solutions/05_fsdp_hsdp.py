@@ -22,11 +22,11 @@
 # 4. tell FSDP, HSDP and DDP apart by their moves, and by which of them leave the server;
 # 5. choose a mesh for a model on a cluster.
 #
-# **Predict** (no points; replace None by your number, the answers are drawn beside it under *Measure*). A model
-# of six units, an embedding, four equal blocks and a head of a quarter of a block each, is sharded over four
-# ranks. How much of the parameters does a rank hold between two steps, and at most while it computes? DDP
-# moves its gradients twice, in a reduce_scatter and an all_gather (together an all_reduce). How many bytes
-# does FSDP move, if DDP's are 100%?
+# **Predict** (no points; replace None by your number, the answers are drawn beside it under *Measure*). A
+# model of six units is sharded over four ranks: four equal blocks, and an embedding and a head of a quarter
+# of a block each. How much of the parameters does a rank hold between two steps, and at most while it
+# computes? DDP moves its gradients twice, in a reduce_scatter and an all_gather (together an all_reduce). How
+# many bytes does FSDP move, if DDP's are 100%?
 
 # %%
 PREDICTED = {
@@ -740,7 +740,7 @@ for billions, units in ((1, 16), (8, 32), (70, 80), (140, 96)):
 # %% [markdown]
 # 70 B and 140 B do not fit a server: their shard groups span 4 and 8 servers, fewer than all 16.
 #
-# And 64 x 2 for 8 B? With all states on each GPU 139 GB, with halves 75: 2 is the smallest group that fits its 80 GB,
+# And 64 x 2 for 8 B? All states on a GPU need 139 GB, halves 75: 2 is the smallest group that fits 80 GB,
 # and in a ring of 2 half of the bytes travel, in one of 8 seven eighths. The model hides nothing, so it saves
 # those gathers. Real runs would take 16 x 8: gathers inside a server hide, and 5 GB are no room to spare.
 #
@@ -768,8 +768,8 @@ def draw_steps(tokens):
         figure = style.new_figure(8, 2.8)
         axes = figure.subplots()
         for i, name in enumerate(("DDP", "HSDP", "FSDP")):
-            shards = {"DDP": lambda n: 1, "HSDP": lambda n: 8, "FSDP": lambda n: n}[name]
-            times = [step_ms(servers, shards(8 * servers), tokens) for servers in (8, 64, 512)]
+            shards = {m: {"DDP": 1, "HSDP": 8, "FSDP": 8 * m}[name] for m in (8, 64, 512)}
+            times = [step_ms(servers, dp_shard, tokens) for servers, dp_shard in shards.items()]
             bars = axes.bar([place + 0.27 * (i - 1) for place in range(3)], times, 0.25, label=name)
             axes.bar_label(bars, fmt="%.0f", fontsize=9)
         axes.set_xticks(range(3), labels=["8 servers", "64 servers", "512 servers"])
@@ -921,8 +921,8 @@ for name, make in {"yours": yours, "torch's": torchs, "bf16": partial(torchs, mp
 #
 # Two things go wrong again and again. An **optimizer made before sharding** holds parameters that nobody
 # computes with any more: the loss does not fall. And a model that is built in full first needs the memory
-# that you do not have. On the **meta device** tensors have shapes and no memory: shard those, then give memory
-# to the shards alone, and fill them (with random numbers, or from a checkpoint).
+# that you do not have. On the **meta device** tensors have shapes and no memory: shard those, then give
+# memory to the shards alone, and fill them (with random numbers, or from a checkpoint).
 
 
 # %%
@@ -1011,7 +1011,7 @@ def numbers_05() -> dict[str, float]:
 # - HSDP with dp_shard up to a server keeps gathers inside it. It is a choice of mesh.
 # - Values do not tell an FSDP that frees nothing from one that works: measure memory.
 #
-# **What production code does**
+# <details><summary>What production code does</summary>
 #
 # - **torchtitan** (`torchtitan/models/llama3/infra/parallelize.py`): `fully_shard` on each block and on the
 #   model, a mesh with `dp_replicate` and `dp_shard`; keeps the last block whole, as you did.
@@ -1023,6 +1023,8 @@ def numbers_05() -> dict[str, float]:
 #   the distributed optimizer (ZeRO-1).
 # - **This course** (`course_lib/parallel/fsdp/`): hooks, mixed precision, accumulation, clipping;
 #   `course_lib/checkpoint/` saves its states.
+#
+# </details>
 #
 # ## Questions people ask
 #

@@ -42,9 +42,9 @@ EXERCISE = Exercise(
         "ask what the link does while the host computes.",
         "Keep one gradient ahead: begin the transfer of gradient i + 1 before you wait for gradient i. "
         "Collect the transfers of parameters in a list.",
-        "coming = store.down(params[0].grad) before the loop. In it: begin the next one, wait for this one, "
-        "update, append store.up(...). Wait for the list at the end. One ahead, not all: host buffers cost "
-        "memory too.",
+        "In the middle of the loop three transfers belong to you: the gradient you wait for, the one behind "
+        "it that has begun, and parameters that go up. Which of them must have ended before the next update, "
+        "and which only before you return? What has the last round no successor for?",
     ),
 )
 

@@ -39,8 +39,9 @@ EXERCISE = Exercise(
         "get the whole?",
         "dist.all_gather_into_tensor(full, shard) fills full [n * len(shard)] with the shards in rank order. "
         "The padding is at the end of the vector, where unit.forward does not look.",
-        "Loop: unit.full = shard.new_empty(n * len(shard)), all_gather_into_tensor(unit.full, unit.shard), "
-        "x = unit.forward(x), then unit.full = None unless unit is units[-1]. Keep no other name for it.",
+        "How long is the vector if n does not divide the unit: `unit.numel`, or something more? If memory is "
+        "lost, count the names that refer to the vector when the next one is made; and one unit of the chain "
+        "is an exception.",
     ),
 )
 

@@ -35,8 +35,9 @@ EXERCISE = Exercise(
         "Which ranks keep the same shard? They must agree in the end; the others need not know of them.",
         "mesh.group('dp_shard') holds the ranks of this rank's server, mesh.group('dp_replicate') those at "
         "the same place in other servers. Reduce inside first: what is left to send across is smaller.",
-        "Pad grad with zeros to a multiple of mesh.size('dp_shard'); reduce_scatter_tensor into a shard over "
-        "dp_shard; all_reduce the shard over dp_replicate; divide by the product of both sizes.",
+        "A reduce_scatter wants equal parts, and grad may not have them: what makes its length right and "
+        "changes no sum? Afterwards each rank has a sum over its server only. Two collectives, and at the "
+        "end a mean over how many ranks?",
     ),
 )
 

@@ -36,8 +36,9 @@ EXERCISE = Exercise(
         "unit.backward, and who needs the sum of it?",
         "grad, full_grad = unit.backward(grad) gives the gradients of the unit's input and of its `full`. "
         "dist.reduce(full_grad, dst=unit.owner) leaves the sum on the owner only.",
-        "For unit in reversed(units): broadcast as in forward; backward; unit.full = None; if full_grad is "
-        "not None: reduce, and on the owner unit.shard -= lr * full_grad / world_size.",
+        "Three questions for each unit: who still needs the whole parameters once `grad` has moved on, what "
+        "has a frozen unit to send, and what makes the owner's sum a mean? If all is right at world size 1 "
+        "only, it is the last one.",
     ),
 )
 
