@@ -22,16 +22,13 @@
 # 4. measure that memory fell by what the formula says;
 # 5. move the optimizer to the host, and hide the transfers.
 #
-# **Predict.** A model of 7.5 billion parameters is trained in mixed precision with Adam. (a) How many bytes
-# of parameters, gradients and optimizer state does a GPU hold? (b) And with the optimizer state sharded over
-# 64 GPUs? (c) How many more bytes cross the wire for that?
-#
-# <details><summary>Answers</summary>
-#
-# (a) 16 bytes a parameter: 120 GB, too much for an 80 GB GPU. (b) 31.4 GB. (c) None: an all_reduce *is* a
-# reduce_scatter and an all_gather. ZeRO only puts the update between the two.
-#
-# </details>
+# **Predict** (no points; replace None by your number, the answers are drawn beside it under *Measure*). In
+# mixed precision with Adam, how many bytes of parameters, gradients and optimizer state does each of four
+# GPUs hold for each parameter of the model: if nothing is sharded, if the optimizer state is, if gradients
+# are too? And how many more bytes does a GPU send per step for that?
+
+# %%
+PREDICTED = {"DDP": None, "ZeRO-1": None, "ZeRO-2": None}  # bytes a parameter
 
 # %%
 from functools import partial
@@ -52,6 +49,8 @@ from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.memory_bars import draw_memory_bars
+from course_lib.viz.predictions import draw_predictions
+from course_lib.viz.sharding import draw_zero_stages
 from course_lib.viz.training import draw_losses
 from course_lib.viz.turn import turn
 
@@ -90,6 +89,9 @@ draw_axes(["batch"])
 # ```json
 # {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
 # ```
+
+# %%
+draw_zero_stages(num_ranks=4)
 
 
 # %% exercise="zero_bytes"
@@ -141,12 +143,12 @@ BATCH = synthetic_batch(8, 32, CONFIG.vocab_size)
 adamw = partial(torch.optim.AdamW, lr=1e-3)
 
 
-def train(make, num_steps=3):
+def train(make, num_steps=3, dtype=torch.float64):
     """Train on this rank's share of BATCH; make(params) is the optimizer."""
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
     mine = BATCH[shard_slice(len(BATCH), rank, world_size)]
-    model = Transformer(CONFIG, dtype=torch.float64)
+    model = Transformer(CONFIG, dtype=dtype)
     optimizer = make(list(model.parameters()))
     for _ in range(num_steps):
         cross_entropy(model(mine.tokens), mine.targets).backward()
@@ -369,18 +371,44 @@ for name, found in results.items():
 # %% [markdown]
 # ## Measure
 #
-# What lives on rank 0 when backward has ended, just before the step, from the trace; on top the activations
-# at their peak, which are gone by then. **Predict** the three bars up to the activations before you run the
-# cell: everything is float64 here, so parameters and gradients have 8 bytes and Adam K = 16; n = 4.
-#
-# <details><summary>Answer</summary>
-#
-# In units of 8P: DDP 1 + 1 + 2 = 4; stage 1: 1 + 1 + 2/4 = 2.5; stage 2: 1 + (1 + 2)/4 = 1.75. Ours
-# also keep a copy of the shard, 1/4 more (in mixed precision these are the master weights, counted in K);
-# the trace counts what an optimizer updates among the parameters. Activations are the same in all: ZeRO
-# shards states, and no stage helps against activations (lab 06 does).
-#
-# </details>
+# So far all was float64, to be exact. Now **mixed precision for real**: the model and its gradients are bf16,
+# and the optimizer keeps float32 master weights, updates those, and rounds them into the model. It is an
+# optimizer like any other, so your classes need no change.
+
+
+# %%
+class MasterAdamW:
+    """AdamW on float32 copies of bf16 tensors: K = 12, three floats a parameter."""
+
+    def __init__(self, tensors):
+        self.tensors, self.masters = tensors, [tensor.detach().float() for tensor in tensors]
+        self.inner = adamw(self.masters)
+
+    def zero_grad(self):
+        for tensor in self.tensors:
+            tensor.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        for tensor, master in zip(self.tensors, self.masters, strict=True):
+            master.grad = None if tensor.grad is None else tensor.grad.float()
+        self.inner.step()
+        self.inner.zero_grad()
+        for tensor, master in zip(self.tensors, self.masters, strict=True):
+            tensor.copy_(master)
+
+
+def in_mixed_precision(optimizer_class):
+    make = partial(optimizer_class, make_optimizer=MasterAdamW)
+    return run_ranks(train, 4, make, 3, torch.bfloat16, trace=True)
+
+
+classes = {"DDP": Replicated, "ZeRO-1": ZeroOptimizer, "ZeRO-2": Zero2Optimizer}
+mixed = {name: in_mixed_precision(optimizer_class) for name, optimizer_class in classes.items()}
+
+# %% [markdown]
+# What lives on rank 0 when backward has ended, just before the step, from the trace, beside what *your*
+# `zero_bytes` says; on top the activations at their peak, which are gone by then.
 
 
 # %%
@@ -391,15 +419,23 @@ def bar(found):
     return states | {"activations": rank.peak_bytes("activations")}
 
 
-model_bytes = 8 * sum(p.numel() for p in ORACLE)
-want = [model_bytes * 4, model_bytes * (2 + 3 / 4), model_bytes * (1 + 4 / 4)]
+P = sum(p.numel() for p in ORACLE)
+bars = {name: bar(found) for name, found in mixed.items()}
 draw_memory_bars(
-    {name: bar(found) for name, found in results.items()},
-    formula=want,
-    title="Measured on 4 ranks; the formula, with a shard of master weights, is of the states",
+    bars,
+    formula=[zero_bytes(P, 4, stage, 12) for stage in range(3)],
+    title="Measured on 4 ranks in mixed precision; the formula is of the states",
 )
 
+# %%
+states = {name: (sum(bar.values()) - bar["activations"]) / P for name, bar in bars.items()}
+draw_predictions(states, PREDICTED, unit="bytes a parameter", title="16, 7 and 5.5, as the formula says")
+
 # %% [markdown]
+# Master weights stand among the parameters: what an optimizer updates is a parameter to the trace.
+# Activations are the same in all but for a shard's bf16 copy, which the trace takes for one: ZeRO shards
+# states, and no stage helps against activations (lab 06 does).
+#
 # And the same picture for the paper's example, in mixed precision, from the formula. Move the sliders for
 # model and GPUs: which stage brings Llama 3 70B below the 80 GB of an H100, and which 405B?
 
@@ -439,7 +475,7 @@ for name, found in results.items():
     total = sum(map(sent_bytes, calls)) / 3
     took = replay(found.trace, cluster, precision="bfloat16").step_s
     print(f"{name:7} {len(calls) // 3:3} calls, {total:,.0f} bytes sent a step, {1e3 * took:.1f} ms")
-print(f"formula 2 (n - 1)/n S = {2 * 3 / 4 * model_bytes:,.0f} bytes")
+print(f"formula 2 (n - 1)/n S = {2 * 3 / 4 * 8 * P:,.0f} bytes")
 
 # %% [markdown]
 # The same bytes. The times are those of a toy, whose calls are all latency: one flat vector needs 2 calls,

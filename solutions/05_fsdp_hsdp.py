@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3 hours, {{minutes}} minutes of them for the nine exercises |
+# | **time** | 4.5 hours, {{minutes}} minutes of them for the nine exercises |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | labs 02 to 04 |
 # | **points** | {{points}} |
@@ -283,6 +283,7 @@ class Watched(Unit):
         return grad, full_grad
 
 
+# %%
 def fsdp_step(forward, backward):
     rank, n = dist.get_rank(), dist.get_world_size()
     mine = BATCH[shard_slice(len(BATCH), rank, n)]
@@ -586,15 +587,15 @@ for place, n, gb_per_s in (("a server", 8, 450), ("a cluster", 512, 50), ("Ether
     print(f"{place:9}: {gb_per_s:5} GB/s hide from {least:6,} tokens per GPU on; 8,192 take {took:.1f} s")
 
 # %% [markdown]
-# Neither the size of the model nor that of a unit matters. What you cannot have is a small batch per GPU over
-# a slow link, and that is what adding GPUs to a fixed batch leads to. Two ways out: more tokens per GPU, or
-# gathers that stay inside a server.
+# Neither the size of the model nor that of a unit matters. A small batch per GPU over a slow link waits, and
+# more GPUs for a fixed batch lead there. The ways out: more tokens per GPU, or gathers that stay inside a
+# server.
 #
 # ## HSDP: shard inside a server, replicate across
 #
 # A step of FSDP has **three moves** of P: two all_gathers, one reduce_scatter. DDP has **two**, the halves of
 # its all_reduce. So FSDP costs 1.5 times DDP's bytes, *not* three times. That is not what makes people look
-# further; it is *where* the bytes go: over n = 512 ranks every gather crosses the slow links between servers.
+# further; it is *where* the bytes go: over 512 ranks every gather crosses the slow links between servers.
 #
 # **Hybrid** sharding uses a 2-D mesh. Inside a server (`dp_shard`, fast) the model is sharded as before;
 # servers (`dp_replicate`) hold copies. Gathers stay inside. Across goes one all_reduce of gradients, of the
@@ -606,8 +607,7 @@ draw_mesh(num_servers=3, per_server=4)
 # %% [markdown]
 # Across servers that is two moves of P/8 a GPU, against three of flat FSDP (P a server and move): the
 # factor 1.5 again, now in favour of HSDP, and the gathers, on which compute waits, no longer cross at all.
-# The price is memory: a server must hold all states. (dp_shard may be more than a server, too: then gathers
-# cross again.)
+# The price is memory: a server must hold all states.
 
 
 # %% exercise="hsdp_reduce"
@@ -684,9 +684,9 @@ with style.course_style():
 figure
 
 # %% [markdown]
-# FSDP sends 1.33 times DDP's bytes here, not 1.5 times. Its last block, and the root that holds embedding and
-# head, stay whole between forward and backward: they are gathered once, not twice. Of this small model they
-# are a third; of Llama 3 405B less than 2%.
+# FSDP sends 1.33 times DDP's bytes here. Its last block, and the root with embedding and head, stay whole
+# between forward and backward: gathered once. Of this small model they are a third; of Llama 3 405B less than
+# 2%.
 #
 # ## Which mesh?
 #
@@ -791,8 +791,7 @@ turn(draw_steps, tokens=[1024, 2048, 4096, 8192])
 #
 # 16 bytes a parameter over n GPUs of 80 GB, less 10 GB for activations and, where units are gathered, two
 # whole ones of 1/100 of the model (4 bytes a parameter of theirs). HSDP with dp_shard = 8 ends at 8 GPUs;
-# only sharding over all of n grows with n. More GPUs do not make it *faster*: gathers over 512 ranks must
-# hide behind layers, too.
+# only sharding over all of n grows with n.
 
 # %%
 gpus = [8, 64, 512]
@@ -915,8 +914,8 @@ for name, make in {"yours": yours, "torch's": torchs, "bf16": partial(torchs, mp
     print(f"{name:7} | {row} | {most / 1e3:7.0f} | {loss:.3f}")
 
 # %% [markdown]
-# The same losses, shards and moves. Torch's has fewer calls because its root is one unit: embedding, norm and
-# head together, gathered once, since it stays whole from forward to backward. At most, yours holds two blocks
+# The same losses and shards. Torch's has fewer calls because its root is one unit: embedding, norm and head
+# together, gathered once, since it stays whole from forward to backward. At most, yours holds two blocks
 # beside its shards, one of them ahead; torch's the root and a block.
 #
 # Two things go wrong again and again. An **optimizer made before sharding** holds parameters that nobody

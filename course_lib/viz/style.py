@@ -1,8 +1,8 @@
 """One look for all figures: colours that colour-blind readers can tell apart, on an opaque white card.
 
-The card is opaque so that figures read the same in JupyterLab's dark theme. Every figure has an alternative
-text, and is sharp at twice its size. Colours are those of Okabe and
-Ito (2008), "Color Universal Design"; a colour means one thing in the whole course.
+The card is opaque, and framed on the page, so that figures read the same in JupyterLab's dark theme. Every
+figure has an alternative text, and is sharp at twice its size. Colours are those of Okabe and Ito (2008),
+"Color Universal Design"; a colour means one thing in the whole course.
 """
 
 import base64
@@ -51,6 +51,7 @@ _RC: Any = {
 
 _SHOWN_DPI, _SAVED_DPI = 90, 180  # twice as many dots as the page shows at 100%: sharp at 200% too
 _COLORS = 48  # enough for flat colours and their smoothed edges, at a quarter of the bytes
+_FRAME = f"background:{CARD};border:1px solid {MUTED};border-radius:8px;padding:8px"  # a panel on a dark page
 _READABLE_PX = 560  # a narrow page scrolls a figure sideways rather than shrink its letters below this width
 
 
@@ -89,7 +90,7 @@ class CourseFigure(Figure):
         words = html.escape(alternative_text(self))
         source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
         least = f"min-width:{min(width, _READABLE_PX)}px"
-        return f'<img alt="{words}" width="{width}" style="{least}" src="{source}">'
+        return f'<img alt="{words}" width="{width}" style="{least};{_FRAME}" src="{source}">'
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
