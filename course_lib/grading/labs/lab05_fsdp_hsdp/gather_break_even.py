@@ -103,7 +103,7 @@ def _replay(p: Point, backward: int = 2) -> float:
 def _ends(p: Point) -> float:
     """Seconds of a step of which all is hidden but the first gather and the last reduction."""
     forward_s, move_s = _times(p)
-    return 3 * p["num_units"] * forward_s + 2 * move_s
+    return float(3 * p["num_units"] * forward_s + 2 * move_s)
 
 
 def _hides(p: Point) -> bool:
