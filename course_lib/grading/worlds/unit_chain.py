@@ -10,7 +10,10 @@ import numpy as np
 from course_lib.grading.core.types import Array, Case, Scenario, World, once_a_case
 from course_lib.grading.fsdp_toy_models import MOST_WHOLE as MOST_WHOLE
 from course_lib.grading.fsdp_toy_models import STRAY, WHOLE
-from course_lib.grading.parts.counts import Reported
+from course_lib.grading.parts.bytes import BytesAtMost
+from course_lib.grading.parts.common import BEGINS_TO_ENDS
+from course_lib.grading.parts.counts import Once, Reported
+from course_lib.grading.parts.memory import At, CameAhead, Live
 from course_lib.grading.worlds.unit_oracle import allowed as allowed
 from course_lib.grading.worlds.unit_oracle import (
     flats,
@@ -161,3 +164,42 @@ def whole_at_end(units: Callable[[Case], list[int]], why: str) -> Reported:
     return Reported(
         name=WHOLE, value=lambda case: [str(unit) for unit in units(case)], must=must, words=words, why=why
     )
+
+
+# ---- parts of loops that hold one unit at a time
+
+
+def moved_once(why: str) -> BytesAtMost:
+    """Part "bytes" of a forward pass: each unit moves once; less than that was kept, and loses "memory"."""
+    return BytesAtMost(
+        at_most={"parameters": lambda case: sum(sizes(case))},
+        least=lambda case: (case.world_size - 1) * sum(sizes(case)),
+        least_part="memory",
+        windows=[BEGINS_TO_ENDS],
+        why=why,
+    )
+
+
+def in_turn(
+    phase: str, beyond: str, why: str, *, live: At, ahead: int, kept_last: bool = False
+) -> list[Once | Live | CameAhead]:
+    """Part "memory": each unit computes once, with little alive, and nothing has come before its turn.
+
+    Args:
+        live: case -> what may live when each unit computes. ahead: so many vectors may have come.
+        kept_last: the last unit is whole when backward begins.
+    """
+    return [
+        Once(
+            at=lambda case: computing(case, phase),
+            may_miss=needless if phase == "backward" else lambda case: (),
+            must=f"each unit must run its {phase} once",
+        ),
+        Live(at=live, beyond=beyond, why=why, passed="when a unit computes"),
+        CameAhead(
+            turns=lambda case: turns(case, phase, kept_last=kept_last),
+            at_most=lambda case: allowed(case, ahead),
+            beyond=beyond,
+            why=why,
+        ),
+    ]

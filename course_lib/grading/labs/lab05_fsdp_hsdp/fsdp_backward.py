@@ -3,8 +3,7 @@
 from course_lib.grading.core.types import Case, Exercise
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.parts.common import BEGINS_TO_ENDS
-from course_lib.grading.parts.counts import Once
-from course_lib.grading.parts.memory import CameAhead, Live
+from course_lib.grading.parts.memory import Live
 from course_lib.grading.worlds import unit_chain as chain
 from course_lib.grading.worlds.unit_chain import SHARDS, case
 
@@ -95,16 +94,5 @@ PARTS = [
         beyond=SHARDS,
         why=FREE,
     ),
-    Once(
-        at=lambda case: chain.computing(case, "backward"),
-        may_miss=chain.needless,
-        must="each unit must run its backward once",
-    ),
-    Live(at=_computing, beyond=SHARDS, why=FREE, passed="when a unit computes"),
-    CameAhead(
-        turns=lambda case: chain.turns(case, "backward", kept_last=True),
-        at_most=lambda case: chain.allowed(case, 2),
-        beyond=SHARDS,
-        why=FREE,
-    ),
+    *chain.in_turn("backward", SHARDS, FREE, live=_computing, ahead=2, kept_last=True),
 ]

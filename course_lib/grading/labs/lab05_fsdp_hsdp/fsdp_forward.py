@@ -1,10 +1,7 @@
 """`fsdp_forward`: gather each unit from equal shards, compute, reshard; keep the last."""
 
 from course_lib.grading.core.types import Case, Exercise, World
-from course_lib.grading.parts.bytes import BytesAtMost
-from course_lib.grading.parts.common import BEGINS_TO_ENDS
-from course_lib.grading.parts.counts import Once
-from course_lib.grading.parts.memory import CameAhead, Live
+from course_lib.grading.parts.memory import Live
 from course_lib.grading.worlds import unit_chain as chain
 from course_lib.grading.worlds.unit_chain import SHARDS, case
 
@@ -66,26 +63,10 @@ def expected(case: Case) -> World:
 FREE = "Set unit.full = None as soon as its forward is over, and keep no other name for the vector."
 BEGIN = "Backward begins with the last unit: freeing it would cost one more all_gather."
 PARTS = [
-    BytesAtMost(
-        at_most={"parameters": lambda case: sum(chain.sizes(case))},
-        least=lambda case: (case.world_size - 1) * sum(chain.sizes(case)),
-        least_part="memory",
-        windows=[BEGINS_TO_ENDS],
-        why="One all_gather a unit brings every rank all it needs.",
-    ),
+    chain.moved_once("One all_gather a unit brings every rank all it needs."),
     Live(at=lambda case: chain.at_end(case, vectors=1), beyond=SHARDS, why=FREE),
     chain.whole_at_end(lambda case: [chain.last_unit(case)], BEGIN),
-    Once(at=lambda case: chain.computing(case, "forward"), must="each unit must run its forward once"),
-    Live(
-        at=lambda case: chain.when_computing(case, "forward", vectors=1),
-        beyond=SHARDS,
-        why=FREE,
-        passed="when a unit computes",
-    ),
-    CameAhead(
-        turns=lambda case: chain.turns(case, "forward"),
-        at_most=lambda case: chain.allowed(case, 1),
-        beyond=SHARDS,
-        why=FREE,
+    *chain.in_turn(
+        "forward", SHARDS, FREE, live=lambda case: chain.when_computing(case, "forward", vectors=1), ahead=1
     ),
 ]

@@ -3,8 +3,7 @@
 from course_lib.grading.core.types import Exercise
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.parts.common import BEGINS_TO_ENDS
-from course_lib.grading.parts.counts import Once
-from course_lib.grading.parts.memory import CameAhead, Live
+from course_lib.grading.parts.memory import Live
 from course_lib.grading.worlds import unit_chain as chain
 from course_lib.grading.worlds.unit_chain import OWNED, owned
 
@@ -71,21 +70,7 @@ PARTS = [
     ),
     chain.whole_at_end(lambda case: [], FREE),
     Live(at=lambda case: chain.at_end(case, vectors=0), beyond=OWNED, why=FREE),
-    Once(
-        at=lambda case: chain.computing(case, "backward"),
-        may_miss=chain.needless,
-        must="each unit must run its backward once",
-    ),
-    Live(
-        at=lambda case: chain.when_computing(case, "backward", vectors=3),
-        beyond=OWNED,
-        why=FREE,
-        passed="when a unit computes",
-    ),
-    CameAhead(
-        turns=lambda case: chain.turns(case, "backward"),
-        at_most=lambda case: chain.allowed(case, 2),
-        beyond=OWNED,
-        why=FREE,
+    *chain.in_turn(
+        "backward", OWNED, FREE, live=lambda case: chain.when_computing(case, "backward", vectors=3), ahead=2
     ),
 ]

@@ -1,10 +1,7 @@
 """`owner_fsdp_forward`: each unit's owner broadcasts it, everybody computes, the others delete it."""
 
 from course_lib.grading.core.types import Case, Exercise, World
-from course_lib.grading.parts.bytes import BytesAtMost
-from course_lib.grading.parts.common import BEGINS_TO_ENDS
-from course_lib.grading.parts.counts import Once
-from course_lib.grading.parts.memory import CameAhead, Live
+from course_lib.grading.parts.memory import Live
 from course_lib.grading.worlds import unit_chain as chain
 from course_lib.grading.worlds.unit_chain import OWNED, owned
 
@@ -61,26 +58,10 @@ def expected(case: Case) -> World:
 
 FREE = "Set unit.full = None as soon as its forward is over."
 PARTS = [
-    BytesAtMost(
-        at_most={"parameters": lambda case: sum(chain.sizes(case))},
-        least=lambda case: (case.world_size - 1) * sum(chain.sizes(case)),
-        least_part="memory",
-        windows=[BEGINS_TO_ENDS],
-        why="The owner broadcasts a unit once, and nothing else has to move.",
-    ),
+    chain.moved_once("The owner broadcasts a unit once, and nothing else has to move."),
     chain.whole_at_end(lambda case: [], FREE),
     Live(at=lambda case: chain.at_end(case, vectors=0), beyond=OWNED, why=FREE),
-    Once(at=lambda case: chain.computing(case, "forward"), must="each unit must run its forward once"),
-    Live(
-        at=lambda case: chain.when_computing(case, "forward", vectors=1),
-        beyond=OWNED,
-        why=FREE,
-        passed="when a unit computes",
-    ),
-    CameAhead(
-        turns=lambda case: chain.turns(case, "forward"),
-        at_most=lambda case: chain.allowed(case, 1),
-        beyond=OWNED,
-        why=FREE,
+    *chain.in_turn(
+        "forward", OWNED, FREE, live=lambda case: chain.when_computing(case, "forward", vectors=1), ahead=1
     ),
 ]

@@ -72,6 +72,16 @@ def case(
     return on_ranks_case(mesh=mesh, label=label, **sizes, **more)
 
 
+OPEN = [  # of dispatch and of combine
+    case(1),
+    case(2),
+    case(3, k=1, dropped=0.3),
+    case(4, experts=4, busy=2),
+    case(2, dp=2, experts=4, idle_rank=1),
+]
+HIDDEN = [case(4, experts=8, tokens=300, model_dim=256, busy=5, dropped=0.1), case(6, experts=12, k=3)]
+
+
 def ep_size(case: Case) -> int:
     """Ranks that share the experts."""
     return sizes_of(case)["ep"]

@@ -6,7 +6,7 @@ import numpy as np
 
 from course_lib.grading.core.types import Array, Case, Exercise, World
 from course_lib.grading.labs.lab11_expert_parallel import _oracle as rows
-from course_lib.grading.labs.lab11_expert_parallel._oracle import ITEM, case, ep_size
+from course_lib.grading.labs.lab11_expert_parallel._oracle import ITEM, ep_size
 from course_lib.grading.worlds.on_ranks import BACKWARD, FORWARD, line_of, on_ranks
 
 
@@ -56,14 +56,7 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [
-    case(1),
-    case(2),
-    case(3, k=1, dropped=0.3),
-    case(4, experts=4, busy=2),
-    case(2, dp=2, experts=4, idle_rank=1),
-]
-HIDDEN = [case(4, experts=8, tokens=300, model_dim=256, busy=5, dropped=0.1), case(6, experts=12, k=3)]
+OPEN, HIDDEN = rows.OPEN, rows.HIDDEN
 
 
 def _grad_x(case: Case, rank: int, choice: int | None) -> Array:
