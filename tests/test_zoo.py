@@ -28,6 +28,12 @@ def test_zoo_is_complete(exercise):
     assert len({a.name for a in answers}) == len(answers)
 
 
+@pytest.mark.parametrize("exercise", exercises(), ids=lambda e: e.id)
+def test_a_long_zoo_file_says_why(exercise):
+    lines = zoo.zoo_path(ROOT, exercise).read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150 or lines[1].startswith("# Longer than 150 lines: ")
+
+
 def _write(tmp_path, text):
     path = tmp_path / "rank_hello.py"
     path.write_text(text)

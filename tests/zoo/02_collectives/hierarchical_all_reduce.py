@@ -1,4 +1,5 @@
 # Answers to hierarchical_all_reduce: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: each way to cut and to cross servers stands in full.
 
 # %% setup
 import torch
@@ -132,31 +133,6 @@ def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather,
             dist.send(tensor, other, group=inside)
     else:
         dist.recv(tensor, ranks[0], group=inside)
-
-
-# %% wrong values: uses the closed call
-# says: is closed here
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    dist.all_reduce(tensor)
-
-
-# %% wrong values: a closed collective across, under an alias
-# says: is closed here
-from torch.distributed import all_reduce as sum_up
-
-
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    chunk = reduce_scatter(tensor, inside)
-    sum_up(chunk, group=across)
-    tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), inside))
-
-
-# %% wrong values: imports the library's own
-# says: is closed here
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    from course_lib.comm.collectives import hierarchical_all_reduce_ as ready_made
-
-    ready_made(tensor, dist.get_world_size(inside))
 
 
 # %% wrong values: new memory for the tensor

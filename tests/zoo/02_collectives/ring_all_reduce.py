@@ -1,4 +1,5 @@
 # Answers to ring_all_reduce: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: each way to waste bytes is a loop of its own.
 
 # %% setup
 import torch
@@ -156,27 +157,6 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
     once = all_gather(reduce_scatter(tensor, group), tensor.numel(), group)
     twice = all_gather(reduce_scatter(tensor, group), tensor.numel(), group)
     tensor.view(-1).copy_((once + twice) / 2)
-
-
-# %% wrong values: uses the closed call
-# says: is closed here
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    dist.all_reduce(tensor, group=group)
-
-
-# %% wrong values: the closed call through getattr
-# says: is closed here
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    getattr(torch.distributed, "all_reduce")(tensor, group=group)
-
-
-# %% wrong values: imports the library's own under an alias
-# says: is closed here
-from course_lib.comm import collectives as ready_made
-
-
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    ready_made.ring_all_reduce_(tensor, group)
 
 
 # %% wrong values: new memory for the tensor, by .data

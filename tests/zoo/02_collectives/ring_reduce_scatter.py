@@ -1,4 +1,5 @@
 # Answers to ring_reduce_scatter: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: each way to send chunks is a loop of its own.
 
 # %% setup
 import torch
@@ -255,15 +256,6 @@ def ring_reduce_scatter(tensor, group=None):
     total = tensor.clone()
     (group or dist.group.WORLD).allreduce([total]).wait()
     return total.flatten().tensor_split(n)[me]
-
-
-# %% wrong values: imports the library's own
-# says: is closed here
-import course_lib.comm.collectives as ready_made
-
-
-def ring_reduce_scatter(tensor, group=None):
-    return ready_made.ring_reduce_scatter(tensor, group)
 
 
 # %% wrong bytes: float64 on the wire

@@ -1,4 +1,5 @@
 # Answers to ring_shift: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: who sends first, what travels and what is kept: each is a loop of its own.
 
 # %% setup
 import torch

@@ -1,4 +1,5 @@
 # Answers to choose_mesh: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: each mistake is a rule over all meshes, and most show at few points only.
 
 # %% setup
 from course_lib.cost.collectives import collective_cost, collective_time_s

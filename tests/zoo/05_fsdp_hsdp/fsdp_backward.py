@@ -1,4 +1,5 @@
 # Answers to fsdp_backward: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: six right styles, and each wrong loop differs in when it gathers, reduces or frees.
 
 # %% setup
 import torch

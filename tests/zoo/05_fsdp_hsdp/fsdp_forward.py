@@ -1,4 +1,5 @@
 # Answers to fsdp_forward: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: seven right styles, and each wrong loop differs in what it sends or keeps.
 
 # %% setup
 import torch

@@ -1,4 +1,5 @@
 # Answers to hsdp_reduce: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: each order of collectives on the two axes stands in full.
 
 # %% setup
 import torch

@@ -1,4 +1,5 @@
 # Answers to owner_fsdp_backward: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: each wrong loop differs in when it fetches, reduces, updates or frees.
 
 # %% setup
 import torch

@@ -1,4 +1,5 @@
 # Answers to prefetched_step: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: what is in flight takes a loop for forward and one for backward in every style.
 
 # %% setup
 import torch
