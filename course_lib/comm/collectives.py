@@ -72,8 +72,10 @@ def ring_reduce_scatter(
     Layout: full_x [S] Partial -> local_x [S/n] Shard.
     Communication: n-1 messages of at most ceil(S/n) elements sent a rank.
     """
-    chunks = list(tensor.detach().reshape(-1).tensor_split(len(members(group))))
-    return _reduce_scatter(chunks, members(group), group, _combination(op))
+    ring = members(group)
+    chunks = list(tensor.detach().reshape(-1).clone().tensor_split(len(ring)))
+    _reduce_scatter_(chunks, ring, group, _combination(op))
+    return chunks[ring.index(dist.get_rank())].clone()
 
 
 def ring_all_gather(chunk: torch.Tensor, numel: int, group: dist.ProcessGroup | None = None) -> torch.Tensor:
@@ -132,9 +134,8 @@ def hierarchical_all_reduce_(
     across = ring[place::server_size]
     with _flat_view(tensor) as flat:
         chunks = list(flat.tensor_split(server_size))
-        mine = _reduce_scatter(chunks, inside, group, combine)
-        _ring_all_reduce_(mine, across, group, combine)
-        chunks[place].copy_(mine)
+        _reduce_scatter_(chunks, inside, group, combine)
+        _ring_all_reduce_(chunks[place], across, group, combine)
         _all_gather_(chunks, inside, group)
 
 
@@ -166,19 +167,20 @@ def all_to_all(
 # ---- on lists of ranks, so that a server or a column of servers needs no group of its own
 
 
-def _reduce_scatter(
+def _reduce_scatter_(
     chunks: Sequence[torch.Tensor],
     ring: Sequence[int],
     group: dist.ProcessGroup | None,
     combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-) -> torch.Tensor:
+) -> None:
+    """Combine this rank's chunk in place; the others become partial results."""
     me, n = ring.index(dist.get_rank()), len(ring)
-    partial = chunks[(me - 1) % n].clone()
+    buffer = torch.empty_like(chunks[0])  # no chunk is larger
     for step in range(1, n):  # the partial result of chunk c travels from rank c+1 round to rank c
-        received = torch.empty_like(chunks[(me - 1 - step) % n])
+        partial, mine = chunks[(me - step) % n], chunks[(me - 1 - step) % n]
+        received = buffer[: mine.numel()]
         exchange([(partial, ring[(me + 1) % n])], [(received, ring[(me - 1) % n])], group)
-        partial = combine(received, chunks[(me - 1 - step) % n])
-    return partial
+        combine(mine, received)
 
 
 def _all_gather_(
@@ -197,7 +199,7 @@ def _ring_all_reduce_(
     combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> None:
     chunks = list(flat.tensor_split(len(ring)))
-    chunks[ring.index(dist.get_rank())].copy_(_reduce_scatter(chunks, ring, group, combine))
+    _reduce_scatter_(chunks, ring, group, combine)
     _all_gather_(chunks, ring, group)
 
 
