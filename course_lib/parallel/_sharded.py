@@ -266,6 +266,28 @@ def clip_sharded_norm_(
     return norm
 
 
+def pack_buckets(params: list[Parameter], bucket_bytes: int) -> list[list[Parameter]]:
+    """Group parameters in reverse order, that in which backward finishes them, roughly.
+
+    The rule: a bucket closes when the next parameter would make it exceed `bucket_bytes`, or has another
+    dtype or device. A parameter larger than `bucket_bytes` has a bucket of its own; the last bucket holds
+    what is left.
+    Raises: ValueError if bucket_bytes is not positive.
+    """
+    if bucket_bytes < 1:
+        raise ValueError(f"bucket_bytes must be positive; got {bucket_bytes}. torch's DDP uses 25 * 2**20.")
+    buckets: list[list[Parameter]] = []
+    free_bytes = 0
+    for param in reversed(params):
+        same_kind = buckets and (buckets[-1][0].dtype, buckets[-1][0].device) == (param.dtype, param.device)
+        if not same_kind or param.nbytes > free_bytes:
+            buckets.append([])
+            free_bytes = bucket_bytes
+        buckets[-1].append(param)
+        free_bytes -= param.nbytes
+    return buckets
+
+
 def parts_of(numels: Sequence[int], start: int, stop: int) -> list[slice]:
     """Return, for each of several tensors laid out one after another, what [start, stop) holds of it.
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from course_lib.parallel._sharded import check_before_step, own_values
+from course_lib.parallel._sharded import check_before_step, own_values, pack_buckets
 
 
 @torch.no_grad()
@@ -143,28 +143,6 @@ class NaiveDDP(_DataParallel):
                 message = own_values(param.grad).contiguous()
                 dist.all_reduce(message, group=self.process_group)
                 param.grad = message.div_(self.world_size)
-
-
-def pack_buckets(params: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
-    """Group parameters in reverse order, that in which backward finishes them, roughly.
-
-    The rule: a bucket closes when the next parameter would make it exceed `bucket_bytes`, or has another
-    dtype or device. A parameter larger than `bucket_bytes` has a bucket of its own; the last bucket holds
-    what is left.
-    Raises: ValueError if bucket_bytes is not positive.
-    """
-    if bucket_bytes < 1:
-        raise ValueError(f"bucket_bytes must be positive; got {bucket_bytes}. torch's DDP uses 25 * 2**20.")
-    buckets: list[list[nn.Parameter]] = []
-    free_bytes = 0
-    for param in reversed(params):
-        same_kind = buckets and (buckets[-1][0].dtype, buckets[-1][0].device) == (param.dtype, param.device)
-        if not same_kind or param.nbytes > free_bytes:
-            buckets.append([])
-            free_bytes = bucket_bytes
-        buckets[-1].append(param)
-        free_bytes -= param.nbytes
-    return buckets
 
 
 @dataclass(slots=True, eq=False)

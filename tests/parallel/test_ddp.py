@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from course_lib.config import ModelConfig
 from course_lib.model.batches import epoch_batches, shard_slice, synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
-from course_lib.parallel.ddp import BucketedDDP, NaiveDDP, pack_buckets
+from course_lib.parallel._sharded import pack_buckets
+from course_lib.parallel.ddp import BucketedDDP, NaiveDDP
 from course_lib.ranks import RanksError, run_ranks
 
 WORLD_SIZES = [1, 2, 3, 4]

@@ -6,7 +6,7 @@ The vector holds the whole parameters of a bucket, as views; its gradients trave
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -110,6 +110,13 @@ class ShardedBucket:
             view.copy_(grad)
         self.filled.add(position)
 
+    def fill_all(self, grads: Sequence[Tensor | None]) -> None:
+        """Fill every place; gradients that are there already are not copied."""
+        with torch._C.DisableTorchFunctionSubclass():
+            for position, grad in enumerate(grads):
+                self.fill(position, grad)
+        self.filled.clear()
+
     def fill_missing(self) -> None:
         for position in range(len(self.params)):
             if position not in self.filled:
@@ -144,17 +151,3 @@ class ShardedBucket:
         """Add to the shard's gradient, which torch's functions see as a part of a larger one."""
         before = self.shard.grad
         self.shard.grad = sharded_gradient(mean, self.group) if before is None else before.add_(mean)
-
-
-def pack_reversed(params: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
-    """Group parameters of one dtype and device in reverse order, as backward finishes them, into buckets."""
-    buckets: list[list[nn.Parameter]] = []
-    free_bytes = 0
-    for param in reversed(params):
-        same_kind = buckets and (buckets[-1][0].dtype, buckets[-1][0].device) == (param.dtype, param.device)
-        if not same_kind or param.nbytes > free_bytes:
-            buckets.append([])
-            free_bytes = bucket_bytes
-        buckets[-1].append(param)
-        free_bytes -= param.nbytes
-    return buckets

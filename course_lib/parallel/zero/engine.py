@@ -2,8 +2,9 @@
 
 DDP keeps n equal optimizer states and computes n equal updates. ZeRO keeps 1/n of the state a rank: a
 reduce_scatter gives each rank the mean gradient of its shard, it updates that shard, and an all_gather brings
-the shards back: 2 moves of P elements, as one all_reduce. Stage 2 frees gradients during backward too; stage
-3 is `parallel/fsdp`. Lab 04. Production code: DeepSpeed `runtime/zero/stage_1_and_2.py`, Megatron-Core
+the shards back: 2 moves of P elements, as one all_reduce. This file is the step; `_gradients.py` says when
+gradients travel, `_bucket.py` is what does. Stage 2 frees gradients during backward too; stage 3 is
+`parallel/fsdp`. Lab 04. Production code: DeepSpeed `runtime/zero/stage_1_and_2.py`, Megatron-Core
 `DistributedOptimizer`; torch's ZeroRedundancyOptimizer gives whole parameters to ranks, which also suits
 optimizers that look at whole matrices.
 """
@@ -11,7 +12,6 @@ optimizers that look at whole matrices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -20,14 +20,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.comm.flat import all_gather_flat, same_memory
-from course_lib.parallel._sharded import (
-    check_elementwise,
-    clip_sharded_norm_,
-    run_step_checks,
-    sharded_gradient,
-    wrapper_of,
-)
-from course_lib.parallel.zero._bucket import ShardedBucket, pack_reversed
+from course_lib.parallel._sharded import check_elementwise, clip_sharded_norm_, pack_buckets, run_step_checks
+from course_lib.parallel.zero._bucket import ShardedBucket
+from course_lib.parallel.zero._gradients import KeptGradients, SentGradients
 
 Params = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 _ELSEWHERE = (
@@ -71,13 +66,12 @@ class ZeroOptimizer(Optimizer):
     ) -> None:
         groups = _as_groups(params)
         self.params: list[nn.Parameter] = [param for entry in groups for param in entry["params"]]
-        _check_arguments(self.params, optimizer_class, stage, bucket_bytes)
+        _check_arguments(self.params, optimizer_class, stage)
         self.stage, self.group = stage, process_group
         self.world_size, self.group_rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         self.buckets: list[ShardedBucket] = []
         self.group_sizes = [len(entry["params"]) for entry in groups]
-        self._is_built = self._is_synced = self._in_backward = False
-        self._num_launched = 0
+        self._is_built = False
         shard_groups = [
             {**entry, "params": self._shard_group(entry["params"], bucket_bytes, master_dtype)}
             for entry in groups
@@ -90,29 +84,22 @@ class ZeroOptimizer(Optimizer):
         self.param_groups, self.state = self.inner.param_groups, self.inner.state  # one and the same
         self._is_built = True
         self._broadcast_frozen()
-        self._register_hooks()
+        self.gradients = (KeptGradients if stage == 1 else SentGradients)(self.buckets, self.group)
         self._versions = self._count_versions()
 
     # ---- use
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the parameters and of the shards."""
-        self._abandon_backward()
+        self.gradients.abandon()
         for param in (*self.params, *(bucket.shard for bucket in self.buckets)):
             if param.grad is not None:
                 param.grad = None if set_to_none else param.grad.zero_()
-        self._is_synced = False
 
     def sync_gradients(self) -> None:
         """Give every shard its mean gradient. `step` does it, unless something has asked for it before."""
-        if self.stage == 1 and not self._is_synced:
-            self._is_synced = True
-            if not self._take_averaged():
-                self._launch_all()
-                for bucket in self.buckets:
-                    bucket.finish(self.world_size, keep=True)
-                    self._show_parts(bucket, [param.grad for param in bucket.params])
-        self._is_synced = True
+        run_step_checks(self.params, self.inner)
+        self.gradients.sync()
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale the mean gradients so that their global 2-norm is at most max_norm; return the norm before.
@@ -133,11 +120,8 @@ class ZeroOptimizer(Optimizer):
         self._check_parameters()
         run_step_checks(self.params, self.inner)
         self.refresh_masters()
-        is_pending = self.stage == 1 and not self._is_synced and not self._take_averaged()
-        if is_pending:
-            self._launch_all()
-        self._step_bucket_by_bucket(is_pending)
-        self._is_synced = False
+        self._step_bucket_by_bucket(self.gradients.launch())
+        self.gradients.is_synced = False
         return loss
 
     def refresh_masters(self) -> None:
@@ -180,7 +164,7 @@ class ZeroOptimizer(Optimizer):
     ) -> list[nn.Parameter]:
         """Cut one parameter group into buckets; return this rank's shards of them."""
         numbers = {id(param): index for index, param in enumerate(self.params)}
-        packed = pack_reversed([param for param in params if param.requires_grad], bucket_bytes)
+        packed = pack_buckets([param for param in params if param.requires_grad], bucket_bytes)
         buckets = [
             ShardedBucket.of(bucket, [numbers[id(p)] for p in bucket], self.group, master_dtype)
             for bucket in packed
@@ -209,36 +193,6 @@ class ZeroOptimizer(Optimizer):
     def _count_versions(self) -> int:
         return sum(param._version for param in self.params)
 
-    # ---- communication
-
-    def _launch_all(self) -> None:
-        """Send all gradients of stage 1, which accumulates them at full size."""
-        for bucket in self.buckets:
-            for position, param in enumerate(bucket.params):
-                bucket.fill(position, param.grad)
-            bucket.filled.clear()
-            bucket.shard.grad = None
-            bucket.launch()
-
-    @torch.no_grad()
-    def _take_averaged(self) -> bool:
-        """Take this rank's part of gradients that a wrapper has averaged; False: no wrapper."""
-        if all(wrapper_of(param) is None for bucket in self.buckets for param in bucket.params):
-            return False
-        run_step_checks(self.params, self.inner)
-        for bucket in self.buckets:
-            mean = torch.zeros_like(bucket.shard)
-            start, stop = bucket.layout.shard_range(self.group_rank)
-            for position, first, part in bucket.layout.overlaps(start, stop):
-                grad = bucket.params[position].grad
-                if grad is not None:
-                    flat = grad.detach().as_subclass(Tensor).reshape(-1)
-                    mean[part] = flat[first : first + part.stop - part.start].to(mean.dtype)
-            bucket.shard.grad = None
-            bucket.add_mean(mean)
-            self._show_parts(bucket, [param.grad for param in bucket.params])
-        return True
-
     def _step_bucket_by_bucket(self, is_pending: bool) -> None:
         """Update each shard while later gradients still arrive and earlier parameters are gathered."""
         means = [bucket.shard.grad for bucket in self.buckets]
@@ -256,104 +210,6 @@ class ZeroOptimizer(Optimizer):
         for bucket, mean in zip(self.buckets, means, strict=True):
             bucket.shard.grad = mean
         _wait_for(works)
-
-    def _register_hooks(self) -> None:
-        on_gradient = self._keep_gradient if self.stage == 1 else self._send_gradient
-        for bucket in self.buckets:
-            for position, param in enumerate(bucket.params):
-                param.register_hook(self._begin_backward)
-                param.register_post_accumulate_grad_hook(partial(on_gradient, bucket, position))
-
-    def _begin_backward(self, _: Tensor) -> None:
-        """Before the first gradient is added: what torch's zero_grad has forgotten, forget too."""
-        if self._in_backward:
-            return
-        self._in_backward, self._is_synced = True, False
-        torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
-        for bucket in self.buckets if self.stage == 2 else ():
-            for position, param in enumerate(bucket.params):
-                if param.grad is None and bucket.shard.grad is not None:
-                    bucket.grad_part(position).zero_()
-                param.grad = None
-
-    def _keep_gradient(self, bucket: ShardedBucket, position: int, param: Tensor) -> None:
-        """Move a gradient into its bucket, where later backwards add to it and `step` sends it from."""
-        if wrapper_of(param) is None and position not in bucket.filled:
-            bucket.fill(position, param.grad)
-            self._show_parts(bucket, bucket.grad_views, [position])
-
-    def _send_gradient(self, bucket: ShardedBucket, position: int, param: Tensor) -> None:
-        """Move a gradient that backward has finished into its bucket; send each bucket whose turn it is."""
-        if wrapper_of(param) is not None:
-            raise ValueError(
-                "gradients of stage 2 must be ZeroOptimizer's to send; got a model in DDP, which keeps them "
-                "whole. Leave DDP out, or use stage=1."
-            )
-        if position in bucket.filled:
-            raise ValueError(
-                "a gradient must come once in a backward; got one twice, from two checkpointed uses of a "
-                "parameter. Use stage=1, or checkpoint both uses as one."
-            )
-        bucket.fill(position, param.grad)
-        param.grad = None
-        while self._num_launched < len(self.buckets) and self.buckets[self._num_launched].is_full:
-            self._launch(self._num_launched)
-
-    def _end_of_backward(self) -> None:
-        """Send the rest; give all parameters a gradient that torch's functions can ask."""
-        self._in_backward = False
-        if self.stage == 2:
-            for index in range(self._num_launched, len(self.buckets)):
-                self.buckets[index].fill_missing()
-                self._launch(index)
-            self._finish_launched()
-        for bucket in self.buckets:
-            if self.stage == 2:
-                bucket.filled.clear()
-                nothing = bucket.flat[:1].detach().squeeze(0)
-                self._show_parts(bucket, [nothing.expand(shape) for shape in bucket.layout.shapes])
-                continue
-            if wrapper_of(bucket.params[0]) is None:
-                missing = [position for position, p in enumerate(bucket.params) if p.grad is None]
-                for position in missing:
-                    bucket.fill(position, None)
-                self._show_parts(bucket, bucket.grad_views, missing)
-            bucket.await_mean(self.sync_gradients)
-
-    def _show_parts(
-        self, bucket: ShardedBucket, values: Sequence[Tensor | None], positions: Iterable[int] | None = None
-    ) -> None:
-        """Set `.grad`: torch's functions find this rank's part of the mean behind it, once it is there."""
-        for position in range(len(bucket.params)) if positions is None else positions:
-            value = values[position]
-            if value is not None:
-                part = partial(self._part_of, bucket, position)
-                bucket.params[position].grad = sharded_gradient(
-                    value.as_subclass(Tensor), self.group, part, is_readable=self.stage == 1
-                )
-
-    def _part_of(self, bucket: ShardedBucket, position: int) -> Tensor:
-        self.sync_gradients()
-        return bucket.grad_part(position)
-
-    def _launch(self, index: int) -> None:
-        """Send a bucket; the one before has then had its time: two buckets are on the way at most."""
-        self.buckets[index].launch()
-        self._num_launched = index + 1
-        if index > 0:
-            self.buckets[index - 1].finish(self.world_size)
-
-    def _finish_launched(self) -> None:
-        if self.buckets:
-            self.buckets[-1].finish(self.world_size)
-        self._num_launched = 0
-
-    def _abandon_backward(self) -> None:
-        """Forget what a backward that failed has left."""
-        if self._in_backward:
-            self._in_backward, self._num_launched = False, 0
-            for bucket in self.buckets:
-                bucket.abandon()
 
 
 @torch.no_grad()
@@ -382,12 +238,10 @@ def _as_groups(params: Params) -> list[dict[str, Any]]:
 
 
 def _check_arguments(
-    params: list[nn.Parameter], optimizer_class: Callable[..., Optimizer], stage: int, bucket_bytes: int
+    params: list[nn.Parameter], optimizer_class: Callable[..., Optimizer], stage: int
 ) -> None:
     if stage not in (1, 2):
         raise ValueError(f"stage must be 1 or 2; got {stage}. Stage 3 is parallel.fsdp.FSDP.")
-    if bucket_bytes < 1:
-        raise ValueError(f"bucket_bytes must be positive; got {bucket_bytes}. The default is 25 * 2**20.")
     check_elementwise(optimizer_class)
     if len({id(param) for param in params}) < len(params):
         raise ValueError("every parameter must be given once; got one twice. Put it into one group.")
