@@ -1,19 +1,20 @@
 """Measure steps of our FSDP and ZeRO-1 against torch's, interleaved on the same 4 gloo ranks, untraced.
 
 A step is zero_grad, forward, backward, gradient synchronisation and AdamW. ZeRO-1 in torch is DDP (buckets as
-views) with ZeroRedundancyOptimizer, with parameters as views of buckets too, its fastest setting, and without.
+views) with ZeroRedundancyOptimizer; `as view`, its fastest setting, has parameters as views of buckets too.
 FSDP units are the blocks and the rest on both sides. A step takes as long as its slowest rank; a ratio is the
-median of the ratios within a round, whose order is shuffled. CPU time, of all threads and the mean over ranks,
-is what a loaded machine changes least.
+median of the ratios within a round, whose order is shuffled. CPU time (all threads, mean over ranks) is what
+other work on the machine changes least.
 
-The messages alone say what is gloo's: its reduce_scatter is an all_reduce of a copy, and its all_gather copies
-once more, so what ZeRO-1 sends costs more there than the all_reduce and broadcasts of torch's ZeRO-1.
+The messages alone say what is gloo's: its reduce_scatter is an all_reduce of a copy, and its all_gather
+copies once more, so that ZeRO-1's cost more there than the all_reduce and broadcasts that torch sends.
 """
 
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -77,7 +78,7 @@ def torch_fsdp() -> Step:
     return step_of(model, torch.optim.AdamW(model.parameters()))
 
 
-def our_zero(stage: int) -> Step:
+def our_zero(stage: Literal[1, 2]) -> Step:
     model = Transformer(CONFIG)
     return step_of(
         model,
