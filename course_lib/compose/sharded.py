@@ -4,9 +4,9 @@ Llama 3's choice: weights are gathered once a step, after the optimizer, and sta
 (arXiv:2407.21783, section 3.3.2). Parameters are views of one flat vector; each rank updates its slice of it
 in higher precision, and an all_gather brings the vector together again.
 
-`parallel.fsdp` does not serve here: it gathers and frees a unit around every forward and backward, so it would
-send 3 P a micro-batch instead of 2 P a step, and its optimizer steps a shard in the parameters' own dtype,
-not a master in float32. A pipeline's stages also run their backwards in two halves, which have no one end at
+`parallel.fsdp` does not serve here: it gathers and frees a unit around every forward and backward, so it
+would send 3 P a micro-batch instead of 2 P a step, and its optimizer steps a shard in the parameters' own
+dtype, not a master in float32. A pipeline's stages also run backwards in two halves, which have no one end at
 which FSDP could free a unit. What both are made of, `comm.flat`, is the same.
 """
 
