@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.compose import Degrees
+from course_lib.cost.activations import layer_activation_bytes
 from course_lib.cost.cluster import meta_24k
+from course_lib.cost.flops import Recompute
+from course_lib.cost.layout import Layout
 from course_lib.cost.models import model
+from course_lib.model.stages import stage_size
 from course_lib.simulate import Simulation, simulate_step
 from course_lib.simulate.report import published
 from course_lib.simulate.step import OUTSIDE
@@ -47,8 +51,19 @@ micro-batches, and 400 TFLOP/s could not be reached. Exposed communication is in
 over GPUs.
 
 Left out: {outside}. Since matmuls are given {matmul} of the peak whatever their shape, agreement within some
-percent is no proof: the errors have both signs. The memory is that of the library's step, which keeps what
-unfused norms and RoPE save: where it exceeds 80 GB, Meta's fused step did not.
+percent is no proof: the errors have both signs.
+
+Why more than 80 GB: activations, and nothing else. Parameters stay gathered, as Meta kept them, with one
+gradient of each; with the sharded optimizer these take {state} GB at most. On the first rank:
+
+{held}
+
+Two things make them large. The step keeps what autograd keeps of unfused operations: a block of fused
+kernels would keep {fused:.0f} MB by `cost.activations`, and with `--recompute` it keeps {input:.0f} MB, its
+input. And interleaving keeps more in flight than there are stages; the first rank's first chunk is the one of
+two blocks, and its micro-batches wait longest. Meta's pipeline gave its first and last rank a block less,
+chose how many micro-batches run before the first backward, and freed tensors early (section 3.3.2); the paper
+does not print the memory.
 
 Recording, laying out and replaying took {cpu} seconds of CPU time for the three rows, {memory} GB at most.
 """
@@ -95,7 +110,41 @@ def _measured(found: Simulation) -> dict[str, Any]:
         **exposed,
         **gigabytes,
     }
+    peak = found.memory[0]
+    numbers |= {
+        "blocks_in_flight": blocks_in_flight(found.degrees, found.config.num_layers),
+        "activations_gb_first": peak["activations"] / 1e9,
+        "state_gb_first": sum(peak[name] for name in ("parameters", "gradients", "optimizer")) / 1e9,
+    }
     return {name: f"{value:.4g}" for name, value in numbers.items()}
+
+
+def blocks_in_flight(degrees: Degrees, num_layers: int) -> int:
+    """Return the most blocks, each of one micro-batch, that the first rank holds activations of."""
+    held = most = 0
+    for action in degrees.pipeline_schedule().ranks[0]:
+        blocks = stage_size(num_layers, degrees.num_stages, action.stage)
+        held += {"F": blocks, "B": -blocks}.get(action.kind, 0)
+        most = max(most, held)
+    return most
+
+
+def held_by_first(found: list[dict[str, Any]]) -> str:
+    """Return the table of what the first rank's activations are made of."""
+    lines = ["| GPUs | tokens | blocks in flight | activations GB | MB a block |", "|---|---|---|---|---|"]
+    for row in found:
+        each = 1e3 * float(row["activations_gb_first"]) / float(row["blocks_in_flight"])
+        lines.append(
+            f"| {row['gpus']:,} | {row['seq_len']:,} | {row['blocks_in_flight']} | "
+            f"{row['activations_gb_first']} | {each:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def block_megabytes(recompute: Recompute) -> float:
+    """Return what a block of fused kernels keeps, 8,192 tokens on eight tensor-parallel ranks."""
+    kept = layer_activation_bytes(model(NAME), Layout(tp=8), 8192, mode="fused", recompute=recompute)
+    return float(kept) / 1e6
 
 
 def page(found: list[dict[str, Any]]) -> str:
@@ -116,7 +165,17 @@ def page(found: list[dict[str, Any]]) -> str:
         )
     cpu = f"{sum(row['cpu_s'] for row in found):.0f}"
     memory = f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f}"
-    return PAGE.format(table="\n".join(lines), outside=OUTSIDE, matmul="80%", cpu=cpu, memory=memory)
+    return PAGE.format(
+        table="\n".join(lines),
+        outside=OUTSIDE,
+        matmul="80%",
+        state=max((row["state_gb_first"] for row in found), key=float),
+        held=held_by_first(found),
+        fused=block_megabytes("none"),
+        input=block_megabytes("full"),
+        cpu=cpu,
+        memory=memory,
+    )
 
 
 def main() -> None:

@@ -28,14 +28,13 @@ def plan(
     """Rank layouts (tp, cp, pp, data parallel, ...) of a model on a cluster by predicted tokens/s."""
     from course_lib.planner import Request, report
     from course_lib.planner import plan as search
-    from course_lib.planner.request import cluster_named, count_of, model_named
-    from course_lib.units import quantity
+    from course_lib.planner.request import cluster_named, count_of, memory_of, model_named
 
     name, config = model_named(model)
     num_gpus = count_of(gpus, "--gpus")
     on = cluster_named(cluster, num_gpus)
     if memory:
-        on = replace(on, accelerator=on.accelerator.replace(memory_bytes=quantity(memory, "bytes")))
+        on = replace(on, accelerator=on.accelerator.replace(memory_bytes=memory_of(memory)))
     request = Request(
         config=config,
         cluster=on,

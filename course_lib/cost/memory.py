@@ -208,6 +208,11 @@ def worst_stage_memory(
         )
         for stage in (np.zeros_like(array(layout.pp)), array(layout.pp) - 1)
     )
+    return worse_of(first, last)
+
+
+def worse_of(first: Memory, last: Memory) -> Memory:
+    """Return, for each layout, the memory of the stage that needs more."""
     is_first_worse = np.asarray(first.total >= last.total)
     pairs = zip(first.by_category().items(), last.by_category().values(), strict=True)
     return Memory(**{name: np.where(is_first_worse, a, b) for (name, a), b in pairs})

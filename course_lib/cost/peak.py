@@ -8,7 +8,7 @@ Reference for placeholders: Transformer Engine, `module/base.py`, `get_dummy_wgr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,6 +59,16 @@ def peak_bytes(
     return resident.total - resident.logits + kept + np.maximum(loss, block)
 
 
+def at_peak(
+    config: ModelConfig, layout: Layout, *, seq_len: Numbers, stage: Numbers, resident: Memory
+) -> Memory:
+    """Return `resident` at a plain stack's peak: with the loss, and what a block needs beyond it."""
+    is_last = array(array(stage) == array(layout.pp) - 1)
+    loss = loss_bytes(config, layout, seq_len, is_last)
+    beyond = np.maximum(block_backward_bytes(config, layout, seq_len) - loss, 0)
+    return replace(resident, logits=loss, temporary=resident.temporary + beyond)
+
+
 def loss_bytes(
     config: ModelConfig, layout: Layout, seq_len: Numbers, is_last: Numbers, stack: Stack = PLAIN
 ) -> Numbers:
@@ -74,6 +84,7 @@ def block_backward_bytes(config: ModelConfig, layout: Layout, seq_len: Numbers) 
     With tensor parallelism three whole tensors of width D: input and output gradient, gathered, and the
     input's gradient before its reduce_scatter.
     """
+    # Simplification: a mixture counts as its dense feed-forward network.
     wide = (5 if config.gated_ffn else 2) * config.ffn_dim + config.model_dim
     whole = np.where(array(layout.tp) > 1, 3.0, 0.0) * config.model_dim
     found: Numbers = 2 * _tokens(layout, seq_len) * (wide / array(layout.tp) + whole)

@@ -94,7 +94,8 @@ def why_second_lost(found: Plan) -> str:
 def layout_of(text: str, request: Request) -> Counts:
     """Read "tp=8,pp=16,v=7,mbs=1" into a table of one layout; what is not given is 1, dp_shard the rest.
 
-    Raises: ValueError for an unknown axis, or axes that do not multiply to the GPUs.
+    Raises: ValueError for an unknown axis, axes that do not multiply to the GPUs, a batch they do not divide,
+    or stages and heads that the model does not have.
     """
     values: dict[str, int] = {**EMPTY, "recompute": 0}
     for item in filter(None, (part.strip() for part in text.split(","))):
@@ -118,7 +119,21 @@ def layout_of(text: str, request: Request) -> Counts:
             f"data-parallel ranks x micro-batch must divide the {request.num_sequences:,} sequences of a "
             f"step; got {ranks:,}. Change dp, mbs or the tokens of a step."
         )
+    _check_model(values, request)
     return np.array([[values[axis] for axis in AXES]], dtype=np.int64)
+
+
+def _check_model(values: dict[str, int], request: Request) -> None:
+    """Refuse more chunks than layers (with both ends counted), and heads that tp does not divide."""
+    layers, heads = request.config.num_layers, request.config.num_heads
+    chunks = values["pp"] * values["v"]
+    if chunks > layers and chunks != layers + 2:
+        raise ValueError(
+            f"pp x v must be at most the {layers} layers, or {layers + 2} with embedding and head as a layer "
+            f"each; got {chunks:,}. Use fewer stages or virtual stages."
+        )
+    if heads % values["tp"]:
+        raise ValueError(f"tp must divide the {heads} heads; got {values['tp']}. Use a power of two.")
 
 
 def _whole(name: str, text: str) -> int:

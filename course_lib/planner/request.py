@@ -77,10 +77,24 @@ def count_of(text: str | int, what: str) -> int:
     value = float(found[1]) * {"": 1, "K": 1024, "M": 1024**2}[found[2].upper()] if found else 0.5
     if value != int(value) or value < 1:
         raise ValueError(
-            f"{what} must be a whole number, or one with K (1,024) or M (1,048,576); got {text!r}. "
-            "Write 8192, 8K or 16M."
+            f"{what} must be a whole number of 1 or more, or one with K (1,024) or M (1,048,576); got "
+            f"{text!r}. Write 8192, 8K or 16M."
         )
     return int(value)
+
+
+def memory_of(text: str) -> float:
+    """Read the memory of a GPU: "192 GB", "80 GiB". Raises: ValueError for anything else."""
+    why: ValueError | None = None
+    try:
+        size = quantity(text, "bytes")
+    except ValueError as error:
+        size, why = 0.0, error
+    if size <= 0:
+        raise ValueError(
+            f"--memory must be bytes of a GPU, more than 0, with their unit; got {text!r}. Write '192 GB'."
+        ) from why
+    return size
 
 
 def model_named(name: str) -> tuple[str, ModelConfig]:

@@ -18,7 +18,8 @@ from course_lib.cost.constants import STACKS, calibration
 from course_lib.cost.flops import Recompute
 from course_lib.cost.layout import Layout
 from course_lib.cost.lines import machine_of
-from course_lib.cost.memory import Memory, Precision, worst_stage_memory
+from course_lib.cost.memory import Memory, Precision, memory_per_gpu, worse_of
+from course_lib.cost.peak import at_peak
 from course_lib.cost.step_time import ModelSizes, StepLayout, StepTime, step_time
 from course_lib.planner.request import Request
 
@@ -223,12 +224,22 @@ def _memory(request: Request, c: dict[str, NDArray[np.float64]]) -> Memory:
             num_microbatches=np.maximum(1, request.num_sequences // (dp * one["mbs"])),
             virtual_stages=one["v"],
         )
-        found = worst_stage_memory(
-            request.config, layout, seq_len=request.seq_len, recompute=name, precision=GRAD_FP32
+        found = worse_of(
+            *(_stage_memory(request, layout, stage, name) for stage in (0 * one["pp"], one["pp"] - 1))
         )
         for category, value in found.by_category().items():
             out.setdefault(category, np.zeros(len(rows)))[rows] = value
     return Memory(**out)
+
+
+def _stage_memory(
+    request: Request, layout: Layout, stage: NDArray[np.float64], recompute: Recompute
+) -> Memory:
+    config, seq_len = request.config, request.seq_len
+    kept = memory_per_gpu(
+        config, layout, seq_len=seq_len, stage=stage, recompute=recompute, precision=GRAD_FP32
+    )
+    return at_peak(config, layout, seq_len=seq_len, stage=stage, resident=kept)
 
 
 def _picked(found: Any, order: Counts) -> dict[str, NDArray[np.float64]]:

@@ -6,7 +6,14 @@ import pytest
 from course_lib.config import ModelConfig
 from course_lib.cost.layout import Layout
 from course_lib.cost.memory import memory_per_gpu
-from course_lib.cost.peak import Stack, block_backward_bytes, dropout_bytes, loss_bytes, peak_bytes
+from course_lib.cost.peak import (
+    Stack,
+    at_peak,
+    block_backward_bytes,
+    dropout_bytes,
+    loss_bytes,
+    peak_bytes,
+)
 
 SMALL = ModelConfig(
     vocab_size=1000, model_dim=8, num_layers=4, num_heads=2, num_kv_heads=1, ffn_dim=20, gated_ffn=True
@@ -71,3 +78,11 @@ def test_arrays_of_layouts() -> None:
 def test_dropout_masks_are_split_by_sequence_parallelism() -> None:
     assert dropout_bytes(SMALL, Layout(tp=2, sequence_parallel=False), 10) == 2 * 10 * 8
     assert dropout_bytes(SMALL, Layout(tp=2), 10) == 10 * 8
+
+
+def test_by_category_it_adds_up_to_the_same_peak() -> None:
+    layout, stages = Layout(pp=np.array([1, 2]), num_microbatches=4), np.array([0, 1])
+    kept = memory_per_gpu(SMALL, layout, seq_len=10, stage=stages)
+    parts = at_peak(SMALL, layout, seq_len=10, stage=stages, resident=kept)
+    whole = peak_bytes(SMALL, layout, seq_len=10, stage=stages, resident=kept)
+    assert parts.total == pytest.approx(whole)

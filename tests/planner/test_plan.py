@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from course_lib.cli import app
 from course_lib.cost.models import model
 from course_lib.planner import Plan, Request, plan, report
-from course_lib.planner.request import cluster_named, count_of, model_named
+from course_lib.planner.request import cluster_named, count_of, memory_of, model_named
 from course_lib.planner.search import AXES, RESERVED_BYTES, price
 
 
@@ -89,11 +89,19 @@ def test_what_does_not_fit_says_by_how_much_and_what_would():
         ("tp=3", "must be the 64 GPUs"),
         ("tp=x", "whole number"),
         ("dp=64,mbs=3", "divide"),
+        ("pp=8,v=100", "at most the .* layers"),
+        ("tp=64,mbs=1", "divide the .* heads"),
     ],
 )
 def test_a_layout_that_cannot_be_is_refused(text, words):
     with pytest.raises(ValueError, match=words):
         report.layout_of(text, request())
+
+
+@pytest.mark.parametrize("text", ["192", "-3 GB", "80 GPUs", "much"])
+def test_memory_without_its_unit_is_refused(text):
+    with pytest.raises(ValueError, match="--memory must be bytes"):
+        memory_of(text)
 
 
 def test_tensor_parallelism_beyond_the_server_is_priced_and_warned_of():
