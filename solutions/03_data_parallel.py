@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3.5 hours, {{minutes}} minutes of them for the seven exercises (bonus: {{bonus_minutes}}) |
+# | **time** | 3.5 hours, {{minutes}} minutes of them for the eight exercises (bonus: {{bonus_minutes}}) |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | lab 00; lab 02 helps with collectives |
 # | **points** | {{points}}, and {{bonus_points}} for the bonus |
@@ -254,12 +254,51 @@ print(run_ranks(warm_up, 2)[0])
 # ## Buckets that travel while backward computes
 #
 # One all_reduce a parameter has two costs: a latency for each small tensor, and a wait at the end in which
-# nobody computes. So pack gradients into **buckets** of about `bucket_bytes`, and launch a bucket from the
-# hook of the last gradient it was missing.
+# nobody computes. So pack gradients into **buckets** of about `bucket_bytes`.
 #
-# **The packing rule**: take the parameters that train (`requires_grad`, a tied one once) in *reverse* order
-# of `module.parameters()`, roughly the order in which backward finishes them. A bucket closes when the next
-# parameter would make it exceed `bucket_bytes`; a parameter larger than that has a bucket alone.
+# **The packing rule**: take the parameters that train in *reverse* order of `module.parameters()`, about the
+# order in which backward finishes them. A bucket closes when the next parameter would make it exceed
+# `bucket_bytes`; a parameter larger than that has a bucket alone.
+
+
+# %% exercise="pack_buckets"
+def pack_buckets(sizes, bucket_bytes):
+    """Return the buckets: lists of places in `sizes`, in the order in which they leave.
+
+    sizes: bytes of each parameter that trains, in the order of module.parameters().
+    """
+    ### BEGIN SOLUTION
+    buckets, used = [], 0
+    for place in reversed(range(len(sizes))):
+        if not buckets or used + sizes[place] > bucket_bytes:
+            buckets.append([])
+            used = 0
+        buckets[-1].append(place)
+        used += sizes[place]
+    return buckets
+    ### END SOLUTION
+
+
+# %%
+my_pack = grading.answer_or("pack_buckets", pack_buckets, None)
+
+
+def packed(module, bucket_bytes):
+    """Your buckets of a module, as lists of parameters."""
+    params = [param for param in module.parameters() if param.requires_grad]
+    if my_pack is None:
+        return library.pack_buckets(params, bucket_bytes)
+    return [[params[i] for i in bucket] for bucket in my_pack([p.nbytes for p in params], bucket_bytes)]
+
+
+for bucket in packed(Transformer(CONFIG), 100_000):
+    print(f"{len(bucket)} parameters, {sum(param.nbytes for param in bucket):,} bytes")
+
+# %% [markdown]
+# ### The hook
+#
+# A bucket leaves from the hook of the last gradient it was missing. The constructor gets the buckets and has
+# registered your hook, `on_gradient`.
 #
 # **Unused on some ranks**: such a rank contributes zeros. But its hook never runs, so its bucket stays
 # incomplete, and ranks that launch in different order pair the wrong buckets: wrong sums, or a hang. Launch
@@ -272,39 +311,36 @@ print(run_ranks(warm_up, 2)[0])
 class BucketedDDP(nn.Module):
     """Average gradients in buckets, each sent while backward computes the next."""
 
-    def __init__(self, module, bucket_bytes):
-        """Start from rank 0's weights and buffers, pack the buckets, register hooks."""
+    def __init__(self, module, buckets):
+        """Start from rank 0's weights and buffers; `buckets`: lists of parameters, in order of leaving."""
         super().__init__()
-        self.module = module
-        ### BEGIN SOLUTION
+        self.module, self.buckets = module, buckets
         with torch.no_grad():
             for tensor in [*module.parameters(), *module.buffers()]:
                 dist.broadcast(tensor, src=0)
-        self.buckets, self.bucket_of, used = [], {}, 0
-        for param in reversed([p for p in module.parameters() if p.requires_grad]):
-            if not self.buckets or used + param.nbytes > bucket_bytes:
-                self.buckets.append([])
-                used = 0
-            self.buckets[-1].append(param)
-            self.bucket_of[param] = len(self.buckets) - 1
-            used += param.nbytes
+        for param in (param for bucket in buckets for param in bucket):
             param.register_post_accumulate_grad_hook(self.on_gradient)
+        ### BEGIN SOLUTION
+        self.bucket_of = {param: i for i, bucket in enumerate(buckets) for param in bucket}
         self.begin_step()
 
     def begin_step(self):
         self.missing = [len(bucket) for bucket in self.buckets]
         self.in_flight = []  # (work, flat) of bucket 0, 1, ...: every rank launches in this order
 
-    def on_gradient(self, param):
-        self.missing[self.bucket_of[param]] -= 1
-        while len(self.in_flight) < len(self.buckets) and self.missing[len(self.in_flight)] == 0:
-            self.launch_next()
-
     def launch_next(self):
         bucket = self.buckets[len(self.in_flight)]
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
         flat = torch.cat([grad.flatten() for grad in grads])
         self.in_flight.append((dist.all_reduce(flat, async_op=True), flat))
+        ### END SOLUTION
+
+    def on_gradient(self, param):
+        """Launch the buckets whose turn has come: `param.grad` is final now."""
+        ### BEGIN SOLUTION
+        self.missing[self.bucket_of[param]] -= 1
+        while len(self.in_flight) < len(self.buckets) and self.missing[len(self.in_flight)] == 0:
+            self.launch_next()
         ### END SOLUTION
 
     def forward(self, *args, **kwargs):
@@ -332,7 +368,7 @@ class BucketedDDP(nn.Module):
 # 50 GB/s: there the network card works by itself, as on a cluster.
 
 # %%
-wrappers = {"plain": NaiveDDP, "in buckets": partial(BucketedDDP, bucket_bytes=600_000)}
+wrappers = {"plain": NaiveDDP, "in buckets": lambda module: BucketedDDP(module, packed(module, 600_000))}
 traces = {name: run_ranks(step, 2, wrap, trace=True).trace for name, wrap in wrappers.items()}
 calls = {name: recorded[0].collectives("all_reduce") for name, recorded in traces.items()}
 early = {name: sum(call.phase == "backward" for call in mine) for name, mine in calls.items()}
@@ -574,7 +610,15 @@ def mean_losses(num_ranks, wrap, num_steps=200):
 
 
 # %% tags=["demonstration"]
-MyDDP = partial(grading.answer_or("bucketed_ddp", BucketedDDP, library.BucketedDDP), bucket_bytes=100_000)
+my_buckets = grading.answer_or("bucketed_ddp", BucketedDDP, None)
+
+
+def MyDDP(module):
+    if my_buckets is None:
+        return library.BucketedDDP(module, 100_000)
+    return my_buckets(module, packed(module, 100_000))
+
+
 losses = {"one process": mean_losses(1, nn.Sequential), "4 ranks": mean_losses(4, MyDDP)}
 apart = max(abs(a - b) for a, b in zip(*losses.values(), strict=True))
 print(f"largest difference of two losses: {apart:.0e} (float32 has about 7 digits)")
@@ -786,8 +830,8 @@ figure
 #
 # Five numbers for the back of an envelope. Use SI units: bytes, seconds, fractions of 1.
 #
-# 1. **`sent_bytes`**: Llama 3 8B has 8,030,261,248 parameters. How many bytes does *one rank* send per step
-#    to all_reduce the gradients in bf16 over a ring of 8 ranks?
+# 1. **`sent_bytes`**: Llama 3 70B has 70,553,706,496 parameters. How many bytes does *one rank* send per step
+#    to all_reduce the gradients in bf16 over a ring of 16 ranks?
 # 2. **`all_reduce_s`**: how many seconds is that on a link of 400 Gbit/s in each direction (no latency)?
 # 3. **`num_buckets`**: how many buckets does DDP need for these gradients with `bucket_cap_mb=25`, if it
 #    fills all perfectly, the first too? (torch counts 25 MB as 25 · 2²⁰ bytes.)
@@ -802,7 +846,7 @@ figure
 def numbers_03() -> dict[str, float]:
     """Return the five numbers: sent_bytes, all_reduce_s, num_buckets, efficiency, repeated_samples."""
     ### BEGIN SOLUTION
-    n, gradient_bytes = 8, 8_030_261_248 * 2
+    n, gradient_bytes = 16, 70_553_706_496 * 2
     sent_bytes = 2 * (n - 1) / n * gradient_bytes
     return {
         "sent_bytes": sent_bytes,

@@ -1,7 +1,8 @@
 """Wrap a small model with the answer and train it two steps.
 
-Options: arguments (params passed after the module); mark_last_gradient. Marks: "built", "constructed", and of
-step t "step t begins", "step t synchronised".
+Options: arguments (params passed after the module); buckets (params["buckets"], names, are passed as lists of
+parameters); mark_last_gradient. Marks: "built", "constructed", and of step t "step t begins",
+"step t synchronised".
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from course_lib.grading.probe import Probe
 from course_lib.grading.toy_models import build_toy, mark_last_gradient, train_wrapped
@@ -24,4 +25,10 @@ def program(
     arguments = [params[name] for name in options.get("arguments", ())]
     if options.get("mark_last_gradient"):
         mark_last_gradient(model, probe)
-    return train_wrapped(lambda module: impl(module, *arguments), model, params, inputs, probe)
+
+    def wrap(module: nn.Module) -> Any:
+        named = dict(module.named_parameters())
+        buckets = [[named[name] for name in bucket] for bucket in params.get("buckets", ())]
+        return impl(module, *arguments, *([buckets] if options.get("buckets") else []))
+
+    return train_wrapped(wrap, model, params, inputs, probe)

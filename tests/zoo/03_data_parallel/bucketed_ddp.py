@@ -9,28 +9,18 @@ from torch import nn
 
 # %% right: in parts
 class BucketedDDP(nn.Module):
-    def __init__(self, module, bucket_bytes):
+    def __init__(self, module, buckets):
         super().__init__()
-        self.module, self.bucket_bytes = module, bucket_bytes
+        self.module = module
         self.world_size = dist.get_world_size()
         with torch.no_grad():
             for tensor in [*module.parameters(), *module.buffers()]:
                 dist.broadcast(tensor, src=0)
         self.params = [p for p in module.parameters() if p.requires_grad]
-        self.buckets = self.pack()
+        self.buckets = buckets
         self.ready, self.sent = set(), {}
         for param in self.params:
             param.register_post_accumulate_grad_hook(self.on_gradient)
-
-    def pack(self):
-        buckets, used = [[]], 0
-        for param in reversed(self.params):
-            if buckets[-1] and used + param.nbytes > self.bucket_bytes:
-                buckets.append([])
-                used = 0
-            buckets[-1].append(param)
-            used += param.nbytes
-        return buckets
 
     def forward(self, *args, **kwargs):
         return self.module(*args, **kwargs)
@@ -65,17 +55,12 @@ class BucketedDDP(nn.Module):
 
 # %% right: flat buffers made once, gradients are views of them, pre-divided
 class BucketedDDP(nn.Module):
-    def __init__(self, module, bucket_bytes):
+    def __init__(self, module, buckets):
         super().__init__()
-        self.module, self.buckets, self.view, used = module, [], {}, bucket_bytes
+        self.module, self.buckets, self.view = module, buckets, {}
         for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor.data, src=0)
-        for param in reversed([p for p in module.parameters() if p.requires_grad]):
-            if not self.buckets or used + param.nbytes > bucket_bytes:
-                self.buckets.append([])
-                used = 0
-            self.buckets[-1].append(param)
-            used += param.nbytes
+        for param in [p for bucket in buckets for p in bucket]:
             param.register_post_accumulate_grad_hook(self.on_gradient)
         self.flats = [torch.zeros(sum(p.numel() for p in b), dtype=b[0].dtype) for b in self.buckets]
         for flat, bucket in zip(self.flats, self.buckets):
@@ -115,19 +100,14 @@ class BucketedDDP(nn.Module):
 
 # %% right: no nn.Module, tensor hooks that carry the gradient, counters, no communication at one rank
 class BucketedDDP:
-    def __init__(self, module, bucket_bytes):
+    def __init__(self, module, buckets):
         self.module, self.n = module, dist.get_world_size()
         for tensor in [*module.parameters(), *module.buffers()] if self.n > 1 else []:
             dist.broadcast(tensor.data, src=0)
-        self.buckets, free = [], 0
-        for param in [p for p in module.parameters() if p.requires_grad][::-1] if self.n > 1 else []:
-            if param.nbytes > free:
-                self.buckets.append([])
-                free = bucket_bytes
-            free -= param.nbytes
-            where = (len(self.buckets) - 1, len(self.buckets[-1]))
-            self.buckets[-1].append(param)
-            param.register_hook(lambda grad, where=where: self.take(grad, *where))
+        self.buckets = buckets if self.n > 1 else []
+        for i, bucket in enumerate(self.buckets):
+            for position, param in enumerate(bucket):
+                param.register_hook(lambda grad, where=(i, position): self.take(grad, *where))
         self.reset()
 
     def __call__(self, *args, **kwargs):
@@ -191,7 +171,7 @@ class BucketedDDP:
 # from: in parts
 # change: work.wait() -> i + 1 == len(self.buckets) and work.wait()
 # %% wrong values: wraps a copy of the module
-# says: Keep the module itself, not a copy of it
+# says: was it ever filled?
 # from: in parts
 # change: super().__init__() -> super().__init__(); import copy; module = copy.deepcopy(module)
 # %% wrong values: launches buckets as they fill, so ranks that skip a layer pair wrong ones
@@ -206,10 +186,10 @@ class BucketedDDP:
 # from: in parts
 # change: not self.ready.issuperset(bucket) -> any(p.grad is None for p in bucket)
 # %% wrong bytes, order, clock: one all_reduce a parameter after backward, the naive version
-# says: packing rule
+# says: one all_reduce a bucket
 # from: in parts
 # change: self.launch_full() -> pass
-# change: buckets[-1] and used + param.nbytes > self.bucket_bytes -> buckets[-1]
+# change: self.buckets = buckets -> self.buckets = [[p] for bucket in buckets for p in bucket]
 # %% wrong order, clock: buckets are sent after backward, nothing overlaps
 # says: must have been launched
 # from: in parts
@@ -235,29 +215,25 @@ class BucketedDDP:
 # from: in parts
 # change: flat = torch -> i and self.sent[i - 1][0].wait(); flat = torch
 # %% wrong bytes: one all_reduce a parameter, overlapped
-# says: packing rule
+# says: one all_reduce a bucket
 # from: in parts
-# change: buckets[-1] and used + param.nbytes > self.bucket_bytes -> buckets[-1]
-# %% wrong bytes: a bucket closes after it has exceeded bucket_bytes
-# says: packing rule
+# change: self.buckets = buckets -> self.buckets = [[p] for bucket in buckets for p in bucket]
+# %% wrong bytes: joins buckets by two
+# says: one all_reduce a bucket
 # from: in parts
-# change: used + param.nbytes > self -> used >= self
-# %% wrong bytes: a bucket closes when the next parameter would fill it exactly
-# says: bucket_bytes=448
+# change: self.buckets = buckets -> self.buckets = [sum(buckets[i : i + 2], []) for i in range(0, len(buckets), 2)]
+# %% wrong order, clock: takes the buckets from behind
+# says: must have been launched
 # from: in parts
-# change: > self.bucket_bytes -> >= self.bucket_bytes
-# %% wrong bytes: takes every element for 8 bytes when it packs
-# says: the packing rule gives
-# from: in parts
-# change: param.nbytes -> 8 * param.numel()
+# change: self.buckets = buckets -> self.buckets = buckets[::-1]
 # %% wrong bytes, clock: reduces each bucket twice
-# says: packing rule
+# says: one all_reduce a bucket
 # from: in parts
 # change: work.wait() -> work.wait(); dist.all_reduce(flat); flat /= self.world_size
-# %% wrong bytes: pads every bucket to bucket_bytes
-# says: packing rule
+# %% wrong bytes: pads every bucket
+# says: one all_reduce a bucket
 # from: in parts
-# change: for grad in grads] -> for grad in grads] + [torch.zeros(max(0, (self.bucket_bytes - sum(g.nbytes for g in grads)) // 8), dtype=grads[0].dtype)]
+# change: for grad in grads] -> for grad in grads] + [grads[0].new_zeros(8)]
 # change: flat.split( -> flat[: sum(p.numel() for p in self.buckets[i])].split(
 # %% wrong bytes, order: a barrier before each bucket
 # says: 5 barrier

@@ -15,7 +15,7 @@ from course_lib.grading.worlds.accumulation import (
 )
 
 EXERCISE = Exercise(
-    order=4,
+    order=5,
     title="A batch larger than memory",
     minutes=20,
     difficulty=3,

@@ -1,12 +1,13 @@
-"""`BucketedDDP`: gradients in buckets by a stated rule, sent while backward still computes.
+"""`BucketedDDP`: gradients in buckets, sent while backward still computes.
 
-Longer than 120 lines: the packing rule stands here again, and an order that only buckets have.
+Longer than 120 lines: an order that only buckets have, and models whose buckets are packed here.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from course_lib.grading.core.types import Case, Exercise, Seen
+from course_lib.grading.labs.lab03_data_parallel._packing import pack
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.parts.common import Window, calls_in
 from course_lib.grading.parts.counts import Calls
@@ -17,19 +18,20 @@ from course_lib.grading.worlds import wrapped_training
 from course_lib.grading.worlds.wrapped_training import AWKWARD, CONSTRUCTION, STEPS, case, model_bytes
 
 EXERCISE = Exercise(
-    order=3,
+    order=4,
     symbol="BucketedDDP",
     title="Buckets that travel while backward computes",
     minutes=30,
     difficulty=4,
     importance=5,
     lines=40,
-    points={"values": 2.0, "bytes": 2.0, "order": 2.0, "clock": 2.0},
-    task="Write a wrapper as before that packs gradients into buckets by the rule above, launches a bucket "
-    "from the hook of the last gradient it was missing, and waits in `sync_gradients()`.",
+    points={"values": 2.0, "bytes": 1.0, "order": 2.0, "clock": 2.0},
+    task="Write a wrapper as before for buckets that are packed already: launch a bucket from the hook of "
+    "the "
+    "last gradient it was missing, and wait in `sync_gradients()`.",
     graded={
         "values": "As for NaiveDDP; a rank that did not use a parameter counts as zero.",
-        "bytes": "The constructor sends the model once; a step sends each bucket of the rule once.",
+        "bytes": "The constructor sends the model once; a step sends each bucket once.",
         "order": "When the last gradient is ready, every bucket before its own is on its way, and none was "
         "waited for.",
         "clock": "Replayed on simulated clusters, a step hides at least half of what backward can hide.",
@@ -43,32 +45,49 @@ EXERCISE = Exercise(
     "for or polled. Clock: 4 ranks, a bucket a layer, on one cluster where communication takes half as long "
     "as "
     "backward, and on one where it takes twice as long. One rank alone may skip all of it.",
-    signature="(module, bucket_bytes)",
+    signature="(module, buckets)",
     forbids=("ddp",),
-    scenario=wrapped_training.wrapped_training(arguments=["bucket_bytes"], mark_last_gradient=True),
+    scenario=wrapped_training.wrapped_training(buckets=True, mark_last_gradient=True),
     hints=(
-        "Three jobs: pack once in the constructor; in a hook, count the gradients a bucket still misses and "
-        "launch it when none is missing; in `sync_gradients`, launch what is left, wait for all, and put "
-        "the means into `.grad`.",
-        "Packing: walk the trainable parameters backwards with a running size; when the next one does not "
-        "fit, begin a new bucket and a new size. `param.register_post_accumulate_grad_hook(f)` calls "
-        "f(param) when param.grad is final. dist.all_reduce(flat, async_op=True) returns a Work; keep it and "
-        "the flat tensor until you call wait().",
+        "Two jobs: a hook counts the gradients a bucket still misses and launches it when none is missing; "
+        "`sync_gradients` launches what is left, waits for all, and puts the means into `.grad`. What must "
+        "both "
+        "know of a bucket?",
+        "To pack a bucket, flatten its gradients and join them with torch.cat; a parameter without one adds "
+        "zeros "
+        "of its size. dist.all_reduce(flat, async_op=True) returns a Work: keep it beside the flat tensor. "
+        "To "
+        "unpack, split that by numel, in the order of the bucket, and give each piece its shape.",
         "Ranks pair their collectives by order of launch, and a rank that does not use a parameter never "
-        "gets its hook. So launch bucket i only after bucket i - 1, on every rank, and let sync_gradients "
-        "fill the gaps with zeros. Reset all counters there: the second step must start like the first.",
+        "gets its "
+        "hook. So a full bucket may leave only after all before it have left; when one leaves, later ones "
+        "may "
+        "be waiting. What the hooks could not launch is launched at the end, and all counters start anew.",
     ),
 )
 
 CLOCKED = "a bucket a layer"
 
 
+def _sizes(model: dict[str, Any]) -> dict[str, int]:
+    return {name: nbytes([p]) for name, p in ToyNet(**model).named_parameters() if p.requires_grad}
+
+
+def _packed(model: dict[str, Any], bucket_bytes: int) -> list[list[str]]:
+    """Names of parameters, packed by the rule of `pack_buckets`."""
+    sizes = _sizes(model)
+    names = list(sizes)
+    places = pack({"sizes": list(sizes.values()), "bucket_bytes": bucket_bytes})
+    return [[names[place] for place in bucket] for bucket in places]
+
+
 def packed(
     n: int, size: int, words: str, without: Sequence[int] = (), keeps: bool = False, **model: Any
 ) -> Case:
     """A case with buckets of `size` bytes; the ranks `without` do not use the optional layer."""
-    params = {"bucket_bytes": size, "without_optional": list(without), "keeps_gradients": keeps}
-    return case(n, f"bucket_bytes={size:,}, {words}", params=params, **model)
+    buckets = _packed(model, size)
+    params = {"buckets": buckets, "without_optional": list(without), "keeps_gradients": keeps}
+    return case(n, f"{len(buckets)} bucket{'s' * (len(buckets) > 1)}, {words}", params=params, **model)
 
 
 OPEN = [
@@ -91,31 +110,14 @@ LOCAL_ONLY = wrapped_training.LOCAL_ONLY
 MISTAKES = {**wrapped_training.MISTAKES, **wrapped_training.USED_BY_SOME}
 
 
-def buckets(case: Case) -> list[list[str]]:
-    """Names of parameters, packed in reverse; a bucket closes when the next one would make it too large."""
-    packed: list[list[str]] = []
-    used, sizes = 0, _sizes(case)
-    for name in reversed(sizes):
-        if not packed or used + sizes[name] > case.params["bucket_bytes"]:
-            packed.append([])
-            used = 0
-        packed[-1].append(name)
-        used += sizes[name]
-    return packed
-
-
-def _sizes(case: Case) -> dict[str, int]:
-    named = ToyNet(**case.params["model"]).named_parameters()
-    return {name: nbytes([p]) for name, p in named if p.requires_grad}
-
-
 def _bucket_bytes(case: Case) -> list[int]:
-    return [sum(_sizes(case)[name] for name in bucket) for bucket in buckets(case)]
+    sizes = _sizes(case.params["model"])
+    return [sum(sizes[name] for name in bucket) for bucket in case.params["buckets"]]
 
 
 def _before_last(case: Case) -> int:
     """How many buckets come before that of the first layer, whose gradient is ready last."""
-    return next(i for i, bucket in enumerate(buckets(case)) if "embed.weight" in bucket)
+    return next(i for i, bucket in enumerate(case.params["buckets"]) if "embed.weight" in bucket)
 
 
 def _has_order(case: Case) -> bool:
@@ -140,7 +142,7 @@ def _late(seen: Seen, rank: int) -> str:
                 "sync_gradients."
             )
         left = len(every) - len(calls)
-        enough = sum(call.bytes_ for call in calls) >= due or left <= len(buckets(seen.case)) - early
+        enough = sum(call.bytes_ for call in calls) >= due or left <= len(seen.case.params["buckets"]) - early
         if not calls or not enough:
             return (
                 f"when the last gradient is ready, the {early} buckets before its own must have been "
@@ -162,7 +164,7 @@ PARTS = [
         windows=STEPS,
         each=True,
         exactly=lambda case, rank, step: {"all_reduce": _bucket_bytes(case)},
-        must="the packing rule gives {count} all_reduces of {sizes} bytes",
+        must="a step must launch one all_reduce a bucket, {count} of {sizes} bytes",
     ),
     *(NotPolled(part=part, window=window, why=POLL) for part in ("order", "clock") for window in UNTIL_LAST),
     Holds(

@@ -1,17 +1,17 @@
-"""`numbers_03`: a gradient all_reduce at the size of Llama 3 8B, and two everyday numbers of scaling."""
+"""`numbers_03`: a gradient all_reduce at the size of Llama 3 70B, and two everyday numbers of scaling."""
 
 from course_lib.grading.core.types import Case, Exercise
 from course_lib.grading.parts.numbers import Number, answers
 from course_lib.grading.worlds.numbers import numbers
 
-_PARAMS = 8_030_261_248
+_PARAMS = 70_553_706_496
 _S = 2 * _PARAMS  # bytes of bf16 gradients
-_SENT = 2 * 7 / 8 * _S
+_SENT = 2 * 15 / 16 * _S
 _LINK = 400e9 / 8  # bytes/s
 _MIB = 2**20
 
 EXERCISE = Exercise(
-    order=8,
+    order=9,
     title="Data parallelism in numbers",
     minutes=15,
     difficulty=2,
@@ -59,7 +59,8 @@ PARTS = answers(
                 "the bytes of one element are forgotten": _SENT / 2 / 2,
                 "the result is in GB: give bytes": _SENT / 1e9,
                 "the result is in GiB: give bytes": _SENT / 2**30,
-                "bits are counted, or the bytes of all 8 ranks are added: give bytes of one rank": 8 * _SENT,
+                "bits are counted: give bytes": 8 * _SENT,
+                "the bytes of all 16 ranks are added: give those of one rank": 16 * _SENT,
             },
         ),
         "all_reduce_s": Number(

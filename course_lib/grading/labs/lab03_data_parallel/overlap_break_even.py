@@ -44,7 +44,7 @@ def _drawn(rng: np.random.Generator, i: int, n: int) -> dict[str, Any]:
 
 
 EXERCISE = Exercise(
-    order=5,
+    order=6,
     title="Are four GPUs four times as fast?",
     minutes=25,
     difficulty=3,

@@ -24,7 +24,7 @@ from course_lib.grading.worlds.torchrun_script import (
 )
 
 EXERCISE = Exercise(
-    order=6,
+    order=7,
     title="Repair a DDP script",
     minutes=30,
     difficulty=3,

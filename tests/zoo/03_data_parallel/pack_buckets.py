@@ -1,0 +1,96 @@
+# Answers to pack_buckets: right ones in other styles, and wrong ones with the part each must lose.
+
+
+# %% right: in parts
+def pack_buckets(sizes, bucket_bytes):
+    buckets, used = [], 0
+    for place in reversed(range(len(sizes))):
+        if not buckets or used + sizes[place] > bucket_bytes:
+            buckets.append([])
+            used = 0
+        buckets[-1].append(place)
+        used += sizes[place]
+    return buckets
+
+
+# %% right: what is free in the open bucket, a list that is popped
+def pack_buckets(sizes, bucket_bytes):
+    left, buckets, free = list(enumerate(sizes)), [], -1
+    while left:
+        place, size = left.pop()
+        if size > free:
+            buckets.append([])
+            free = bucket_bytes
+        free -= size
+        buckets[-1].append(place)
+    return buckets
+
+
+# %% right: sums of slices, recursive
+def pack_buckets(sizes, bucket_bytes):
+    if not sizes:
+        return []
+    first = len(sizes) - 1
+    while first > 0 and sum(sizes[first - 1 :]) <= bucket_bytes:
+        first -= 1
+    return [list(range(len(sizes) - 1, first - 1, -1)), *pack_buckets(sizes[:first], bucket_bytes)]
+
+
+# %% wrong values: not written
+# says: not written yet
+def pack_buckets(sizes, bucket_bytes):
+    raise NotImplementedError("exercise pack_buckets")
+
+
+# %% wrong values: asks the library
+# says: closed here
+def pack_buckets(sizes, bucket_bytes):
+    from course_lib.parallel import ddp as open_book
+
+    return open_book.pack_buckets(sizes, bucket_bytes)
+
+
+# %% wrong values: empties the caller's list
+# says: argument 'sizes' must stay as it was
+# from: what is free in the open bucket, a list that is popped
+# change: left, buckets, free = list(enumerate(sizes)), [], -1 -> left, buckets, free = sizes, [], -1
+# change: left.pop() -> len(left) - 1, left.pop()
+# %% wrong packing: forward order
+# says: backward finishes the last ones first
+# from: in parts
+# change: reversed(range(len(sizes))) -> range(len(sizes))
+# %% wrong packing: a bucket closes after it has exceeded bucket_bytes
+# says: only after it has exceeded
+# from: in parts
+# change: used + sizes[place] > bucket_bytes -> used >= bucket_bytes
+# %% wrong packing: a bucket closes when the next parameter would fill it exactly
+# says: would fill it exactly
+# from: in parts
+# change: > bucket_bytes -> >= bucket_bytes
+# %% wrong packing: the running size is kept
+# says: not set back to 0
+# from: in parts
+# change: buckets, used = [], 0 -> buckets, used, start = [], 0, 0
+# change: used = 0 -> used = used
+# %% wrong packing: one bucket a parameter, the naive version
+# says: a bucket of its own
+# from: in parts
+# change: not buckets or used + sizes[place] > bucket_bytes -> True
+# %% wrong packing: one bucket for all
+# says: share a bucket
+# from: in parts
+# change: not buckets or used + sizes[place] > bucket_bytes -> not buckets
+# %% wrong packing: takes sizes for elements of 8 bytes
+# from: in parts
+# change: + sizes[place] > -> + 8 * sizes[place] >
+# %% wrong packing: begins with an empty bucket where the first parameter is large
+# from: in parts
+# change: buckets, used = [], 0 -> buckets, used = [[]], 0
+# %% wrong packing: leaves out what is larger than a bucket
+# says: must be in one bucket
+# from: in parts
+# change: reversed(range(len(sizes))) -> [i for i in reversed(range(len(sizes))) if sizes[i] <= bucket_bytes]
+# %% wrong packing: a dict
+# says: a list of lists
+# from: in parts
+# change: return buckets -> return dict(enumerate(buckets))
