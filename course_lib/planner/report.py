@@ -197,6 +197,11 @@ def _megatron(layout: dict[str, Any], request: Request) -> str:
     if layout["v"] > 1:
         per_chunk = -(-request.config.num_layers // (layout["pp"] * layout["v"]))
         flags.append(f"--num-layers-per-virtual-pipeline-stage {per_chunk}")
+    chunks, layers = layout["pp"] * layout["v"], request.config.num_layers
+    if layers % chunks and (layers + 2) % chunks == 0:
+        flags.append("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split")
+    if layout["zero"] == 0:
+        flags.append("--overlap-grad-reduce")
     if layout["zero"] in (1, 2):
         flags.append("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather")
     if layout["zero"] == 3:

@@ -199,6 +199,7 @@ def _step_layout(request: Request, c: dict[str, NDArray[np.float64]]) -> StepLay
         sequence_parallel=c["tp"] > 1,
         fused_attention=np.full(count, True),
         overlap_reduce=np.ones(count),
+        overlap_gather=((c["zero"] == 1) | (c["zero"] == 2)).astype(np.float64),
         grad_bytes=np.full(count, 4.0),
         stack=np.full(count, STACK),
     )

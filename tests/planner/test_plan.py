@@ -98,6 +98,15 @@ def test_a_layout_that_cannot_be_is_refused(text, words):
         report.layout_of(text, request())
 
 
+def test_megatron_is_told_where_both_ends_count_as_layers():
+    meta = request("llama3-405b", 16384, 2**24, cluster="meta")
+    ends = report.row_of(report.priced("tp=8,pp=16,v=8", meta), 0)["layout"]
+    assert "--account-for-embedding-in-pipeline-split" in report.emit(ends, meta, "megatron")
+    small = request()
+    even = report.row_of(report.priced("pp=8,v=2", small), 0)["layout"]
+    assert "--account-for" not in report.emit(even, small, "megatron")
+
+
 @pytest.mark.parametrize("text", ["192", "-3 GB", "80 GPUs", "much"])
 def test_memory_without_its_unit_is_refused(text):
     with pytest.raises(ValueError, match="--memory must be bytes"):
