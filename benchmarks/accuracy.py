@@ -182,8 +182,9 @@ Known weak spots, reported and not fitted away:
 - ZeRO-3 of DeepSpeed 2021 took twice to three times as long as predicted: what is missing is what gathering
   the weights would cost if a server used one of its eight network cards and hid nothing (23 GB/s in all six
   rows). The model uses all eight; no other table measures that stack, so nothing was changed for it.
-- Memory has no fitted constant: `cost.peak` counts what the stack's code keeps. What is far off has a
-  reason that its columns do not name: tests of reinforcement learning and of distillation hold a second
+- Memory has no constant fitted by a script, but its terms (placeholders, 5 F in SwiGLU's backward, scratch
+  memory) were chosen by looking at these very rows: their errors are no test on unseen ones. Likewise which
+  playbook runs stall, and the fastest virtual stages of Megatron-Core. What is far off in memory has a reason that its columns do not name: tests of reinforcement learning and of distillation hold a second
   model, deferred gradients keep every micro-batch's logits, a test's pipeline is uneven; the models of 15
   billion ran on more GPUs than the eight that are assumed.
 

@@ -2,7 +2,7 @@
 
 SimuMax's rows are Megatron-LM's peaks on one server; "golden" rows are what Megatron-LM's own functional
 tests log, on the last pipeline rank. Both keep gradients in float32. Formulas: `cost.memory`, `cost.peak`.
-No constant here was fitted: each is what the named code does.
+No constant was fitted by a script; the terms were chosen with these rows in view.
 """
 
 from __future__ import annotations
