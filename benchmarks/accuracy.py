@@ -184,7 +184,8 @@ Known weak spots, reported and not fitted away:
   rows). The model uses all eight; no other table measures that stack, so nothing was changed for it.
 - Memory has no constant fitted by a script, but its terms (placeholders, 5 F in SwiGLU's backward, scratch
   memory) were chosen by looking at these very rows: their errors are no test on unseen ones. Likewise which
-  playbook runs stall, and the fastest virtual stages of Megatron-Core. What is far off in memory has a reason that its columns do not name: tests of reinforcement learning and of distillation hold a second
+  playbook runs stall, and the fastest virtual stages of Megatron-Core. What is far off in memory has a reason
+  that its columns do not name: tests of reinforcement learning and of distillation hold a second
   model, deferred gradients keep every micro-batch's logits, a test's pipeline is uneven; the models of 15
   billion ran on more GPUs than the eight that are assumed.
 
