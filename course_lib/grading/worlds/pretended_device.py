@@ -19,8 +19,7 @@ def device(warmup: int, repeats: int, cool: bool = False) -> dict[str, Any]:
 
     The first calls are 5 to 40 times slower, one later call in five is 2 to 9 times slower, and the others
     differ by up to 20 percent (with many calls, by hardly anything). On a `cool` device the first calls are
-    the
-    fastest: its clock falls when it gets hot.
+    the fastest, for its clock falls when it gets hot, and a call takes little.
     """
     return {"warmup": warmup, "repeats": repeats, "cool": cool}
 
