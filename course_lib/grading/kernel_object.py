@@ -1,6 +1,4 @@
-"""The rule of `source.py` for a function or class that lives in this process, and not in the cells of a
-notebook.
-"""
+"""The rule of `source.py` for a function or class of this process that no notebook cell holds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Judge a formula at many points: the first wrong one speaks, and the mistake that explains all answers is
-named.
+"""Judge a formula at many points; report the first wrong one and the mistake that explains all answers.
 
 For exercises whose answer is arithmetic. A point is plain data, the arguments of one call; a `Formula` says
 what must come out and which known mistakes would give what. Numbers are compared within `rel`, words exactly.

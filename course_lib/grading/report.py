@@ -90,9 +90,7 @@ def in_notebook() -> bool:
 
 
 def executed_cells(symbol: str, obj: Any) -> list[str]:
-    """Return the cells that this kernel has run, in order, as they were typed; none if `obj` is not its
-    `symbol`.
-    """
+    """Return the cells that this kernel has run, as typed, in order; [] if its `symbol` is not `obj`."""
     kernel = shell()
     if kernel is None or kernel.user_ns.get(symbol) is not obj:
         return []

@@ -153,9 +153,7 @@ def _last_cell_binding(parsed: list[list[Statement]], name: str, upto: int) -> i
 def _closure(
     parsed: list[list[Statement]], symbol: str, answer: int, *, by_name: bool = True
 ) -> set[tuple[int, int]]:
-    """Positions of the statements that `symbol` needs: those that bind a name, and those that change its
-    object.
-    """
+    """Return where the statements are that `symbol` needs: they bind a name, or change its object."""
     taken: set[tuple[int, int]] = set()
     homes: dict[str, int] = {}  # needed names -> the cell that binds them
     todo = [symbol]
@@ -196,9 +194,7 @@ def _home(parsed: list[list[Statement]], name: str, answer: int) -> int | None:
 
 
 def _found_by_name(parsed: list[list[Statement]], answer: int) -> set[tuple[int, int]]:
-    """All definitions at or above the answer that can travel: a program that puts names together may mean
-    any.
-    """
+    """Return all definitions at or above the answer that can travel: `globals()[name]` may mean any."""
     found = set[tuple[int, int]]()
     names = {
         name
@@ -216,9 +212,7 @@ def _found_by_name(parsed: list[list[Statement]], answer: int) -> set[tuple[int,
 def _take_changes(
     parsed: list[list[Statement]], homes: Mapping[str, int], answer: int, taken: set[tuple[int, int]]
 ) -> set[str]:
-    """Take the statements that change the object of a needed name after it was bound; return what they
-    need.
-    """
+    """Take the statements that change a needed name's object after it was bound; return what they need."""
     imported = {name for name, cell in homes.items() if _bindings(parsed, name, cell)[-1][1].is_import}
     known = definitions_in([s.node for row in parsed for s in row])
     needs = set[str]()

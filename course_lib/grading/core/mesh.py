@@ -22,9 +22,7 @@ def place_of(case: Case, rank: int) -> dict[str, int]:
 
 
 def line_of(case: Case, rank: int, axis: str) -> list[int]:
-    """Global ranks of the group that `rank` is in along an axis, in order; itself where there is no such
-    axis.
-    """
+    """Return the global ranks of the group of `rank` along an axis, in order; without that axis, [rank]."""
     own = place_of(case, rank)
     if axis not in own:
         return [rank]

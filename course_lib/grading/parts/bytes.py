@@ -1,5 +1,4 @@
-"""Parts that count what ranks send. Bounds come from the exercise, in bytes or in elements of the case's
-dtype.
+"""Parts that count what ranks send. An exercise gives bounds in bytes or in elements of the case's dtype.
 
 One convention: a call moves what a textbook ring moves of its whole buffer (`CommCall.moved_bytes`): an
 all_gather counts its output, an all_reduce counts double, a message counts at its sender.
@@ -28,8 +27,7 @@ COUNTS: Mapping[str, Callable[[Launch], int]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class BytesAtMost:
-    """In each window each rank's calls come to at most so many bytes; all ranks' together to at least
-    `least`.
+    """In each window each rank moves at most so many bytes, and all ranks together at least `least`.
 
     Attributes:
         at_most: of one rank; or what it is made of, {"parameters": ..., "gradients": ...}.

@@ -1,6 +1,4 @@
-"""Parts for answers that are numbers: right at every point, and the known mistake that explains all of
-them.
-"""
+"""Parts for answers that are numbers: each must be right at every point; a known mistake is named."""
 
 from __future__ import annotations
 

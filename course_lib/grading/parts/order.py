@@ -11,9 +11,7 @@ from course_lib.grading.parts.common import WHOLE, Window
 
 @dataclass(frozen=True, kw_only=True)
 class NotPolled:
-    """`is_completed()` is not asked in a window: it keeps what overlaps waiting, and no replay can repeat
-    it.
-    """
+    """No call of `is_completed()` in a window: polling delays what it overlaps; no replay repeats it."""
 
     window: Window = WHOLE
     why: str = "Call wait() where the result is needed."

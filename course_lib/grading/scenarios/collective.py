@@ -1,11 +1,10 @@
 """Call an answer on this rank's tensor, in its group; ranks outside all groups keep theirs.
 
-Options: returns (name of the result), or in_place (the answer writes into a copy, whose memory is handed
-back as
-well); arguments (after the tensor): "group", "numel" (elements of the case's shape), "inside" and "across"
-(groups
-of params["server_size"] neighbours, and of the ranks at one place of their servers), "reduce_scatter",
-"all_gather" and "all_reduce_" (supplied), or params; flat (who is outside has its tensor 1-D).
+Options: returns (name of the result), or in_place (the answer writes into a copy, whose memory is handed back
+as well); arguments (after the tensor): "group", "numel" (elements of the case's shape), "inside" and "across"
+(groups of params["server_size"] neighbours, and of the ranks at one place of their servers),
+"reduce_scatter", "all_gather" and "all_reduce_" (supplied), or params; flat (who is outside has its tensor
+1-D).
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """Call an answer, a function or a class, on every rank of a mesh, with tensors, groups and plain values.
 
-Options (all lists of names but `returns`): construct (arguments of the class; absent: the answer is called
-as it
-is), arguments, keywords, returns (name of the result, or a list of them), wrt (inputs whose gradients are
-handed
-back), parameters (tensors of the built module, by attribute, whose gradients are), state (those handed back
-as
-they are). A name is an input of this rank, "<axis>_group", "mesh", or one of the case's params.
+Options (all lists of names but `returns`): construct (arguments of the class; absent: the answer is called as
+it is), arguments, keywords, returns (name of the result, or a list of them), wrt (inputs whose gradients are
+handed back), parameters (tensors of the built module, by attribute, whose gradients are), state (those handed
+back as they are). A name is an input of this rank, "<axis>_group", "mesh", or one of the case's params.
 
-Backward begins from the input "grad_<result>" of each result, or from the result itself if it is one
-number; there
-is none without `wrt` and `parameters`. Marks: "begins", "constructed", "forward ends", "ends".
+Backward begins from the input "grad_<result>" of each result, or from the result itself if it is one number;
+there is none without `wrt` and `parameters`. Marks: "begins", "constructed", "forward ends", "ends".
 """
 
 from __future__ import annotations
@@ -84,9 +80,7 @@ def results_of(out: Any, names: str | Sequence[str]) -> dict[str, Any]:
 
 
 def backward(results: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> None:
-    """Run backward from all results at once. Raises: GateFailed if no result depends on what is
-    differentiated.
-    """
+    """Run backward from all results at once. Raises: GateFailed if no result depends on an input."""
     given = [
         (value, inputs.get(f"grad_{name}")) for name, value in results.items() if isinstance(value, Tensor)
     ]

@@ -2,8 +2,7 @@
 
 Options: phase: "forward", impl(units, x); "backward", impl(units, grad, *arguments) after a supplied forward;
 "both", impl(units, x, loss_grad, *arguments). arguments: params passed on. gradients: the gradients of the
-shards
-are handed back. Marks: "begins", "forward i", "backward i", "ends".
+shards are handed back. Marks: "begins", "forward i", "backward i", "ends".
 """
 
 from __future__ import annotations

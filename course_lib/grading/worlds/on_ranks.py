@@ -26,8 +26,7 @@ STEP = Window("begins", "ends", "forward and backward")
 def case(
     world_size: int = 0, *, mesh: Mapping[str, int] | None = None, label: str = "", **params: Any
 ) -> Case:
-    """A world on a mesh, {"dp": 2, "tp": 2} with the slowest axis first; or of `world_size` ranks, axis
-    "world".
+    """A world on a mesh, {"dp": 2, "tp": 2}, slowest axis first; or `world_size` ranks on one axis "world".
 
     Args:
         label: words for messages; made of the mesh and the params if "".

@@ -25,8 +25,7 @@ def samples(
     stream: int = 0,
     **options: Any,
 ) -> Scenario:
-    """impl(**point) at every point. OPEN and HIDDEN hold points; an int among them asks for so many drawn
-    ones.
+    """impl(**point) at every point. OPEN and HIDDEN hold points; an int n among them stands for n drawn ones.
 
     Args:
         draw: (generator, how many) -> rows.

@@ -68,8 +68,7 @@ def case(
 
 
 def trained(case: Case, combine: Combine | None = None, own: str = "") -> World:
-    """Outputs, gradients and the weights after SGD: one process on the whole batch; or replicas with a
-    mistake.
+    """Outputs, gradients, weights after SGD: of one process on the whole batch, or replicas with a mistake.
 
     combine: what every rank makes of all ranks' gradients. own: what starts as each rank made it.
     """
