@@ -1,4 +1,5 @@
-# Answers to run_stage. Longer than 150 lines: a stage in another style, or with swapped sends, is long.
+# Answers to run_stage: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: a stage in another style, or with swapped sends, is long.
 
 # %% setup
 import torch
