@@ -1,6 +1,6 @@
 """What a student expected beside what was measured: a bar and a diamond a row.
 
-A prediction is worth no points. It is drawn so that one looks at the difference. Labs 01 to 03.
+A prediction is worth no points. It is drawn so that one looks at the difference. Labs 01 to 05.
 """
 
 from __future__ import annotations
