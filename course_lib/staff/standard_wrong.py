@@ -86,6 +86,8 @@ class _Dist(_types.ModuleType):
 
     def __getattr__(self, name):
         real = getattr(_real, name)
+        if name == "P2POp":
+            return lambda op, *args, **kwargs: real(getattr(op, "real", op), *args, **kwargs)
         if name not in (*_OUT, "send", "isend", "barrier"):
             return real
 
@@ -93,6 +95,7 @@ class _Dist(_types.ModuleType):
             _Dist.num_calls += 1
             rank, n, number = _real.get_rank(), _real.get_world_size(), _Dist.num_calls
             {act}
+        call.real = real
         return call
 
 
