@@ -650,7 +650,7 @@ def numbers_01() -> dict[str, float]:
 #
 # ## Reflect (not graded)
 #
-# *A chip gets twice the FLOP/s and the same memory bandwidth. Which operations gain?*
+# 1. *A chip gets twice the FLOP/s and the same memory bandwidth. Which operations gain?*
 #
 # <details><summary>Rubric</summary>
 #

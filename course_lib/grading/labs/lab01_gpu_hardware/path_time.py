@@ -16,8 +16,8 @@ UNITS = {"bytes/s": 1, "bytes/s both ways": 2, "bits/s": 8, "bits/s both ways": 
 KINDS = ("one link", "whole", "pieces", "pieces")
 
 
-def _link(rng: np.random.Generator, one_way: float) -> dict[str, Any]:
-    unit = str(rng.choice(list(UNITS)))
+def _link(rng: np.random.Generator, one_way: float, unit: str = "") -> dict[str, Any]:
+    unit = unit or str(rng.choice(list(UNITS)))
     latency_s = float(10 ** rng.uniform(-6, -4.5))
     return {"bandwidth": float(f"{one_way * UNITS[unit]:.4g}"), "unit": unit, "latency_s": latency_s}
 
@@ -32,6 +32,9 @@ def _one(rng: np.random.Generator, place: int) -> dict[str, Any]:
         servers, seats = ([servers[0]] * 2, seats) if inside else (servers, [seats[0]] * 2)
     elif place % 3 == 0:  # neighbours by number, across a border
         servers, seats = [2, 3], [n - 1, 0]
+    unit = (
+        list(UNITS)[1 + place // 4 % 3] if kind in ("one link", "whole") else ""
+    )  # each part meets each unit
     first, second = float(10 ** rng.uniform(10, 11.7)), float(rng.uniform(1.2, 6))
     network = first * second if place % 2 else first / second
     size = int(10 ** rng.uniform(4, 8))
@@ -44,8 +47,8 @@ def _one(rng: np.random.Generator, place: int) -> dict[str, Any]:
         "cluster": {
             "name": "unseen cluster",
             "gpus_per_server": n,
-            "inside": _link(rng, first),
-            "network": _link(rng, network),
+            "inside": _link(rng, first, unit),
+            "network": _link(rng, network, unit),
         },
     }
 
@@ -63,17 +66,15 @@ EXERCISE = Exercise(
     importance=4,
     lines=16,
     points={"one_link": 1.0, "two_links": 0.5, "pieces": 1.5},
-    task="Write a function that returns the seconds in which a message gets from GPU a to GPU b, by the "
-    "rules "
-    "above.",
+    task="Write a function that returns the seconds in which a message gets from GPU a to GPU b, by "
+    "the rules above.",
     graded={
         "one_link": "Where one link joins the two.",
         "two_links": "Where two do, and the message is one piece.",
         "pieces": "Where two do, and the message travels in pieces.",
     },
     details="12 messages on clusters you have not seen (hidden: 40), within 0.1%: up to 60 pieces, the last "
-    "one "
-    "smaller, servers of 4 to 16 GPUs, all four units.",
+    "one smaller, servers of 4 to 16 GPUs, all four units.",
     signature="(size_bytes, piece_bytes, a, b, cluster)",
     forbids=("cost model",),
     scenario=samples(stream=14, draw=_draw),
