@@ -51,7 +51,9 @@ _RC: Any = {
 
 _SHOWN_DPI, _SAVED_DPI = 90, 180  # twice as many dots as the page shows at 100%: sharp at 200% too
 _COLORS = 48  # enough for flat colours and their smoothed edges, at a quarter of the bytes
-_FRAME = f"background:{CARD};border:1px solid {MUTED};border-radius:8px;padding:8px"  # a panel on a dark page
+# A panel on a dark page. Border and padding belong to its width: it fits a page as wide as the figure.
+_FRAME = f"background:{CARD};border:1px solid {MUTED};border-radius:8px;padding:8px;box-sizing:border-box"
+_FRAME_PX = 2 * (1 + 8)
 _READABLE_PX = 560  # a narrow page scrolls a figure sideways rather than shrink its letters below this width
 
 
@@ -86,7 +88,7 @@ class CourseFigure(Figure):
         """Return the picture as an `<img>` with its alternative text."""
         picture = self.png(draft=draft)
         dots = int.from_bytes(picture[16:20], "big")  # the width in a PNG's header
-        width = dots if draft else round(dots * _SHOWN_DPI / _SAVED_DPI)
+        width = (dots if draft else round(dots * _SHOWN_DPI / _SAVED_DPI)) + _FRAME_PX
         words = html.escape(alternative_text(self))
         source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
         least = f"min-width:{min(width, _READABLE_PX)}px"
