@@ -51,9 +51,10 @@ def answers(root: Path, lab: str, handed: Iterable[Submission]) -> dict[str, str
 
 def _own(path: Path, release: list[str]) -> str:
     try:
-        texts = judge.code_cells(path)
+        judge.code_cells(path)
     except judge.Unreadable:  # its state says so
         return ""
+    texts = submissions.marked_first(path)  # a long cell of the student's own cannot push the answers out
     return "\n\n".join(text for text in texts if text not in release)[:_MOST_CHARACTERS]
 
 

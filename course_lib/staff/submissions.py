@@ -153,6 +153,12 @@ def _marked(path: Path) -> set[str]:
         return set()
 
 
+def marked_first(path: Path) -> list[str]:
+    """Return the text of a submission's code cells, those of the release's marks before the student's own."""
+    cells = [cell for cell in notebook_of(path).cells if cell.cell_type == "code"]
+    return [_source(cell) for cell in sorted(cells, key=lambda cell: not _grade_id(cell))]
+
+
 def restored(submitted: Any, release: Any) -> Any:
     """Return a copy of a submitted notebook with each marked cell of `release` once and in order of need."""
     result = nbformat.v4.new_notebook(metadata=copy.deepcopy(dict(release.metadata)))

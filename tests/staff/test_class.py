@@ -299,6 +299,16 @@ def test_a_copy_with_other_names_is_alike_and_another_answer_is_not(released: Pa
     assert not similar.pairs(texts, stubs=mine)  # what all were given is nobody's
 
 
+def test_a_long_first_cell_does_not_hide_a_copied_answer(course: Path) -> None:
+    text = submission(course, ["mean_gradient"])
+    notebook = nbformat.reads(text, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell("x = 1\n" * 40_000))
+    hand_in(course, "ann", text.encode())
+    hand_in(course, "bob", nbformat.writes(notebook).encode())
+    texts = similar.answers(course, LAB, submissions.find(course, LAB))
+    assert texts["ann"] in texts["bob"]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
