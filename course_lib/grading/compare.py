@@ -2,8 +2,6 @@
 
 Tolerances are fixed. Data are float64 and of order one: adding in another order moves a result by about
 1e-15, the mistakes of this course by more than 1e-6. 1e-9 of the largest entry leaves room on both sides.
-A largest entry below 1e-3 counts as 1e-3: what is so small is what larger terms left of each other, and holds
-their rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ from numpy import (
 from course_lib.grading.exercise import Array, Case, Expected, Part, RankData
 
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 5e-3, "bfloat16": 3e-2}
-_FAINT = 1e-3
 _FLOAT32 = 3e-7  # of the largest entry: a few roundings
 _NUMBER = (int, float)
 _NOT_IN_IT = (
@@ -98,7 +95,7 @@ def _communicated(data: RankData) -> bool:
 
 
 def close(got: Array, want: Any, tolerance: float) -> bool:
-    """Equal within `tolerance` of the largest entry of `want`, or of 1e-3; integers and booleans exactly.
+    """Equal within `tolerance` of the largest entry of `want`; integers and booleans exactly.
 
     Where `want` holds integers and `got` does not, each entry is near its own: a rank beside a size in bytes.
     Written with operators and methods alone: a notebook that patches numpy's functions does not change it.
@@ -110,8 +107,7 @@ def close(got: Array, want: Any, tolerance: float) -> bool:
         return bool((got == target).all())
     size = abs(target)
     finite = size[size < inf]
-    largest = float(finite.max()) if finite.size else 0.0
-    scale: Any = max(largest, _FAINT) if largest else 1.0
+    scale: Any = (float(finite.max()) if finite.size else 0.0) or 1.0
     if target.dtype.kind in "iu":
         scale = size.clip(min=1)
     with errstate(invalid="ignore"):  # infinity minus infinity
