@@ -49,6 +49,14 @@ def code_cells(path: Path) -> list[str]:
 
     Raises: Unreadable.
     """
+    return [str(cell.source) for cell in read_code_cells(path)]
+
+
+def read_code_cells(path: Path) -> list[Any]:
+    """Return the code cells of a submitted notebook with their metadata, nbgrader's marks among them.
+
+    Raises: Unreadable.
+    """
     if path.is_symlink() or not path.is_file():
         raise Unreadable("it must be a file; got a link or a folder")
     size = path.stat().st_size
@@ -58,12 +66,13 @@ def code_cells(path: Path) -> list[str]:
         )
     try:
         notebook = notebook_of(path)
-        cells = [str(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
+        cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        length = sum(len(str(cell.source)) for cell in cells)
     except (TooMuch, TooOld) as error:
         raise Unreadable(str(error)) from error
     except Exception as error:  # whatever a hostile file makes a parser raise
         raise Unreadable(f"it is not a Jupyter notebook ({type(error).__name__})") from error
-    if sum(map(len, cells)) > MAX_CODE_BYTES:
+    if length > MAX_CODE_BYTES:
         raise Unreadable(f"its code cells must hold at most {MAX_CODE_BYTES // 1_000_000} MB of text")
     return cells
 

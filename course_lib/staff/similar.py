@@ -51,10 +51,13 @@ def answers(root: Path, lab: str, handed: Iterable[Submission]) -> dict[str, str
 
 def _own(path: Path, release: list[str]) -> str:
     try:
-        judge.code_cells(path)
+        cells = judge.read_code_cells(path)
     except judge.Unreadable:  # its state says so
         return ""
-    texts = submissions.marked_first(path)  # a long cell of the student's own cannot push the answers out
+    cells.sort(
+        key=lambda cell: not submissions.grade_id(cell)
+    )  # answers first: a long cell of one's own is cut
+    texts = [str(cell.source) for cell in cells]
     return "\n\n".join(text for text in texts if text not in release)[:_MOST_CHARACTERS]
 
 

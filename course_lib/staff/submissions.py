@@ -148,15 +148,9 @@ def release_of(root: Path, lab: str) -> Path:
 
 def _marked(path: Path) -> set[str]:
     try:
-        return {name for cell in notebook_of(path).cells if (name := _grade_id(cell))}
+        return {name for cell in notebook_of(path).cells if (name := grade_id(cell))}
     except Exception:  # nbformat raises more than it says
         return set()
-
-
-def marked_first(path: Path) -> list[str]:
-    """Return the text of a submission's code cells, those of the release's marks before the student's own."""
-    cells = [cell for cell in notebook_of(path).cells if cell.cell_type == "code"]
-    return [_source(cell) for cell in sorted(cells, key=lambda cell: not _grade_id(cell))]
 
 
 def restored(submitted: Any, release: Any) -> Any:
@@ -166,7 +160,7 @@ def restored(submitted: Any, release: Any) -> Any:
     seen: set[str] = set()
     cells = []
     for cell in reversed(submitted.cells):  # of copies, the last counts, as nbgrader and the judge do
-        name = _grade_id(cell)
+        name = grade_id(cell)
         new = _clean(cell)
         if name in marked and name not in seen and cell.cell_type == marked[name].cell_type:
             seen.add(name)
@@ -183,7 +177,8 @@ def _source(cell: Any) -> str:
     return storable(str(cell.get("source", "")))
 
 
-def _grade_id(cell: Any) -> str:
+def grade_id(cell: Any) -> str:
+    """Return the id that nbgrader knows a cell by, "" for a student's own."""
     metadata = cell.get("metadata")
     marks = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     name = marks.get("grade_id", "") if isinstance(marks, dict) else ""
@@ -220,10 +215,10 @@ def _put_back(notebook: Any, release: Any, seen: set[str]) -> None:
     """Insert the marked cells that are missing, each behind the marked cell before it."""
     before = None
     for cell in release.cells:
-        name = _grade_id(cell)
+        name = grade_id(cell)
         if not name:
             continue
         if name not in seen:
-            places = [i for i, c in enumerate(notebook.cells) if before and _grade_id(c) == before]
+            places = [i for i, c in enumerate(notebook.cells) if before and grade_id(c) == before]
             notebook.cells.insert(places[0] + 1 if places else 0, copy.deepcopy(cell))
         before = name
