@@ -54,9 +54,7 @@ def _own(path: Path, release: list[str]) -> str:
         cells = judge.read_code_cells(path)
     except judge.Unreadable:  # its state says so
         return ""
-    cells.sort(
-        key=lambda cell: not submissions.grade_id(cell)
-    )  # answers first: a long cell of one's own is cut
+    cells.sort(key=lambda cell: not submissions.grade_id(cell))  # a long cell of one's own is cut, no answer
     texts = [str(cell.source) for cell in cells]
     return "\n\n".join(text for text in texts if text not in release)[:_MOST_CHARACTERS]
 
