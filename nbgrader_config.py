@@ -5,6 +5,7 @@ from pathlib import Path
 from nbgrader.converters import Autograde, GenerateSolution
 from nbgrader.validator import Validator
 
+from course_lib.staff import class_file
 from course_lib.staff.feedback import SafePage, feedback_steps
 from course_lib.staff.gradebook import GradedRun, cell_timeout_s, gradebook_url, limited, release_steps
 from course_lib.staff.late import LatePolicy
@@ -53,8 +54,6 @@ c.IgnorePattern.pattern = r"^\[W\d{4} "
 # A submission without one of the graded cells gets it back, and its zero, instead of stopping the batch.
 c.OverwriteCells.add_missing_cells = True
 
-# What a late submission costs: nothing, until you say so. The due date is the gradebook's.
+# What a late submission costs: [late] in class.toml; nothing without it. The due date is the gradebook's.
 c.AssignLatePenalties.plugin_class = LatePolicy
-# c.LatePolicy.grace_h = 1.0
-# c.LatePolicy.percent_a_day = 10.0
-# c.LatePolicy.most_percent = 50.0
+c.LatePolicy.update(class_file.late(Path(__file__).parent))

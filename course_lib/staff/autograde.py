@@ -17,7 +17,7 @@ import shlex
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import nbformat
@@ -49,6 +49,7 @@ class Run:
         ledger: where verdicts go.
         db_url: of nbgrader's gradebook; None for its SQLite file.
         jobs, dask: where workers are.
+        before: points by student, where what was graded is judged again.
     """
 
     options: Options
@@ -56,6 +57,7 @@ class Run:
     db_url: str | None = None
     jobs: int = 1
     dask: str | None = None
+    before: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def command(
@@ -94,7 +96,9 @@ def command(
         )
     with alone(root), whole_or_not():
         options = Options(root=root, lab=lab, trust=trust, show=show, only=only)
-        run = Run(options=options, ledger=Ledger(root / LEDGER), db_url=db_url, jobs=jobs, dask=dask)
+        ledger = Ledger(root / LEDGER)
+        before = {e.student: e.score for e in ledger.entries(lab) if e.verdicts} if again or only else {}
+        run = Run(options=options, ledger=ledger, db_url=db_url, jobs=jobs, dask=dask, before=before)
         for line in _compare_with_list(run, students, handed):
             record.say(console, line)
         record.restore_scores(root, lab, run.ledger, db_url, console)
@@ -276,9 +280,19 @@ def _report(run: Run, problems: dict[str, str], console: Console) -> int:
         points, seconds = f"{entry.score:g}", f"{entry.seconds:.0f}"
         table.add_row(Text(entry.student), entry.state, points, f"{most:g}", seconds)
     console.print(table)
+    _print_changes(run.before, entries, console)
     states = Counter(entry.state for entry in entries)
     console.print(", ".join(f"{count} {state}" for state, count in states.items()), highlight=False)
     left = record.say_open_ends(lab, run.ledger, console)
     for student in sorted(set(problems) - left):
         record.say(console, f"{student} was not graded this time, for the reason above")
     return int(bool(left or problems))
+
+
+def _print_changes(before: Mapping[str, float], entries: list[Entry], console: Console) -> None:
+    """Print old and new points of those whose points are others than before."""
+    moved = [e for e in entries if e.student in before and abs(e.score - before[e.student]) > 1e-9]
+    if before:
+        console.print(f"{len(moved)} of {len(before)} judged before have other points now", highlight=False)
+    for entry in moved:
+        record.say(console, f"  {entry.student}: {before[entry.student]:g} -> {entry.score:g}")

@@ -2,6 +2,11 @@
 
 reflections = 4.0               # points for the reflections of each lab, given by hand; 0: not handed in
 
+[late]                          # what handing in late costs; without this table nothing
+grace_h = 1                     # hours after the due date that cost nothing
+percent_a_day = 10              # of the points reached, for each day begun
+most_percent = 50               # never more than that
+
 [labs]                          # the labs of this class; without this table all, each with weight 1
 "00" = { weight = 0 }
 "03" = { points = 20, weight = 2 }
@@ -15,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = "class.toml"
+_LATE = {"grace_h", "percent_a_day", "most_percent"}
 
 
 def load(root: Path) -> dict[str, Any]:
@@ -24,7 +30,8 @@ def load(root: Path) -> dict[str, Any]:
         found = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{FILE} must be TOML; got {error}. Mend that line") from error
-    only(found, {"reflections", "labs"}, "")
+    only(found, {"reflections", "late", "labs"}, "")
+    _check_late(found.get("late", {}))
     labs = found.get("labs", {})
     if not isinstance(labs, dict):
         raise ValueError(f"[labs] of {FILE} must be a table of labs; got {labs!r}")
@@ -38,6 +45,20 @@ def load(root: Path) -> dict[str, Any]:
 def reflections(root: Path) -> float:
     """Return the points of each lab's reflections. Raises: ValueError."""
     return number(load(root).get("reflections", 0.0), "reflections")
+
+
+def late(root: Path) -> dict[str, float]:
+    """Return the settings of `late.LatePolicy`, {} for none. Raises: ValueError."""
+    return {name: float(value) for name, value in load(root).get("late", {}).items()}
+
+
+def _check_late(found: Any) -> None:
+    if not isinstance(found, dict):
+        raise ValueError(f"[late] of {FILE} must be a table with {', '.join(sorted(_LATE))}; got {found!r}")
+    only(found, _LATE, " in [late]")
+    for name, value in found.items():
+        if number(value, f"{name} of [late]") > 100 and name != "grace_h":
+            raise ValueError(f"{name} of [late] in {FILE} must be at most 100 percent; got {value!r}")
 
 
 def only(table: Mapping[str, Any], names: set[str], where: str) -> None:

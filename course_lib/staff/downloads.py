@@ -18,18 +18,19 @@ import lzma
 import re
 import shutil
 import tempfile
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.staff.submissions import MAX_NOTEBOOK_BYTES
+from course_lib.staff.submissions import MAX_NOTEBOOK_BYTES, id_problem, one_spelling
 
 _PLAIN = re.compile(r"(?P<id>.+)_attempt_(?P<stamp>\d{4}-\d\d-\d\d(-\d\d-\d\d-\d\d)?)_(?P<file>.+\.ipynb)")
 # Students choose the rest of the name, folders included: it must not say whose file it is.
 _MOODLE = re.compile(r"(.*?/)??(?P<name>[^/]+?)_\d+_assignsubmission_file_?(?P<rest>.+\.ipynb)", re.DOTALL)
-_CANVAS = re.compile(r"[^_/]+(?P<late>_LATE)?_(?P<lms>\d+)_(?P<order>\d+)_(?P<file>.+\.ipynb)")
+_CANVAS = re.compile(r"(?P<who>[^_/]+)(?P<late>_LATE)?_(?P<lms>\d+)_(?P<order>\d+)_(?P<file>.+\.ipynb)")
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -88,7 +89,7 @@ def extract(archive: Path, extracted: Path) -> dict[str, str]:
             (extracted / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, extracted / name)
         elif not path.is_dir():
-            left[name.as_posix()] = "it is neither a notebook nor a zip"
+            left[name.as_posix()] = "it is neither a notebook nor a zip: ask for the .ipynb"
     return left
 
 
@@ -115,7 +116,7 @@ def _must_not_be_full(error: Exception) -> None:
 def _extracted(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> str:
     """Copy one file out of a zip; return why not, "" if it was."""
     if not info.filename.endswith(".ipynb"):
-        return "" if info.is_dir() else "it is not a notebook"
+        return "" if info.is_dir() else "it is not a notebook: ask for the .ipynb"
     if info.file_size > MAX_NOTEBOOK_BYTES:
         return f"it has {info.file_size:,} bytes"
     try:
@@ -142,6 +143,7 @@ def sort(folder: Path, submitted: Path, lab: str, people: list[Person]) -> Sorte
         "id": {p.id: p.id for p in people if has_list},
         "name": _unique({p.id: _plain(p.name) for p in people if p.name}),
         "lms": _unique({p.id: p.lms_id for p in people if p.lms_id}),
+        "letters": _unique({p.id: _letters(p.name) for p in people if p.name}),
     }
     chosen: dict[str, Found] = {}
     left: dict[str, str] = {}
@@ -195,32 +197,57 @@ def _whose(path: Path, name: str, lab: str, known: Mapping[str, Mapping[str, str
         if student is None:
             return f"the roster must have one student called {match['name']!r}"
         return _found(path, student, match["rest"].rpartition("/")[2], lab, ("", 0))
-    if match := _PLAIN.fullmatch(path.name):
-        if known["id"] and match["id"] not in known["id"]:
-            return f"the roster must have a student with the id {match['id']!r}"
-        day, clock = match["stamp"][:10], match["stamp"][11:].replace("-", ":") or "00:00:00"
-        return _found(path, match["id"], match["file"], lab, (match["stamp"], 0), f"{day} {clock} UTC")
-    if match := _CANVAS.fullmatch(path.name):
-        student = known["lms"].get(match["lms"])
-        if student is None:
-            return f"the roster must have a student with lms_user_id {match['lms']}"
-        found = _found(path, student, match["file"], lab, ("", int(match["order"])))
-        is_late = match.start("late") >= 0
-        return found if isinstance(found, str) else dataclasses.replace(found, is_late=is_late)
+    plain, canvas = _PLAIN.fullmatch(path.name), _CANVAS.fullmatch(path.name)
+    # Behind Canvas's numbers stands the name that the student gave the file: it may look like nbgrader's.
+    if plain and not (canvas and canvas["lms"] in known["lms"] and plain["id"] not in known["id"]):
+        return _by_id(path, plain, lab, known)
+    if canvas:
+        return _by_number(path, canvas, lab, known)
     return "its name must be as Canvas, Moodle or nbgrader write it"
+
+
+def _by_id(path: Path, match: re.Match[str], lab: str, known: Mapping[str, Mapping[str, str]]) -> Found | str:
+    student = one_spelling(match["id"])
+    if known["id"] and student not in known["id"]:
+        return f"the roster must have a student with the id {student!r}"
+    day, clock = match["stamp"][:10], match["stamp"][11:].replace("-", ":") or "00:00:00"
+    return _found(path, student, match["file"], lab, (match["stamp"], 0), f"{day} {clock} UTC")
+
+
+def _by_number(
+    path: Path, match: re.Match[str], lab: str, known: Mapping[str, Mapping[str, str]]
+) -> Found | str:
+    student = known["lms"].get(match["lms"])
+    if student is None:
+        return f"the roster must have a student with lms_user_id {match['lms']}"
+    other = known["letters"].get(_letters(match["who"]), student)
+    if other != student:
+        return (
+            f"Canvas calls its owner {match['who']!r}, who is {other} in the roster, where lms_user_id "
+            f"{match['lms']} is {student}'s: mend the roster"
+        )
+    found = _found(path, student, match["file"], lab, ("", int(match["order"])))
+    is_late = match.start("late") >= 0
+    return found if isinstance(found, str) else dataclasses.replace(found, is_late=is_late)
 
 
 def _found(
     path: Path, student: str, file: str, lab: str, order: tuple[str, int], stamp: str = ""
 ) -> Found | str:
-    if student in (".", "..") or "/" in student:
-        return f"a student's id must be a name for a folder; got {student!r}"
+    if why := id_problem(student):
+        return why
     named = bool(re.fullmatch(rf"{re.escape(lab)}(-\d+| \(\d+\))?\.ipynb", file))
     return Found(path=path, student=student, is_named=named, order=order, stamp=stamp)
 
 
 def _plain(name: str) -> str:
-    return " ".join(name.casefold().split())
+    return " ".join(one_spelling(name).casefold().split())
+
+
+def _letters(name: str) -> str:
+    """Return a name's letters in the alphabet's order: Canvas joins last and first name without a space."""
+    plain = unicodedata.normalize("NFKD", name).casefold()
+    return "".join(sorted(letter for letter in plain if letter.isalnum()))
 
 
 def _unique(names: Mapping[str, str]) -> dict[str, str]:

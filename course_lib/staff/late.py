@@ -1,10 +1,6 @@
-"""What handing in late costs: nbgrader's plugin for it, set in `nbgrader_config.py`.
+"""What handing in late costs: nbgrader's plugin for it, set by the table `[late]` of `class.toml`.
 
-    c.LatePolicy.grace_h = 1.0            # hours after the due date that cost nothing
-    c.LatePolicy.percent_a_day = 10.0     # of the points reached, for each day begun
-    c.LatePolicy.most_percent = 50.0      # never more than that
-
-Without these lines a late submission is marked as late and keeps its points. Extensions in the
+Without that table a late submission is marked as late and keeps its points. Extensions in the
 gradebook count before all of this.
 """
 

@@ -46,10 +46,18 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistic:
-    """One exercise over a class: the mean share of its points, who got all, and what went wrong most."""
+    """One exercise over a class: the mean share of its points, who got all, and what went wrong most.
+
+    Attributes:
+        submitted: who handed in; what could not be read counts 0 points.
+        unwritten: of these, who left the exercise as it was.
+        share, passed: the mean share of its points, and the share of those who got all.
+        diagnoses: the most frequent mistakes, with how many made them.
+    """
 
     exercise: Exercise
     submitted: int
+    unwritten: int
     share: float
     passed: float
     diagnoses: list[tuple[str, int]]
@@ -209,12 +217,15 @@ def statistics(lab: str, entries: Sequence[Entry]) -> list[Statistic]:
     found = []
     for exercise in exercises(lab):
         verdicts = [e.verdicts[exercise.id] for e in entries if exercise.id in e.verdicts]
-        count = max(1, len(verdicts))
-        said = Counter(filter(None, map(diagnosis, verdicts)))
+        unread = sum(not e.verdicts and e.state not in ("missing", "failed") for e in entries)
+        count = max(1, len(verdicts) + unread)
+        written = [v for v in verdicts if not _is_unwritten(v)]
+        said = Counter(filter(None, map(diagnosis, written)))
         found.append(
             Statistic(
                 exercise=exercise,
-                submitted=len(verdicts),
+                submitted=len(verdicts) + unread,
+                unwritten=len(verdicts) - len(written),
                 share=sum(v["score"] for v in verdicts) / (count * exercise.max_score),
                 passed=sum(bool(v["passed"]) for v in verdicts) / count,
                 diagnoses=said.most_common(3),
@@ -223,12 +234,16 @@ def statistics(lab: str, entries: Sequence[Entry]) -> list[Statistic]:
     return found
 
 
+def _is_unwritten(verdict: dict[str, Any]) -> bool:
+    return verdict["gate"] == "implemented" and "is not written yet" in verdict["message"]
+
+
 def _print(lab: str, found: Iterable[Statistic], console: Console) -> None:
     table = Table(title=f"{lab}: exercises")
-    for head in ("exercise", "handed in", "points", "all right", "most frequent"):
+    for head in ("exercise", "handed in", "not written", "points", "all right", "most frequent"):
         table.add_column(head, justify="left" if head in ("exercise", "most frequent") else "right")
     for one in found:
         said = "\n".join(f"{count} x {text}" for text, count in one.diagnoses)
         shares = (f"{one.share:.0%}", f"{one.passed:.0%}")
-        table.add_row(one.exercise.id, str(one.submitted), *shares, Text(said))
+        table.add_row(one.exercise.id, str(one.submitted), str(one.unwritten), *shares, Text(said))
     console.print(table)

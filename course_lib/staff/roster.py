@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.console import Console
 
 from course_lib.staff import record
 from course_lib.staff.gradebook import in_words
+from course_lib.staff.submissions import id_problem, one_spelling
 
 COLUMNS = ("id", "first_name", "last_name", "email", "lms_user_id")
 _UNIQUE = ("id", "email", "lms_user_id")
@@ -55,7 +55,7 @@ def read(path: Path) -> list[dict[str, str]]:
                 f"got {', '.join(columns) or 'nothing'}. Rename or remove columns"
             )
         rows = [(reader.line_num, row) for row in reader]
-    students = [{name: str(row[name]).strip() for name in columns} for _, row in rows]
+    students = [{name: one_spelling(str(row[name]).strip()) for name in columns} for _, row in rows]
     problems = list(_problems([number for number, _ in rows], students))
     if problems or not students:
         said = "\n  ".join(problems) or "it has no students"
@@ -79,8 +79,8 @@ def _taken(students: list[dict[str, str]], known: Mapping[str, Any]) -> Iterator
 
 def _problems(numbers: list[int], students: list[dict[str, str]]) -> Iterator[str]:
     for number, student in zip(numbers, students, strict=True):
-        if not re.fullmatch(r"[^/\\\0\s][^/\\\0\n]*", student["id"]) or student["id"] in (".", ".."):
-            yield f"line {number}: an id must be a name for a folder; got {student['id']!r}"
+        if why := id_problem(student["id"]):
+            yield f"line {number}: {why}"
     for column in _UNIQUE:
         values = [student.get(column, "").casefold() for student in students]
         for value, count in Counter(values).items():

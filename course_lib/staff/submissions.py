@@ -10,6 +10,8 @@ import copy
 import dataclasses
 import hashlib
 import re
+import unicodedata
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ MAX_NOTEBOOK_BYTES = 100_000_000
 MAX_VALUES = 2_000_000  # numbers, texts, lists and objects in it: each costs some 200 bytes when it is read
 MAX_CELLS = 2_000  # each is checked several times, by nbgrader where no limit on time holds
 MAX_PICTURE = 2_000_000  # characters
+MAX_ID_BYTES = 100  # of a student's id: names of files are made of it
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
 _NO_NAME = re.compile(r"^\s|\s$|[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # nbgrader would take another
 
@@ -42,7 +45,7 @@ class Submission:
     """One student's folder for one lab; `notebook` is None if nothing in it can be it.
 
     Attributes:
-        student: the folder's name, as Python writes it if a gradebook cannot hold it.
+        student: the folder's name in one spelling, as Python writes it if a gradebook cannot hold it.
         note: what is odd about it, in a sentence.
         timestamp: when it was handed in, if that is known.
     """
@@ -56,7 +59,7 @@ class Submission:
     @property
     def has_name(self) -> bool:
         """A gradebook can hold the folder's name."""
-        return self.student == self.folder.parent.name
+        return self.student == one_spelling(self.folder.parent.name)
 
     def digest(self) -> str:
         """Return a digest of the notebook."""
@@ -71,14 +74,36 @@ def find(root: Path, lab: str) -> list[Submission]:
     """Return every submission of `lab` below `root`, by student."""
     folder = root / SUBMITTED
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    found = [_one(name, folder / name / lab, lab) for name in names if (folder / name / lab).is_dir()]
+    names = [name for name in names if (folder / name / lab).is_dir()]
+    spelt = Counter(map(one_spelling, names))
+    found = [_one(name, folder / name / lab, lab, spelt[one_spelling(name)] > 1) for name in names]
     return [_with_time(one) for one in found]
 
 
-def _one(student: str, folder: Path, lab: str) -> Submission:
+def one_spelling(text: str) -> str:
+    """Return the one form (Unicode's NFC) of a text: macOS writes "é" as two characters."""
+    return unicodedata.normalize("NFC", text)
+
+
+def id_problem(student: str) -> str:
+    """Return what a student's id must be, if it cannot be a folder's name everywhere; else ""."""
+    if not student or student in (".", "..") or re.search(r"[/\\\0\n]", student):
+        return f"an id must be a name for a folder; got {student!r}"
+    if len(student.encode(errors="replace")) > MAX_ID_BYTES:
+        return f"an id must have at most {MAX_ID_BYTES} bytes; got {len(student.encode())}: {student[:9]}..."
+    return ""
+
+
+def _one(name: str, folder: Path, lab: str, is_twice: bool) -> Submission:
+    student = one_spelling(name)
     if _NO_NAME.search(student):
         why = "a folder's name must be a line of text without a space before or after it: rename the folder"
         return Submission(repr(student), folder, None, why)
+    if why := id_problem(student):
+        return Submission(repr(student[:20]), folder, None, f"{why}. Rename the folder")
+    if is_twice and name != student:
+        why = "another folder's name is the same text, in other bytes: keep one of both"
+        return Submission(ascii(name), folder, None, why)
     if folder.is_symlink() or folder.parent.is_symlink():
         return Submission(student, folder, None, "its folder is a link")
     wanted = folder / f"{lab}.ipynb"

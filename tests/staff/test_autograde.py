@@ -182,9 +182,30 @@ def test_a_message_is_short_and_a_terminal_obeys_none() -> None:
     assert reports.diagnosis(verdict) == "runs: ValueError: ]#;mine [#J31m"
 
 
+def test_a_report_counts_who_handed_in_and_shows_mistakes_first() -> None:
+    stub = {"gate": "implemented", "message": "exercise rank_hello is not written yet: fill in its cell"}
+    wrong = {"gate": "runs", "message": "NameError: x"}
+    verdicts = [
+        {"rank_hello": {"score": 0.0, "passed": False, "parts": {}, **v}} for v in (stub, stub, wrong)
+    ]
+    states = [*(("graded", v) for v in verdicts), ("unreadable", {}), ("missing", {})]
+    entries = [
+        Entry(student=str(i), lab=LAB, digest="", state=state, verdicts=found)
+        for i, (state, found) in enumerate(states)
+    ]
+    found = next(one for one in reports.statistics(LAB, entries) if one.exercise.id == "rank_hello")
+    assert (found.submitted, found.unwritten) == (4, 2)
+    assert found.diagnoses == [("runs: NameError: x", 1)]
+
+
 def test_words_of_a_students_are_no_markup() -> None:
     said = reports.Statistic(
-        exercise=get("rank_hello"), submitted=1, share=0.0, passed=0.0, diagnoses=[("\\[/x] [bold]", 1)]
+        exercise=get("rank_hello"),
+        submitted=1,
+        unwritten=0,
+        share=0.0,
+        passed=0.0,
+        diagnoses=[("\\[/x] [bold]", 1)],
     )
     file = io.StringIO()
     reports._print(LAB, [said], Console(file=file, width=200))

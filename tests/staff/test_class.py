@@ -92,6 +92,8 @@ def test_a_roster_is_entered_and_brought_up_to_date(course: Path) -> None:
         ("id,email\nann,a@x\nbob,A@x\n", r"lines 2, 3: email 'a@x' is there 2 times"),
         ("id,lms_user_id\nann,7\nbob,7\n", r"lines 2, 3: lms_user_id '7'"),
         ("id\nann\n../bob\n..\n", r"line 3: .*'\.\./bob'\n  line 4: "),
+        (f"id\n{'a' * 200}\n", "line 2: an id must have at most 100 bytes; got 200"),
+        ("id\njos\u00e9\njose\u0301\n", r"lines 2, 3: id 'jos\u00e9' is there 2 times"),
         ("name\nann\n", "must name columns among id, first_name"),
         ("id\n", "it has no students"),
     ],
@@ -179,6 +181,40 @@ def test_zips_of_canvas_and_moodle_are_sorted_by_student(course: Path) -> None:
     classwork.collect(course, LAB, console)
     assert "takes the place" not in console.export_text()
     assert not list(course.parent.glob("Bob*"))
+
+
+def test_whose_file_it_is_stands_in_canvas_numbers_and_not_in_a_students_words(course: Path) -> None:
+    path = course / "class.csv"
+    text = "id,first_name,last_name,lms_user_id\nann,Ann,Smith,4711\njos\u00e9,Jos\u00e9,Gil,4712\n"
+    path.write_text(text, encoding="utf-8")
+    roster.command(course, path, QUIET)
+    archive = course / "grading" / "downloaded" / LAB / "archive" / "canvas.zip"
+    archive.parent.mkdir(parents=True)
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr(f"smithann_4711_10_bob_attempt_2026-01-15-12-00-00_{LAB}.ipynb", b"ann's")
+        made.writestr(f"giljose_4711_11_{LAB}.ipynb", b"whose?")
+        made.writestr(f"jose\u0301_attempt_2026-01-15-12-00-00_{LAB}.ipynb", b"from a Mac")
+        made.writestr("smithann_4711_12_answers.pdf", b"%PDF")
+    console = loud()
+    assert classwork.collect(course, LAB, console) == 1
+    found = {p.parts[-3]: p.read_bytes() for p in (course / submissions.SUBMITTED).rglob("*.ipynb")}
+    assert found == {"ann": b"ann's", "jos\u00e9": b"from a Mac"}
+    said = " ".join(console.export_text().split())
+    assert "Canvas calls its owner 'giljose', who is jos\u00e9 in the roster" in said
+    assert "answers.pdf: it is not a notebook: ask for the .ipynb" in said
+
+
+def test_a_folder_named_on_a_mac_is_the_same_students(tmp_path: Path) -> None:
+    hand_in(tmp_path, "jose\u0301", b"")
+    (one,) = submissions.find(tmp_path, LAB)
+    assert (one.student, one.has_name, one.note) == ("jos\u00e9", True, "")
+    hand_in(tmp_path, "jos\u00e9", b"")
+    hand_in(tmp_path, "x" * 200, b"")
+    notes = sorted(one.note for one in submissions.find(tmp_path, LAB) if not one.has_name)
+    assert [note.split(":")[0] for note in notes] == [
+        "an id must have at most 100 bytes; got 200",
+        "another folder's name is the same text, in other bytes",
+    ]
 
 
 def test_a_damaged_file_of_a_zip_is_left_out_and_the_others_are_not(course: Path) -> None:
@@ -312,9 +348,12 @@ def test_a_long_first_cell_does_not_hide_a_copied_answer(course: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("reflection = 3", "may say labs, reflections; got reflection"),
+        ("reflection = 3", "may say labs, late, reflections; got reflection"),
         ("reflections = true", "must be a number from 0 on; got True"),
         ("reflections = -1", "must be a number from 0 on"),
+        ("late = 3", r"\[late\] of class.toml must be a table with grace_h, most_percent"),
+        ("[late]\npercent = 3", r"may say grace_h, most_percent, percent_a_day in \[late\]; got percent"),
+        ("[late]\npercent_a_day = 300", "must be at most 100 percent; got 300"),
         ("[labs]\n17 = {}", "LAB must be one of"),
         ('[labs]\n"00" = 3', "must be like { points = 20, weight = 2 }"),
         ('[labs]\n"00" = { wieght = 3 }', "may say points, weight of lab 00; got wieght"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 from pathlib import Path
 
 import nbformat
@@ -13,13 +14,13 @@ from small_class import LAB, ROOT, gradebook_scores, hand_in, small_course, subm
 
 from course_lib.grading.exercise import Result
 from course_lib.grading.registry import get
-from course_lib.staff import autograde, grade_one, judge, reports, submissions
+from course_lib.staff import autograde, class_file, grade_one, judge, reports, submissions
 from course_lib.staff.gradebook import Course
 from course_lib.staff.late import LatePolicy
-from course_lib.staff.ledger import LEDGER, Ledger
+from course_lib.staff.ledger import LEDGER, Entry, Ledger
 
 QUIET = Console(quiet=True)
-POLICY = "\nc.LatePolicy.grace_h = 1.0\nc.LatePolicy.percent_a_day = 10.0\nc.LatePolicy.most_percent = 50.0\n"
+POLICY = "[late]\ngrace_h = 1\npercent_a_day = 10\nmost_percent = 50\n"
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,8 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ann, in time, and bob, 25 hours late, both with a right rank_hello that was judged wrong."""
     root = tmp_path_factory.mktemp("course")
     config = (ROOT / "nbgrader_config.py").read_text(encoding="utf-8")
-    (root / "nbgrader_config.py").write_text(config + POLICY, encoding="utf-8")
+    (root / "nbgrader_config.py").write_text(config, encoding="utf-8")
+    (root / class_file.FILE).write_text(POLICY, encoding="utf-8")
     small_course(root)
     text = submission(root, ["rank_hello", "numbers_00"])
     for student, stamp in (("ann", "2026-01-15 12:00:00 UTC"), ("bob", "2026-01-16 14:00:00 UTC")):
@@ -105,6 +107,20 @@ def test_a_killed_regrade_is_finished_by_the_same_command(course: Path) -> None:
     assert autograde.command(course, LAB, QUIET, show=False, only="rank_hello") == 0
     assert gradebook_scores(course) == {"ann": 7.0, "bob": 7.0}
     assert all(one.recorded for one in ledger.entries(LAB))
+
+
+def test_who_has_other_points_than_before_is_listed() -> None:
+    console = Console(record=True, file=io.StringIO())
+    scores = {"ann": 4.0, "bob": 7.0}
+    entries = [
+        Entry(student=name, lab=LAB, digest="", state="graded", verdicts={"rank_hello": {"score": score}})
+        for name, score in scores.items()
+    ]
+    autograde._print_changes({"ann": 6.5, "bob": 7.0}, entries, console)
+    said = console.export_text()
+    assert "1 of 2 judged before have other points now" in said
+    assert "ann: 6.5 -> 4" in said
+    assert "bob" not in said
 
 
 @pytest.mark.needs("bubblewrap")
