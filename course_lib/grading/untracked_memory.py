@@ -1,44 +1,62 @@
 """Numbers that a rank keeps outside tensors, where the trace's count of live bytes does not look.
 
-A vector turned into a list of floats or copied into numpy is as much in memory as before.
+A vector turned into a list of floats, copied into numpy or written as text is as much in memory as before.
 """
 
 from __future__ import annotations
 
 import array
 import ctypes
+import decimal
 import gc
+import io
 import mmap
-from collections import deque
+import sys
+import types
+from collections import Counter, deque
+from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
 OUTSIDE_TENSORS = "bytes outside tensors"  # name of the value a rank reports
 LIMIT_BYTES = 512
-_FEW = 4  # up to so many floats in one container are settings, not data
+_FEW = 4  # up to so many numbers in one container are settings, not data
+_LONG = 256  # a text of fewer characters is a name, not data
+_HUGE = 2 ** (8 * _LONG)  # a smaller whole number is a counter
+_WIDE = 2**48  # ids and offsets are below it, the bits of a float64 above
 _BOXES = (list, tuple, dict, set, frozenset, deque)
-_BUFFERS = (np.ndarray, bytes, bytearray, array.array, mmap.mmap, ctypes.Array)
+_FILES = (io.BytesIO, io.StringIO)
+_BUFFERS = (np.ndarray, bytes, bytearray, array.array, mmap.mmap, ctypes.Array, *_FILES)
+_PLAIN = frozenset((id(str), id(int)))  # by id, here and below: a metaclass can override ==
+_FLOATS = {id(float): 8, id(complex): 16, id(decimal.Decimal): 8} | {
+    id(kind): np.dtype(kind).itemsize for kind in set(np.sctypeDict.values()) if issubclass(kind, np.inexact)
+}
+_NUMBERS = frozenset((*_FLOATS, id(int)))
 
 
 def bytes_outside_tensors() -> int:
-    """Count the bytes of floats in Python's containers and of buffers that containers and objects hold.
+    """Count the bytes of numbers in Python's containers and of buffers that containers and objects hold.
 
-    A float counts 8 bytes. A buffer that is a view of other memory, such as a tensor's, does not count.
-    Objects that the fork server made before it froze the garbage collector are not examined.
+    A float counts 8 bytes, a long text or whole number its size. A buffer that is a view of other memory,
+    such as a tensor's, does not count, nor does a docstring. Objects that the fork server made before it
+    froze the garbage collector are not examined.
     """
     total, seen = 0, set[int]()
-    dull = set[int]()  # types without numbers, by id: a metaclass can override ==
+    dull = set(_PLAIN)  # types without numbers
     boxes = gc.get_objects()
     while boxes:
         box = boxes.pop()
-        if type(box) in _BOXES:
-            # A list first, made in one go: other threads may change the box.
-            held_now = list(box.values() if isinstance(box, dict) else box)
-            floats = list(map(type, held_now)).count(float)
-            total += 8 * floats if floats > _FEW else 0
-        referents = gc.get_referents(box)
-        if dull.issuperset(map(id, map(type, referents))):
+        referents = gc.get_referents(box)  # a list made in one go: other threads may change the box
+        kinds = list(map(id, map(type, referents)))
+        if type(box) in _BOXES and len(kinds) > _FEW and not _NUMBERS.isdisjoint(kinds):
+            total += _numbers_of(referents, kinds)
+        if id(str) in kinds and max(map(len, compress(referents, map(id(str).__eq__, kinds)))) >= _LONG:
+            total += _long_ones(str, box, referents, seen)
+        if id(int) in kinds and max(map(abs, compress(referents, map(id(int).__eq__, kinds)))) >= _HUGE:
+            total += _long_ones(int, box, referents, seen)
+        if dull.issuperset(kinds):
             continue  # nearly always; the loop below would take longer than the rest
         for held in referents:
             if id(held) in seen:
@@ -54,7 +72,31 @@ def bytes_outside_tensors() -> int:
     return total
 
 
+def _numbers_of(held: Sequence[Any], kinds: Sequence[int]) -> int:
+    """Return the bytes of the floats, and of the whole numbers as wide as a float, in one container."""
+    counts = Counter(kinds)
+    floats = sum(counts[kind] for kind in _FLOATS)
+    total = sum(counts[kind] * size for kind, size in _FLOATS.items()) if floats > _FEW else 0
+    wide = [one for one in held if type(one) is int and not -_WIDE < one < _WIDE] if counts[id(int)] else []
+    return total + (8 * len(wide) if len(wide) > _FEW else 0)
+
+
+def _long_ones(kind: type, box: Any, referents: Sequence[Any], seen: set[int]) -> int:
+    """Return the bytes of the long texts or whole numbers that `box` holds and no box before it did."""
+    doc = box.get("__doc__") if type(box) is dict else None
+    doc = box.__doc__ if type(box) is types.FunctionType else doc
+    total = 0
+    for held in referents:
+        size = sys.getsizeof(held) if type(held) is kind else 0
+        if size >= _LONG and held is not doc and id(held) not in seen:
+            seen.add(id(held))
+            total += size
+    return total
+
+
 def _own_bytes(buffer: Any) -> int:
     if isinstance(buffer, np.ndarray):
         return int(buffer.nbytes) if buffer.flags.owndata and not buffer.dtype.hasobject else 0
+    if issubclass(type(buffer), _FILES):
+        return 0 if buffer.closed else len(buffer.getvalue())
     return memoryview(buffer).nbytes

@@ -2,7 +2,9 @@
 
 import array
 import ctypes
+import decimal
 import gc
+import io
 import mmap
 import sys
 import threading
@@ -46,10 +48,27 @@ KEPT = {
     "a closure": lambda v: (lambda kept: lambda: kept)(v.numpy().copy()),
     "an attribute of a function": lambda v: types.SimpleNamespace(kept=v.tolist()),
 }
+AS_SOMETHING_ELSE = {
+    "a text": lambda v: v.numpy().tobytes().decode("latin-1"),
+    "a whole number": lambda v: -int.from_bytes(v.numpy().tobytes(), "little"),
+    "a file in memory": lambda v: io.BytesIO(v.numpy().tobytes()),
+    "a file of text in memory": lambda v: io.StringIO(v.numpy().tobytes().decode("latin-1")),
+    "a list of an array": lambda v: list(v.numpy()),
+    "keys of a dict": lambda v: dict.fromkeys(v.tolist()),
+    "complex numbers": lambda v: [complex(a, b) for a, b in v.view(-1, 2).tolist()],
+    "decimals": lambda v: list(map(decimal.Decimal, v.tolist())),
+    "the bits of floats": lambda v: tuple(v.view(torch.int64).tolist()),
+    "scaled to whole numbers": lambda v: [int(x * 2**52) for x in v.tolist()],
+}
 NOT_DATA = {
     "a tensor": lambda v: v.clone(),
     "numpy's view of a tensor": lambda v: v.clone().numpy(),
     "offsets": lambda v: list(range(len(v))),
+    "ids": lambda v: {id(x): i for i, x in enumerate(v)},
+    "names": lambda v: {f"layers.{i}.attention.weight": i for i in range(len(v))},
+    "a docstring": lambda v: types.new_class(
+        "Documented", exec_body=lambda body: body.update(__doc__="x " * len(v))
+    ),
     "settings": lambda v: {"lr": 0.1, "eps": 1e-8, "names": ["a"] * len(v)},
 }
 
@@ -69,7 +88,7 @@ def added() -> dict[str, int]:
     """Counted in a rank, as in a check: a process without the test-suite's own objects."""
 
     def count() -> dict[str, int]:
-        return {name: _added(make) for name, make in {**KEPT, **NOT_DATA}.items()}
+        return {name: _added(make) for name, make in {**KEPT, **AS_SOMETHING_ELSE, **NOT_DATA}.items()}
 
     return run_ranks(count, 1)[0]
 
@@ -77,6 +96,11 @@ def added() -> dict[str, int]:
 @pytest.mark.parametrize("place", KEPT)
 def test_numbers_are_found_in(place, added):
     assert 8 * N <= added[place] <= 8 * N + 64
+
+
+@pytest.mark.parametrize("form", AS_SOMETHING_ELSE)
+def test_numbers_are_found_as(form, added):
+    assert 0.9 * 8 * N <= added[form] <= 1.1 * 8 * N + 64
 
 
 @pytest.mark.parametrize("kind", NOT_DATA)
