@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.cost.tables import rows
+from course_lib.planner import remedies
 from course_lib.planner.request import Request
 from course_lib.planner.search import AXES, RECOMPUTE, RESERVED_BYTES, Counts, Plan, price
 
@@ -75,6 +76,7 @@ def explain(found: Plan, i: int) -> str:
     room = found.request.cluster.accelerator.memory_bytes
     fits = "fits" if total <= room else f"does not fit: {(total - room) / 1e9:.1f} GB too much"
     text.append(f"memory {total / 1e9:.1f} GB of {room / 1e9:.0f} ({fits}): {parts} GB, reserved 2.0 GB")
+    text += remedies.of(found, i) if total > room else []
     return "\n".join([*text, *(f"warning: {w}" for w in row["warnings"])])
 
 

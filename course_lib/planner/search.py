@@ -108,6 +108,18 @@ def sizes_of(config: ModelConfig) -> ModelSizes:
     )
 
 
+def can_run(request: Request, table: Counts) -> Flags:
+    """Return which layouts no rule leaves out; memory is none of the rules."""
+    columns = dict(zip(AXES, table.T, strict=True))
+    layers, chunks = request.config.num_layers, columns["pp"] * columns["v"]
+    ends = layers + 2  # embedding and head count as a layer each
+    runs: Flags = (chunks <= layers) | (chunks == ends)
+    runs &= (request.config.num_heads % columns["tp"] == 0) & (request.seq_len % (2 * columns["cp"]) == 0)
+    for rule in _rules(request).values():
+        runs &= rule(columns)
+    return runs
+
+
 def _candidates(request: Request) -> tuple[Counts, dict[str, int]]:
     """Return the layouts that can run, and rule -> how many it left out."""
     table = _grid(request)

@@ -1,6 +1,7 @@
 """The planner finds what a brute force finds, respects memory, and explains itself."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -116,6 +117,28 @@ def test_memory_without_its_unit_is_refused(text):
 def test_tensor_parallelism_beyond_the_server_is_priced_and_warned_of():
     found = report.priced("tp=16", request())
     assert "leaves the server" in report.explain(found, 0)
+
+
+def test_a_layout_that_does_not_fit_is_told_what_would_make_it_fit() -> None:
+    """Each change that is named fits, when it is priced as a layout of its own."""
+    large = request("llama3-405b", 16384, 2**24, cluster="meta")
+    text = report.explain(report.priced("tp=8,cp=1,pp=16", large), 0)
+    assert "does not fit" in text
+    assert "the largest part: activations" in text
+    assert "priced with ZeRO-1, v=1, mbs=1, recompute=none" in text
+    named = re.findall(r"it fits with ([^:]*): ([\d.]+) GB", text)
+    assert named
+    for change, gigabytes in named:
+        given = dict(item.split("=") for item in ["tp=8", "cp=1", "pp=16", *change.split(", ")])
+        given.pop("dp_shard", None)
+        alone = report.explain(report.priced(",".join(f"{k}={v}" for k, v in given.items()), large), 0)
+        assert f"memory {gigabytes} GB of 80 (fits)" in alone
+
+
+def test_a_layout_far_too_large_is_told_what_comes_nearest() -> None:
+    few = request("llama3-405b", 8, 2**16)
+    text = report.explain(report.priced("tp=8", few), 0)
+    assert "no single change makes it fit" in text
 
 
 @pytest.mark.parametrize(("text", "value"), [("8192", 8192), ("8K", 8192), ("16M", 2**24), ("16,384", 16384)])

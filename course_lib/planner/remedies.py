@@ -1,0 +1,84 @@
+"""Say what makes a layout fit that needs more memory than a GPU has: single changes, each priced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from course_lib.planner.search import (
+    AXES,
+    RECOMPUTE,
+    RESERVED_BYTES,
+    Counts,
+    Plan,
+    can_run,
+    price,
+)
+
+MOST = 4  # changes that are named
+
+
+def of(found: Plan, i: int) -> list[str]:
+    """Return lines on layout `i` of a plan: its largest part, what it was priced with, what makes it fit.
+
+    A change that no rule allows is not tried. The fastest that fit come first, each with its memory and
+    with its time against the layout's own.
+    """
+    row = dict(zip(AXES, (int(value) for value in found.table[i]), strict=True))
+    parts = {name: float(np.asarray(value)[i]) for name, value in found.memory.by_category().items()}
+    largest = max(parts, key=lambda name: parts[name])
+    zero = f"ZeRO-{row['zero']}" if row["zero"] else "nothing sharded over data parallelism (zero=0)"
+    how = f"v={row['v']}, mbs={row['mbs']}, recompute={RECOMPUTE[row['recompute']]}"
+    return [
+        f"  the largest part: {largest}, {parts[largest] / 1e9:.1f} GB",
+        f"  priced with {zero}, {how}, equal layers a stage",
+        *_that_fit(found, i, row),
+    ]
+
+
+def _that_fit(found: Plan, i: int, row: dict[str, int]) -> Iterator[str]:
+    tried = list(_changes(row))
+    rows = [{**row, **change} for change in tried]
+    table: Counts = np.array([[one[axis] for axis in AXES] for one in rows], dtype=np.int64)
+    runs = can_run(found.request, table)
+    tried, table = [change for change, ok in zip(tried, runs, strict=True) if ok], table[runs]
+    if not tried:
+        yield "  no single change can run: ask `course plan` without --explain for what does"
+        return
+    priced = price(found.request, table)
+    need = np.asarray(priced.memory.total) + RESERVED_BYTES
+    fits = np.flatnonzero(need <= found.request.cluster.accelerator.memory_bytes)
+    best = fits[np.argsort(priced.step_s[fits], kind="stable")][:MOST]
+    if not len(best):
+        least = int(np.argmin(need))
+        yield (
+            f"  no single change makes it fit; {_words(tried[least])} comes nearest, "
+            f"{need[least] / 1e9:.1f} GB. Ask `course plan` without --explain for layouts that fit"
+        )
+    for k in best:
+        slower = 100 * (priced.step_s[k] / found.step_s[i] - 1)
+        yield f"  it fits with {_words(tried[k])}: {need[k] / 1e9:.1f} GB, {slower:+.1f}% time"
+
+
+def _changes(row: dict[str, int]) -> Iterator[dict[str, int]]:
+    """Yield axes to change: sharding, recomputation, smaller micro-batches, data-parallel ranks elsewhere."""
+    dp = row["dp_replicate"] * row["dp_shard"]
+    for zero in range(row["zero"] + 1, 4):
+        yield {"zero": zero, "dp_replicate": 1, "dp_shard": dp}
+    if row["recompute"] < 2:
+        yield {"recompute": 2}
+    if row["mbs"] > 1:
+        yield {"mbs": row["mbs"] // 2}
+    if row["v"] > 1:
+        yield {"v": 1}
+    for axis in ("tp", "pp", "cp"):
+        if row["dp_shard"] % 2 == 0:
+            yield {axis: 2 * row[axis], "dp_shard": row["dp_shard"] // 2}
+
+
+def _words(change: dict[str, int]) -> str:
+    told = {
+        name: value for name, value in change.items() if not (name.startswith("dp_") and "zero" in change)
+    }
+    return ", ".join(f"{name}={RECOMPUTE[v] if name == 'recompute' else v}" for name, v in told.items())
