@@ -1,5 +1,5 @@
 # Answers to flatten_and_shard: right ones in other styles, and wrong ones with the part each must lose.
-# Longer than 150 lines: 5 answers are whole, 21 change a line or two of another.
+# Longer than 150 lines: 5 answers are whole, 24 change a line or two of another.
 
 # %% setup
 import torch
@@ -167,3 +167,18 @@ def flatten_and_shard(tensors, rank, world_size):
 # says: outside tensors
 # from: reference
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = padded.tolist()
+
+# %% wrong memory: the whole vector is kept as text
+# says: outside tensors
+# from: reference
+# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = padded.numpy().tobytes().decode("latin-1")
+
+# %% wrong memory: the whole vector is kept as one whole number
+# says: outside tensors
+# from: reference
+# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = int.from_bytes(padded.numpy().tobytes(), "little")
+
+# %% wrong memory: the whole vector is kept as a list of numpy's numbers
+# says: outside tensors
+# from: reference
+# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = list(padded.numpy())
