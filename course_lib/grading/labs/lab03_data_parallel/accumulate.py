@@ -21,7 +21,7 @@ EXERCISE = Exercise(
     difficulty=3,
     importance=5,
     lines=10,
-    points={"values": 2.0, "bytes": 1.0, "memory": 1.0},
+    points={"values": 1.0, "bytes": 2.0, "memory": 1.0},
     task="Write a function that runs this rank's micro-batches one after the other, and leaves in `.grad` "
     "the "
     "gradient of the mean loss over the `num_samples` samples of all ranks.",

@@ -15,7 +15,7 @@ EXERCISE = Exercise(
     difficulty=2,
     importance=5,
     lines=16,
-    points={"values": 1.5, "bytes": 2.0},
+    points={"values": 1.0, "bytes": 2.5},
     task="Write a wrapper around a module. Calling it calls the module; `sync_gradients()`, called after "
     "backward, "
     "leaves the mean over all ranks in every `.grad`.",
