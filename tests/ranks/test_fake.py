@@ -38,9 +38,17 @@ def ddp() -> None:
     train(model, torch.optim.AdamW(model.parameters()), model.sync_gradients)
 
 
-def zero() -> None:
+def zero(stage: int) -> None:
     model = Transformer(CONFIG)
-    train(model, ZeroOptimizer(model.parameters(), torch.optim.AdamW, stage=2, bucket_bytes=2**14))
+    train(model, ZeroOptimizer(model.parameters(), torch.optim.AdamW, stage=stage, bucket_bytes=2**14))
+
+
+def zero1() -> None:
+    zero(1)
+
+
+def zero2() -> None:
+    zero(2)
 
 
 def fsdp() -> None:
@@ -68,7 +76,10 @@ def facts(trace: RankTrace) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("program", "world_size"), [(ddp, 2), (zero, 3), (fsdp, 4), (hsdp, 4)])
+WORLDS = [(program, n) for program in (ddp, zero2, fsdp) for n in (2, 3, 4)] + [(zero1, 4), (hsdp, 4)]
+
+
+@pytest.mark.parametrize(("program", "world_size"), WORLDS)
 def test_a_fake_rank_records_what_a_real_one_does(program: Callable[[], None], world_size: int) -> None:
     real = run_ranks(program, world_size, trace=True, quiet=True).trace
     for rank in {0, world_size - 1}:

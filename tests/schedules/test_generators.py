@@ -97,5 +97,7 @@ def test_sizes_that_make_no_pipeline_are_refused() -> None:
         generators.interleaved(4, 4, 0)
     with pytest.raises(ValueError, match="at least one rank"):
         v_shape(4, 0)
+    with pytest.raises(ValueError, match="work_per_weight must be positive; got 0"):
+        generators.zb_h2(4, 8, 0)
     with pytest.raises(ValueError, match="multiple of its 2 rounds"):
         generators.interleaved(4, 9, 2)
