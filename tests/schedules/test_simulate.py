@@ -45,7 +45,7 @@ def test_theory_gives_the_textbook_bubbles() -> None:
 
 
 def most_held(schedule: Schedule) -> float:
-    """Micro-batches' activations on the fullest rank; what W needs is 32 of 34 + 5as/h bytes: at most 0.43."""
+    """Micro-batches on the fullest rank; what W needs is 32 of 34 + 5as/h bytes of each: at most 0.43."""
     held = 0.0
     for actions in schedule.ranks:
         changes = np.cumsum([{"F": 1, "I": 0.43 - 1, "W": -0.43}[action.kind] for action in actions])
