@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from published import Run, Table, arrays, read, used_bytes
+from published import Run, Table, arrays, read
 from published_bus import read_bus
 from published_fits import HEAD as FITS_HEAD
 from published_fits import read_fits
 from published_memory import HEAD as MEMORY_HEAD
+from published_layer import read_layer
 from published_memory import MemoryTable, other_files, read_memory
+from published_used import used_bytes
 
 from course_lib.cost.constants import Array, Calibration, Index, calibration
 from course_lib.cost.lines import Machine
@@ -60,9 +62,10 @@ class Prepared:
         return cls(arrays(rows), used_bytes(rows), np.array(owner))
 
     def terms(self, fitted: Calibration) -> tuple[StepTime, Index]:
-        """Return the terms of all choices, and the fastest row of each run."""
+        """Return the terms of all choices, and of each run the fastest row that fits into memory."""
         found = step_time(*self.rows, fitted, self.used)
-        order = np.lexsort((found.total_s, self.owner))
+        too_large = self.used > self.rows[2].memory_bytes
+        order = np.lexsort((found.total_s, too_large, self.owner))
         _, first = np.unique(self.owner[order], return_index=True)
         return found, order[first]
 
@@ -270,6 +273,8 @@ def main() -> None:
             f"| NCCL bus bandwidth | calibrates | {len(off)} | {np.abs(off).mean():.1f} | "
             f"{off.mean():+.1f} | {np.abs(off).max():.0f} |  | seconds of collectives |"
         )
+    layer = read_layer(given.tables)
+    report += [layer.line(fitted)] if layer is not None else []
     report += ["", MEMORY_HEAD, *(table.line() for table in memory)]
     report += ["", FITS_HEAD, *(table.line() for table in read_fits(given.tables, fitted))]
     report += ["", *held_out()]

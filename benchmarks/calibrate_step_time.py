@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from accuracy import Prepared, errors
 from published import Table, read
 from published_bus import BusTable, read_bus
+from published_layer import LayerTable, read_layer
 
 from course_lib.cost.constants import Array, from_rows
 
@@ -32,7 +33,7 @@ TARGET = ROOT / "data" / "step_time_constants.csv"
 HELD_OUT = ROOT / "data" / "step_time_held_out.csv"
 ROBUST = 0.15  # log errors beyond this count linearly: published runs have outliers
 PRIOR = 0.05  # weight of a constant's prior, against one run
-EQUAL_WEIGHT = 40.0  # a table of fewer runs counts as this many
+TABLE_WEIGHT, RUN_WEIGHT = 100.0, 4.0  # tables count the same, but a run of a small one at most so much
 
 
 def main() -> None:
@@ -48,7 +49,7 @@ def main() -> None:
     if given.held_out:
         _write(HELD_OUT, held_out(tables, bus, rows))
         return
-    _write(TARGET, fit(tables, bus, rows))
+    _write(TARGET, fit(tables, bus, rows, read_layer(given.tables)))
     print(f"constants from {sum(len(t.runs) for t in tables)} runs -> {TARGET.name}")
 
 
@@ -64,7 +65,12 @@ def held_out(tables: list[Table], bus: BusTable | None, rows: list[dict[str, str
     return found
 
 
-def fit(tables: list[Table], bus: BusTable | None, rows: list[dict[str, str]]) -> list[dict[str, str]]:
+def fit(
+    tables: list[Table],
+    bus: BusTable | None,
+    rows: list[dict[str, str]],
+    layer: LayerTable | None = None,
+) -> list[dict[str, str]]:
     """Return the rows of the constants with values that minimise the robust errors of all tables."""
     free = [i for i, row in enumerate(rows) if float(row["spread"]) > 0]
     prepared = Prepared.of([run for table in tables for run in table.runs])
@@ -87,6 +93,8 @@ def fit(tables: list[Table], bus: BusTable | None, rows: list[dict[str, str]]) -
         ]
         if bus is not None:
             parts.append(_robust(np.log(bus.predict(fitted) / bus.seconds)))
+        if layer is not None:
+            parts.append(_robust(np.log(layer.predict(fitted) / layer.seconds)).ravel())
         return np.concatenate(parts)
 
     found = changed(levenberg_marquardt(residuals, start))
@@ -109,7 +117,7 @@ def _write(path: Path, rows: list[dict[str, str]]) -> None:
 
 def _weights(table: Table) -> Array:
     count = len(table.runs)
-    return np.full(count, np.sqrt(max(1.0, EQUAL_WEIGHT / count)))
+    return np.full(count, np.sqrt(min(TABLE_WEIGHT / count, RUN_WEIGHT)))
 
 
 def levenberg_marquardt(residuals: Callable[[Array], Array], start: Array, rounds: int = 40) -> Array:

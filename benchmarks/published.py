@@ -16,12 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.config import ModelConfig
 from course_lib.cost.constants import FABRICS, GENERATIONS, STACKS
-from course_lib.cost.layout import Layout as MemoryLayout
 from course_lib.cost.lines import Machine
-from course_lib.cost.memory import Precision, memory_per_gpu
-from course_lib.cost.peak import Stack, peak_bytes
 from course_lib.cost.step_time import ModelSizes, StepLayout
 
 Csv = Mapping[str, str]
@@ -96,7 +92,7 @@ def sizes(row: Csv, **columns: str | float) -> dict[str, float]:
 
 def gpt(row: Csv, **more: str | float) -> dict[str, float]:
     """Sizes of a GPT block as Megatron's papers print them: F = 4 D, tied embeddings, no GQA."""
-    found = sizes(row, D="hidden", N="heads", L="layers", S="seq_len", **{"V": 51200, **more})
+    found = sizes(row, D="hidden", N="heads", S="seq_len", **{"L": "layers", "V": 51200, **more})
     return {"F": 4 * found["D"], "tied": 1, **found}
 
 
@@ -266,16 +262,18 @@ def _dgxc(rows: list[Csv]) -> Iterator[Table]:
         found = _named(model) | sizes(row, S="seq_len", mbs="mbs", tp="tp", pp="pp")
         found |= {"cp": number(row, "cp", 1.0), "zero": 1, "flash": 1, "grad_bytes": 2, "overlap": 1}
         found["gather"] = 1
-        found |= {"sp": float(found["tp"] > 1), "v": number(row, "vp", 1.0)}
-        found["v"] = min(found["v"], max(1.0, found["L"] // found["pp"]))
+        found["sp"] = float(found["tp"] > 1)
         found["dp"] = number(row, "gpus") / (found["tp"] * found["pp"] * found["cp"])
         found["m"] = number(row, "gbs") / found["dp"] / found["mbs"]
         if found["m"] < 1:
             left += 1
             continue
+        given = {"mbs": [found["mbs"]], "m": [found["m"]]}
+        choices = {} if row["vp"] else _interleaved(given, found)
+        found["v"] = min(number(row, "vp", 1.0), max(1.0, found["L"] // found["pp"]))
         key = (row["tag"], row["title"])
         label = f"{row['title']} on {row['gpus']}"
-        runs.append(Run(label, number(row, "step_time_s"), found, "megatron", "H100", scaling=key))
+        runs.append(Run(label, number(row, "step_time_s"), found, "megatron", "H100", choices, scaling=key))
     yield Table("NVIDIA DGX Cloud", runs, left_out={"8-bit, MoE, other frameworks or GPUs": left})
 
 
@@ -376,7 +374,7 @@ def _interleaved(choices: dict[str, list[float]], found: Mapping[str, float]) ->
     pairs = [
         (size, m, v)
         for size, m in zip(choices["mbs"], choices["m"], strict=True)
-        for v in (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+        for v in map(float, range(1, int(layers) + 1))
         if v == 1 or (pp > 1 and layers % v == 0 and m % pp == 0)
     ]
     return {name: [pair[i] for pair in pairs] for i, name in enumerate(("mbs", "m", "v"))}
@@ -428,42 +426,6 @@ def _machine(runs: list[Run]) -> Machine:
         across_bytes_per_s=across, server_size=np.full(len(runs), 8.0), generation=generation,
         pod_size=everywhere, uplink_bytes_per_s=everywhere, fabric=fabric,
     )  # fmt: skip
-
-
-def used_bytes(runs: list[Run]) -> np.ndarray:
-    """Return each rank's memory by formula: what PyTorch's autograd saves, at the peak of the worse end.
-
-    Gradients in float32 beside those in 16 bits; of each logit the 16-bit one, its float32 copy, the same
-    less its maximum, and the exponential, as nanotron's loss keeps them.
-    """
-    out = np.zeros(len(runs))
-    groups: dict[tuple[float, ...], list[int]] = {}
-    for i, run in enumerate(runs):
-        key = tuple(run.sizes.get(name, 0.0) for name in ("D", "F", "N", "K", "L", "V", "gated", "tied", "S"))
-        groups.setdefault(key, []).append(i)
-    for key, members in groups.items():
-        dim, ffn, heads, kv_heads, layers, vocab, gated, tied, seq_len = map(int, key)
-        config = ModelConfig(
-            model_dim=dim, ffn_dim=ffn, num_heads=heads, num_kv_heads=kv_heads or heads, num_layers=layers,
-            vocab_size=vocab, gated_ffn=bool(gated), tied_embeddings=bool(tied), max_seq_len=seq_len,
-        )  # fmt: skip
-        _, rows, _ = arrays([runs[i] for i in members])
-        layout = MemoryLayout(
-            tp=rows.tp, pp=rows.pp, cp=rows.cp, dp=rows.dp, zero_stage=rows.zero.astype(np.float64),
-            microbatch_size=rows.microbatch_size,
-            num_microbatches=np.maximum(1, np.floor(rows.num_microbatches)),
-            virtual_stages=rows.virtual_stages, sequence_parallel=rows.sequence_parallel,
-        )  # fmt: skip
-        out[members] = np.maximum(*(_peak(config, layout, seq_len, s) for s in (0 * rows.pp, rows.pp - 1)))
-    return out
-
-
-def _peak(config: ModelConfig, layout: MemoryLayout, seq_len: int, stage: np.ndarray) -> Any:
-    kept = memory_per_gpu(
-        config, layout, seq_len=seq_len, stage=stage, mode="autograd", precision=Precision(grad_bytes=6)
-    )
-    eager = Stack(loss_bytes=14)
-    return peak_bytes(config, layout, seq_len=seq_len, stage=stage, resident=kept, stack=eager)
 
 
 def read(folder: Path) -> list[Table]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from published import Csv, Run, check_columns, number, playbook_sizes, rows_of, used_bytes
+from published import Csv, Run, check_columns, number, playbook_sizes, rows_of
+from published_used import used_bytes
 
 from course_lib.cost.constants import Calibration, Flags
 

@@ -133,7 +133,7 @@ def step_time(
     used_bytes: device memory of a rank by formula; with it, stalls of a nearly full memory are priced.
     Raises: nothing; rows that cannot exist must be left out before.
     """
-    block, again, context = _block(model, layout, machine, fitted)
+    block, again, context = block_time(model, layout, machine, fitted)
     ends = _ends(model, layout, machine, fitted)
     per_stage = model.num_layers / layout.pp
     whole = block.forward + block.backward + again + context
@@ -162,14 +162,15 @@ def params_per_rank(model: ModelSizes, layout: StepLayout) -> Array:
     return (model.num_layers / layout.pp * block + tables) / layout.tp
 
 
-def _block(
+def block_time(
     model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration
 ) -> tuple[Pass, Array, Array]:
-    """Return a block's pass, what is recomputed, and exposed context-parallel communication."""
+    """Return a block's pass, what backward recomputes, and exposed context-parallel communication."""
     tokens, core = layout.tokens, _attention(model, layout, machine, fitted)
     linears = _linears(model, layout, machine, fitted)
     moved = _elementwise(model, layout, machine, fitted)
     device = linears + core + moved + _tensor_parallel(model, layout, machine, fitted)
+    device = device + _accumulate(model, layout, machine)
     host = _host(layout, machine, fitted)
     block = Pass(
         forward=smooth_max(device.forward, host.forward),
@@ -219,7 +220,16 @@ def _elementwise(model: ModelSizes, layout: StepLayout, machine: Machine, fitted
     routed = model.experts_per_token * model.ffn_dim / layout.tp
     hidden = (2 + model.gated) * routed * fitted.at("ffn_traffic", layout.stack)
     forward = 2 * layout.tokens * (norms + hidden) / machine.memory_bytes_per_s
-    return Pass(forward=forward, backward=fitted["backward_traffic"] * forward)
+    return Pass(forward=forward, backward=fitted.at("backward_traffic", layout.stack) * forward)
+
+
+def _accumulate(model: ModelSizes, layout: StepLayout, machine: Machine) -> Pass:
+    """Each micro-batch after the first adds its gradients to what is there (ZeRO-2, 3: its shard): 1 R, 1 W."""
+    params = model.attention_params + model.num_experts / layout.ep * model.expert_params
+    again = 1 - 1 / layout.num_microbatches
+    kept = layout.tp * np.where(layout.zero >= 2, layout.shard, 1.0)
+    moved = 2 * layout.grad_bytes * again * params / kept
+    return Pass(forward=np.zeros_like(moved), backward=moved / machine.memory_bytes_per_s)
 
 
 def _tensor_parallel(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:

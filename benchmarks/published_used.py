@@ -1,0 +1,64 @@
+"""Say how many bytes a published run needs by formula: stalls follow from it, and which choices can run."""
+
+from __future__ import annotations
+
+import numpy as np
+from published import Run, arrays
+
+from course_lib.config import ModelConfig
+from course_lib.cost.activations import Mode
+from course_lib.cost.constants import Array
+from course_lib.cost.flops import Recompute
+from course_lib.cost.layout import Layout
+from course_lib.cost.memory import Precision, memory_per_gpu
+from course_lib.cost.peak import PLAIN, Stack, peak_bytes
+
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+SIZES = ("D", "F", "N", "K", "L", "V", "gated", "tied", "S", "flash", "recompute", "grad_bytes")
+EAGER = Stack(loss_bytes=14)
+"""Of each logit nanotron's loss keeps the 16-bit one, its float32 copy, the same less its maximum, and the
+exponential."""
+
+
+def used_bytes(runs: list[Run]) -> Array:
+    """Return each rank's memory by formula, at the peak of the worse end.
+
+    nanotron: what PyTorch's autograd saves, gradients in float32 beside those in 16 bits. Other stacks: fused
+    kernels; without fused attention the scores are stored.
+    """
+    out = np.zeros(len(runs))
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for i, run in enumerate(runs):
+        key = (run.stack == "nanotron", *(run.sizes.get(name, 0.0) for name in SIZES))
+        groups.setdefault(key, []).append(i)
+    for members in groups.values():
+        group = [runs[i] for i in members]
+        out[members] = np.maximum(_peak(group, last=False), _peak(group, last=True))
+    return out
+
+
+def _peak(runs: list[Run], *, last: bool) -> Array:
+    sizes, eager = runs[0].sizes, runs[0].stack == "nanotron"
+    dim, ffn, heads, layers, vocab, seq_len = (int(sizes[name]) for name in ("D", "F", "N", "L", "V", "S"))
+    config = ModelConfig(
+        model_dim=dim, ffn_dim=ffn, num_heads=heads, num_kv_heads=int(sizes.get("K", heads)),
+        num_layers=layers, vocab_size=vocab, gated_ffn=bool(sizes.get("gated")),
+        tied_embeddings=bool(sizes.get("tied")), max_seq_len=seq_len,
+    )  # fmt: skip
+    _, rows, _ = arrays(runs)
+    layout = Layout(
+        tp=rows.tp, pp=rows.pp, cp=rows.cp, dp=rows.dp, zero_stage=rows.zero.astype(np.float64),
+        microbatch_size=rows.microbatch_size, num_microbatches=np.maximum(1, np.floor(rows.num_microbatches)),
+        virtual_stages=rows.virtual_stages, sequence_parallel=rows.sequence_parallel,
+    )  # fmt: skip
+    stage = rows.pp - 1 if last else 0 * rows.pp
+    mode: Mode = "autograd" if eager else "fused" if sizes.get("flash") else "paper"
+    kept = memory_per_gpu(
+        config, layout, seq_len=seq_len, stage=stage, mode=mode,
+        recompute=RECOMPUTE[int(sizes.get("recompute", 0))],
+        precision=Precision(grad_bytes=6 if eager else sizes.get("grad_bytes", 4)),
+    )  # fmt: skip
+    stack = EAGER if eager else PLAIN
+    return np.asarray(
+        peak_bytes(config, layout, seq_len=seq_len, stage=stage, resident=kept, stack=stack), dtype=np.float64
+    )
