@@ -2,7 +2,7 @@
 
 A folder holds files named as in READERS, with the columns their sources print; other rows of the same files
 may be given instead. A column nobody reads is an error, and so is a value that cannot be a size. Rows the
-model does not describe (8-bit matmuls, hybrid blocks, offloading) are left out and counted.
+model does not describe (hybrid blocks, other frameworks) are left out and counted.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.cost.constants import FABRICS, GENERATIONS, STACKS
-from course_lib.cost.lines import Machine
+from course_lib.cost.constants import FABRICS, STACKS
+from course_lib.cost.lines import Machine, generation_of
 from course_lib.cost.step_time import ModelSizes, StepLayout
 
 Csv = Mapping[str, str]
@@ -28,7 +28,9 @@ HARDWARE = {  # peak FLOP/s, HBM bytes/s, HBM bytes, NVLink bytes/s one way, net
     "H100": (989.4e12, 3.35e12, 80e9, 450e9, 50e9),
     "H100-EFA": (989.4e12, 3.35e12, 80e9, 450e9, 50e9),
     "H100-HBM2e": (0.8 * 989.4e12, 2.4e12, 96e9, 450e9, 50e9),  # 500 W part: its clock is assumed at 80%
+    "H200": (989.4e12, 4.8e12, 141e9, 450e9, 50e9),
     "B200": (2250e12, 8e12, 180e9, 900e9, 50e9),
+    "GB200": (2500e12, 8e12, 186e9, 900e9, 50e9),
 }
 MODELS = {  # D, F, N, K, L, V, gated, tied
     "llama3-8b": (4096, 14336, 32, 8, 32, 128256, 1, 0),
@@ -37,6 +39,7 @@ MODELS = {  # D, F, N, K, L, V, gated, tied
     "gpt3-175b": (12288, 49152, 96, 96, 96, 51200, 0, 1),
     "nemotron4-15b": (6144, 24576, 48, 8, 32, 256000, 0, 0),
     "nemotron4-340b": (18432, 73728, 96, 8, 96, 256000, 0, 0),
+    "grok1-314b": (6144, 32768, 48, 8, 64, 131072, 1, 1),
 }
 
 
@@ -57,6 +60,20 @@ class Run:
     scaling: tuple[Any, ...] = ()
     ranking: tuple[Any, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < math.inf:
+            raise ValueError(
+                f"a run must take more than 0 seconds; got {self.seconds} for {self.label}. Mend the row."
+            )
+
+
+class NotDescribed(ValueError):
+    """Says of a row that it is left out, and why: a field is empty, a GPU or a model is not known."""
+
+    def __init__(self, row: Csv, why: str) -> None:
+        super().__init__(f"{why} in {dict(row)}")
+        self.row, self.why = row, why
+
 
 @dataclass
 class Table:
@@ -71,11 +88,13 @@ class Table:
 def number(row: Csv, column: str, default: float | None = None) -> float:
     """Return a number of a row; an empty field is the default.
 
-    Raises: ValueError for text that is no number, or an empty field without a default.
+    Raises: ValueError for text that is no number, NotDescribed for an empty field without a default.
     """
     text = row[column].strip()
     if not text and default is not None:
         return default
+    if not text:
+        raise NotDescribed(row, f"no {column} printed")
     try:
         value = float(text)
     except ValueError:
@@ -83,6 +102,17 @@ def number(row: Csv, column: str, default: float | None = None) -> float:
     if not math.isfinite(value):
         raise ValueError(f"column {column} must hold a number; got {text!r} in {dict(row)}. Mend the row.")
     return value
+
+
+def card(row: Csv, column: str = "gpu", **other: str) -> str:
+    """Return the hardware a row names, or what `other` calls it. Raises: NotDescribed for an unknown one."""
+    text = row[column].upper().replace("_", " ")
+    if "A100" in text and "40" in text and "80" not in text:
+        return "A100-40GB"
+    found = next((name for name in ("GB200", "B200", "H200", "H100", "A100") if name in text), "")
+    if not found:
+        raise NotDescribed(row, f"no constants for {row[column]}")
+    return other.get(found, found)
 
 
 def sizes(row: Csv, **columns: str | float) -> dict[str, float]:
@@ -102,7 +132,7 @@ def _vtrain(rows: list[Csv]) -> Iterator[Table]:
         found = gpt(row, tp="tp", pp="pp", dp="dp", mbs="mbs", recompute=2, grad_bytes=2)
         found["m"] = number(row, "gbs") / found["dp"] / found["mbs"]
         runs.append(
-            Run(_label(found), number(row, "iter_time_ms") / 1e3, found, "megatron-deepspeed", "A100")
+            Run(label(found), number(row, "iter_time_ms") / 1e3, found, "megatron-deepspeed", card(row))
         )
     yield Table("vTrain, one server", runs, calibrates=True)
 
@@ -113,9 +143,9 @@ def _korthikanti(rows: list[Csv]) -> Iterator[Table]:
         found = gpt(row, V="vocab", tp="tp", pp="pp", mbs="mbs")
         found |= {"m": number(row, "gbs") / found["mbs"], "v": number(row, "interleave_m", 1.0)}
         seconds = number(row, "full_recompute_iter_s"), number(row, "present_work_iter_s")
-        full.append(Run(row["model"], seconds[0], {**found, "recompute": 2}, "megatron", "A100"))
+        full.append(Run(row["model"], seconds[0], {**found, "recompute": 2}, "megatron", card(row)))
         now = {**found, "recompute": 1, "sp": 1}
-        present.append(Run(row["model"], seconds[1], now, "megatron", "A100"))
+        present.append(Run(row["model"], seconds[1], now, "megatron", card(row)))
     yield Table("Korthikanti 2022, full recompute", full, calibrates=True)
     yield Table("Korthikanti 2022, present work", present)
 
@@ -127,7 +157,7 @@ def _megatron_1(rows: list[Csv]) -> Iterator[Table]:
         batch = number(row, "gbs") / found["dp"]
         seconds = number(row, "iter_time_s_derived")
         label = f"{row['params_b']}B"
-        runs.append(Run(label, seconds, found, "megatron", "A100", choices=_microbatches(batch)))
+        runs.append(Run(label, seconds, found, "megatron", card(row), choices=_microbatches(batch)))
     yield Table("Megatron 2021, table 1", runs)
 
 
@@ -144,7 +174,7 @@ def _megatron_2(rows: list[Csv]) -> Iterator[Table]:
         found["m"] = number(row, "gbs") / found["dp"] / found["mbs"]
         label = f"{row['params_b']}B on {row['gpus']}"
         seconds = number(row, "iter_time_s_derived")
-        runs[row["scheme"]].append(Run(label, seconds, found, stack, "A100"))
+        runs[row["scheme"]].append(Run(label, seconds, found, stack, card(row)))
     yield Table("Megatron 2021, table 2", runs["PTD"])
     yield Table("Megatron 2021, table 2, ZeRO-3", runs["ZeRO-3"])
 
@@ -156,8 +186,8 @@ def _megatron_core(rows: list[Csv]) -> Iterator[Table]:
         found |= {"tied": 0, "gather": 1}
         flops = number(row, "gbs") * found["S"] * _megatron_flops(found)
         seconds = flops / number(row, "gpus") / (number(row, "tflops_per_gpu") * 1e12)
-        choices = _interleaved(_microbatches(number(row, "gbs") / found["dp"], most=4), found)
-        runs.append(Run(row["model"], seconds, found, "megatron", "H100", choices=choices))
+        choices = interleaved(_microbatches(number(row, "gbs") / found["dp"], most=4), found)
+        runs.append(Run(row["model"], seconds, found, "megatron", card(row), choices=choices))
     yield Table("Megatron-Core, weak scaling", runs)
 
 
@@ -170,7 +200,7 @@ def _megatron_flops(found: Mapping[str, float]) -> float:
 def _foundry(rows: list[Csv]) -> Iterator[Table]:
     small, large, left = [], [], 0
     for row in rows:
-        if row["precision"] == "amp_fp8" or not 0 < number(row, "gpus") != 16:
+        if number(row, "gpus") == 16:
             left += 1
             continue
         found = sizes(
@@ -184,14 +214,16 @@ def _foundry(rows: list[Csv]) -> Iterator[Table]:
             "flash": 1,
             "grad_bytes": 2,
         }
-        found["recompute"] = 2 * float(row["act_ckpt"] == "True")
+        found |= {
+            "recompute": 2 * float(row["act_ckpt"] == "True"),
+            "fp8": float(row["precision"] == "amp_fp8"),
+        }
         seconds = found["S"] * found["mbs"] * found["m"] / number(row, "tok_s_gpu")
-        hardware = {"h100_80gb": "H100", "a100_80gb": "A100", "a100_40gb": "A100-40GB"}[row["gpu"]]
         key = (row["model"], row["gpu"], row["seq_len"], row["mbs"], row["act_ckpt"], row["section"])
-        run = Run(_label(found, row["model"]), seconds, found, "llm-foundry", hardware, scaling=key)
+        run = Run(label(found, row["model"]), seconds, found, "llm-foundry", card(row), scaling=key)
         (small if found["dp"] <= 8 else large).append(run)
     yield Table("llm-foundry, 8 GPUs", small, calibrates=True)
-    yield Table("llm-foundry, 32 GPUs and more", large, left_out={"8-bit matmuls, or 16 GPUs": left})
+    yield Table("llm-foundry, 32 GPUs and more", large, left_out={"16 GPUs": left})
 
 
 def playbook_sizes(row: Csv) -> dict[str, float]:
@@ -215,11 +247,11 @@ def _playbook(rows: list[Csv]) -> Iterator[Table]:
         found = playbook_sizes(row)
         tokens = number(row, "gbs_sequences") * found["S"] / number(row, "gpus")
         run = Run(
-            _label(found, row["model"]),
+            label(found, row["model"]),
             tokens / number(row, "tok_s_gpu"),
             found,
             "nanotron",
-            "H100-EFA",
+            card(row, H100="H100-EFA"),
             ranking=(row["model"], row["nodes"]),
         )
         (few if number(row, "nodes") <= 2 else many).append(run)
@@ -228,70 +260,50 @@ def _playbook(rows: list[Csv]) -> Iterator[Table]:
 
 
 def _titan(rows: list[Csv]) -> Iterator[Table]:
-    few, many, left = [], [], 0
+    tables = {
+        "torchtitan, 8 GPUs": Table("torchtitan, 8 GPUs", [], calibrates=True),
+        "many": Table("torchtitan, 128 GPUs and more", []),
+        "float8": Table("torchtitan, float8", []),
+    }
+    left = tables["many"].left_out
     for row in rows:
-        plain = row["precision"] == "bf16" and row["compile"] == "1" and row["model"] in ("8B", "70B")
-        if not plain or row["async_tp"] == "1" or number(row, "cp") > 1 or number(row, "pp") > 1:
-            left += 1
+        why = _titan_left_out(row)
+        if why:
+            left[why] = left.get(why, 0) + 1
             continue
-        found = _named(f"llama3-{row['model'].lower()}") | sizes(row, S="seq_len", mbs="local_batch", tp="tp")
-        found |= {
-            "dp": number(row, "fsdp"),
-            "zero": 3,
-            "flash": 1,
-            "grad_bytes": 2,
-            "sp": float(found["tp"] > 1),
-        }
-        found["recompute"] = {"full": 2, "selective": 1}.get(row["act_ckpt"], 0)
-        seconds = found["mbs"] * found["S"] / number(row, "tps_per_gpu") / found["tp"]
-        run = Run(_label(found, row["model"]), seconds, found, "torchtitan", "H100-HBM2e")
-        (few if row["table"] == "T1" else many).append(run)
-    yield Table("torchtitan, 8 GPUs", few, calibrates=True)
-    yield Table(
-        "torchtitan, 128 GPUs and more", many, left_out={"8-bit, eager, asynchronous TP, CP, PP": left}
-    )
+        found = named(f"llama3-{row['model'].lower()}", row) | sizes(
+            row, S="seq_len", mbs="local_batch", tp="tp"
+        )
+        found |= {"dp": number(row, "fsdp"), "cp": number(row, "cp"), "zero": 3, "flash": 1, "grad_bytes": 2}
+        found |= {"sp": float(found["tp"] > 1), "fp8": float(row["precision"] != "bf16")}
+        found["recompute"] = 2 if row["act_ckpt"] == "full" else 0  # others keep what matmuls made
+        seconds = found["mbs"] * found["S"] / number(row, "tps_per_gpu") / found["tp"] / found["cp"]
+        run = Run(label(found, row["model"]), seconds, found, "torchtitan", card(row, H100="H100-HBM2e"))
+        kind = "float8" if found["fp8"] else "torchtitan, 8 GPUs" if row["table"] == "T1" else "many"
+        tables[kind].runs.append(run)
+    yield from tables.values()
 
 
-def _dgxc(rows: list[Csv]) -> Iterator[Table]:
-    runs, left = [], 0
-    for row in rows:
-        model = _dgxc_model(row["title"].lower())
-        if row["precision"] != "BF16" or row["accelerator"] != "H100" or not row["tp"] or model is None:
-            left += 1
-            continue
-        found = _named(model) | sizes(row, S="seq_len", mbs="mbs", tp="tp", pp="pp")
-        found |= {"cp": number(row, "cp", 1.0), "zero": 1, "flash": 1, "grad_bytes": 2, "overlap": 1}
-        found["gather"] = 1
-        found["sp"] = float(found["tp"] > 1)
-        found["dp"] = number(row, "gpus") / (found["tp"] * found["pp"] * found["cp"])
-        found["m"] = number(row, "gbs") / found["dp"] / found["mbs"]
-        if found["m"] < 1:
-            left += 1
-            continue
-        given = {"mbs": [found["mbs"]], "m": [found["m"]]}
-        choices = {} if row["vp"] else _interleaved(given, found)
-        found["v"] = min(number(row, "vp", 1.0), max(1.0, found["L"] // found["pp"]))
-        key = (row["tag"], row["title"])
-        label = f"{row['title']} on {row['gpus']}"
-        runs.append(Run(label, number(row, "step_time_s"), found, "megatron", "H100", choices, scaling=key))
-    yield Table("NVIDIA DGX Cloud", runs, left_out={"8-bit, MoE, other frameworks or GPUs": left})
-
-
-def _dgxc_model(title: str) -> str | None:
-    words = {"llama 3.1 8b": "llama3-8b", "llama 3.1 70b": "llama3-70b", "nemo megatron": "gpt3-175b"}
-    words |= {"nemotron4 15b": "nemotron4-15b", "nemotron4 340b": "nemotron4-340b"}
-    return next((model for word, model in words.items() if word in title), None)
+def _titan_left_out(row: Csv) -> str:
+    """Say why a row of torchtitan is not described; empty if it is."""
+    if row["precision"] not in ("bf16", "float8", "float8 tensorwise"):
+        return "scaled by rows of a matrix"
+    if row["compile"] != "1" or row["async_tp"] == "1":
+        return "eager, or asynchronous TP"
+    return "pipelines" if number(row, "pp") > 1 else ""
 
 
 def _llama3(rows: list[Csv]) -> Iterator[Table]:
     runs = []
     for row in rows:
-        found = _named("llama3-405b") | sizes(row, S="seq_len", tp="tp", cp="cp", pp="pp", dp="dp", mbs=1)
+        found = named("llama3-405b") | sizes(row, S="seq_len", tp="tp", cp="cp", pp="pp", dp="dp", mbs=1)
         found |= {"m": number(row, "batch_per_dp"), "v": 8, "zero": 1, "sp": 1, "flash": 1, "overlap": 1}
         flops = 6 * 405.9e9 + 6 * found["L"] * found["D"] * found["S"]  # causal half
         tokens = found["m"] * found["dp"] * found["S"]
         seconds = flops * tokens / number(row, "gpus") / (number(row, "tflops_per_gpu") * 1e12)
-        runs.append(Run(f"{row['gpus']} GPUs, {row['seq_len']} tokens", seconds, found, "megatron", "H100"))
+        runs.append(
+            Run(f"{row['gpus']} GPUs, {row['seq_len']} tokens", seconds, found, "megatron", card(row))
+        )
     yield Table("Llama 3, table 4 (reported, not a target)", runs)
 
 
@@ -304,7 +316,6 @@ READERS: dict[str, Callable[[list[Csv]], Iterator[Table]]] = {
     "llm_foundry_mpt_throughput.csv": _foundry,
     "hf_playbook_runs_1_to_8_nodes.csv": _playbook,
     "torchtitan_benchmarks.csv": _titan,
-    "nvidia_dgxc_benchmarks_part.csv": _dgxc,
     "llama3_table4.csv": _llama3,
 }
 
@@ -344,10 +355,6 @@ COLUMNS = {
         "table model gpus fsdp tp pp cp schedule seq_len local_batch global_batch act_ckpt compile "
         "async_tp precision tps_per_gpu memory_gib gpu source confidence note"
     ),
-    "nvidia_dgxc_benchmarks_part.csv": (
-        "tag title size precision accelerator gpus seq_len layers tp pp cp ep etp vp dp fsdp mbs gbs ga "
-        "step_time_s tokens_per_s tokens_s_gpu mfu_pct_reported source confidence note"
-    ),
     "hf_playbook_nccl_busbw.csv": "collective nodes gpus size_mb busbw_gb_s source confidence note",
     "llama3_table4.csv": (
         "model gpu gpus tp cp pp dp seq_len batch_per_dp tokens_per_batch tflops_per_gpu bf16_mfu_pct "
@@ -357,8 +364,11 @@ COLUMNS = {
 """File -> the columns its source prints."""
 
 
-def _named(model: str) -> dict[str, float]:
+def named(model: str, row: Csv | None = None) -> dict[str, float]:
+    """Return a known model's sizes. Raises: NotDescribed for another one."""
     names = ("D", "F", "N", "K", "L", "V", "gated", "tied")
+    if model not in MODELS:
+        raise NotDescribed(row or {}, f"no sizes for {model}")
     return dict(zip(names, map(float, MODELS[model]), strict=True))
 
 
@@ -368,7 +378,7 @@ def _microbatches(per_rank: float, most: float = 16) -> dict[str, list[float]]:
     return {"mbs": fits, "m": [per_rank / size for size in fits]}
 
 
-def _interleaved(choices: dict[str, list[float]], found: Mapping[str, float]) -> dict[str, list[float]]:
+def interleaved(choices: dict[str, list[float]], found: Mapping[str, float]) -> dict[str, list[float]]:
     """Cross micro-batch sizes with virtual stages: they divide a stage's layers, stages the micro-batches."""
     layers, pp = found["L"] / found["pp"], found["pp"]
     pairs = [
@@ -380,7 +390,7 @@ def _interleaved(choices: dict[str, list[float]], found: Mapping[str, float]) ->
     return {name: [pair[i] for pair in pairs] for i, name in enumerate(("mbs", "m", "v"))}
 
 
-def _label(found: Mapping[str, float], model: str = "") -> str:
+def label(found: Mapping[str, float], model: str = "") -> str:
     axes = " ".join(f"{k}{found[k]:g}" for k in ("dp", "tp", "pp", "mbs", "m", "zero") if k in found)
     return f"{model} {axes}".strip() or f"D{found['D']:g}"
 
@@ -409,6 +419,7 @@ def arrays(runs: list[Run]) -> tuple[ModelSizes, StepLayout, Machine]:
         recompute=column("recompute", 0).astype(np.int64), sequence_parallel=column("sp", 0) > 0,
         fused_attention=column("flash", 0) > 0, overlap_reduce=column("overlap", 0),
         grad_bytes=column("grad_bytes", 4), overlap_gather=column("gather", 0),
+        eight_bit=column("fp8", 0) > 0,
         stack=np.array([STACKS.index(run.stack) for run in runs]),
     )  # fmt: skip
     return model, layout, _machine(runs)
@@ -416,14 +427,15 @@ def arrays(runs: list[Run]) -> tuple[ModelSizes, StepLayout, Machine]:
 
 def _machine(runs: list[Run]) -> Machine:
     peak, hbm, memory, inside, across = np.array([HARDWARE[run.hardware] for run in runs]).T
-    generation = np.array([GENERATIONS.index(run.hardware.partition("-")[0]) for run in runs])
+    generation = np.array([generation_of(run.hardware) for run in runs])
     fabric = np.array(
         [FABRICS.index("EFA" if run.hardware.endswith("-EFA") else "InfiniBand") for run in runs]
     )
     everywhere = np.full(len(runs), np.inf)
+    servers = np.array([72.0 if run.hardware == "GB200" else 8.0 for run in runs])
     return Machine(
         peak_flops_per_s=peak, memory_bytes_per_s=hbm, memory_bytes=memory, inside_bytes_per_s=inside,
-        across_bytes_per_s=across, server_size=np.full(len(runs), 8.0), generation=generation,
+        across_bytes_per_s=across, server_size=servers, generation=generation,
         pod_size=everywhere, uplink_bytes_per_s=everywhere, fabric=fabric,
     )  # fmt: skip
 
@@ -441,25 +453,42 @@ def read(folder: Path) -> list[Table]:
     tables = []
     for name in found:
         rows = rows_of(folder / name)
-        check_columns(name, rows)
-        tables += list(READERS[name](rows))
+        tables += _tables(name, rows)
     return tables
 
 
+def _tables(name: str, rows: list[Csv]) -> list[Table]:
+    """Read one file; a row that cannot be described is left out and counted."""
+    left: dict[str, int] = {}
+    while True:
+        try:
+            found = list(READERS[name](rows))
+        except NotDescribed as error:
+            left[error.why] = left.get(error.why, 0) + 1
+            rows = [row for row in rows if row is not error.row]
+        else:
+            found[0].left_out = {**left, **found[0].left_out}
+            return found
+
+
 def rows_of(path: Path) -> list[Csv]:
-    """Return a file's rows."""
+    """Return a file's rows. Raises: ValueError for columns that its reader does not know."""
     with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        reader = csv.DictReader(file)
+        rows, columns = list(reader), list(reader.fieldnames or [])
+    check_columns(path.name, columns)
+    return rows
 
 
-def check_columns(name: str, rows: list[Csv]) -> None:
+def check_columns(name: str, got: list[str]) -> None:
     """Refuse a table whose columns are not those its reader knows."""
     known = COLUMNS[name].split()
-    got = list(rows[0]) if rows else []
     strange = [c for c in got if c not in known]
     missing = [c for c in known if c not in got]
     if strange or missing:
-        wrong = f"unknown {', '.join(strange)}" if strange else f"no {', '.join(missing)}"
+        wrong = "; ".join(
+            f"{what} {', '.join(names)}" for what, names in (("unknown", strange), ("no", missing)) if names
+        )
         raise ValueError(
             f"{name} must have the columns {', '.join(known)}; got {wrong}. Rename or remove them."
         )

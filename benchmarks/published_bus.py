@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
-from published import Run, arrays, check_columns, number, rows_of
+from published import Run, arrays, number, rows_of
 
 from course_lib.cost.constants import Array, Calibration, Flags
 from course_lib.cost.lines import Machine, all_reduce_time_s, gather_time_s
@@ -48,9 +48,10 @@ def read_bus(folder: Path) -> BusTable | None:
     if not (folder / NAME).is_file():
         return None
     rows = rows_of(folder / NAME)
-    check_columns(NAME, rows)
     ranks, sizes = (np.array([number(row, c) for row in rows]) for c in ("gpus", "size_mb"))
     bandwidth = 1e9 * np.array([number(row, "busbw_gb_s") for row in rows])
+    if not (bandwidth > 0).all():
+        raise ValueError(f"{NAME} must give bandwidths above 0; got {bandwidth.min():g}. Mend the row.")
     both = np.array([row["collective"] == "AllReduce" for row in rows])
     seconds = np.where(both, 2, 1) * (ranks - 1) / ranks * 1e6 * sizes / bandwidth
     _, _, machine = arrays([Run("", 1.0, {"D": 1, "N": 1}, "nanotron", HARDWARE)] * len(rows))

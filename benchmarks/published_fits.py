@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from published import Csv, Run, check_columns, number, playbook_sizes, rows_of
+from published import HARDWARE, Csv, Run, card, number, playbook_sizes, rows_of
 from published_used import used_bytes
 
 from course_lib.cost.constants import Calibration, Flags
 
 NAME = "hf_playbook_runs_1_to_8_nodes.csv"
-FULL, MEMORY = 0.9, 80e9
+FULL = 0.9
 COLUMNS = "fits in memory | use | runs | right % | of those that ran | of those that failed | without crashes"
 HEAD = f"| {COLUMNS} |\n|---|---|---|---|---|---|---|"
 
@@ -46,10 +46,10 @@ def read_fits(folder: Path, fitted: Calibration) -> list[FitsTable]:
     if not (folder / NAME).is_file():
         return []
     rows = rows_of(folder / NAME)
-    check_columns(NAME, rows)
     small = np.array([number(row, "nodes") <= 2 for row in rows])
-    runs = [Run("", 1.0, playbook_sizes(row), "nanotron", "H100-EFA") for row in rows]
-    fits = used_bytes(runs) * fitted["memory_slack"] <= FULL * MEMORY
+    runs = [Run("", 1.0, playbook_sizes(row), "nanotron", card(row, H100="H100-EFA")) for row in rows]
+    memory = np.array([HARDWARE[run.hardware][2] for run in runs])
+    fits = used_bytes(runs) * fitted["memory_slack"] <= FULL * memory
     ran = np.array([row["status"] == "ok" for row in rows])
     crashed = _crashes(rows, ran)
     kinds = (("1 and 2 servers", "calibrates", small), ("4 servers and more", "validates", ~small))

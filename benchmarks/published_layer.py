@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from published import COLUMNS, Csv, Run, arrays, check_columns, gpt, number, rows_of
+from published import COLUMNS, Csv, Run, arrays, card, gpt, number, rows_of
 
 from course_lib.cost.constants import Array, Calibration
 from course_lib.cost.lines import Machine
@@ -49,8 +49,7 @@ def read_layer(folder: Path) -> LayerTable | None:
     if not (folder / NAME).is_file():
         return None
     rows = rows_of(folder / NAME)
-    check_columns(NAME, rows)
-    runs = [Run(row["experiment"], 1.0, _sizes(row), "megatron", "A100") for row in rows]
+    runs = [Run(row["experiment"], 1.0, _sizes(row), "megatron", card(row)) for row in rows]
     seconds = [[number(row, f"{name}_ms") / 1e3 for name in ("forward", "backward")] for row in rows]
     return LayerTable(arrays(runs), np.array(seconds))
 

@@ -76,6 +76,8 @@ class StepLayout:
     stack: Index
     overlap_gather: Array | float = 0.0
     """1 if ZeRO-1's weights are gathered during the next forward."""
+    eight_bit: Flags | bool = False
+    """Whether a block's matrices multiply in FP8; attention's core and the output head stay in 16 bits."""
 
     @property
     def tokens(self) -> Array:
@@ -200,7 +202,9 @@ def _linears(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Ca
     attention = linear_time_s(tokens, dim, qkv, machine, fitted) + linear_time_s(
         tokens, mixed, dim, machine, fitted
     )
-    return attention + experts
+    both = attention + experts
+    faster = np.where(layout.eight_bit, fitted["eight_bit_speedup"], 1.0)
+    return Pass(forward=both.forward / faster, backward=both.backward / faster)
 
 
 def _attention(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
@@ -214,9 +218,13 @@ def _attention(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: 
 
 
 def _elementwise(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
-    """Norms, residuals, dropout on [tokens, D]; the activation function on [tokens, F]; 2 bytes each."""
+    """Norms, residuals, dropout on [tokens, D]; the activation function on [tokens, F]; 2 bytes each.
+
+    A mixture also sorts its k copies of each token by expert and back: written and read, twice.
+    """
     split = np.where(layout.sequence_parallel, layout.tp, 1.0)
-    norms = fitted.at("norm_traffic", layout.stack) * model.model_dim / split
+    sorted_ = np.where(model.num_experts > 1, 4 * model.experts_per_token, 0.0)
+    norms = (fitted.at("norm_traffic", layout.stack) + sorted_) * model.model_dim / split
     routed = model.experts_per_token * model.ffn_dim / layout.tp
     hidden = (2 + model.gated) * routed * fitted.at("ffn_traffic", layout.stack)
     forward = 2 * layout.tokens * (norms + hidden) / machine.memory_bytes_per_s
@@ -224,11 +232,11 @@ def _elementwise(model: ModelSizes, layout: StepLayout, machine: Machine, fitted
 
 
 def _accumulate(model: ModelSizes, layout: StepLayout, machine: Machine) -> Pass:
-    """Each micro-batch after the first adds its gradients to what is there (ZeRO-2, 3: its shard): 1 R, 1 W."""
+    """Each micro-batch after the first adds gradients to what is there, a shard with ZeRO-2 and 3."""
     params = model.attention_params + model.num_experts / layout.ep * model.expert_params
-    again = 1 - 1 / layout.num_microbatches
+    not_first = 1 - 1 / layout.num_microbatches
     kept = layout.tp * np.where(layout.zero >= 2, layout.shard, 1.0)
-    moved = 2 * layout.grad_bytes * again * params / kept
+    moved = 2 * layout.grad_bytes * not_first * params / kept
     return Pass(forward=np.zeros_like(moved), backward=moved / machine.memory_bytes_per_s)
 
 

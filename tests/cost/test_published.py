@@ -1,0 +1,62 @@
+"""Reading tables of published runs: made-up rows, with errors counted by hand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "megatron2021_table1.csv"
+ROW = {
+    "params_b": "7.5", "heads": "32", "hidden": "4096", "layers": "36", "tp": "4", "pp": "1", "gpus": "128",
+    "dp": "32", "gbs": "512", "seq_len": "2048", "vocab": "51200", "achieved_tflops_gpu": "140",
+    "pct_peak": "45", "aggregate_pflops": "18", "iter_time_s_derived": "4", "recompute": "full",
+    "gpu": "A100", "source": "", "confidence": "", "note": "",
+}  # fmt: skip
+
+
+def report(
+    folder: Path, row: dict[str, str], name: str = NAME, *more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the report on a folder with one made-up row."""
+    (folder / name).write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n", encoding="utf-8")
+    command = [sys.executable, "benchmarks/accuracy.py", "--tables", str(folder), *more]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_row_is_priced_with_its_terms(tmp_path: Path) -> None:
+    """One row gives one line of the report, and with --rows the terms that add up to the prediction."""
+    found = report(tmp_path, ROW, NAME, "--rows")
+    assert found.returncode == 0, found.stderr
+    assert "| Megatron 2021, table 1 | validates | 1 |" in found.stdout
+    line = next(text for text in found.stdout.splitlines() if text.startswith("7.5B: measured 4 s"))
+    predicted = float(line.split("predicted ")[1].split(" s")[0])
+    terms = [float(term.split()[1]) for term in line.split("(")[1].rstrip(")").split(", ")]
+    assert sum(terms) == pytest.approx(predicted, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"gpu": "TPU v4"}, "no constants for TPU v4: 1"),
+        ({"gbs": ""}, "no gbs printed: 1"),
+        ({"iter_time_s_derived": "0"}, "a run must take more than 0 seconds; got 0.0 for 7.5B"),
+        ({"hidden": "wide"}, "column hidden must hold a number; got 'wide'"),
+        ({"fast": "1"}, "got unknown fast"),
+    ],
+)
+def test_a_row_that_cannot_be_priced_is_named(tmp_path: Path, change: dict[str, str], said: str) -> None:
+    """An unknown GPU or an empty field is left out and counted; what is wrong stops the report."""
+    found = report(tmp_path, {**ROW, **change})
+    assert said in found.stdout + found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    """A column that its source prints and the file lacks is an error."""
+    found = report(tmp_path, {name: value for name, value in ROW.items() if name != "pp"})
+    assert found.returncode == 1
+    assert "got no pp" in found.stderr
