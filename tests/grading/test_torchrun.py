@@ -131,6 +131,31 @@ def test_the_error_of_a_thread_that_all_wait_for_is_named(
     assert done["error"].endswith("(after that, all processes waited)")
 
 
+def test_a_busy_machine_gives_more_time_and_not_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torchrun, "LIMIT_S", 1.0)
+    monkeypatch.setattr(torchrun, "_waited_s", lambda pids: 100.0 if len(pids) else 0.0)
+    assert run_script(SCRIPT, 1, [OWN.format(tmp_path)], tmp_path)["status"] == "ok"
+    monkeypatch.setattr(torchrun, "MOST_WAITED_S", 0.0)
+    assert run_script(SCRIPT, 1, [OWN.format(tmp_path)], tmp_path)["status"] == "timeout"
+
+
+def test_waiting_for_a_core_is_counted() -> None:
+    busy = f"import time\nwhile time.monotonic() < {time.monotonic() + 1.5}: pass"
+    cores = os.cpu_count() or 1
+    crowd = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(3 * cores)]
+    try:
+        time.sleep(1.0)
+        waited_s = torchrun._waited_s([one.pid for one in crowd])
+    finally:
+        for one in crowd:
+            one.kill()
+            one.wait()
+    assert waited_s > 0.1 or not Path("/proc/self/schedstat").exists()
+    assert torchrun._waited_s([0]) == 0.0
+
+
 def test_children_that_have_ended_or_are_stopped_have_nothing_to_do() -> None:
     with subprocess.Popen(["true"]) as ended, subprocess.Popen(["sleep", "60"]) as stopped:
         stopped.send_signal(signal.SIGSTOP)
