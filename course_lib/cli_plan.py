@@ -18,6 +18,11 @@ def plan(
         str, typer.Option(help="tokens of a step, all GPUs together: 16M is 16,777,216")
     ] = "16M",
     memory: Annotated[str, typer.Option(help='what if a GPU had "192 GB"; empty: what it has')] = "",
+    network: Annotated[
+        str, typer.Option(help='what if the network gave a GPU "25 GB/s"; empty: what it gives')
+    ] = "",
+    precision: Annotated[str, typer.Option(help="what a block's matrices multiply in: bf16 or fp8")] = "bf16",
+    schedule: Annotated[str, typer.Option(help="1f1b (interleaved or not) or zb-h1")] = "1f1b",
     top: Annotated[int, typer.Option(help="how many layouts to print", min=1)] = 10,
     explain: Annotated[
         str, typer.Option(metavar="LAYOUT", help='price a layout of your own: "tp=8,pp=16,v=7"')
@@ -28,13 +33,16 @@ def plan(
     """Rank layouts (tp, cp, pp, data parallel, ...) of a model on a cluster by predicted tokens/s."""
     from course_lib.planner import Request, report
     from course_lib.planner import plan as search
-    from course_lib.planner.request import cluster_named, count_of, memory_of, model_named
+    from course_lib.planner.emit import emit as settings
+    from course_lib.planner.request import cluster_named, count_of, memory_of, model_named, with_network
 
     name, config = model_named(model)
     num_gpus = count_of(gpus, "--gpus")
     on = cluster_named(cluster, num_gpus)
     if memory:
         on = replace(on, accelerator=on.accelerator.replace(memory_bytes=memory_of(memory)))
+    if network:
+        on = with_network(on, network)
     request = Request(
         config=config,
         cluster=on,
@@ -42,10 +50,12 @@ def plan(
         seq_len=count_of(seq, "--seq"),
         tokens_per_step=count_of(tokens, "--tokens"),
         name=name,
+        precision=precision,
+        schedule=schedule,
     )
     found = report.priced(explain, request) if explain else search(request)
     if emit:
-        typer.echo(report.emit(report.row_of(found, 0)["layout"], request, emit))
+        typer.echo(settings(report.row_of(found, 0)["layout"], request, emit))
     elif as_json:
         rows = [report.row_of(found, i) for i in range(min(top, len(found.table)))]
         typer.echo(json.dumps({"layouts": rows, "left_out": found.left_out}, indent=1))

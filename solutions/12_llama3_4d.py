@@ -581,7 +581,7 @@ def numbers_12() -> dict[str, float]:
 # </details>
 # <details><summary>How wrong can the planner be?</summary>
 #
-# On published runs that its constants have not seen, eight of ten step times lay within -7% and +13%.
+# On published runs that its constants have not seen, eight of ten step times lay within -9% and +19%.
 # It knows nothing of slow nodes, of a network that others use, or of a kernel that nobody has tuned.
 #
 # </details>

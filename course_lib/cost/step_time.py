@@ -76,6 +76,8 @@ class StepLayout:
     stack: Index
     overlap_gather: Array | float = 0.0
     """1 if ZeRO-1's weights are gathered during the next forward."""
+    zero_bubble: Flags | bool = False
+    """Whether the pipeline runs ZB-H1: weights' gradients, put off, fill a part of the bubble."""
     eight_bit: Flags | bool = False
     """Whether a block's matrices multiply in FP8; attention's core and the output head stay in 16 bits."""
 
@@ -141,7 +143,9 @@ def step_time(
     whole = block.forward + block.backward + again + context
     average = per_stage * whole + (ends[0] + ends[1]) / layout.pp
     busiest = _busiest_s(model, layout, whole, ends)
-    bubble = _pipeline_s(layout, busiest, average) - layout.num_microbatches * average
+    later = _linears(model, layout, machine, fitted).backward / 2  # weights' gradients
+    idle = np.where(layout.zero_bubble, np.maximum(1 - 2 * per_stage * later / average, 0.0), 1.0)
+    bubble = _pipeline_s(layout, busiest, average, idle) - layout.num_microbatches * average
     blocks = layout.num_microbatches * per_stage
     return StepTime(
         blocks_s=blocks * (block.forward + block.backward),
@@ -295,13 +299,14 @@ def _busiest_s(model: ModelSizes, layout: StepLayout, block: Array, ends: tuple[
     return np.where(layout.pp > 1, np.maximum(most * block, with_end), most * block + ends[0] + ends[1])
 
 
-def _pipeline_s(layout: StepLayout, busiest: Array, average: Array) -> Array:
+def _pipeline_s(layout: StepLayout, busiest: Array, average: Array, idle: Array) -> Array:
     """Time the pipeline: the busiest stage works without pause, the others only while it fills and drains.
 
-    Formula: m busiest + (p average - busiest) / v, which is (m + (p-1)/v) t for equal stages.
-    Reference: Narayanan et al. (arXiv:2104.04473), section 2.2.
+    Formula: m busiest + (p average - busiest) / v, which is (m + (p-1)/v) t for equal stages. ZB-H1 leaves
+    the part (F + B - W) / (F + B + W) of the bubble idle: F forward, B and W gradients of inputs and weights.
+    Reference: Narayanan et al. (arXiv:2104.04473), section 2.2; Qi et al. (arXiv:2401.10241), table 2.
     """
-    fill = (layout.pp * average - busiest) / layout.virtual_stages
+    fill = idle * (layout.pp * average - busiest) / layout.virtual_stages
     alone = layout.num_microbatches * average
     return np.where(layout.pp > 1, layout.num_microbatches * busiest + fill, alone)
 

@@ -12,7 +12,6 @@ from course_lib.planner import remedies
 from course_lib.planner.request import Request
 from course_lib.planner.search import AXES, RECOMPUTE, RESERVED_BYTES, Counts, Plan, price
 
-FORMATS = ("torchtitan", "megatron")
 EMPTY = {"tp": 1, "cp": 1, "pp": 1, "v": 1, "dp_replicate": 1, "dp_shard": 0, "ep": 1, "zero": 1, "mbs": 1}
 
 
@@ -42,10 +41,14 @@ def row_of(found: Plan, i: int) -> dict[str, Any]:
 
 def warnings(request: Request, layout: dict[str, Any]) -> list[str]:
     """Say what is allowed but seldom wise."""
-    size = request.cluster.server_size
-    if layout["tp"] <= size:
-        return []
-    return [f"tp={layout['tp']} leaves the server of {size}: its collectives run over the network"]
+    size, said = request.cluster.server_size, []
+    if layout["tp"] > size:
+        said.append(f"tp={layout['tp']} leaves the server of {size}: its collectives run over the network")
+    if request.config.num_experts:
+        said.append("mixtures took up to a third longer than predicted in published runs: docs/accuracy.md")
+    if request.precision == "fp8":
+        said.append("8-bit runs differed by up to a third from predictions, both ways: docs/accuracy.md")
+    return said
 
 
 def table(found: Plan, most: int = 10) -> str:
@@ -148,71 +151,6 @@ def _whole(name: str, text: str) -> int:
 def priced(text: str, request: Request) -> Plan:
     """Price a layout of the user's own, whether it fits or not."""
     return price(request, layout_of(text, request))
-
-
-def emit(layout: dict[str, Any], request: Request, form: str) -> str:
-    """Return a layout as settings of torchtitan (TOML) or Megatron-Core (flags).
-
-    Raises: ValueError for another form.
-    """
-    if form not in FORMATS:
-        raise ValueError(f"--emit must be one of {', '.join(FORMATS)}; got {form!r}. Choose one of them.")
-    return (_torchtitan if form == "torchtitan" else _megatron)(layout, request)
-
-
-def _torchtitan(layout: dict[str, Any], request: Request) -> str:
-    schedule = "Interleaved1F1B" if layout["v"] > 1 else "1F1B"
-    local = request.num_sequences // (layout["dp_replicate"] * layout["dp_shard"])
-    mode = {"none": "none", "selective": "selective", "full": "full"}[layout["recompute"]]
-    return "\n".join(
-        [
-            "[training]",
-            f"local_batch_size = {local}",
-            f"seq_len = {request.seq_len}",
-            "[parallelism]",
-            f"data_parallel_replicate_degree = {layout['dp_replicate']}",
-            f"data_parallel_shard_degree = {layout['dp_shard']}",
-            f'fsdp_reshard_after_forward = "{"always" if layout["zero"] == 3 else "never"}"',
-            f"tensor_parallel_degree = {layout['tp']}",
-            f"context_parallel_degree = {layout['cp']}",
-            f"pipeline_parallel_degree = {layout['pp']}",
-            f'pipeline_parallel_schedule = "{schedule}"',
-            f"pipeline_parallel_microbatch_size = {layout['mbs']}",
-            "[activation_checkpoint]",
-            f'mode = "{mode}"',
-        ]
-    )
-
-
-def _megatron(layout: dict[str, Any], request: Request) -> str:
-    flags = [
-        f"--tensor-model-parallel-size {layout['tp']}",
-        f"--context-parallel-size {layout['cp']}",
-        f"--pipeline-model-parallel-size {layout['pp']}",
-        f"--micro-batch-size {layout['mbs']}",
-        f"--global-batch-size {request.num_sequences}",
-        f"--seq-length {request.seq_len}",
-        "--bf16",
-    ]
-    if layout["tp"] > 1:
-        flags.append("--sequence-parallel")
-    if layout["v"] > 1:
-        per_chunk = -(-request.config.num_layers // (layout["pp"] * layout["v"]))
-        flags.append(f"--num-layers-per-virtual-pipeline-stage {per_chunk}")
-    chunks, layers = layout["pp"] * layout["v"], request.config.num_layers
-    if layers % chunks and (layers + 2) % chunks == 0:
-        flags.append("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split")
-    if layout["zero"] == 0:
-        flags.append("--overlap-grad-reduce")
-    if layout["zero"] in (1, 2):
-        flags.append("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather")
-    if layout["zero"] == 3:
-        flags.append("--use-torch-fsdp2")
-    if layout["ep"] > 1:
-        flags.append(f"--expert-model-parallel-size {layout['ep']}")
-    if layout["recompute"] == "full":
-        flags.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
-    return " \\\n".join(flags)
 
 
 def summary(found: Plan, top: int = 10) -> str:

@@ -10,7 +10,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ CLUSTERS: dict[str, Callable[[int], Cluster]] = {
     "dgx-h100": lambda num_gpus: clusters.dgx_h100(-(-num_gpus // 8)),
 }
 """Name -> the cluster for so many GPUs."""
+PRECISIONS, SCHEDULES = ("bf16", "fp8"), ("1f1b", "zb-h1")
 COUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KkMm]?)\s*$")
 
 
@@ -43,8 +44,19 @@ class Request:
     seq_len: int
     tokens_per_step: int
     name: str = "the model"
+    precision: str = "bf16"
+    """What a block's matrices multiply in: "bf16" or "fp8". Memory counts 16-bit weights either way."""
+    schedule: str = "1f1b"
+    """"1f1b", interleaved or not as the layout says, or "zb-h1"."""
 
     def __post_init__(self) -> None:
+        choice_of("--precision", self.precision, PRECISIONS)
+        choice_of("--schedule", self.schedule, SCHEDULES)
+        if self.precision == "fp8" and "float8" not in self.cluster.accelerator.peaks:
+            raise ValueError(
+                f"--precision fp8 must come with a GPU that has it; got {self.cluster.accelerator.name}. "
+                "Use bf16, or a cluster of H100 or newer."
+            )
         if not 1 <= self.num_gpus <= self.cluster.num_devices:
             raise ValueError(
                 f"the GPUs of a run must be 1 to the cluster's {self.cluster.num_devices:,}; got "
@@ -81,6 +93,32 @@ def count_of(text: str | int, what: str) -> int:
             f"{text!r}. Write 8192, 8K or 16M."
         )
     return int(value)
+
+
+def choice_of(what: str, got: str, known: tuple[str, ...]) -> str:
+    """Return `got` if it is known. Raises: ValueError otherwise."""
+    if got not in known:
+        near = difflib.get_close_matches(got.lower(), known, n=1, cutoff=0.3)
+        guess = f"Did you mean {near[0]!r}?" if near else "Choose one of them."
+        raise ValueError(f"{what} must be one of {', '.join(known)}; got {got!r}. {guess}")
+    return got
+
+
+def with_network(cluster: Cluster, text: str) -> Cluster:
+    """Return the cluster with another network between servers: "25 GB/s" a GPU, pods' borders in proportion.
+
+    Raises: ValueError for anything else than a bandwidth, or a cluster of one server.
+    """
+    if len(cluster.spans) < 2:
+        raise ValueError(f"--network must come with several servers; got {cluster.name}. Leave it out.")
+    factor = quantity(text, "bytes_per_s") / cluster.spans[1].link.bandwidth_bytes_per_s
+    if factor <= 0:
+        raise ValueError(f"--network must be more than 0; got {text!r}. Write '25 GB/s'.")
+    far = tuple(
+        replace(span, link=replace(span.link, bandwidth_bytes_per_s=span.link.bandwidth_bytes_per_s * factor))
+        for span in cluster.spans[1:]
+    )
+    return replace(cluster, spans=(cluster.spans[0], *far))
 
 
 def memory_of(text: str) -> float:

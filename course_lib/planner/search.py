@@ -179,7 +179,8 @@ def _rules(request: Request) -> dict[str, Callable[[dict[str, Counts]], Flags]]:
         holds: Flags = (config.num_kv_heads % c["tp"] == 0) | (c["tp"] % config.num_kv_heads == 0)
         return holds
 
-    return {
+    one_chunk = {"zero bubble: ZB-H1 has one stage a rank": lambda c: c["v"] == 1}
+    return (one_chunk if request.schedule == "zb-h1" else {}) | {
         "kv heads: neither divide tp nor are divided by it": kv_heads,
         "ffn: not divided by tp": lambda c: config.ffn_dim % c["tp"] == 0,
         "batch: data-parallel ranks x micro-batch do not divide it": whole_microbatches,
@@ -214,6 +215,8 @@ def _step_layout(request: Request, c: dict[str, NDArray[np.float64]]) -> StepLay
         overlap_gather=((c["zero"] == 1) | (c["zero"] == 2)).astype(np.float64),
         grad_bytes=np.full(count, 4.0),
         stack=np.full(count, STACK),
+        zero_bubble=request.schedule == "zb-h1",
+        eight_bit=request.precision == "fp8",
     )
 
 

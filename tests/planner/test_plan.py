@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 from course_lib.cli import app
 from course_lib.cost.models import model
 from course_lib.planner import Plan, Request, plan, report
-from course_lib.planner.request import cluster_named, count_of, memory_of, model_named
+from course_lib.planner.emit import emit
+from course_lib.planner.request import cluster_named, count_of, memory_of, model_named, with_network
 from course_lib.planner.search import AXES, RESERVED_BYTES, price
 
 
@@ -102,10 +104,10 @@ def test_a_layout_that_cannot_be_is_refused(text, words):
 def test_megatron_is_told_where_both_ends_count_as_layers():
     meta = request("llama3-405b", 16384, 2**24, cluster="meta")
     ends = report.row_of(report.priced("tp=8,pp=16,v=8", meta), 0)["layout"]
-    assert "--account-for-embedding-in-pipeline-split" in report.emit(ends, meta, "megatron")
+    assert "--account-for-embedding-in-pipeline-split" in emit(ends, meta, "megatron")
     small = request()
     even = report.row_of(report.priced("pp=8,v=2", small), 0)["layout"]
-    assert "--account-for" not in report.emit(even, small, "megatron")
+    assert "--account-for" not in emit(even, small, "megatron")
 
 
 @pytest.mark.parametrize("text", ["192", "-3 GB", "80 GPUs", "much"])
@@ -166,11 +168,11 @@ def test_a_batch_that_is_no_whole_number_of_sequences_is_refused():
 
 def test_settings_to_take_away():
     rows = report.row_of(small(), 0)["layout"]
-    settings = tomllib.loads(report.emit(rows, small().request, "torchtitan"))
+    settings = tomllib.loads(emit(rows, small().request, "torchtitan"))
     assert settings["parallelism"]["tensor_parallel_degree"] == rows["tp"]
-    assert f"--tensor-model-parallel-size {rows['tp']}" in report.emit(rows, small().request, "megatron")
+    assert f"--tensor-model-parallel-size {rows['tp']}" in emit(rows, small().request, "megatron")
     with pytest.raises(ValueError, match="torchtitan, megatron"):
-        report.emit(rows, small().request, "jax")
+        emit(rows, small().request, "jax")
 
 
 def test_the_command_prints_a_table_and_plain_data():
@@ -193,3 +195,41 @@ def test_another_memory_may_be_asked_for():
 def test_the_planner_needs_no_torch():
     code = "import sys, course_lib.planner; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_same_layout_in_fp8_with_zb_h1_or_half_the_network():
+    """FP8 shortens matmuls alone, ZB-H1 the bubble alone; half the network lengthens what crosses it."""
+    plain = report.priced("tp=8,pp=8", request("llama3-70b", 256))
+    eight = report.priced("tp=8,pp=8", replace(plain.request, precision="fp8"))
+    zero = report.priced("tp=8,pp=8", replace(plain.request, schedule="zb-h1"))
+    slow = replace(plain.request, cluster=with_network(plain.request.cluster, "25 GB/s"))
+    half = report.priced("tp=8,pp=8", slow)
+    assert 1.2 < plain.time.blocks_s[0] / eight.time.blocks_s[0] < 1.6
+    assert 0.3 < zero.time.bubble_s[0] / plain.time.bubble_s[0] < 0.8  # uneven ends stay
+    assert zero.time.blocks_s[0] == plain.time.blocks_s[0]
+    assert half.time.reduce_s[0] > plain.time.reduce_s[0]
+    assert half.time.blocks_s[0] == plain.time.blocks_s[0]
+
+
+def test_zb_h1_plans_one_stage_a_rank():
+    found = plan(replace(small().request, schedule="zb-h1"))
+    assert np.all(found.table[:, AXES.index("v")] == 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"precision": "fp4"}, "Did you mean 'fp8'"), ({"schedule": "zbh1"}, "Did you mean 'zb-h1'")],
+)
+def test_unknown_precision_and_schedule(change, said):
+    with pytest.raises(ValueError, match=said):
+        replace(small().request, **change)
+
+
+def test_settings_of_torchtitan_name_their_stages():
+    """128 chunks are equal if both ends count as a layer; replicas beside other axes become shards."""
+    meta = request("llama3-405b", 16384, 2**24, cluster="meta")
+    row = report.row_of(report.priced("tp=8,pp=16,v=8,zero=0,dp_replicate=128", meta), 0)["layout"]
+    settings = tomllib.loads(emit(row, meta, "torchtitan"))["parallelism"]
+    assert settings["pipeline_parallel_layers_per_stage"] == 1
+    assert settings["pipeline_parallel_first_stage_less_layers"] == 1
+    assert (settings["data_parallel_replicate_degree"], settings["data_parallel_shard_degree"]) == (1, 128)

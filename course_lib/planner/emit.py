@@ -1,0 +1,105 @@
+"""Write a layout as settings to take away: torchtitan's TOML, Megatron-Core's flags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course_lib.planner.request import Request, choice_of
+
+FORMATS = ("torchtitan", "megatron")
+
+
+def emit(layout: dict[str, Any], request: Request, form: str) -> str:
+    """Return a layout as settings of torchtitan (TOML) or Megatron-Core (flags).
+
+    Raises: ValueError for another form.
+    """
+    choice_of("--emit", form, FORMATS)
+    return (_torchtitan if form == "torchtitan" else _megatron)(layout, request)
+
+
+def _torchtitan(layout: dict[str, Any], request: Request) -> str:
+    replicate, shard = layout["dp_replicate"], layout["dp_shard"]
+    lines = []
+    if layout["zero"] == 0 and replicate > 1 and layout["tp"] * layout["cp"] * layout["pp"] > 1:
+        replicate, shard = 1, replicate * shard
+        lines.append(
+            "# torchtitan replicates data-parallel state only where no other axis is used: sharded here"
+        )
+    lines += [
+        "[training]",
+        f"local_batch_size = {request.num_sequences // (replicate * shard)}",
+        f"global_batch_size = {request.num_sequences}",
+        f"seq_len = {request.seq_len}",
+        "[parallelism]",
+        f"data_parallel_replicate_degree = {replicate}",
+        f"data_parallel_shard_degree = {shard}",
+        f'fsdp_reshard_after_forward = "{"always" if layout["zero"] == 3 else "never"}"',
+        f"tensor_parallel_degree = {layout['tp']}",
+        f"context_parallel_degree = {layout['cp']}",
+        *_torchtitan_pipeline(layout, request),
+    ]
+    if layout["ep"] > 1:
+        lines.append(f"expert_parallel_degree = {layout['ep']}")
+    return "\n".join([*lines, "[activation_checkpoint]", f'mode = "{layout["recompute"]}"'])
+
+
+def _torchtitan_pipeline(layout: dict[str, Any], request: Request) -> list[str]:
+    lines = [f"pipeline_parallel_degree = {layout['pp']}"]
+    if layout["pp"] == 1:
+        return lines
+    schedule = "Interleaved1F1B" if layout["v"] > 1 else "1F1B"
+    schedule = "ZBH1" if request.schedule == "zb-h1" else schedule
+    chunks, less = layout["pp"] * layout["v"], int(_ends_count(layout, request))
+    return [
+        *lines,
+        f'pipeline_parallel_schedule = "{schedule}"',
+        f"pipeline_parallel_microbatch_size = {layout['mbs']}",
+        f"pipeline_parallel_layers_per_stage = {-(-(request.config.num_layers + 2 * less) // chunks)}",
+        f"pipeline_parallel_first_stage_less_layers = {less}",
+        f"pipeline_parallel_last_stage_less_layers = {less}",
+    ]
+
+
+def _ends_count(layout: dict[str, Any], request: Request) -> bool:
+    """Whether chunks are equal only if embedding and head count as a layer each."""
+    chunks, layers = layout["pp"] * layout["v"], request.config.num_layers
+    return layers % chunks != 0 and (layers + 2) % chunks == 0
+
+
+def _megatron(layout: dict[str, Any], request: Request) -> str:
+    flags = [
+        f"--tensor-model-parallel-size {layout['tp']}",
+        f"--context-parallel-size {layout['cp']}",
+        f"--pipeline-model-parallel-size {layout['pp']}",
+        f"--micro-batch-size {layout['mbs']}",
+        f"--global-batch-size {request.num_sequences}",
+        f"--seq-length {request.seq_len}",
+        "--bf16",
+    ]
+    if request.schedule == "zb-h1":
+        flags.insert(0, "# Megatron-Core has no ZB-H1: github.com/sail-sg/zero-bubble-pipeline-parallelism")
+    if request.precision == "fp8":
+        flags.append("--fp8-format hybrid")
+    if layout["tp"] > 1:
+        flags.append("--sequence-parallel")
+    if layout["v"] > 1:
+        per_chunk = -(-request.config.num_layers // (layout["pp"] * layout["v"]))
+        flags.append(f"--num-layers-per-virtual-pipeline-stage {per_chunk}")
+    if _ends_count(layout, request):
+        flags.append("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split")
+    if layout["zero"] == 0:
+        flags.append("--overlap-grad-reduce")
+    if layout["zero"] > 0:
+        flags.append("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather")
+    if layout["zero"] >= 2:
+        shared = "optim_grads" if layout["zero"] == 2 else "optim_grads_params"
+        flags.append(f"--use-megatron-fsdp --data-parallel-sharding-strategy {shared}")
+        flags.append("--no-gradient-accumulation-fusion --ckpt-format fsdp_dtensor")
+    if layout["zero"] == 3 and layout["dp_replicate"] > 1:
+        flags.append(f"--num-distributed-optimizer-instances {layout['dp_replicate']}")
+    if layout["ep"] > 1:
+        flags.append(f"--expert-model-parallel-size {layout['ep']}")
+    if layout["recompute"] == "full":
+        flags.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
+    return " \\\n".join(flags)
