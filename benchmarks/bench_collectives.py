@@ -1,63 +1,79 @@
-"""The course's collectives, made of sends and receives, against torch's on the same ranks."""
+"""The course's collectives, made of sends and receives, against torch's on the same ranks, interleaved.
+
+A call takes as long as its slowest rank. Each round shuffles the order; a ratio is the median of the ratios
+within a round. CPU time (all threads, mean over ranks) is what other work on the machine changes least.
+"""
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from paired import ratio
 
 from course_lib.comm import collectives as ours
 from course_lib.ranks import run_ranks
 
 Row = tuple[str, float, str, str]
+Times = dict[str, list[float]]
 
 NUM_RANKS = 4
 SIZES = (1_000, 1_000_000)  # float32 elements
-ROUNDS = 15
+ROUNDS = 60
+WARM_UP_ROUNDS = 3
+NAMES = ("broadcast", "all_reduce", "reduce_scatter", "all_gather")
 
 
-def _race(numel: int) -> dict[str, list[float]]:
-    """Median seconds of ours and torch's for each collective, measured in turns; this rank's view."""
+def _race(numel: int, rounds: int) -> tuple[Times, Times]:
+    """In a rank: seconds of each call by the clock, those of the slowest rank, and of CPU, the mean."""
     n = dist.get_world_size()
     x = torch.ones(numel)
     chunk, full = torch.empty(numel // n), torch.empty(numel)
-    pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-        "broadcast": (lambda: ours.tree_broadcast_(x, 0), lambda: dist.broadcast(x, 0)),
-        "all_reduce": (lambda: ours.ring_all_reduce_(x), lambda: dist.all_reduce(x)),
-        "reduce_scatter": (
-            lambda: ours.ring_reduce_scatter(x),
-            lambda: dist.reduce_scatter(chunk, list(x.tensor_split(n))),
-        ),
-        "all_gather": (
-            lambda: ours.ring_all_gather(chunk, numel),
-            lambda: dist.all_gather(list(full.tensor_split(n)), chunk),
-        ),
+    calls: dict[str, Callable[[], object]] = {
+        "broadcast, ours": lambda: ours.tree_broadcast_(x, 0),
+        "broadcast, torch": lambda: dist.broadcast(x, 0),
+        "all_reduce, ours": lambda: ours.ring_all_reduce_(x),
+        "all_reduce, torch": lambda: dist.all_reduce(x),
+        "reduce_scatter, ours": lambda: ours.ring_reduce_scatter(x),
+        "reduce_scatter, torch": lambda: dist.reduce_scatter(chunk, list(x.tensor_split(n))),
+        "all_gather, ours": lambda: ours.ring_all_gather(chunk, numel),
+        "all_gather, torch": lambda: dist.all_gather(list(full.tensor_split(n)), chunk),
     }
-    seconds: dict[str, list[float]] = {}
-    for name, calls in pairs.items():
-        times: tuple[list[float], list[float]] = ([], [])
-        for _ in range(ROUNDS):
-            for which, call in enumerate(calls):
-                x.fill_(1.0)
-                dist.barrier()
-                start = time.perf_counter()
-                call()
-                times[which].append(time.perf_counter() - start)
-        seconds[name] = [statistics.median(t) for t in times]
-    return seconds
+    seconds: Times = {name: [] for name in calls}
+    cpu_seconds: Times = {name: [] for name in calls}
+    orders = random.Random(0)  # equal on all ranks
+    for index in range(WARM_UP_ROUNDS + rounds):
+        for name in orders.sample(sorted(calls), len(calls)):
+            x.fill_(1.0)
+            dist.barrier()
+            start, cpu_start = time.perf_counter(), time.process_time()
+            calls[name]()
+            cpu = torch.tensor([time.process_time() - cpu_start], dtype=torch.float64)
+            taken = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
+            dist.all_reduce(taken, op=dist.ReduceOp.MAX)
+            dist.all_reduce(cpu)
+            if index >= WARM_UP_ROUNDS:
+                seconds[name].append(taken.item())
+                cpu_seconds[name].append(cpu.item() / n)
+    return seconds, cpu_seconds
 
 
-def rows() -> list[Row]:
+def rows(rounds: int = ROUNDS) -> list[Row]:
     """Race every collective at both sizes."""
     found: list[Row] = []
     for numel in SIZES:
-        mine = run_ranks(_race, NUM_RANKS, numel, monitor=False, quiet=True)[0]
-        for name, (own_s, torch_s) in mine.items():
-            note = f"{NUM_RANKS} gloo ranks, {4 * numel / 1e6:g} MB, ours {own_s * 1e3:.2f} ms"
-            found.append((f"{name}, ours / torch", round(own_s / torch_s, 2), "x", note))
+        seconds, cpu = run_ranks(_race, NUM_RANKS, numel, rounds, monitor=False, trace=False, quiet=True)[0]
+        for name in NAMES:
+            mine, torchs = f"{name}, ours", f"{name}, torch"
+            by_clock, sure = ratio(seconds[mine], seconds[torchs])
+            by_cpu, _ = ratio(cpu[mine], cpu[torchs])
+            ours_ms = 1e3 * statistics.median(seconds[mine])
+            setting = f"{NUM_RANKS} gloo ranks, {4 * numel / 1e6:g} MB, ours {ours_ms:.2f} ms; {sure}"
+            found.append((f"{name}, ours / torch", by_clock, "x", f"{setting}; CPU time {by_cpu:.2f} x"))
     return found
 
 

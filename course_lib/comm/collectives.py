@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from course_lib.comm.p2p import exchange, members
+from course_lib.comm.p2p import exchange, members, wait_for
 
 _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.Tensor.add_,
@@ -175,21 +175,35 @@ def _reduce_scatter_(
 ) -> None:
     """Combine this rank's chunk in place; the others become partial results."""
     me, n = ring.index(dist.get_rank()), len(ring)
-    buffer = torch.empty_like(chunks[0])  # no chunk is larger
+    buffers = chunks[0].new_empty(2, chunks[0].numel())  # no chunk is larger
+
+    def receive(step: int) -> tuple[torch.Tensor, dist.Work | None]:
+        received = buffers[step % 2][: chunks[(me - 1 - step) % n].numel()]
+        return received, dist.irecv(received, ring[(me - 1) % n], group=group)
+
+    sending: list[dist.Work | None] = []
+    arriving = [receive(1)] if n > 1 else []
     for step in range(1, n):  # the partial result of chunk c travels from rank c+1 round to rank c
-        partial, mine = chunks[(me - step) % n], chunks[(me - 1 - step) % n]
-        received = buffer[: mine.numel()]
-        exchange([(partial, ring[(me + 1) % n])], [(received, ring[(me - 1) % n])], group)
-        combine(mine, received)
+        sending.append(dist.isend(chunks[(me - step) % n], ring[(me + 1) % n], group=group))
+        if step + 1 < n:  # a message whose receive is there already need not wait for it
+            arriving.append(receive(step + 1))
+        received, work = arriving.pop(0)
+        wait_for([work])
+        combine(chunks[(me - 1 - step) % n], received)
+    wait_for(sending)
 
 
 def _all_gather_(
     chunks: Sequence[torch.Tensor], ring: Sequence[int], group: dist.ProcessGroup | None
 ) -> None:
     me, n = ring.index(dist.get_rank()), len(ring)
+    from_left = [chunks[(me - step - 1) % n] for step in range(n - 1)]
+    arriving = [dist.irecv(chunk, ring[(me - 1) % n], group=group) for chunk in from_left]
+    sending: list[dist.Work | None] = []
     for step in range(n - 1):  # pass on what came last
-        send, receive = chunks[(me - step) % n], chunks[(me - step - 1) % n]
-        exchange([(send, ring[(me + 1) % n])], [(receive, ring[(me - 1) % n])], group)
+        sending.append(dist.isend(chunks[(me - step) % n], ring[(me + 1) % n], group=group))
+        wait_for([arriving[step]])
+    wait_for(sending)
 
 
 def _ring_all_reduce_(

@@ -11,7 +11,7 @@ optimizers that look at whole matrices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.comm.flat import all_gather_flat, same_memory
+from course_lib.comm.p2p import wait_for
 from course_lib.parallel._sharded import check_elementwise, clip_sharded_norm_, pack_buckets, run_step_checks
 from course_lib.parallel.zero._bucket import ShardedBucket
 from course_lib.parallel.zero._gradients import KeptGradients, SentGradients
@@ -138,7 +139,7 @@ class ZeroOptimizer(Optimizer):
 
         Communication: one all_gather a bucket.
         """
-        _wait_for([_launch_gather(bucket, self.group) for bucket in self.buckets])
+        wait_for([_launch_gather(bucket, self.group) for bucket in self.buckets])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused after construction: the buckets are cut."""
@@ -209,19 +210,13 @@ class ZeroOptimizer(Optimizer):
             works.append(_launch_gather(bucket, self.group))
         for bucket, mean in zip(self.buckets, means, strict=True):
             bucket.shard.grad = mean
-        _wait_for(works)
+        wait_for(works)
 
 
 @torch.no_grad()
 def _launch_gather(bucket: ShardedBucket, group: dist.ProcessGroup | None) -> dist.Work | None:
     bucket.write_own_slice()
     return all_gather_flat(bucket.flat, bucket.own_slice, group, async_op=True)
-
-
-def _wait_for(works: Sequence[dist.Work | None]) -> None:
-    for work in works:
-        if work is not None:
-            work.wait()
 
 
 def _as_groups(params: Params) -> list[dict[str, Any]]:
