@@ -248,15 +248,15 @@ _ANYTIME = (  # they look at no element
 
 @torch.no_grad()
 def clip_sharded_norm_(
-    grads: Sequence[Tensor], max_norm: float, device: torch.device, group: dist.ProcessGroup | None = None
+    params: Sequence[Parameter], max_norm: float, group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """Scale shards of gradients so that the 2-norm over all ranks is at most max_norm; return it.
+    """Scale the gradients of sharded parameters so that their 2-norm over all ranks is at most max_norm.
 
-    Communication: one all_reduce of one float64. A NaN anywhere makes all gradients NaN, as torch's
-    clip_grad_norm_ does.
+    Returns the norm before. Communication: one all_reduce of one float64. A NaN anywhere makes all gradients
+    NaN, as torch's clip_grad_norm_ does.
     """
-    parts = [local_part(grad) for grad in grads]
-    squares = torch.zeros((), dtype=torch.float64, device=device)
+    parts = [local_part(param.grad) for param in params if param.grad is not None]
+    squares = torch.zeros((), dtype=torch.float64, device=params[0].device if params else None)
     for part in parts:
         squares += part.double().square().sum()
     norm = _reduce(squares, False, group).sqrt()

@@ -366,7 +366,16 @@ def reads_a_sharded_gradient() -> None:
     model.weight.grad.sum()
 
 
+def second_optimizer() -> None:
+    model = nn.Linear(2, 2)
+    ZeroOptimizer(model.parameters(), torch.optim.SGD)
+    optimizer = torch.optim.SGD(model.parameters())
+    model(torch.ones(1, 2) * dist.get_rank()).sum().backward()
+    optimizer.step()
+
+
 MISUSES: dict[str, Callable[[], Any]] = {
+    "stepped by it alone; got a step of a SGD that holds them too": second_optimizer,
     "must be averaged over the ranks before the optimizer steps": only_under_no_sync,
     "got those of weight and others unsent. Run the last": fsdp_only_under_no_sync,
     "got a model in DDP, which keeps them whole": stage_2_in_ddp,

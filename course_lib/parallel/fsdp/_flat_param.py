@@ -42,13 +42,13 @@ class Wire:
     """What travels, and between whom. None: the dtype of the parameters, the mean over all ranks.
 
     param_dtype: of gathered parameters, hence of the computation and of fresh gradients.
-    reduce_dtype: in which gradients are summed; gradient_divisor: by what the sum is divided.
+    reduce_dtype: in which gradients are summed; divisor: by what the sum is divided.
     axes: of the mesh, over which parameters are cut.
     """
 
     param_dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
-    gradient_divisor: float | None = None
+    divisor: float | None = None
     axes: tuple[str, ...] = ("dp_shard",)
 
 
@@ -56,21 +56,9 @@ class Reduction:
     """Gradients of one flat vector on the wire: summed over the shards' axes, then over dp_replicate."""
 
     def __init__(self, flat: FlatParam, message: Tensor) -> None:
-        self.flat = flat
+        self.flat, self.is_over_shards = flat, True
         self.reduced = message.new_empty(flat.layout.shard_numel)
         self.work = reduce_scatter_flat(self.reduced, message, flat.group, async_op=True)
-
-    def advance(self) -> None:
-        """Wait for the sum over the shards' axes; begin the one over dp_replicate, if there is one."""
-        self.wait()
-        mesh = self.flat.mesh
-        if mesh.size("dp_replicate") > 1:
-            self.work = dist.all_reduce(self.reduced, group=mesh.group("dp_replicate"), async_op=True)
-
-    def finish(self) -> None:
-        """Wait, and add the mean to the gradients of this rank's parts."""
-        self.wait()
-        self.flat.add_gradient(self.reduced)
 
     def wait(self) -> None:
         """Wait for what is on the wire."""
@@ -78,41 +66,15 @@ class Reduction:
             self.work.wait()
         self.work = None
 
-
-class Reductions:
-    """What is on the wire: the latest over the shards' axes, the one before it over dp_replicate."""
-
-    def __init__(self) -> None:
-        self.over_shards: list[Reduction] = []
-        self.over_replicas: list[Reduction] = []
-
-    def begin(self, flat: FlatParam) -> None:
-        """Send a vector's gradients, if there are any. The earlier ones had the time of a unit's backward."""
-        message = flat.take_gradients()
-        if message is not None:
-            reduction = Reduction(flat, message)
-            self._move_on()
-            self.over_shards = [reduction]
-
-    def _move_on(self) -> None:
-        for reduction in self.over_shards:
-            reduction.advance()
-        for reduction in self.over_replicas:
-            reduction.finish()
-        self.over_shards, self.over_replicas = [], self.over_shards
-
-    def finish(self) -> None:
-        """Wait for all, and add all means."""
-        self._move_on()
-        self._move_on()
-
-    def abandon(self) -> bool:
-        """Wait for what is on the wire and forget it; return whether there was any."""
-        left = self.over_shards + self.over_replicas
-        for reduction in left:
-            reduction.wait()
-        self.over_shards, self.over_replicas = [], []
-        return bool(left)
+    def advance(self) -> bool:
+        """Wait; begin the sum over dp_replicate (True), or add the mean to the gradients (False)."""
+        self.wait()
+        mesh, was_over_shards, self.is_over_shards = self.flat.mesh, self.is_over_shards, False
+        if was_over_shards and mesh.size("dp_replicate") > 1:
+            self.work = dist.all_reduce(self.reduced, group=mesh.group("dp_replicate"), async_op=True)
+            return True
+        self.flat.add_gradient(self.reduced)
+        return False
 
 
 class FlatParam:
@@ -130,15 +92,14 @@ class FlatParam:
         self.params = [slot.param for slot in slots]
         self.mesh, self.axes = mesh, wire.axes
         self.group = mesh.group(*self.axes)
-        self.divisor = wire.gradient_divisor or mesh.size(*self.axes) * mesh.size("dp_replicate")
+        self.divisor = wire.divisor or mesh.size(*self.axes) * mesh.size("dp_replicate")
         self.trains = self.params[0].requires_grad
         self.layout = FlatLayout.of(self.params, mesh.size(*self.axes))
         self._work: dist.Work | None = None
         self._message: Tensor | None = None
         self._flat_grad: Tensor | None = None
         self._grad_views: list[Tensor] = []
-        self.is_gathered = False
-        self._gathered_version = -1
+        self._gathered_version: int | None = None  # of what is here or on the way
         own_dtype = self.params[0].dtype
         self.reduce_dtype = wire.reduce_dtype or wire.param_dtype or own_dtype
         self._shard_from(own_dtype, wire.param_dtype or own_dtype)
@@ -179,10 +140,11 @@ class FlatParam:
 
     # ---- parameters
 
-    def launch_gather(self) -> None:
-        """Begin to bring the parameters back, unless they are here or on the way."""
-        if self.is_gathered or self._message is not None:
+    def begin_gather(self) -> None:
+        """Begin to bring the parameters here, unless they are here or on the way and as they are now."""
+        if self._gathered_version == self.version:
             return
+        self.free()
         self.check_shard()
         self._gathered_version = self.version
         self.full.untyped_storage().resize_(self._full_bytes)
@@ -191,36 +153,27 @@ class FlatParam:
 
     def wait_gather(self) -> None:
         """Return when the parameters point at their values."""
-        self.launch_gather()
-        if self._message is None:
-            return
-        self._finish_gather_work()
-        for param, view in zip(self.params, self._views, strict=True):
-            param.data = view
-        self.is_gathered = True
-
-    def _finish_gather_work(self) -> None:
-        if self._work is not None:
-            self._work.wait()
-        self._work = self._message = None
+        if self._message is not None:
+            self._end_gather()
+            for param, view in zip(self.params, self._views, strict=True):
+                param.data = view
 
     def free(self) -> None:
         """Give the gathered parameters back, also those on the way."""
-        if not self.is_gathered and self._message is None:
-            return
-        self._finish_gather_work()
-        self._point_nowhere()
+        if self._gathered_version is not None:
+            self._end_gather()
+            self._point_nowhere()
 
-    def free_if_changed(self) -> None:
-        """Give back parameters that an optimizer has changed since they were gathered."""
-        if self._gathered_version != self.version:
-            self.free()
+    def _end_gather(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+        self._work = self._message = None
 
     def _point_nowhere(self) -> None:
         for param in self.params:
             param.data = self._nothing
         self.full.untyped_storage().resize_(0)
-        self.is_gathered = False
+        self._gathered_version = None
 
     # ---- gradients
 
@@ -228,16 +181,17 @@ class FlatParam:
         """Let backward add the unit's gradients into one flat vector."""
         if not self.trains:
             return
+        self._forget_zeroed()
         if self._flat_grad is None:
             self._flat_grad = torch.zeros_like(self.full)
             self._grad_views = self.layout.unflatten(self._flat_grad)
         for param, view in zip(self.params, self._grad_views, strict=True):
             param.grad = view
 
-    def close_gradients(self) -> None:
-        """Take the gradients from the parameters; they stay in the flat vector."""
-        if not self.trains or self._flat_grad is None:
-            return
+    def close_gradients(self, *, send: bool) -> Reduction | None:
+        """Take the gradients from the parameters; begin to reduce them, or keep them here."""
+        if self._flat_grad is None:
+            return None
         for slot, view in zip(self.slots, self._grad_views, strict=True):
             grad, slot.param.grad = slot.param.grad, None
             if grad is not None and not same_memory(grad, view):
@@ -245,14 +199,19 @@ class FlatParam:
                     f"gradients must be added where FSDP put them; got a new one for {slot.name}. "
                     "Do not use create_graph=True, and do not set .grad during backward."
                 )
-
-    def take_gradients(self) -> Tensor | None:
-        """Return the flat gradients, in the dtype in which they travel, and forget them here."""
-        if self._flat_grad is None:
+        if not send:
+            for part in self.parts:
+                if part.grad is None:  # something that zero_grad can forget
+                    part.grad = sharded_gradient(torch.zeros_like(part), self.group)
             return None
         message = self._flat_grad.to(self.reduce_dtype)
         self._flat_grad, self._grad_views = None, []
-        return message
+        return Reduction(self, message)
+
+    def _forget_zeroed(self) -> None:
+        """Forget unsent gradients if zero_grad was called since."""
+        if self._flat_grad is not None and all(part.grad is None for part in self.parts):
+            self.drop_gradients()
 
     @torch.no_grad()
     def add_gradient(self, reduced: Tensor) -> None:
@@ -264,6 +223,8 @@ class FlatParam:
                 part.grad = sharded_gradient(local, self.group)
             else:
                 part.grad.add_(local)
+            for hook in list((getattr(part, "_post_accumulate_grad_hooks", None) or {}).values()):
+                hook(part)
 
     def drop_gradients(self) -> None:
         """Forget what an unfinished backward left."""
@@ -276,6 +237,7 @@ class FlatParam:
     def _before_step(self, optimizer: Optimizer) -> None:
         """Stop an optimizer that looks at whole tensors, or would leave gradients out."""
         check_elementwise(optimizer)
+        self._forget_zeroed()
         if self._flat_grad is not None:
             raise ValueError(
                 f"gradients must be sent before the optimizer steps; got those of "
@@ -292,12 +254,17 @@ class FlatParam:
                     f"a rank's part of {slot.name} must stay where FSDP put it; got one of shape "
                     f"{list(part.shape)} and {part.dtype} elsewhere. Move or convert the model earlier."
                 )
+            if part._backward_hooks:
+                raise ValueError(
+                    f"a parameter's hook must get what this rank holds of the mean; got one of {slot.name} "
+                    "for the whole gradient. Use register_post_accumulate_grad_hook."
+                )
         for index, slot in enumerate(self.slots):
             for module, name in slot.places:
                 now = module.__dict__.get(name)
                 if now is not slot.param or module._parameters.get(name) is not self.parts[index]:
                     raise ValueError(self._changed(slot, getattr(module, name, None)))
-                if not self.is_gathered and slot.param.numel():
+                if slot.param.numel():
                     raise ValueError(self._changed(slot, slot.param))
 
     def _changed(self, slot: Slot, now: object) -> str:

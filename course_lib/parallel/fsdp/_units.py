@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
+from torch.utils._pytree import tree_leaves
 
 from course_lib.comm.mesh import Mesh
 from course_lib.parallel._sharded import check_before_step
@@ -25,6 +26,14 @@ ELSEWHERE = (
     "a sharded model is saved whole or in shards, told by parameter; got a call of {}(). "
     "Use full_state_dict, sharded_state_dict and load_state_dict_ of checkpoint.fsdp."
 )
+ALONE = (
+    "a unit must run in the model's forward, checkpointed with use_reentrant=False; got unit {!r} alone. "
+    "Call the FSDP module."
+)
+RECOMPUTED = (
+    "a model in FSDP must not be checkpointed as a whole, which gathers all of it; got its forward in "
+    "backward. Checkpoint its units, with use_reentrant=False."
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +43,11 @@ class Unit:
     name: str
     module: nn.Module
     flats: list[FlatParam]
+
+    @property
+    def versions(self) -> list[int]:
+        """Numbers that change when the parameters do."""
+        return [flat.version for flat in self.flats]
 
 
 def cut_into_units(
@@ -112,6 +126,22 @@ def _walk(
     for name, child in module._modules.items():
         if child is not None:
             yield from _walk(child, f"{path}{name}.", unit, names)
+
+
+def tensors_of(out: Any, name: str) -> list[Tensor]:
+    """Return the tensors in a unit's output that backward can reach.
+
+    Raises: ValueError if they are all inside an object where nothing finds them.
+    """
+    leaves = tree_leaves(out)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
+    inside = [value for leaf in leaves for value in getattr(leaf, "__dict__", {}).values()]
+    if not tensors and any(isinstance(value, Tensor) and value.requires_grad for value in inside):
+        raise ValueError(
+            f"a unit must return tensors, or lists and dicts of them; got {[type(leaf) for leaf in leaves]} "
+            f"from unit {name!r}. Register the class in torch.utils._pytree, or return its tensors."
+        )
+    return tensors
 
 
 def _by_kind(slots: list[Slot]) -> list[list[Slot]]:

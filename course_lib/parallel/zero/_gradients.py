@@ -12,8 +12,9 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim import Optimizer
 
-from course_lib.parallel._sharded import sharded_gradient, wrapper_of
+from course_lib.parallel._sharded import check_before_step, sharded_gradient, wrapper_of
 from course_lib.parallel.zero._bucket import ShardedBucket
 
 
@@ -29,6 +30,8 @@ class Gradients:
         for bucket in buckets:
             for position, param in enumerate(bucket.params):
                 param.register_post_accumulate_grad_hook(partial(self._on_gradient, bucket, position))
+                if wrapper_of(param) is None:
+                    check_before_step(param, self._refuse_other)
 
     def launch(self) -> bool:
         """Begin to average what is not yet; return whether buckets must be waited for."""
@@ -45,6 +48,15 @@ class Gradients:
             self.in_backward = False
             for bucket in self.buckets:
                 bucket.abandon()
+
+    def _refuse_other(self, optimizer: Optimizer) -> None:
+        """Stop another optimizer, which would step the parameters with this rank's own gradients."""
+        held = {id(param) for entry in optimizer.param_groups for param in entry["params"]}
+        if any(id(param) in held for bucket in self.buckets for param in bucket.params):
+            raise ValueError(
+                "the parameters of a ZeroOptimizer must be stepped by it alone; got a step of a "
+                f"{type(optimizer).__name__} that holds them too. Leave that one out."
+            )
 
     def _begin_backward(self) -> None:
         if not self.in_backward:

@@ -109,8 +109,7 @@ class ZeroOptimizer(Optimizer):
         instead of one a parameter. No backward may follow before `step`.
         """
         self.sync_gradients()
-        grads = [bucket.shard.grad for bucket in self.buckets if bucket.shard.grad is not None]
-        return clip_sharded_norm_(grads, max_norm, self.params[0].device, self.group)
+        return clip_sharded_norm_([bucket.shard for bucket in self.buckets], max_norm, self.group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Average gradients, update this rank's shard, gather everyone's."""

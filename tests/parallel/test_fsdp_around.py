@@ -1,0 +1,176 @@
+"""What people put around FSDP: checkpointing of all kinds, hooks, outputs in objects, units that fail.
+
+Each equals one process on the whole batch, or is refused: before these tests, some of it trained other
+weights without a word.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from course_lib.checkpoint.fsdp import full_state_dict
+from course_lib.parallel.fsdp import FSDP
+from course_lib.ranks import RanksError, run_ranks
+
+State = dict[str, Tensor]
+
+
+@dataclass
+class Output:
+    """What no pytree looks into."""
+
+    h: Tensor
+
+
+class Block(nn.Module):
+    fails = False
+    wraps = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Any:
+        if self.fails:
+            raise ArithmeticError
+        out = x + torch.tanh(self.linear(x))
+        return Output(out) if self.wraps else out
+
+
+class Net(nn.Module):
+    def __init__(self, how: str = "plain") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.how = how
+        self.embedding = nn.Linear(6, 6)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.blocks[0].requires_grad_(how != "a frozen unit in a checkpoint")
+        self.embedding.requires_grad_(how != "a frozen unit in a checkpoint")
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third = self.blocks
+        h = self.embedding(x)
+        if "in a checkpoint" in self.how:
+            h = checkpoint(lambda x: second(first(x)), h, use_reentrant=False)
+        elif self.how in ("non-reentrant", "reentrant"):
+            for block in (first, second):
+                h = checkpoint(block, h, use_reentrant=self.how == "reentrant")
+        elif self.how == "a unit that fails and is left out":
+            h = first(h)
+            try:
+                h = second(h)
+            except ArithmeticError:
+                h = 2 * h
+        else:
+            for block in (first, second):
+                h = block(h)
+                h = h.h if isinstance(h, Output) else h
+        out: Tensor = third(h)
+        return out
+
+
+def data(step: int) -> Tensor:
+    x = torch.randn(8, 6, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+    return x.chunk(dist.get_world_size())[dist.get_rank()] if dist.is_initialized() else x
+
+
+def sgd(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.1, momentum=0.9)
+
+
+def steps_of(how: str) -> State:
+    """Train for three steps, on a rank with FSDP; return the weights."""
+    net = Net(how)
+    model: nn.Module = FSDP(net, net.blocks) if dist.is_initialized() else net
+    optimizer: torch.optim.Optimizer | None = sgd(model.parameters())
+    if how == "an optimizer in backward":
+        optimizer = None
+        for param in model.parameters():
+            own = sgd([param])
+
+            def step_it(param: Tensor, own: torch.optim.Optimizer = own) -> None:
+                own.step()
+                param.grad = None
+
+            param.register_post_accumulate_grad_hook(step_it)
+    for step in range(3):
+        fails = how.startswith("a unit that fails") and step == 1
+        setattr(net.blocks[1], "fails", fails)  # noqa: B010
+        if optimizer is not None:
+            optimizer.zero_grad()
+        x = data(step)
+        if how == "unsent gradients that zero_grad forgets":
+            with model.no_sync() if isinstance(model, FSDP) else nullcontext():
+                model(data(9)).sum().backward()
+            model.zero_grad()
+        if how == "the whole model, reentrant":
+            out = checkpoint(model, x.requires_grad_(), use_reentrant=True)
+        else:
+            out = model(x)
+        if how == "an evaluation in between":
+            with torch.no_grad():
+                model(data(9))
+        out.square().mean().backward()
+        if optimizer is not None:
+            optimizer.step()
+    return full_state_dict(model) if isinstance(model, FSDP) else dict(net.state_dict())
+
+
+SAME = (
+    "non-reentrant",
+    "two units in a checkpoint",
+    "a frozen unit in a checkpoint",
+    "the whole model, reentrant",
+    "a unit that fails and is left out",
+    "an evaluation in between",
+    "an optimizer in backward",
+    "unsent gradients that zero_grad forgets",
+)
+
+
+@pytest.mark.parametrize("how", SAME)
+def test_it_trains_as_in_one_process(how: str) -> None:
+    want = steps_of(how)
+    for got in run_ranks(steps_of, 2, how):
+        for name, tensor in want.items():
+            torch.testing.assert_close(got[name], tensor, msg=f"{name} after {how}")
+
+
+def whole_model_checkpointed() -> None:
+    model = FSDP(net := Net(), net.blocks)
+    checkpoint(model, data(0), use_reentrant=False).sum().backward()
+
+
+def object_returned() -> None:
+    net = Net()
+    setattr(net.blocks[0], "wraps", True)  # noqa: B010
+    FSDP(net, net.blocks)(data(0))
+
+
+def hooked() -> None:
+    model = FSDP(net := Net(), net.blocks)
+    next(model.parameters()).register_hook(lambda grad: 0 * grad)
+    model(data(0))
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "with use_reentrant=False; got unit 'blocks.1' alone": partial(steps_of, "reentrant"),
+    "checkpointed as a whole, which gathers all of it; got its forward in": whole_model_checkpointed,
+    r"lists and dicts of them; got \[<class '.*Output'>\] from unit 'blocks.0'": object_returned,
+    "got one of embedding.weight for the whole gradient. Use register_post": hooked,
+}
+
+
+@pytest.mark.parametrize(("says", "misuse"), REFUSED.items(), ids=range(len(REFUSED)))
+def test_what_would_train_other_weights_is_refused(says: str, misuse: Callable[[], Any]) -> None:
+    with pytest.raises(RanksError, match=says):
+        run_ranks(misuse, 2, quiet=True)

@@ -1,0 +1,77 @@
+"""The schedule that `parallel/fsdp/engine.py` draws in its docstring is what happens."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.parallel.fsdp import FSDP, FlatParam, engine
+from course_lib.ranks import run_ranks
+
+
+class Root(nn.Module):
+    """Parameters of its own before and after three units."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.a, self.b, self.c = (nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.c(self.b(self.a(self.embedding(x)))))
+        return out
+
+
+def second_step(prefetch: int) -> str:
+    """Return what happens to which unit in a step, in the docstring's letters."""
+    module = Root()
+    model = FSDP(module, [module.a, module.b, module.c], prefetch=prefetch)
+    names = dict(zip(map(id, model.flats()), "rabc", strict=True))
+    happened: list[str] = []
+
+    def tell(method: str, letter: str, happens: Callable[[FlatParam], bool]) -> None:
+        original = getattr(FlatParam, method)
+
+        def told(flat: FlatParam, *args: Any, **kwargs: Any) -> Any:
+            if happens(flat):
+                happened.append(f"{letter}({names[id(flat)]})")
+            return original(flat, *args, **kwargs)
+
+        setattr(FlatParam, method, told)
+
+    tell("begin_gather", "G", lambda flat: flat._gathered_version != flat.version)
+    tell("wait_gather", "w", lambda flat: flat._message is not None)
+    tell("free", "F", lambda flat: flat._gathered_version is not None)
+    tell("close_gradients", "R", lambda flat: flat._flat_grad is not None)
+    layers = {"[a]": module.a[0], "[b]": module.b[0], "[c]": module.c[0], "[r]": module.embedding}
+    for shown, layer in [*layers.items(), ("[r]", module.head)]:
+        layer.register_forward_pre_hook(lambda *_, shown=shown: happened.append(shown))
+        layer.register_full_backward_pre_hook(lambda *_, shown=shown: happened.append(shown))
+    for _ in range(2):
+        happened.clear()
+        model(torch.ones(2, 4, requires_grad=True)).sum().backward()
+    return " ".join(happened)
+
+
+def drawn() -> str:
+    lines = [line.split(maxsplit=1)[1] for line in (engine.__doc__ or "").splitlines() if line[:4] == "    "]
+    return " ".join(lines).replace(", wait for all R", "")
+
+
+def test_one_unit_ahead_is_what_the_docstring_draws() -> None:
+    assert run_ranks(second_step, 2, 1)[0] == drawn()
+
+
+def test_without_prefetch_a_gather_waits_for_its_units_turn() -> None:
+    assert run_ranks(second_step, 2, 0)[0] == (
+        "G(r) w(r) [r] G(a) w(a) [a] F(a) G(b) w(b) [b] F(b) G(c) w(c) [c] [r] "
+        "[r] [c] F(c) G(b) R(c) w(b) [b] F(b) G(a) R(b) w(a) [a] [r] F(r) F(a) R(r) R(a)"
+    )
+
+
+def test_two_units_ahead() -> None:
+    assert run_ranks(second_step, 2, 2)[0] == (
+        "G(r) G(a) G(b) w(r) [r] G(c) w(a) [a] F(a) w(b) [b] F(b) w(c) [c] [r] "
+        "G(b) [r] G(a) [c] F(c) R(c) w(b) [b] F(b) R(b) w(a) [a] [r] F(r) F(a) R(r) R(a)"
+    )
