@@ -209,8 +209,8 @@ class FlatParam:
         return Reduction(self, message)
 
     def _forget_zeroed(self) -> None:
-        """Forget unsent gradients if zero_grad was called since."""
-        if self._flat_grad is not None and all(part.grad is None for part in self.parts):
+        """Forget unsent gradients if zero_grad was called since, unless backward still adds to them."""
+        if self._flat_grad is not None and all(p.grad is None for p in (*self.parts, *self.params)):
             self.drop_gradients()
 
     @torch.no_grad()
