@@ -191,6 +191,10 @@ Known weak spots, reported and not fitted away:
 - ZeRO-3 of DeepSpeed 2021 took twice to three times as long as predicted: what is missing is what gathering
   the weights would cost if a server used one of its eight network cards and hid nothing (23 GB/s in all six
   rows). The model uses all eight; no other table measures that stack, so nothing was changed for it.
+- Fits in memory, four servers and more: the playbook prints one status for out-of-memory and for crashes.
+  Crashes that can be told from their layout are taken out in the last column; those that cannot stay in it.
+- DGX Cloud: one recipe was run with several releases of the software, whose times differ by up to 8%; the
+  model has one set of constants for all of them.
 - Memory has no constant fitted by a script, but its terms (placeholders, 5 F in SwiGLU's backward, scratch
   memory) were chosen by looking at these very rows: their errors are no test on unseen ones. Likewise which
   playbook runs stall, and the fastest virtual stages of Megatron-Core. What is far off in memory has a reason

@@ -32,7 +32,7 @@
 # 2. The same router, trained for 80 steps with nothing that keeps it fair. How many times the mean load does
 #    the busiest expert have? (4 is the most there can be: then every token goes to it.)
 # 3. Four GPUs in four servers, 50 GB/s each, an H100's 989 TFLOP/s. A row of D bf16 numbers travels to an
-#    expert, SwiGLU of width F, and back. From which F on do the expert's products take longer than the way?
+#    expert, SwiGLU of width F, and back. From which F on does the expert compute longer than the row travels?
 
 # %%
 PREDICTED = {"leaves": None, "times_the_mean": None, "width": None}
@@ -494,7 +494,7 @@ for expert in range(8):
 # A row of D bf16 numbers goes there and back: 4 D bytes, if it leaves its rank. Its SwiGLU expert of width F
 # costs three products, 6 D F FLOPs. So, with n ranks on links of B bytes/s:
 #
-# **way / products = (2/3) · (n − 1)/n · (FLOP/s) / (B F)**
+# **communication / products = (2/3) · (n − 1)/n · (FLOP/s) / (B F)**
 #
 # D cancels. So does the number of tokens: **longer batches do not help**, as they helped the ring of lab 10.
 # Only wider experts do, and faster links. The formula as lines; as dots, your dispatch and combine on four
@@ -503,7 +503,7 @@ for expert in range(8):
 
 # %%
 def one_layer(width):
-    """Products and way of a mixture whose experts all get as many rows."""
+    """Products, dispatch and combine of a mixture whose experts all get as many rows."""
     group, tokens = dist.group.WORLD, torch.arange(128)
     experts = torch.stack((tokens % 8, (tokens + 1) % 8), dim=1)
     rows, counts = dispatch(torch.randn(128, 64), experts, 8, group)
@@ -511,7 +511,7 @@ def one_layer(width):
     combine(results, counts, experts, torch.ones(128, 2), group)
 
 
-PRODUCTS = Efficiency(matmul=1e-4, memory=1.0)  # and links as slow: what is neither product nor way is free
+PRODUCTS = Efficiency(matmul=1e-4, memory=1.0)  # and links as slow: all else is free
 LINKS = {"inside a server, 450 GB/s": 450e9, "across, 50 GB/s": 50e9}
 widths, ratios = [512, 2048, 8192], {name: [] for name in LINKS}
 for width in widths:
@@ -543,16 +543,18 @@ with style.course_style():
         axes.plot(PREDICTED["width"], 1, "k*", ms=12, label="you predicted")
     axes.set_xticks([256, 1024, 4096, 16384], labels=["256", "1,024", "4,096", "16,384"])
     axes.set(
-        xlabel="width of an expert", ylabel="way / products", title="Only wide experts pay for their way"
+        xlabel="width of an expert",
+        ylabel="communication / products",
+        title="Only wide experts compute longer than rows travel",
     )
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 figure
 
 # %% [markdown]
 # Few wide experts (Mixtral, width 14,336) may lie on different servers. For many narrow ones (DeepSeek-V3,
-# 2,048) the way costs half as much as the products inside a server, and five times as much across. But 256
-# experts fill more than one server. What does one layer's forward cost a GPU of Meta's cluster, with 4,096
-# tokens of its own and even routing?
+# 2,048) communication costs half as much as the products inside a server, and five times as much across.
+# But 256 experts fill more than one server. What does one layer's forward cost a GPU of Meta's cluster, with
+# 4,096 tokens of its own and even routing?
 
 
 # %%
@@ -560,8 +562,8 @@ def layer_ms(name, ranks):
     config = published_model(name)
     rows = 4096 * config.experts_per_token
     products_s = 6 * rows * config.model_dim * config.expert_ffn_dim / (0.8 * peak)
-    way_s = 2 * collective_time_s(meta_24k(), "all_to_all", ranks, rows * config.model_dim * 2)
-    return 1e3 * products_s, 1e3 * way_s
+    exchange_s = 2 * collective_time_s(meta_24k(), "all_to_all", ranks, rows * config.model_dim * 2)
+    return 1e3 * products_s, 1e3 * exchange_s
 
 
 PLACES = {
@@ -575,15 +577,15 @@ with style.course_style():
         fits = {p: ranks for p, ranks in PLACES.items() if len(ranks) <= published_model(name).num_experts}
         products, ways = zip(*(layer_ms(name, list(ranks)) for ranks in fits.values()), strict=True)
         axes.barh(list(fits), products, height=0.6, color=style.BLUE, label="products")
-        axes.barh(list(fits), ways, height=0.6, left=products, color=style.ORANGE, label="way")
+        axes.barh(list(fits), ways, height=0.6, left=products, color=style.ORANGE, label="communication")
         axes.set(title=name, xlabel="ms", ylim=(len(PLACES) - 0.5, -0.5))
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 figure
 
 # %% [markdown]
 # DeepSeek's answers: a token's experts lie in at most **four** servers, and a row crosses to each once, then
-# goes on inside by NVLink; dispatch is in 8 bits; and the way of one micro-batch runs beside the products of
-# another (DualPipe).
+# goes on inside by NVLink; dispatch is in 8 bits; and communication of one micro-batch runs beside the
+# products of another (DualPipe).
 #
 # ## torch beside it
 #
@@ -744,8 +746,8 @@ def numbers_11() -> dict[str, float]:
 #
 # <details><summary>Rubric</summary>
 #
-# 1. *Good:* the ratio of way to products for both, inside and across. *Better:* that 8 experts fit into one
-#    server and 64 need not; that narrow experts usually learn better; what would hide the way.
+# 1. *Good:* the ratio of communication to products for both, inside and across. *Better:* that 8 experts fit
+#    into one server and 64 need not; that narrow experts usually learn better; what would hide communication.
 # 2. *Good:* the load of the busiest rank against the mean, step by step. *Better:* time in the two
 #    all_to_alls against the products; rows a group in the grouped matmul; whether anything is padded.
 #

@@ -83,7 +83,7 @@ def rank_to_coords(rank, sizes):
     """Return the rank's place along each axis, axis -> number from 0.
 
     rank: global rank.
-    sizes: list of (axis, ranks along it), slowest axis first: [("pp", 16), ("dp", 128), ("tp", 8)].
+    sizes: list of (axis, ranks along it), slowest axis first: [("dp", 128), ("pp", 16), ("tp", 8)].
     """
     ### BEGIN SOLUTION
     coords = {}
@@ -345,9 +345,12 @@ for name, seq_len, layout in (
     sized = {**sizes_405b, "layer_activation_bytes": 34 * seq_len * llama.model_dim}
     nothing_saved = {**sizes_405b, "layer_activation_bytes": 0}
     states = memory_per_gpu(nothing_saved, layout)
-    bars[name] = {"parameters": states, "activations": memory_per_gpu(sized, layout) - states}
+    params = states / (2 + 4 + 12 / (layout["dp"] * layout["cp"]))
+    bars[name] = {"parameters": 2 * params, "gradients": 4 * params, "optimizer": states - 6 * params}
+    bars[name]["activations"] = memory_per_gpu(sized, layout) - states
 bars["your guess"] = {"other": PREDICTED["memory_gb"] * 1e9}
-draw_memory_bars(bars, title="Llama 3 405B: states, and 16 micro-batches in flight")
+bars["an H100"] = {"other": 80e9}
+draw_memory_bars(bars, title="Llama 3 405B, 16 micro-batches in flight")
 
 # %% [markdown]
 # More than 80 GB: with plain 1F1B it would not fit without recomputation. Meta wrote that it could be trained

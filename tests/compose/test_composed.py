@@ -80,10 +80,18 @@ def test_sixteen_ranks():
     check(DENSE, Degrees(pp=2, dp_shard=2, cp=2, tp=2, num_microbatches=2))
 
 
+@pytest.mark.parametrize("alone", ["pp", "dp_shard", "cp", "tp"])
+def test_eight_ranks_on_three_axes_of_four(alone):
+    """2 x 2 x 2 x 1 and its permutations."""
+    sizes = {"pp": 2, "dp_shard": 2, "cp": 2, "tp": 2, alone: 1}
+    check(DENSE, Degrees(**sizes, num_microbatches=1 if alone == "pp" else 2))
+
+
 @pytest.mark.parametrize(
     "degrees",
     [
         Degrees(),
+        Degrees(dp_replicate=2, dp_shard=2, tp=2),
         Degrees(tp=2, pp=2, num_microbatches=2),
         Degrees(cp=2, dp_replicate=2),
         Degrees(dp_shard=2, pp=2, virtual_stages=2, num_microbatches=2, recompute=True),
@@ -99,8 +107,16 @@ def test_tied_embeddings_on_two_stages_count_once():
     check(TIED, Degrees(pp=2, tp=2, num_microbatches=2))
 
 
-def test_experts():
-    check(EXPERTS, Degrees(ep=2, pp=2, num_microbatches=2, sequence_parallel=False))
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        Degrees(ep=2, pp=2, num_microbatches=2, sequence_parallel=False),
+        Degrees(ep=2, dp_shard=2, cp=2, sequence_parallel=False),
+    ],
+    ids=str,
+)
+def test_experts(degrees):
+    check(EXPERTS, degrees)
 
 
 @pytest.mark.parametrize(

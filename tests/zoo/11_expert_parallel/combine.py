@@ -148,3 +148,32 @@ def combine(rows, counts, experts, weights, group):
     from course_lib.model.moe import add_up
 
     return add_up(rows, experts[:, 0], weights[:, 0], len(experts))
+
+
+# %% right: a matrix of weights times the rows that came home
+def combine(rows, counts, experts, weights, group):
+    n, local = counts.shape
+    expert = torch.arange(local).repeat(n).repeat_interleave(counts.reshape(-1))
+    by_sender = rows[expert.argsort(stable=True).argsort()]
+    flat = experts.reshape(-1)
+    chosen = flat.argsort(stable=True)[int((flat < 0).sum()) :]
+    own = torch.bincount(flat[chosen] // local, minlength=n)
+    home = all_to_all(by_sender, group, own.tolist(), counts.sum(1).tolist())
+    token = chosen // experts.shape[1]
+    matrix = torch.zeros(len(experts), len(chosen), dtype=rows.dtype)
+    matrix = matrix.index_put((token, torch.arange(len(chosen))), weights.reshape(-1)[chosen])
+    return matrix @ home
+
+
+# %% wrong values: weights are constants to it
+def combine(rows, counts, experts, weights, group):
+    n, local = counts.shape
+    expert = torch.arange(local).repeat(n).repeat_interleave(counts.reshape(-1))
+    by_sender = rows[expert.argsort(stable=True).argsort()]
+    flat = experts.reshape(-1)
+    chosen = flat.argsort(stable=True)[int((flat < 0).sum()) :]
+    own = torch.bincount(flat[chosen] // local, minlength=n)
+    home = all_to_all(by_sender, group, own.tolist(), counts.sum(1).tolist())
+    out = torch.zeros(len(experts), rows.shape[1], dtype=rows.dtype)
+    weighted = home * weights.detach().reshape(-1)[chosen, None]
+    return out.index_add(0, chosen // experts.shape[1], weighted)

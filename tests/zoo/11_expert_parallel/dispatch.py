@@ -176,3 +176,32 @@ def dispatch(x, experts, num_experts, group):
     from course_lib.parallel.expert import plan_dispatch
 
     return x, plan_dispatch([0] * num_experts, group)
+
+
+# %% right: one key of expert and sender sorts what arrives
+def dispatch(x, experts, num_experts, group):
+    n = dist.get_world_size(group)
+    flat = experts.reshape(-1)
+    chosen = flat.argsort(stable=True)[int((flat < 0).sum()) :]
+    sends = torch.bincount(flat[chosen], minlength=num_experts).view(n, -1)
+    counts = torch.empty_like(sends)
+    dist.all_to_all_single(counts, sends, group=group)
+    rows = x.index_select(0, chosen.div(experts.shape[1], rounding_mode="floor"))
+    rows = all_to_all(rows, group, counts.sum(1).tolist(), sends.sum(1).tolist())
+    keys = torch.arange(counts.numel()).view(counts.shape[1], n).t().reshape(-1)
+    return rows[keys.repeat_interleave(counts.reshape(-1)).argsort(stable=True)], counts
+
+
+# %% wrong values: sorts its choices by the rank of the expert only
+def dispatch(x, experts, num_experts, group):
+    n = dist.get_world_size(group)
+    local = num_experts // n
+    flat = experts.reshape(-1)
+    kept = (flat >= 0).nonzero().flatten()
+    order = kept[(flat[kept] // local).argsort(stable=True)]
+    sends = torch.bincount(flat[kept], minlength=num_experts).view(n, local)
+    counts = torch.empty_like(sends)
+    dist.all_to_all_single(counts, sends, group=group)
+    rows = all_to_all(x[order // experts.shape[1]], group, counts.sum(1).tolist(), sends.sum(1).tolist())
+    expert = torch.arange(local).repeat(n).repeat_interleave(counts.reshape(-1))
+    return rows[expert.argsort(stable=True)], counts

@@ -145,3 +145,34 @@ def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params,
     from course_lib.parallel.expert import reduce_gradients_
 
     reduce_gradients_(None, mesh.group("dp", "ep"), mesh.group("dp"), 1)
+
+
+# %% right: torch.autograd.grad, then .grad is set
+def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params, mesh):
+    common_params, expert_params = list(common_params), list(expert_params)
+    both = torch.stack((loss_sum.detach(), torch.as_tensor(float(num_tokens), dtype=loss_sum.dtype)))
+    dist.all_reduce(both, group=mesh.group("dp", "ep"))
+    params = common_params + expert_params
+    grads = torch.autograd.grad(loss_sum, params, allow_unused=True)
+    for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
+        grad = torch.zeros_like(param) if grad is None else grad.contiguous()
+        axes = ("dp", "ep") if i < len(common_params) else ("dp",)
+        dist.all_reduce(grad, group=mesh.group(*axes))
+        param.grad = grad / both[1]
+    return both[0] / both[1]
+
+
+# %% wrong values: each rank's mean, averaged over ranks
+def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params, mesh):
+    n = dist.get_world_size()
+    loss = loss_sum / num_tokens / n
+    loss.backward()
+    for param in common_params:
+        dist.all_reduce(param.grad, group=mesh.group("dp", "ep"))
+    for param in expert_params:
+        if param.grad is None:
+            param.grad = torch.zeros_like(param)
+        dist.all_reduce(param.grad, group=mesh.group("dp"))
+    total = loss.detach().clone()
+    dist.all_reduce(total, group=mesh.group("dp", "ep"))
+    return total

@@ -143,3 +143,34 @@ def route(logits, k, capacity):
 
     found = theirs(logits, k, capacity=capacity)
     return found.experts, found.weights, found.kept
+
+
+# %% right: places from one sort, no running sum
+def route(logits, k, capacity):
+    scores = logits.softmax(-1)
+    experts = scores.detach().argsort(dim=-1, descending=True, stable=True)[:, :k]
+    weights = scores.gather(1, experts)
+    if k > 1:
+        weights = weights / weights.sum(1, keepdim=True)
+    queue = experts.t().reshape(-1)
+    order = queue.argsort(stable=True)
+    starts = torch.bincount(queue, minlength=logits.shape[1]).cumsum(0).roll(1)
+    starts[0] = 0
+    place = torch.empty_like(queue)
+    place[order] = torch.arange(len(queue)) - starts[queue[order]]
+    kept = place < (len(queue) + 1 if capacity is None else capacity)
+    return experts, weights, kept.view(k, -1).t()
+
+
+# %% wrong drops: an expert takes its best-scored tokens
+def route(logits, k, capacity):
+    scores = logits.softmax(-1)
+    experts = scores.argsort(dim=-1, descending=True, stable=True)[:, :k]
+    weights = scores.gather(1, experts)
+    kept = torch.ones_like(experts, dtype=torch.bool)
+    if capacity is not None:
+        for e in range(logits.shape[1]):
+            token, choice = (experts == e).nonzero(as_tuple=True)
+            late = scores[token, e].argsort(descending=True)[capacity:]
+            kept[token[late], choice[late]] = False
+    return experts, weights / weights.sum(1, keepdim=True) if k > 1 else weights, kept

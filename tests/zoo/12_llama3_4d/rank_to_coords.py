@@ -56,3 +56,11 @@ def rank_to_coords(rank, sizes):
     from course_lib.comm import mesh
 
     return mesh.rank_to_coords(rank, dict(sizes))
+
+
+# %% right: numpy unravels
+def rank_to_coords(rank, sizes):
+    import numpy as np
+
+    names, shape = zip(*sizes, strict=True)
+    return dict(zip(names, np.unravel_index(rank, shape), strict=True))
