@@ -64,7 +64,7 @@ def _torchtitan_pipeline(layout: dict[str, Any], request: Request) -> list[str]:
 def _ends_count(layout: dict[str, Any], request: Request) -> bool:
     """Whether chunks are equal only if embedding and head count as a layer each."""
     chunks, layers = layout["pp"] * layout["v"], request.config.num_layers
-    return layers % chunks != 0 and (layers + 2) % chunks == 0
+    return bool(layers % chunks != 0 and (layers + 2) % chunks == 0)
 
 
 def _megatron(layout: dict[str, Any], request: Request) -> str:

@@ -138,20 +138,3 @@ def ulysses_attention(query, key, value, group):
     from course_lib.parallel.context import UlyssesAttention as Theirs
 
     return Theirs(group)(query, key, value, torch.arange(query.shape[2]))
-
-
-# %% right: unflatten and movedim; keys and values share an exchange
-def ulysses_attention(query, key, value, group):
-    n = dist.get_world_size(group)
-
-    def tokens_whole(x):
-        parts = x.unflatten(-3, (n, -1)).movedim(-4, 0).contiguous()
-        return all_to_all(parts, group).movedim(0, -3).flatten(-3, -2)
-
-    kv = torch.stack((key, value))
-    if kv.shape[2] < n:
-        kv = kv.repeat_interleave(n // kv.shape[2], dim=2)
-    q, (k, v) = tokens_whole(query), tokens_whole(kv)
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    back = all_to_all(out.unflatten(2, (n, -1)).movedim(2, 0).contiguous(), group)
-    return back.movedim(0, 1).flatten(1, 2)

@@ -71,15 +71,3 @@ def groups_of(axes, sizes):
     from course_lib.comm.mesh import lines
 
     return lines(axes[0], dict(sizes))
-
-
-# %% right: rows of a reshaped tensor
-def groups_of(axes, sizes):
-    import math
-
-    import torch
-
-    names = [name for name, _ in sizes]
-    mesh = torch.arange(math.prod(n for _, n in sizes)).reshape([n for _, n in sizes])
-    moved = mesh.movedim([names.index(axis) for axis in axes], list(range(-len(axes), 0)))
-    return moved.flatten(-len(axes)).reshape(-1, math.prod(dict(sizes)[axis] for axis in axes)).tolist()

@@ -105,23 +105,3 @@ def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
 # %% wrong values: changes its input
 # from: reference
 # change: matrix.clone() -> matrix
-
-
-# %% right: the norm in one group of three axes
-def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
-    total = num_tokens.clone()
-    matrix, norm, table = matrix.clone(), norm.clone(), table.clone()
-    dist.all_reduce(total, group=mesh.group("dp", "cp"))
-    dist.all_reduce(matrix, group=mesh.group("dp", "cp"))
-    dist.all_reduce(norm, group=mesh.group("dp", "cp", "tp"))
-    if len(table):
-        dist.all_reduce(table, group=mesh.group("dp", "cp"))
-        last = mesh.size("pp") - 1
-        if last > 0:
-            other = torch.empty_like(table)
-            peer = mesh.peer("pp", last if mesh.rank("pp") == 0 else -last)
-            works = [dist.isend(table.clone(), peer), dist.irecv(other, peer)]
-            for work in works:
-                work.wait()
-            table += other
-    return matrix / total, norm / total, table / total
