@@ -89,7 +89,13 @@ def plan_layout(problem):
         return [d for d in range(1, n + 1) if n % d == 0]
 
     found = [
-        {"tp": tp, "pp": pp, "dp": problem["num_gpus"] // tp // pp, "microbatch_size": size, "recompute": again}
+        {
+            "tp": tp,
+            "pp": pp,
+            "dp": problem["num_gpus"] // tp // pp,
+            "microbatch_size": size,
+            "recompute": again,
+        }
         for tp in divisors(problem["num_gpus"])
         if problem["num_heads"] % tp == 0
         for pp in divisors(problem["num_gpus"] // tp)
