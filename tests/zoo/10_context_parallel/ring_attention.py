@@ -147,3 +147,32 @@ def ring_attention(query, key, value, group, causal):
         kv = received
         found = merge_attention(*found, *attend_to(query, *kv, (rank - step) % n, rank, causal))
     return found
+
+
+# %% right: two buffers that change places
+def ring_attention(query, key, value, group, causal):
+    ranks = dist.get_process_group_ranks(group)
+    n, rank = len(ranks), dist.get_rank(group)
+    here, there = torch.stack((key, value)), None
+    out, lse = block_attention(query, *here, causal) if n == 1 else (None, None)
+    for step in range(n if n > 1 else 0):
+        works = []
+        if step + 1 < n:
+            there = torch.empty_like(here)
+            works.append(dist.isend(here, ranks[(rank + 1) % n], group=group))
+            works.append(dist.irecv(there, ranks[rank - 1], group=group))
+        source = (rank - step) % n
+        if step == 0:
+            out, lse = block_attention(query, *here, causal)
+        elif not causal or source < rank:
+            out, lse = merge_attention(out, lse, *block_attention(query, *here, False))
+        for work in works:
+            work.wait()
+        here, there = there, None
+    return out, lse
+
+
+# %% wrong values: later blocks, too, through a triangle
+# from: two buffers that change places
+# change: elif not causal or source < rank: -> else:
+# change: *block_attention(query, *here, False)) -> *block_attention(query, *here, causal))
