@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3.5 hours, {{minutes}} minutes of them for the eight exercises (bonus: {{bonus_minutes}}) |
+# | **time** | 4.5 hours, {{minutes}} minutes of them for the eight exercises (bonus: {{bonus_minutes}}) |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | lab 00; lab 02 helps with collectives |
 # | **points** | {{points}}, and {{bonus_points}} for the bonus |
@@ -22,14 +22,17 @@
 # 4. calculate when communication stops hiding behind computation;
 # 5. find what is wrong in someone else's training script.
 #
-# **Predict** (no points; replace None by your number, the answers are drawn beside it below). A model has 8
-# billion parameters and bf16 gradients, 16 GB; backward takes 1 s and the all_reduce alone 0.5 s.
+# **Predict** (no points; replace None by your numbers, they are drawn beside the answers below). A model of 8
+# billion parameters has bf16 gradients of 16 GB: what does a rank send per step, in a ring? And the small
+# model of this lab has 39 parameter tensors, with gradients of 3.4 MB: how many all_reduces does a step
+# launch if each gradient travels alone, and how many if they travel in *buckets* of up to 0.6 MB? How many of
+# them leave before backward has ended?
 
 # %%
 PREDICTED = {
     "GB a rank sends per step, 8 ranks": None,
     "GB a rank sends per step, 1,024 ranks": None,
-    "all_reduces per step, plain": None,  # these four are measured below, on a model of 39 parameter tensors
+    "all_reduces per step, plain": None,
     "all_reduces per step, in buckets": None,
     "of the plain ones, launched inside backward": None,
     "of the buckets, launched inside backward": None,
@@ -122,7 +125,8 @@ draw_predictions(ring_gb, {name: PREDICTED[name] for name in ring_gb}, unit="GB"
 #
 # `shard_batch` needs no communication: all ranks compute the same order, and each takes its part. torch's
 # `DistributedSampler` shards the *epoch* and repeats a few samples where ranks do not divide it: all ranks
-# must take equally many steps, and a plain mean over ranks is right only for **equal shards**.
+# must take equally many steps, and a plain mean over ranks is right only for **equal shards**. Yours repeats
+# nothing, so its shards may differ by one sample; exercise 5 weighs such shards.
 
 
 # %% exercise="shard_batch"
@@ -157,7 +161,7 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 # - **tied**: one tensor under two names has one gradient, and travels once;
 # - **frozen**: it has no gradient, but must start equal;
 # - **unused**: if no rank used it, its `.grad` is None on all ranks; leave it so. (Ranks that disagree about
-#   this come in the next exercise.)
+#   this come in exercise 4.)
 #
 # It takes the plain mean, so shards must be equal; the check's are. How you do it is up to you: in
 # `sync_gradients` or in hooks, async or not, divide before or after.
@@ -374,12 +378,13 @@ calls = {name: recorded[0].collectives("all_reduce") for name, recorded in trace
 early = {name: sum(call.phase == "backward" for call in mine) for name, mine in calls.items()}
 for name, mine in calls.items():
     peak = traces[name][0].peak_bytes(start="step begins", end="step ends")
-    print(f"{name:10} hands in {sum(call.bytes_ for call in mine):,} bytes, peak {peak / 1e6:.1f} MB")
+    print(f"{name:10} sends {sum(call.bytes_ for call in mine):,} bytes, peak {peak / 1e6:.1f} MB")
 counted = {f"all_reduces per step, {name}": len(mine) for name, mine in calls.items()} | {
     "of the plain ones, launched inside backward": early["plain"],
     "of the buckets, launched inside backward": early["in buckets"],
 }
-draw_predictions(counted, {name: PREDICTED[name] for name in counted}, unit="calls per step")
+guesses, title = {name: PREDICTED[name] for name in counted}, "Buckets: few calls, and all inside backward"
+draw_predictions(counted, guesses, unit="calls per step", title=title)
 
 # %%
 pair = Span(name="server", devices=2, link=Link(latency_s=2e-6, bandwidth_bytes_per_s=50e9))
@@ -390,11 +395,17 @@ draw_simulated(replayed, start="step begins", reduced="all_reduce on the wire", 
 
 # %% [markdown]
 # Plain: nothing on the wire until backward has ended, and a latency for each tensor. The bytes are the same,
-# 8 a parameter in float64; so is the peak, which comes before there are buckets. On this machine **all ranks
-# share the cores**, also for the network's work, and wait as no GPU would:
+# 8 a parameter in float64 (two ranks send what they hand in: 2(n − 1)/n is 1); so is the peak, which comes
+# before there are buckets. On this machine **all ranks share the cores**, also for the network's work, and
+# wait as no GPU would:
 
 # %%
-draw_timeline(traces["in buckets"], start="step begins", end="step ends", title="on this machine, in buckets")
+draw_timeline(
+    traces["in buckets"],
+    start="step begins",
+    end="step ends",
+    title="On this machine: launched early, but the ranks share cores",
+)
 
 # %% [markdown]
 # ## Break it
@@ -648,7 +659,8 @@ for name, wrap in {"yours": MyDDP, "torch's": TorchDDP}.items():
     print(f"{name:9} | {len(calls):11} | {sent / 1e6:15.3f} | {two.peak_bytes() / 1e6:7.2f}")
 
 # %% [markdown]
-# The same bytes, in one of torch's buckets of 25 MB, which it also holds at the peak.
+# torch sends the same bytes in one bucket, for its buckets hold up to 25 MB; and it keeps that bucket beside
+# the gradients, so its peak is higher.
 #
 # ## Repair a training script
 #
@@ -833,8 +845,8 @@ figure
 # 1. **`sent_bytes`**: Llama 3 70B has 70,553,706,496 parameters. How many bytes does *one rank* send per step
 #    to all_reduce the gradients in bf16 over a ring of 16 ranks?
 # 2. **`all_reduce_s`**: how many seconds is that on a link of 400 Gbit/s in each direction (no latency)?
-# 3. **`num_buckets`**: how many buckets does DDP need for these gradients with `bucket_cap_mb=25`, if it
-#    fills all perfectly, the first too? (torch counts 25 MB as 25 · 2²⁰ bytes.)
+# 3. **`num_buckets`**: how many buckets does DDP need for these gradients with `bucket_cap_mb=25`, if each
+#    but the last is full to the last byte? (torch counts 25 MB as 25 · 2²⁰ bytes.)
 # 4. **`efficiency`**: one GPU trains 12 samples/s; eight GPUs with the same batch each train 81 samples/s
 #    together. What is the scaling efficiency?
 # 5. **`repeated_samples`**: a data set of 1,000,003 samples goes to 64 ranks through a `DistributedSampler`

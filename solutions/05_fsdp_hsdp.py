@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 4.5 hours, {{minutes}} minutes of them for the nine exercises |
+# | **time** | 5 hours, {{minutes}} minutes of them for the nine exercises |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | labs 02 to 04 |
 # | **points** | {{points}} |
@@ -62,7 +62,7 @@ from course_lib.viz.axes import draw_axes
 from course_lib.viz.predictions import draw_predictions
 from course_lib.viz.sharding import draw_fsdp_moves, draw_mesh
 from course_lib.viz.simulated import draw_simulated
-from course_lib.viz.timeline import draw_timeline
+from course_lib.viz.timeline import draw_memory_in_order
 from course_lib.viz.training import draw_losses
 from course_lib.viz.turn import turn
 
@@ -82,7 +82,7 @@ draw_axes(["batch"])
 # | `unit.shard` | what this rank keeps of the unit's parameters, one flat vector |
 # | `unit.full` | all of its parameters as one flat vector (padding at the end is fine), or `None` |
 # | `unit.forward(x)` | the output; needs `full`, and saves `x` |
-# | `unit.backward(grad)` | (gradient of x, gradient of `full` or `None` if frozen); needs `full` |
+# | `unit.backward(grad)` | gradients of x (`None` if tokens) and of `full` (`None` if frozen); needs `full` |
 # | `unit.grad` | the gradient of `shard`, `None` until you set it |
 # | `unit.numel`, `unit.trains`, `unit.owner` | number of parameters, not frozen, who keeps it (owners only) |
 #
@@ -314,7 +314,15 @@ print("outputs and gradients equal the oracle:", compare(sharded))
 # %% [markdown]
 # ## Measure
 #
-# The shape of the memory over a step: what is its floor, and how high are the teeth?
+# The order of a step, simulated on one server of H100. (Your laptop's ranks share its cores, and mostly wait;
+# proportions come with larger units, below.)
+
+# %%
+title = "Nothing travels while anything computes"
+draw_simulated({"rank 0": replay(sharded.trace, dgx_h100(1))}, start="step begins", title=title)
+
+# %% [markdown]
+# And its memory. **Predict** the shape: what is the floor, and how high are the teeth?
 #
 # <details><summary>Answer</summary>
 #
@@ -325,22 +333,21 @@ print("outputs and gradients equal the oracle:", compare(sharded))
 # </details>
 
 # %%
-title = "FSDP, one of four ranks: teeth of whole units over a floor of shards"
-draw_timeline(sharded.trace, ranks=[0], start="step begins", end="step ends", title=title)
+title = "One of four ranks: teeth of whole units over a floor of shards"
+draw_memory_in_order(sharded.trace[0], start="step begins", end="step ends", title=title)
 
 # %% [markdown]
-# (Measured on your laptop, where four ranks share its cores: the order is real, the proportions are not. They
-# come below, simulated.) Beside your prediction, and the bytes beside the formula: `comm_bytes` counts what a
-# rank hands in, a shard for an all_gather, the whole for a reduce_scatter. What it *sends*, in a ring, is 3/4
-# of the whole for either.
+# Beside your prediction, and the bytes beside the formula: in a ring a rank sends 3/4 of the whole, for an
+# all_gather as for a reduce_scatter. (It *hands in* a shard for the first, the whole for the second.)
 
 # %%
 numels = [unit.numel for unit in transformer_units(CONFIG)]
 P, last = sum(numels), numels[-1]
 rank_0 = sharded.trace[0]
-for op, formula in (("all_gather_single", 8 * (2 * P - last) / 4), ("reduce_scatter_single", 8 * P)):
-    calls = rank_0.collectives(op)
-    print(f"{op:22} {len(calls):2} calls, {rank_0.comm_bytes(op):9,} bytes; formula {formula:,.0f}")
+for op, whole in (("all_gather_single", 8 * (2 * P - last)), ("reduce_scatter_single", 8 * P)):
+    calls, handed_in = rank_0.collectives(op), rank_0.comm_bytes(op)
+    sent = 3 * handed_in if op.startswith("all_gather") else 3 / 4 * handed_in
+    print(f"{op:22} {len(calls):2} calls send {sent:9,.0f} bytes; formula {3 / 4 * whole:,.0f}")
 step = rank_0.between("step begins", "step ends")
 measured = {
     "% of the parameters between steps": rank_0.live_bytes_at("step begins", "parameters") / (8 * P),
@@ -352,8 +359,7 @@ title = "A quarter to keep, a unit more to compute, 1.5 times the bytes"
 draw_predictions(measured, PREDICTED, unit="%", title=title)
 
 # %% [markdown]
-# Not quite 1.5 times: the last unit is gathered once. And so far nothing is on the wire while anything
-# computes. That comes next.
+# Not quite 1.5 times: the last unit is gathered once.
 #
 # ## Break it
 #
@@ -531,10 +537,12 @@ turn(draw_prefetch, gather_share=[0.8, 1.0, 1.5, 2.0, 3.0])
 #
 # A block of U parameters takes 2U FLOPs a token in forward and twice as many in backward (nothing is computed
 # again here). What travels depends on U too, but not on the tokens. So there is a number of **tokens per
-# GPU** from which on nothing waits, and it depends on two numbers of your hardware. Depth 1, L equal units,
-# a ring without latency, parameters and gradients of `bytes_per_param` on the wire. One wire carries one call
-# at a time, in the order of launches: the gather of the next unit when a unit begins to compute, a reduction
-# when its backward ends. Forward waits for the gather of unit 0; backward begins with the last unit, which is
+# GPU** from which on nothing waits, and it depends on two numbers of your hardware.
+#
+# The rules: depth 1, L equal units, a ring without latency, parameters and gradients of `bytes_per_param` on
+# the wire. One wire carries one call at a time, in the order of launches. The gather of the next unit is
+# launched when a unit begins to compute, a reduction when its backward ends: so before the gather that the
+# next unit launches. Forward waits for the gather of unit 0; backward begins with the last unit, which is
 # whole.
 
 
@@ -605,9 +613,9 @@ for place, n, gb_per_s in (("a server", 8, 450), ("a cluster", 512, 50), ("Ether
 draw_mesh(num_servers=3, per_server=4)
 
 # %% [markdown]
-# Across servers that is two moves of P/8 a GPU, against three of flat FSDP (P a server and move): the
-# factor 1.5 again, now in favour of HSDP, and the gathers, on which compute waits, no longer cross at all.
-# The price is memory: a server must hold all states.
+# What leaves a server with 8 GPUs? Flat FSDP: three moves of P. HSDP: 8 GPUs, each with the two moves of an
+# all_reduce of P/8, so two of P. That is the factor 1.5 again, now in favour of HSDP; and the gathers, on
+# which compute waits, no longer cross at all. The price is memory: a server must hold all states.
 
 
 # %% exercise="hsdp_reduce"
@@ -679,7 +687,7 @@ with style.course_style():
     axes = figure.subplots()
     axes.barh(list(sent), inside, label="inside servers", color=style.SKY)
     axes.barh(list(sent), across, left=inside, label="across", color=style.VERMILLION)
-    axes.set(xlabel="MB that rank 0 sends in a step", title="The same model on two servers of two")
+    axes.set(xlabel="MB that rank 0 sends in a step", title="HSDP crosses servers with DDP's bytes")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 figure
 
@@ -806,7 +814,7 @@ with style.course_style():
     for name, billions in largest.items():
         axes.loglog(gpus, billions, "o-", label=name)
         axes.annotate(f"{billions[-1]:,.0f} B", (gpus[-1], billions[-1]), (6, -3), textcoords="offset points")
-    axes.set(xlabel="GPUs of 80 GB", ylabel="billions of parameters", title="The largest model that fits")
+    axes.set(xlabel="GPUs of 80 GB", ylabel="billions of parameters", title="Only FSDP's largest model grows")
     axes.set_xticks(gpus, labels=gpus, minor=False)
     axes.minorticks_off()
     axes.legend(loc="center left", bbox_to_anchor=(1.12, 0.5))

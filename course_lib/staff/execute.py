@@ -31,7 +31,8 @@ SCRUBBED = (
 )
 # A figure of the course as a notebook holds it: its alternative text, and dots that are nobody's to read.
 FIGURE = re.compile(
-    r'<img alt="(?P<alt>[^"<>]*)" width="\d+" style="min-width:\d+px[^"<>]*" '
+    r'(?:<style>[^<>]*</style>)?<img alt="(?P<alt>[^"<>]*)" width="\d+" '
+    r'(?:class="course-figure" )?style="min-width:\d+px[^"<>]*" '
     r'src="data:image/png;base64,(?P<png>[A-Za-z0-9+/=]+)">'
 )
 WIDGET = "application/vnd.jupyter.widget-view+json"

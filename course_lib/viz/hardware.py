@@ -14,7 +14,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
-from matplotlib.patheffects import withStroke
 
 from course_lib.cost.cluster import meta_24k
 from course_lib.cost.hardware import accelerator
@@ -125,7 +124,6 @@ def draw_roofline(roofs: Sequence[Roof], points: Sequence[POINT] = ()) -> Figure
                 color=color,
                 fontsize=9,
             )
-        _draw_points(ax, points)
         low = min([roof.bytes_per_s * 0.05 for roof in roofs] + [p[2] / 8 for p in points])
         ax.set(
             xscale="log", yscale="log", xlim=(0.05, 2e4), ylim=(low, 4 * max(r.flops_per_s for r in roofs))
@@ -133,24 +131,14 @@ def draw_roofline(roofs: Sequence[Roof], points: Sequence[POINT] = ()) -> Figure
         ax.set(xlabel="intensity, FLOP/byte", ylabel="FLOP/s")
         ax.set_title("Left of the ridge memory limits, right of it arithmetic")
         ax.minorticks_off()  # a slider waits for every tick
-        ax.legend(loc="upper left")
+        ax.add_artist(ax.legend(loc="upper left"))
+        dots: list[Any] = []
+        for (words, *place), marker in zip(points, "osD^v", strict=False):
+            dots += ax.plot(*place, marker, color=style.INK, mec=style.CARD, ms=8, label=words)
+        if dots:  # their words beside the picture: inside, a roof or a neighbour runs through them
+            ax.legend(handles=dots, loc="center left", bbox_to_anchor=(1, 0.5))
         ax.grid(True, which="major")
     return figure
-
-
-def _draw_points(ax: Axes, points: Sequence[POINT]) -> None:
-    """Words to the left, below and to the right in turn, so that neighbours stay readable."""
-    places: list[dict[str, Any]] = [
-        {"xytext": (-7, -3), "ha": "right"},
-        {"xytext": (0, -15), "ha": "center"},
-        {"xytext": (7, -3), "ha": "left"},
-    ]
-    for i, (words, intensity, flops_per_s) in enumerate(sorted(points, key=lambda point: point[1])):
-        ax.plot(intensity, flops_per_s, "o", color=style.INK, ms=5)
-        text = ax.annotate(
-            words, (intensity, flops_per_s), textcoords="offset points", fontsize=8.5, **places[i % 3]
-        )
-        text.set_path_effects([withStroke(linewidth=3, foreground=style.CARD)])  # a roof may run behind it
 
 
 def _roofline_alt(roofs: Sequence[Roof], points: Sequence[POINT]) -> str:

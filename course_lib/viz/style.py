@@ -1,6 +1,7 @@
-"""One look for all figures: colours that colour-blind readers can tell apart, on an opaque white card.
+"""One look for all figures: colours that colour-blind readers can tell apart, on a framed card.
 
-The card is opaque, and framed on the page, so that figures read the same in JupyterLab's dark theme. Every
+The card is white; in JupyterLab's dark theme the page turns it dark, its hues kept. Where the page drops the
+rule for that (a notebook that is not trusted), it stays an opaque white card, which reads on any page. Every
 figure has an alternative text, and is sharp at twice its size. Colours are those of Okabe and Ito (2008),
 "Color Universal Design"; a colour means one thing in the whole course.
 """
@@ -54,6 +55,8 @@ _COLORS = 48  # enough for flat colours and their smoothed edges, at a quarter o
 # A panel on a dark page. Border and padding belong to its width: it fits a page as wide as the figure.
 _FRAME = f"background:{CARD};border:1px solid {MUTED};border-radius:8px;padding:8px;box-sizing:border-box"
 _FRAME_PX = 2 * (1 + 8)
+# White becomes nearly black and black nearly white; turning the hues by half a circle brings them back.
+_DARK = '<style>[data-jp-theme-light="false"] .course-figure{filter:invert(.9) hue-rotate(180deg)}</style>'
 _READABLE_PX = 560  # a narrow page scrolls a figure sideways rather than shrink its letters below this width
 
 
@@ -85,14 +88,15 @@ class CourseFigure(Figure):
         return buffer.getvalue()
 
     def html(self, *, draft: bool = False) -> str:
-        """Return the picture as an `<img>` with its alternative text."""
+        """Return the picture as an `<img>` with its alternative text, and the rule of its dark twin."""
         picture = self.png(draft=draft)
         dots = int.from_bytes(picture[16:20], "big")  # the width in a PNG's header
         width = (dots if draft else round(dots * _SHOWN_DPI / _SAVED_DPI)) + _FRAME_PX
         words = html.escape(alternative_text(self))
         source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
         least = f"min-width:{min(width, _READABLE_PX)}px"
-        return f'<img alt="{words}" width="{width}" style="{least};{_FRAME}" src="{source}">'
+        style = f'class="course-figure" style="{least};{_FRAME}"'
+        return f'{_DARK}<img alt="{words}" width="{width}" {style} src="{source}">'
 
     def _ipython_display_(self) -> None:
         from IPython.display import display

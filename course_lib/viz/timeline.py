@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from course_lib.trace import Compute, RankTrace, Trace
+from course_lib.trace import Alloc, Compute, Free, Mark, RankTrace, Trace
 from course_lib.trace.perfetto import comm_lanes
 from course_lib.viz import style
 
@@ -206,3 +206,40 @@ def _draw_memory(ax: Axes, rank: RankTrace, window: _Window) -> None:
     ax.set_ylabel("MB")
     ax.set_ylim(0, None)
     ax.set_title(f"live bytes of rank {rank.rank}")
+
+
+def draw_memory_in_order(rank: RankTrace, *, start: str, end: str, title: str) -> Figure:
+    """Draw what lives on a rank after each allocation and free between two marks, evenly spaced.
+
+    The order and the bytes are those of any machine; how long each lasted is not shown. The names of the
+    marks in between stand below, where they were set.
+
+    Raises: ValueError for a mark that is not in the trace.
+    """
+    window, places = _window([rank], start, end), {}
+    now = dict.fromkeys(style.MEMORY, 0)
+    seen = [dict(now)]  # the first one: what lived before
+    for event in rank.events:
+        before, after = event.t_s <= window.begin_s, event.t_s >= window.end_s
+        if isinstance(event, Mark) and not before and not after:
+            places[event.name] = len(seen) - 1
+        elif isinstance(event, Alloc | Free) and not after:
+            now[event.category] += event.bytes_ if isinstance(event, Alloc) else -event.bytes_
+            seen[len(seen) - before :] = [dict(now)]
+    live = {category: [each[category] / 1e6 for each in seen] for category in style.MEMORY}
+    held = {category: series for category, series in live.items() if any(series)}
+    most = max(sum(each.values()) for each in seen) / 1e6
+    with style.course_style():
+        alt = f"Memory of rank {rank.rank} in order of events, {', '.join(held)}: at most {most:.3g} MB."
+        figure = style.new_figure(10, 3.0, alt)
+        ax = figure.subplots()
+        colors = [style.MEMORY[category] for category in held]
+        ax.stackplot(range(len(seen)), list(held.values()), colors=colors, labels=held, step="post")
+        ax.set_xticks(list(places.values()), list(places))
+        ax.set(
+            xlabel="in order of what happens: F forward, B backward of a unit", ylabel="MB", ylim=(0, None)
+        )
+        ax.margins(x=0)
+        ax.set_title(title, pad=24)
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(held), borderpad=0)
+    return figure

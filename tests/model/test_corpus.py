@@ -1,14 +1,14 @@
 """The corpus: text there is, equal for any number of ranks, and a generator of known entropy."""
 
-from collections import Counter
-from itertools import islice, pairwise
-from math import log
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
+from course_lib.model.batches import FOLLOW_PROBABILITY
 from course_lib.model.corpus import (
+    PIECE,
     batches,
     corpus_batch,
     load_corpus,
@@ -51,13 +51,26 @@ def test_steps_and_seeds_differ() -> None:
     assert len(seen) == 100
 
 
-def test_the_entropy_of_synthetic_text_is_what_is_measured() -> None:
-    text = synthetic_corpus(400_000).tolist()
-    pairs, firsts = Counter(pairwise(text)), Counter(text[:-1])
-    likeliest = {first: max(c for (a, _), c in pairs.items() if a == first) for first in list(firsts)[:20]}
-    follows = sum(likeliest.values()) / sum(firsts[first] for first in likeliest)
-    other = (1 - follows) / 255
-    assert synthetic_entropy() == pytest.approx(-follows * log(follows) - 255 * other * log(other), rel=0.03)
+def test_the_entropy_is_that_of_the_next_bytes_probabilities() -> None:
+    for vocab_size in (2, 17, 256):
+        chances = torch.full((vocab_size,), (1 - FOLLOW_PROBABILITY) / vocab_size, dtype=torch.float64)
+        chances[0] += FOLLOW_PROBABILITY  # the byte that the table names
+        assert float(chances.sum()) == pytest.approx(1, abs=1e-12)
+        entropy = -(chances * chances.log()).sum()
+        assert synthetic_entropy(vocab_size) == pytest.approx(float(entropy), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_drawn_text_costs_its_entropy_under_its_own_probabilities(seed: int) -> None:
+    text = synthetic_corpus(400_000, seed)
+    table = torch.randperm(256, generator=torch.Generator().manual_seed(seed))
+    within = torch.arange(1, len(text)) % PIECE != 0  # pieces do not follow from one another
+    follows = (text[1:] == table[text[:-1]])[within].double()
+    other = (1 - FOLLOW_PROBABILITY) / 256
+    costs = -(other + FOLLOW_PROBABILITY * follows).log()
+    deviation = float(costs.std()) / len(costs) ** 0.5
+    assert float(costs.mean()) == pytest.approx(synthetic_entropy(), abs=4 * deviation)
+    assert deviation < 0.004  # nats: a floor that is off by a few percent would be found
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:

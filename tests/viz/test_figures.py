@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 
 from course_lib.ranks import run_ranks
-from course_lib.trace import Trace, mark
+from course_lib.trace import Trace, mark, tag
 from course_lib.viz import style
 from course_lib.viz.axes import THESIS, draw_axes
-from course_lib.viz.timeline import draw_timeline
+from course_lib.viz.timeline import draw_memory_in_order, draw_timeline
 
 
 def _program() -> None:
@@ -46,6 +46,30 @@ def test_timeline_of_one_rank_without_memory(trace: Trace) -> None:
     figure = draw_timeline(trace, ranks=[1], memory_rank=None, title="mine")
     assert len(figure.axes) == 1
     assert figure.axes[0].get_title(loc="left") == "mine"
+
+
+def _two_gradients() -> None:
+    kept = torch.zeros(1000)
+    mark("start")
+    for name in ("first", "second"):
+        mark(name)
+        grad = torch.zeros(2000)
+        tag(grad, "gradients")
+        del grad
+    mark("end")
+    kept.add_(1)
+
+
+def test_memory_in_order_stands_at_its_marks() -> None:
+    rank = run_ranks(_two_gradients, 1, trace=True).trace[0]
+    figure = draw_memory_in_order(rank, start="start", end="end", title="teeth")
+    (ax,) = figure.axes
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["first", "second"]
+    at, most = list(map(int, ax.get_xticks())), rank.peak_bytes(start="start", end="end")
+    assert at == [0, 2]  # an allocation and a free between them
+    assert f"at most {most / 1e6:.3g} MB" in figure.alt
+    with pytest.raises(ValueError, match="mark must be in the trace; got 'begin'"):
+        draw_memory_in_order(rank, start="begin", end="end", title="")
 
 
 def test_timeline_of_a_rank_that_did_nothing() -> None:

@@ -15,7 +15,8 @@ def test_roofline_states_both_ridges() -> None:
     figure = hardware.draw_roofline([hardware.h100_roof(), mine], [("softmax", 0.6, 2e9)])
     assert "ridge at 295" in words(figure)
     assert "ridge at 20" in words(figure)
-    assert "softmax" in words(figure)
+    (ax,) = figure.axes
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["softmax"]
 
 
 def test_trend_corrects_the_loose_factor() -> None:

@@ -47,8 +47,8 @@ EXERCISE = Exercise(
         "Read both reports again: which rank is missing, and what does it do instead? Which two calls met?",
         "A collective is a call of the whole group. Move every collective out of the branches that only "
         "some ranks take; what only rank 0 wants (printing) stays inside.",
-        "Program 1: all ranks all_reduce, then rank 0 prints. Program 2: choose one order, "
-        "and let all ranks follow it; any order will do.",
+        "Program 1: which line of the branch is rank 0's alone? Program 2: it does not matter which call "
+        "comes first. What must be true of the lists of calls of all ranks?",
     ),
 )
 

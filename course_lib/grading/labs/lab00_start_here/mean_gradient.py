@@ -47,9 +47,9 @@ EXERCISE = Exercise(
         "After backward, parameter.grad is the gradient of the mean over this rank's rows. With equally "
         "many rows on each rank, the mean over all rows is the mean of these means: a sum over ranks, and "
         "a division.",
-        "One collective sums a tensor over all ranks and leaves the result on every rank. Call it on each "
-        "gradient, on every rank in the same order, divide by the number of ranks, and return the "
-        "gradients as a list.",
+        "Two things are easily forgotten: a sum over ranks is not yet a mean, and ranks pair collectives by "
+        "their order. If it is right on one rank only, it is the first; if it hangs or shapes differ, the "
+        "second.",
     ),
 )
 

@@ -24,9 +24,8 @@ EXERCISE = Exercise(
         "the units.",
         "16 bytes a parameter; GPUs are whole; 6 FLOPs a parameter and token; a GPU delivers 40% of its "
         "dense peak.",
-        "Divide the state by 40 GB and round up. Divide the FLOPs by 0.40 * 989e12 to get seconds on one "
-        "GPU; a year has 365.25 * 24 * 3600 of them. 1,024 GPUs take 1/1,024 of the time, if nothing is "
-        "lost.",
+        "A part-filled GPU is a whole GPU. FLOPs over FLOP/s are seconds, of one GPU; a year has 365.25 "
+        "days. If nothing is lost, n GPUs need 1/n of the time.",
     ),
 )
 

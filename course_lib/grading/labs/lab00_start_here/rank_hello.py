@@ -46,7 +46,8 @@ EXERCISE = Exercise(
     hints=(
         "Two functions of torch.distributed say who it is and how many there are: nobody communicates.",
         "The sum needs every secret. One collective leaves the sum of a tensor on every rank, in place.",
-        "Put the secret into an integer tensor of one element, sum it over the ranks, take .item().",
+        "all_reduce wants a tensor, and secrets are whole numbers of up to 13 digits: which dtype holds "
+        "them exactly, and how does one number get out of a tensor again?",
     ),
 )
 

@@ -45,8 +45,9 @@ EXERCISE = Exercise(
         "them carries across, if they share the work?",
         "Sum inside the server first, and leave each rank with one chunk of that sum. Ranks at the same "
         "place in their servers (the group `across`) hold the same chunk.",
-        "Three steps: reduce_scatter inside, all_reduce_ of the chunk across, all_gather inside; then copy "
-        "the 1-D result into tensor.view(-1).",
+        "You are given what each of the steps needs: which of them works in place, which returns something "
+        "new, and which wants to know a length? At the end the caller looks into `tensor`, whatever its "
+        "shape.",
     ),
 )
 

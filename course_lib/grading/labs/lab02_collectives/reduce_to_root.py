@@ -29,8 +29,8 @@ EXERCISE = Exercise(
         "In `tree_broadcast_` a place receives once, then sends to several. Here it is the other way round.",
         "With the places of `tree_broadcast_`: in the round of `span`, place p receives from p + span, if "
         "there is one. A p that is an odd multiple of span sends to p - span instead, and is done.",
-        "Let span run over 1, 2, 4, ... while span < n and p is a multiple of span. All but the root add "
-        "into a copy of their tensor.",
+        "Who has sent is done. Who goes on has added what came, but only the root's tensor may change: "
+        "where do the others keep their sums? As before, peers are global ranks, not places.",
     ),
 )
 

@@ -49,8 +49,9 @@ EXERCISE = Exercise(
         "yet. Which chunk can it send that its neighbour lacks?",
         "The one that arrived last (at first its own). In step s rank r sends chunk r-s and receives chunk "
         "r-s-1, mod n.",
-        "full = chunk.new_empty(numel); its tensor_split(n) are views, so you can copy your chunk into its "
-        "place and receive the others directly into theirs.",
+        "The parts that `tensor_split` cuts from the result are views: a chunk can be received where it "
+        "belongs. Which part is yours from the start, and how long is the one that comes, if n does not "
+        "divide numel?",
     ),
 )
 

@@ -45,9 +45,9 @@ EXERCISE = Exercise(
         "own; after n-1 steps all n are in it. Where must it start to end on rank r?",
         "The partial sum of chunk c starts on rank c+1 and moves to c+2, ..., c. So in its first step rank r "
         "sends chunk r-1, then what it received and added to: chunk r-2, r-3, ..., all mod n.",
-        "chunks = tensor.reshape(-1).tensor_split(n). Start with a copy of chunks[r - 1]. n-1 times: send it "
-        "to the next rank while you receive into an empty tensor of the size of the chunk one lower; add "
-        "your own chunk of that number; that is the new partial sum.",
+        "What you send in a step is what came in the step before, with your own part added. Chunks differ "
+        "in length: what you receive into must be as long as the chunk that comes, not as the one you send. "
+        "And the caller's tensor stays as it was.",
     ),
 )
 

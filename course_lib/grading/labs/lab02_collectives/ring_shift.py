@@ -32,8 +32,9 @@ EXERCISE = Exercise(
         "block.",
         "dist.isend and dist.irecv return a Work at once. Start both, then wait for both. The peers they "
         "take are global ranks; dist.get_process_group_ranks(group) lists a group's.",
-        "With ring = the global ranks of the group and me = this rank's place in it: receive into an empty "
-        "tensor from ring[me - 1], send to ring[(me + 1) % n]. A ring of one has no one to talk to.",
+        "Neither tensor may be read or written before its wait. Peers are global ranks, and place 0 of a "
+        "group need not be rank 0: who comes after the last place, who before the first? What does a ring "
+        "of one do?",
     ),
 )
 

@@ -45,8 +45,8 @@ EXERCISE = Exercise(
         "whom, so that in every round all who have it help?",
         "Number the members from the root: place = (position - position of the root) mod n. In the round in "
         "which `span` places have the tensor, place p < span sends to place p + span, if there is one.",
-        "Let span run over 1, 2, 4, ... while span < n. A place in [span, 2 span) receives from place - span "
-        "in that round; a place below span sends. Turn places back into global ranks for send and recv.",
+        "In one round a place sends, receives or rests: which two comparisons of p with span decide that, "
+        "and when does a sender have no partner? Peers of send and recv are global ranks, not places.",
     ),
 )
 

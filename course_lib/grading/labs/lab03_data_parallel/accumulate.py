@@ -45,9 +45,8 @@ EXERCISE = Exercise(
         "`ddp` takes the mean over ranks, that is, it divides by world_size. Put that factor back, so that "
         "what remains is a sum over ranks. Dividing by the number of micro-batches is right only if all are "
         "equal.",
-        "Scale each micro-batch's loss by its number of samples * world_size / num_samples, and call "
-        "backward on each at once. All but the last go under ddp.no_sync(); ddp.sync_gradients() ends the "
-        "step.",
+        "The factor of a micro-batch's loss has two parts: its share of the samples of all ranks, and what "
+        "undoes the mean over ranks. When may its graph be freed? And which of the backwards may send?",
     ),
 )
 

@@ -32,9 +32,8 @@ EXERCISE = Exercise(
         "for each worker?",
         "Keep two things per worker: a copy of the weights it read, and how many updates the server had "
         "made by then. At the start every worker has read the initial weights.",
-        "Per arrival: gradient on the worker's old copy, staleness = updates so far - updates when it read, "
-        "new weights = old - lr * gradient (a new tensor: `-=` would change every copy), then this worker "
-        "alone reads again.",
+        "Two traps: a copy that is none (`-=` changes what the workers hold), and who reads again: only the "
+        "worker that arrived. Staleness is a difference of two counts of updates: taken when?",
     ),
     bonus=True,
 )

@@ -11,7 +11,7 @@ EXERCISE = Exercise(
     order=2,
     symbol="NaiveDDP",
     title="Data parallelism, the plain way",
-    minutes=25,
+    minutes=30,
     difficulty=2,
     importance=5,
     lines=16,
@@ -41,8 +41,9 @@ EXERCISE = Exercise(
         "weights) and after each backward. In between every rank works alone.",
         "`module.parameters()` gives a tied parameter once; `module.buffers()` gives the buffers. After "
         "backward, `.grad` is None for what is frozen or was not used.",
-        "In the constructor: under torch.no_grad, broadcast every parameter and buffer from rank 0. In "
-        "`sync_gradients`: all_reduce each `.grad` that exists, in place, and divide it by the world size.",
+        "A parameter that requires gradients may not be written to while autograd watches: what stops it "
+        "from watching? Buffers and frozen parameters need the first of the two moments, and not the "
+        "second. And a sum over ranks is not yet their mean.",
     ),
 )
 

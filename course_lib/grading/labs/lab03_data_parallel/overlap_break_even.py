@@ -72,10 +72,9 @@ EXERCISE = Exercise(
         "Three times matter: forward F and backward B (one third and two thirds of the step's FLOPs), and "
         "the all_reduce "
         "of all gradients C. Communication is hidden as long as C <= B; only B depends on the batch.",
-        "The last bucket is never hidden: backward is over when it starts. So a step ends at F + B + C/k "
-        "when communication "
-        "keeps up, and at F + B/k + C when it is the bottleneck; the larger of the two is always right. "
-        "In that time n ranks do n times the work that one rank does in F + B.",
+        "The last bucket is never hidden: it becomes ready when backward is over. A step may end in two "
+        "ways: the wire rested before the last bucket, or it never rested since the first. Write down both "
+        "ends; the later one holds. In that time n ranks do n times the work of one.",
     ),
 )
 

@@ -58,11 +58,9 @@ EXERCISE = Exercise(
     hints=(
         "You walk the list once. What must you remember of the bucket that is open?",
         "Walk backwards with a running size. Ask before a place is added, not after, whether it still fits.",
-        "A new bucket begins in two cases: there is none yet, or the running size and the next one are "
-        "together "
-        "more than bucket_bytes. Then the running size begins anew. A large parameter needs no case of its "
-        "own: "
-        "the bucket before it closes, and so does its own when the next one comes.",
+        "Try your function on paper: sizes that fill a bucket exactly, one that is larger than a bucket, "
+        "none at all. Is the comparison right, does a bucket stay empty, and where does the running size "
+        "begin anew?",
     ),
 )
 

@@ -67,8 +67,8 @@ EXERCISE = Exercise(
         "ranks), then which of these are mine.",
         "All ranks must shuffle alike, and torch's default generator is seeded differently on each rank. A "
         "torch.Generator of your own, seeded from `seed` and `epoch`, is the same everywhere.",
-        "Permute, cut the order into batches, and from each batch take every world_size-th sample, "
-        "beginning at your rank. Such a slice is never longer than another one by more than one.",
+        "A slice may have a step: such shards differ by at most one, also where a batch has fewer samples "
+        "than ranks. And is (seed 1, epoch 2) another shuffle than (seed 2, epoch 1)?",
     ),
 )
 

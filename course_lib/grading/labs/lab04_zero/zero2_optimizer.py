@@ -11,7 +11,7 @@ EXERCISE = Exercise(
     order=5,
     symbol="Zero2Optimizer",
     title="Stage 2: shard the gradients too",
-    minutes=30,
+    minutes=45,
     difficulty=4,
     importance=4,
     lines=30,
@@ -42,9 +42,9 @@ EXERCISE = Exercise(
         "Shard each parameter by itself: pad it to a multiple of n, keep your n-th as the tensor that the "
         "inner optimizer updates. In param.register_post_accumulate_grad_hook, reduce_scatter the padded "
         "gradient.",
-        "At the end of the hook set param.grad = None, and *add* to the shard's .grad if it has one from an "
-        "earlier backward. `zero_grad` forgets the shards' gradients; `step` is the inner step and one "
-        "all_gather a parameter.",
+        "A second backward finds the shard's gradient of the first one: is it replaced, or added to? What "
+        "is as long as a parameter when the hook returns, and who still refers to it? If all gradients were "
+        "reduced in backward, what is left for `step` and for `zero_grad`?",
     ),
 )
 

@@ -10,7 +10,7 @@ EXERCISE = Exercise(
     order=4,
     symbol="ZeroOptimizer",
     title="Stage 1: shard the optimizer state",
-    minutes=30,
+    minutes=45,
     difficulty=4,
     importance=5,
     lines=26,
@@ -39,9 +39,9 @@ EXERCISE = Exercise(
         "In the constructor: flatten, pad, and copy your shard; build the inner optimizer on [shard]. In "
         "`step`: flatten and pad the gradients, dist.reduce_scatter_tensor(own, flat), divide, and make it "
         "the shard's .grad.",
-        "After the inner step, dist.all_gather_into_tensor(flat, shard) and copy the pieces of `flat` back "
-        "into the parameters under torch.no_grad. Keep no flat vector in `self`, and let go of the shard's "
-        ".grad, or the memory part will find it.",
+        "After the inner step only your range is new. Which collective brings all ranges together, and how "
+        "do they get into the parameters without a graph? Then look for memory: what is as long as the "
+        "model, or holds a gradient, and still has a name when `step` returns?",
     ),
 )
 

@@ -21,7 +21,7 @@ from course_lib.grading.worlds.samples import samples
 EXERCISE = Exercise(
     order=8,
     title="Which mesh?",
-    minutes=25,
+    minutes=30,
     difficulty=3,
     importance=4,
     lines=15,
@@ -43,7 +43,7 @@ EXERCISE = Exercise(
         "How many meshes are there at all for 512 ranks? Few enough to try each.",
         "For dp_shard = k the shard group is range(k), the replicate group range(0, world_size, k): that "
         "tells the cost model which links they use.",
-        "Two questions for each divisor k: does it fit (states cut by k, one unit whole, activations), and "
+        "Two questions for each divisor k: does it fit (states cut by k, two units whole, activations), and "
         "how long does its communication take, all units together, with the four collectives of a unit and "
         "the groups they use? Among those that fit, the shortest wins.",
     ),

@@ -41,9 +41,9 @@ EXERCISE = Exercise(
         "of an all_gather?",
         "dist.reduce_scatter_tensor(mine, full_grad) sums full_grad [n * len(mine)] over the ranks and "
         "leaves rank r the r-th part. full_grad is as long as unit.full, with zeros in the padding.",
-        "Walk from the last unit to the first. One that is whole need not be gathered. After its backward "
-        "let go of the whole vector before anything else, then hand the gradient on in parts; a frozen unit "
-        "has none. The sum over ranks is not yet their mean.",
+        "Four questions for each unit: is it whole already, who needs the whole vector once its backward "
+        "has run, what has a frozen unit to send, and what makes a sum over ranks a mean? If memory is "
+        "lost, see which line is the last to use `unit.full`.",
     ),
 )
 

@@ -31,8 +31,8 @@ EXERCISE = Exercise(
         "all_reduce twice that. Count the moves of a step first.",
         "In HSDP only the all_reduce of the shard crosses servers; its ring has as many ranks as there are "
         "servers. A rank's shard is S divided by the ranks of one server.",
-        "Whole units are bf16, so 2 bytes a parameter; while one computes, the next is on the way. The least "
-        "number of GPUs solves 16 P / n + 4 U <= 80e9, rounded up.",
+        "Whole units are bf16, so 2 bytes a parameter; while one computes, the next is on the way. For the "
+        "least number of GPUs write what one GPU holds as a function of n.",
     ),
     scenario=numbers(),
     numeric=True,

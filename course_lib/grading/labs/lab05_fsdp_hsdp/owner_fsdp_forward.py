@@ -8,7 +8,7 @@ from course_lib.grading.worlds.unit_chain import OWNED, owned
 EXERCISE = Exercise(
     order=1,
     title="Owners broadcast, the others delete",
-    minutes=15,
+    minutes=20,
     difficulty=2,
     importance=3,
     lines=10,

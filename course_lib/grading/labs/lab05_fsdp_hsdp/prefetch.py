@@ -18,7 +18,7 @@ EXERCISE = Exercise(
     order=5,
     symbol="prefetched_step",
     title="Prefetch: one unit ahead",
-    minutes=30,
+    minutes=50,
     difficulty=4,
     importance=5,
     lines=28,
@@ -50,8 +50,9 @@ EXERCISE = Exercise(
         "Write launch(unit), which sets unit.full and remembers the Work of the all_gather (async_op=True) "
         "unless the unit is whole already. At the top of the loop: launch units[i : i + 1 + depth], wait "
         "for unit i's, compute, free. The same loop serves units[::-1].",
-        "Keep (work, full_grad) of the last reduce_scatter in a variable. After the next unit's backward, "
-        "wait for it, then launch the new one. Divide by the world size when all have been awaited.",
+        "A reduction's tensors must live until its wait, and only one may be under way: what do you "
+        "remember of it, at which place of the loop is it awaited, and who awaits the last one? A sum may "
+        "be divided only when it has arrived.",
     ),
 )
 
