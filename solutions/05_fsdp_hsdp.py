@@ -269,13 +269,17 @@ def fsdp_backward(units, grad):
 class Watched(Unit):
     """A unit that marks in the trace where it computes, and says what its vectors are for."""
 
+    @property
+    def letter(self):
+        return self.name.split()[-1][0]  # 0 of "block 0", h of "head"
+
     def forward(self, x):
-        trace.mark(f"F{self.name[-1]}")
+        trace.mark(f"F{self.letter}")
         trace.tag(self.full, "parameters")
         return super().forward(x)
 
     def backward(self, grad):
-        trace.mark(f"B{self.name[-1]}")
+        trace.mark(f"B{self.letter}")
         trace.tag(self.full, "parameters")
         grad, full_grad = super().backward(grad)
         if full_grad is not None:
@@ -322,7 +326,8 @@ title = "Nothing travels while anything computes"
 draw_simulated({"rank 0": replay(sharded.trace, dgx_h100(1))}, start="step begins", title=title)
 
 # %% [markdown]
-# And its memory. **Predict** the shape: what is the floor, and how high are the teeth?
+# And its memory, in the order of allocations (F: forward of a unit, B: backward, h: the head). **Predict**
+# the shape: what is the floor, and how high are the teeth?
 #
 # <details><summary>Answer</summary>
 #

@@ -212,21 +212,31 @@ def run_case(
 def merge(
     exercise: Exercise, done: list[Case], parts: list[tuple[Case, Part]], gate: Part | None, seed: int
 ) -> Result:
-    """Merge parts over the cases: a part holds if it holds in all; the first failing case speaks."""
-    names = tuple(dict.fromkeys(case.name for case in done))
+    """Merge parts over the cases: a part holds if it holds in all, and the case with most ranks speaks; else
+    the first failing one."""
+    names = tuple(dict.fromkeys(case.name for case in sorted(done, key=_ranks)))
     if gate is not None:
         rows = {n: PartResult(False, 0.0, p, "") for n, p in exercise.points.items()}
         return Result(exercise, rows, seed, 0.0, gate.name, gate.message, names)
-    rows = {name: _merge_part(exercise, name, points, parts) for name, points in exercise.points.items()}
+    right = "equal to the one-process result on every rank" if max(map(_ranks, done)) > 1 else "right"
+    rows = {n: _merge_part(exercise, n, p, parts, right) for n, p in exercise.points.items()}
     return Result(exercise, rows, seed, 0.0, cases=names)
 
 
-def _merge_part(exercise: Exercise, name: str, points: float, parts: list[tuple[Case, Part]]) -> PartResult:
+def _ranks(case: Case) -> int:
+    return case.world_size
+
+
+def _merge_part(
+    exercise: Exercise, name: str, points: float, parts: list[tuple[Case, Part]], right: str
+) -> PartResult:
+    """right: what is said of values that no part has judged."""
     mine = [(case, part) for case, part in parts if part.name == name]
     bad = next(((case, part) for case, part in mine if not part.ok), None)
     if bad is not None:
         return PartResult(False, 0.0, points, _at(exercise, *bad).message)
     if not mine and name != "values":
         return PartResult(False, 0.0, points, "it was not measured: report this to your instructor.")
-    message = mine[-1][1].message if mine else "equal to the one-process result on every rank"
+    mine.sort(key=lambda one: one[0].world_size)
+    message = mine[-1][1].message if mine else right
     return PartResult(True, float(points), points, message)

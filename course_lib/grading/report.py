@@ -68,7 +68,7 @@ def _cases(names: tuple[str, ...]) -> str:
     if len(counts) == len(names) > 1:
         return f"{', '.join(counts[:-1])} and {counts[-1]} ranks"
     text = "; ".join(names)
-    return text if len(text) <= _WIDTH else f"{len(names)} cases, the last: {names[-1]}"
+    return text if len(text) <= _WIDTH else f"{len(names)} cases, the numbers of: {names[-1]}"
 
 
 def _points(points: float) -> str:

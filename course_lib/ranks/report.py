@@ -246,7 +246,7 @@ def failure_report(graph: WaitGraph) -> tuple[str, int]:
         head = f"{names(failed)} lost the connection to {who}: did it call destroy_process_group too early?"
     lines = [head[0].upper() + head[1:], *_frames(failure), *_on_none(cause)]
     rest = [r for r in failed if r not in same]
-    lines += [f"  rank {r} then raised {_one_line(graph.ranks[r])}" for r in rest]
+    lines += [f"  rank {r} then {_failed(graph.ranks[r], len(graph.ranks))}" for r in rest]
     waiting = graph_waiters(graph)
     lines += ["As a consequence:"] * bool(waiting) + _who(graph, waiting)
     return "\n".join(lines), first
@@ -272,11 +272,14 @@ def _on_none(state: RankState) -> list[str]:
     return [f"  If that None is what {what} returned: collectives write into a tensor you pass in."]
 
 
-def _one_line(state: RankState) -> str:
-    failure = state.failure or {}
+def _failed(state: RankState, n: int) -> str:
+    """How a rank ended, in one line; of a lost connection, in which call."""
+    failure, call = state.failure or {}, state.last
     if _is_consequence(state):
-        return "an error because its connection was lost"
-    return f"{failure['type']}: {str(failure['message']).splitlines()[0] if failure['message'] else ''}"
+        return "lost the connection" + (f" in {describe(call, n)} at {where(call.site)}" if call else "")
+    return (
+        f"raised {failure['type']}: {str(failure['message']).splitlines()[0] if failure['message'] else ''}"
+    )
 
 
 def _frames(failure: dict[str, Any]) -> list[str]:
@@ -310,7 +313,7 @@ def _doing(graph: WaitGraph, rank: int) -> str:
     if state.status == "finished":
         return f"returned{after}"
     if state.status == "failed":
-        return f"raised {_one_line(state)}"
+        return _failed(state, n)
     if state.status == "dead":
         return f"died: {_exit(state.exit_code)}"
     if state.status == "starting":

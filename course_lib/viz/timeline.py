@@ -235,10 +235,12 @@ def draw_memory_in_order(rank: RankTrace, *, start: str, end: str, title: str) -
         ax = figure.subplots()
         colors = [style.MEMORY[category] for category in held]
         ax.stackplot(range(len(seen)), list(held.values()), colors=colors, labels=held, step="post")
-        ax.set_xticks(list(places.values()), list(places))
-        ax.set(
-            xlabel="in order of what happens: F forward, B backward of a unit", ylabel="MB", ylim=(0, None)
-        )
+        # Of marks that nearly meet, the last one has room for its name.
+        ends = [*list(places.values())[1:], len(seen)]
+        pairs = zip(places.items(), ends, strict=True)
+        roomy = {name: at for (name, at), end in pairs if end - at > len(seen) / 50}
+        ax.set_xticks(list(roomy.values()), list(roomy))
+        ax.set(xlabel="in order of what happens", ylabel="MB", ylim=(0, None))
         ax.margins(x=0)
         ax.set_title(title, pad=24)
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(held), borderpad=0)

@@ -29,7 +29,8 @@ def collective_case(
 
     again=True: the answer is called several times. Only values are judged then, so nothing is traced.
     """
-    size = f"{prod(shape):,} elements" if len(shape) == 1 else " x ".join(map(str, shape)) + " elements"
+    size = f"{prod(shape):,}" if len(shape) < 2 else " x ".join(map(str, shape))
+    size += " element" + "s" * (prod(shape) != 1)
     who = f"{world_size} rank{'s' * (world_size > 1)}"
     among = f", group{'s' * (len(groups) > 1)} {' and '.join(map(str, groups))}" if groups else ""
     at = f", root {params['root']}" if "root" in params else ""

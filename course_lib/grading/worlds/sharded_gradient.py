@@ -16,7 +16,10 @@ AXES = ("dp_replicate", "dp_shard")
 
 def case(replicas: int, shards: int, numel: int, dtype: str = "float64") -> Case:
     """A mesh of `replicas` servers with `shards` ranks each; `numel` elements a gradient."""
-    words = f"{replicas} x {shards} ranks, {numel:,} elements" + f" of {dtype}" * (dtype != "float64")
+    words = (
+        f"{replicas} x {shards} rank{'s' * (replicas * shards > 1)}, {numel:,} element{'s' * (numel != 1)}"
+    )
+    words += f" of {dtype}" * (dtype != "float64")
     mesh = {"dp_replicate": replicas, "dp_shard": shards}
     return on_ranks.case(mesh=mesh, numel=numel, dtype=dtype, label=words)
 

@@ -41,7 +41,7 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [case(1, 1, 5), case(2, 2, 8), case(1, 4, 10), case(4, 1, 7), case(2, 2, 9), case(1, 3, 1)]
+OPEN = [case(1, 1, 5), case(1, 3, 1), case(2, 2, 8), case(1, 4, 10), case(4, 1, 7), case(2, 2, 9)]
 HIDDEN = [
     case(2, 3, 20),
     case(3, 2, 11),
