@@ -3,10 +3,10 @@
 #
 # | | |
 # |---|---|
-# | **time** | 4.5 hours, {{minutes}} minutes of them for the eight exercises (bonus: {{bonus_minutes}}) |
+# | **time** | 4.5 hours: {{minutes}} minutes for the eight exercises, double at four stars; then reading |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | lab 00; lab 02 helps with collectives |
-# | **points** | {{points}}, and {{bonus_points}} for the bonus |
+# | **points** | {{points}}, and {{bonus_points}} for the bonus of {{bonus_minutes}} minutes |
 #
 # Every rank holds the **whole model** and works on **its share of the batch**. Once per step, the ranks
 # average their gradients, so all take the same step. This is the oldest and most used parallelism: Llama 3

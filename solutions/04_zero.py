@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 4 hours, {{minutes}} minutes of them for the seven exercises |
+# | **time** | 4 hours: {{minutes}} minutes for the seven exercises, double at four stars; then reading |
 # | **ranks** | 1 to 8, all on this machine's CPU |
 # | **needs** | labs 02 and 03 |
 # | **points** | {{points}} |

@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 5 hours, {{minutes}} minutes of them for the nine exercises |
+# | **time** | 5 hours: {{minutes}} minutes for the nine exercises, double at four stars; then reading |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | labs 02 to 04 |
 # | **points** | {{points}} |

@@ -55,8 +55,11 @@ _COLORS = 48  # enough for flat colours and their smoothed edges, at a quarter o
 # A panel on a dark page. Border and padding belong to its width: it fits a page as wide as the figure.
 _FRAME = f"background:{CARD};border:1px solid {MUTED};border-radius:8px;padding:8px;box-sizing:border-box"
 _FRAME_PX = 2 * (1 + 8)
-# White becomes nearly black and black nearly white; turning the hues by half a circle brings them back.
-_DARK = '<style>[data-jp-theme-light="false"] .course-figure{filter:invert(.9) hue-rotate(180deg)}</style>'
+# White becomes nearly black and black white; half a turn of the hues brings them back, a little brighter.
+_DARK = (
+    '<style>[data-jp-theme-light="false"] .course-figure'
+    "{filter:invert(.93) hue-rotate(180deg) brightness(1.4)}</style>"
+)
 _READABLE_PX = 560  # a narrow page scrolls a figure sideways rather than shrink its letters below this width
 
 

@@ -26,7 +26,7 @@ from course_lib.grading.worlds.torchrun_script import (
 EXERCISE = Exercise(
     order=7,
     title="Repair a DDP script",
-    minutes=40,
+    minutes=30,
     difficulty=3,
     importance=5,
     lines=20,

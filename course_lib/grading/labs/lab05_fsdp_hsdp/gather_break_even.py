@@ -41,7 +41,7 @@ def _drawn(rng: np.random.Generator, i: int) -> dict[str, Any]:
 EXERCISE = Exercise(
     order=6,
     title="When does FSDP hide its gathers?",
-    minutes=40,
+    minutes=30,
     difficulty=3,
     importance=5,
     lines=18,
