@@ -630,10 +630,11 @@ DRAWN = synthetic_corpus(200_000)
 
 def drawn_losses(optimizer_class):
     def share(model):
-        make = partial(torch.optim.AdamW, lr=3e-3)
+        make = partial(torch.optim.AdamW, lr=1e-2)
         return model, optimizer_class(list(model.parameters()), make_optimizer=make)
 
-    return torch.tensor(list(run_ranks(train_on_text, 4, share, 150, DRAWN, quiet=True))).mean(0).tolist()
+    ranks = run_ranks(train_on_text, 4, share, 60, DRAWN, quiet=True, timeout_s=300)
+    return torch.tensor(list(ranks)).mean(0).tolist()
 
 
 losses = {"yours": drawn_losses(MyZero), "never gathers": drawn_losses(ForgetfulZero)}

@@ -194,7 +194,7 @@ for rank, parts in enumerate(kept):
     print(f"rank {rank} keeps {8 * sum(map(len, parts)) / 1e6:.1f} MB")
 
 # %% [markdown]
-# Right, and already a great saving. Two flaws remain: **owners hold unequal parts** (memory is what the
+# Right. Two flaws remain: **owners hold unequal parts** (memory is what the
 # fullest rank needs), and in a broadcast **one rank sends while the others listen**.
 #
 # ## Flat shards
@@ -318,8 +318,7 @@ print("outputs and gradients equal the oracle:", compare(sharded))
 # %% [markdown]
 # ## Measure
 #
-# The order of a step, simulated on one server of H100. (Your laptop's ranks share its cores, and mostly wait;
-# proportions come with larger units, below.)
+# The order of a step, simulated on one server of H100:
 
 # %%
 title = "Nothing travels while anything computes"
@@ -405,8 +404,7 @@ except RanksError as error:
     print(error)
 
 # %% [markdown]
-# Note what the report shows: ranks do not pair units, they pair *calls*. Unwatched, gloo would mix the
-# embedding with a block.
+# Ranks do not pair units, they pair *calls*. Unwatched, gloo would mix the embedding with a block.
 #
 # ## Prefetch: the steady state
 #
@@ -979,8 +977,6 @@ for device in ("cpu", "meta"):
 # | **the code** | calls on modules, any optimizer, your loop | a config; its engine's `backward`, `step` |
 # | **choose it** | with other parallelisms, `torch.compile` | for NVMe; where a config exists already |
 #
-# Both are ZeRO-3 in what they hold and move.
-#
 # ## Sharding in numbers
 #
 # bf16 on the wire, 2 bytes; a step gathers every unit twice (neglect the last unit's saving).
@@ -1020,7 +1016,7 @@ def numbers_05() -> dict[str, float]:
 # - Three moves against DDP's two: 1.5 times the bytes, for 1/n of the memory.
 # - Prefetch hides all but the first gather and the last reduction, if a unit computes longer than it travels.
 #   It costs one unit of memory for each unit ahead.
-# - HSDP with dp_shard up to a server keeps gathers inside it. It is a choice of mesh.
+# - HSDP with dp_shard up to a server keeps gathers inside it.
 # - Values do not tell an FSDP that frees nothing from one that works: measure memory.
 #
 # <details><summary>What production code does</summary>
