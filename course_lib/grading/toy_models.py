@@ -18,7 +18,7 @@ from course_lib.grading.exercise import Array, GateFailed
 from course_lib.grading.probe import Probe
 
 WEIGHT = "weight:"
-LEARNING_RATE = 0.1
+LEARNING_RATE = 0.02
 NUM_STEPS = 2
 STRAY = "parameters that must have no gradient and have one"
 
@@ -80,14 +80,21 @@ def toy_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def toy_weights(spec: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Array]:
-    """Draw weights of order one for `ToyNet(**spec)`, under the names `build_toy` reads."""
+    """Draw weights for `ToyNet(**spec)`, under the names `build_toy` reads.
+
+    Whatever is drawn, activations and gradients are of order one and a step changes weights by some percent:
+    no unit saturates and no weight comes near zero, where rounding would be as large as the result.
+    """
     tensors = toy_tensors(ToyNet(**spec))
-    return {
-        WEIGHT + name: rng.normal(0.3, 0.5, tuple(t.shape))
-        if t.is_floating_point()
-        else rng.integers(1, 1000, tuple(t.shape))
-        for name, t in tensors.items()
-    }
+    return {WEIGHT + name: _drawn(name, t, rng) for name, t in tensors.items()}
+
+
+def _drawn(name: str, like: Tensor, rng: np.random.Generator) -> Array:
+    if not like.is_floating_point():
+        return rng.integers(1, 1000, tuple(like.shape))
+    if name in ("gain", "scale"):
+        return rng.uniform(0.8, 1.2, tuple(like.shape))
+    return rng.normal(0, like.shape[-1] ** -0.5, tuple(like.shape))
 
 
 @torch.no_grad()

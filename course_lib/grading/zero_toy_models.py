@@ -22,8 +22,8 @@ STEPS = 3
 SAMPLES = 3  # of a rank in a micro-batch
 INNER: dict[str, Callable[..., Optimizer]] = {
     "Adam": partial(torch.optim.Adam, lr=0.05, eps=0.1),
-    "SGD with momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
-    "SGD": partial(torch.optim.SGD, lr=0.1),
+    "SGD with momentum": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+    "SGD": partial(torch.optim.SGD, lr=0.02),
 }
 STATES = {"Adam": 2, "SGD with momentum": 1, "SGD": 0}  # values of state a parameter
 
