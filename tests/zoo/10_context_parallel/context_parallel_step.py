@@ -137,3 +137,33 @@ def context_parallel_step(model, core, tokens, targets):
     from course_lib.parallel.context.step import context_parallel_loss
 
     return context_parallel_loss(model, core, Batch(tokens, targets))
+
+
+# %% right: one vector of all gradients, the loss at its end
+def context_parallel_step(model, core, tokens, targets):
+    own = core.positions(tokens.shape[1])
+    logits = model(tokens.index_select(1, own), own)
+    loss = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), targets.index_select(1, own).flatten(), reduction="sum"
+    )
+    loss = loss / targets.numel()
+    grads = torch.autograd.grad(loss, list(model.parameters()))
+    flat = torch.cat([*(grad.reshape(-1) for grad in grads), loss.detach().reshape(1)])
+    dist.all_reduce(flat, group=core.group)
+    for param, grad in zip(model.parameters(), flat[:-1].split([g.numel() for g in grads]), strict=True):
+        param.grad = grad.view_as(param)
+    return flat[-1]
+
+
+# %% wrong values: the next token of its own order as target
+def context_parallel_step(model, core, tokens, targets):
+    own = core.positions(tokens.shape[1])
+    logits = model(tokens[:, own], own)
+    shifted = torch.cat((tokens[:, own][:, 1:], targets[:, own][:, -1:]), 1)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), shifted.flatten(), reduction="sum")
+    loss = loss / targets.numel()
+    loss.backward()
+    total = loss.detach().clone()
+    for tensor in (total, *(param.grad for param in model.parameters())):
+        dist.all_reduce(tensor, group=core.group)
+    return total
