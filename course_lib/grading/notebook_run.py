@@ -31,6 +31,9 @@ import course_lib.grading as _grading
 _grading.check = lambda *_, **__: print("judged outside this notebook: see the graded cell of the exercise")
 _grading.score = lambda *_, **__: 0.0
 del _grading
+from course_lib.grading.page_kernel import show_figures as _show_figures
+_show_figures(get_ipython())
+del _show_figures
 """
 
 
@@ -108,9 +111,15 @@ def _short(output: Any) -> dict[str, Any]:
         kept["traceback"] = [str(line)[: MAX_TEXT + 1] for line in output["traceback"][-40:]]
     if "data" in output:
         kept["data"] = {"text/plain": str(output["data"].get("text/plain", ""))[: MAX_TEXT + 1]}
-        picture = str(output["data"].get("image/png", ""))
-        if len(picture) <= MAX_PICTURE:
-            kept["data"]["image/png"] = picture
+        for mime in ("image/png", "text/html"):  # a figure of the course is a line of HTML
+            picture = str(output["data"].get(mime, ""))
+            if mime == "text/html" and not picture.startswith('<img alt="'):
+                continue
+            if len(picture) > MAX_PICTURE:
+                size = f"Not shown: a picture of {len(picture) * 0.75e-6:.1f} MB"
+                kept["data"] = {"text/plain": f"{size}; a page holds {MAX_PICTURE * 0.75e-6:.1f} MB each."}
+            elif picture:
+                kept["data"][mime] = picture
     return kept
 
 

@@ -1,8 +1,32 @@
-"""The kernel of a feedback page: IPython's, with torch and the server of ranks there before its threads."""
+"""The kernel of a feedback page: IPython's, with torch and the server of ranks there before its threads.
+
+It shows matplotlib's figures as JupyterLab does, with fewer dots where a figure is very large.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from course_lib.grading.own_server import fork_server
+
+MAX_SIDE = 2_000  # pixels of a figure
+
+
+def show_figures(shell: Any) -> None:
+    """Let the cells of `shell` show figures: those of pyplot, and any that is a cell's value."""
+    from IPython.core import pylabtools
+
+    tools: Any = pylabtools  # the inline backend takes its function from there when pyplot is imported
+    as_usual = tools.print_figure
+
+    def print_figure(figure: Any, *words: Any, **options: Any) -> Any:
+        options.setdefault("dpi", min(figure.dpi, MAX_SIDE / max(figure.get_size_inches())))
+        return as_usual(figure, *words, **options)
+
+    tools.print_figure = print_figure
+    formatter = shell.display_formatter.formatters["image/png"]
+    formatter.for_type_by_name("matplotlib.figure", "Figure", print_figure)
+
 
 if __name__ == "__main__":
     fork_server()

@@ -1,14 +1,14 @@
 """Run a submitted notebook in a sandbox for its feedback page, and keep only what cannot act in a browser.
 
-The run decides nothing: scores are the judge's. Text, errors and PNG pictures are kept; HTML, JavaScript,
-SVG and widgets, which would run where the instructor is logged in, are not.
+The run decides nothing: scores are the judge's. Text, errors and PNG pictures of a bounded size are kept;
+HTML, JavaScript, SVG and widgets, which would run where the instructor is logged in, are not.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
+import html
 import json
 import os
 import sys
@@ -20,7 +20,9 @@ import nbformat
 
 from course_lib.grading import wire
 from course_lib.grading.notebook_run import ENDS, MAX_CELL_BYTES, MAX_PICTURE, MAX_TEXT
+from course_lib.staff import pictures
 from course_lib.staff.demonstrations import is_demonstration, not_run
+from course_lib.staff.execute import FIGURE
 from course_lib.staff.filled_release import storable
 from course_lib.staff.sandbox import Limits, Sandbox
 
@@ -83,7 +85,11 @@ def _frames(
     inward, to = os.pipe()
     come, outward = os.pipe()
     argv = [sys.executable, "-m", "course_lib.grading.notebook_run", str(inward), str(outward)]
-    environment = {"MPLBACKEND": "agg", "PYDEVD_DISABLE_FILE_VALIDATION": "1", "JUPYTER_PLATFORM_DIRS": "1"}
+    environment = {
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        "JUPYTER_PLATFORM_DIRS": "1",
+    }
     limits = Limits(wall_s=notebook_s + START_S)
     with contextlib.ExitStack() as stack:
         for fd in (to, come):
@@ -132,12 +138,16 @@ def _plain_output(output: dict[str, Any]) -> Any:
         names = {"ename": _text(output["ename"])[:200], "evalue": _text(output["evalue"])[:2000]}
         return nbformat.v4.new_output("error", **names, traceback=lines)
     data = {"text/plain": _text(output["data"].get("text/plain", ""))}
-    picture = str(output["data"].get("image/png", ""))
-    with contextlib.suppress(binascii.Error, ValueError):
-        png = base64.b64decode(picture) if len(picture) <= MAX_PICTURE else b""
-        if png.startswith(b"\x89PNG\r\n\x1a\n"):
-            data["image/png"] = base64.b64encode(png).decode()
-    return nbformat.v4.new_output("display_data", data=data)
+    figure = FIGURE.fullmatch(str(output["data"].get("text/html", "")))
+    picture = figure["png"] if figure else str(output["data"].get("image/png", ""))
+    if len(picture) > MAX_PICTURE:  # forged: `notebook_run` sends none of that size
+        picture = ""
+    if picture and (why := pictures.too_large("image/png", picture)):
+        data["text/plain"] += f"\n{why}\n"
+    elif picture:
+        data["image/png"] = base64.b64encode(base64.b64decode(picture)).decode()
+    alt = {"image/png": {"alt": html.unescape(figure["alt"])}} if figure and "image/png" in data else {}
+    return nbformat.v4.new_output("display_data", data=data, metadata=alt)
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,9 @@ from typing import Any
 import nbformat
 from nbformat import reader
 
+from course_lib.staff.demonstrations import TAG, is_demonstration
 from course_lib.staff.filled_release import storable
+from course_lib.staff.pictures import SIZED, too_large
 
 SUBMITTED = Path("grading") / "submitted"
 PICTURES = ("image/png", "image/jpeg", "image/svg+xml")  # of a cell's attachments; a page shows them as <img>
@@ -182,6 +184,7 @@ def restored(submitted: Any, release: Any) -> Any:
     """Return a copy of a submitted notebook with each marked cell of `release` once and in order of need."""
     result = nbformat.v4.new_notebook(metadata=copy.deepcopy(dict(release.metadata)))
     marked = {cell.metadata.nbgrader.grade_id: cell for cell in release.cells if "nbgrader" in cell.metadata}
+    shown = {str(cell.source) for cell in release.cells if is_demonstration(cell)}
     seen: set[str] = set()
     cells = []
     for cell in reversed(submitted.cells):  # of copies, the last counts, as nbgrader and the judge do
@@ -190,6 +193,8 @@ def restored(submitted: Any, release: Any) -> Any:
         if name in marked and name not in seen and cell.cell_type == marked[name].cell_type:
             seen.add(name)
             new = _like(marked[name], source=_source(cell))
+        elif new.cell_type == "code" and new.source in shown:  # whatever tags the student left on it
+            new.metadata.tags = [TAG]
         cells.append(new)
     result.cells = cells[::-1]
     _put_back(result, release, seen)
@@ -214,20 +219,32 @@ def _clean(cell: Any) -> Any:
     if cell.cell_type == "code":
         return nbformat.v4.new_code_cell(_source(cell))
     if cell.cell_type == "markdown":
-        return nbformat.v4.new_markdown_cell(_source(cell), attachments=_pictures(cell))
+        kept, left = _pictures(cell)
+        said = "".join(f"\n\n{name}: {why}" for name, why in left.items())
+        return nbformat.v4.new_markdown_cell(_source(cell) + said, attachments=kept)
     return nbformat.v4.new_raw_cell(_source(cell))
 
 
-def _pictures(cell: Any) -> dict[str, dict[str, str]]:
-    """Return the attachments of a cell that are pictures; whatever else a student put there is left."""
+def _pictures(cell: Any) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """Return the attachments of a cell that are pictures, and why a page cannot show others of them.
+
+    Whatever else a student put there is left.
+    """
     found: dict[str, dict[str, str]] = {}
+    left: dict[str, str] = {}
     attached = cell.get("attachments")
     for name, data in attached.items() if isinstance(attached, dict) else ():
         for mime, text in data.items() if isinstance(data, dict) else ():
-            is_short = isinstance(text, str) and len(text) <= MAX_PICTURE
-            if mime in PICTURES and is_short and _BASE64.fullmatch(text):
+            if mime not in PICTURES or not isinstance(text, str) or not _BASE64.fullmatch(text):
+                continue
+            if len(text) > MAX_PICTURE:
+                size = f"{len(text) * 0.75e-6:.1f} MB; a page holds {MAX_PICTURE * 0.75e-6:.1f} MB each."
+                left[storable(str(name))] = f"Not shown: a picture of {size}"
+            elif mime in SIZED and (why := too_large(mime, text)):
+                left[storable(str(name))] = why
+            else:
                 found[storable(str(name))] = {mime: text}
-    return found
+    return found, left
 
 
 def _like(cell: Any, source: str) -> Any:

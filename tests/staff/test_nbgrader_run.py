@@ -10,9 +10,10 @@ from nbgrader.preprocessors import Execute
 
 from course_lib.kernels import NotebookStopped, PrivateKernel
 from course_lib.staff import build
-from course_lib.staff.demonstrations import NOT_RUN, missing_names
+from course_lib.staff.demonstrations import NOT_RUN, is_demonstration, missing_names
 from course_lib.staff.gradebook import REPOSITORY, GradedRun, LimitedExecute, course_config
 from course_lib.staff.source import notebook_of
+from course_lib.staff.submissions import restored
 
 OF_ANN = {"metadata": {"name": "03_data_parallel", "path": ""}, "nbgrader": {"student": "ann"}}
 
@@ -64,6 +65,15 @@ def test_a_demonstration_is_not_run_for_points_and_says_so(tmp_path: Path) -> No
     GradedRun(config=course_config(tmp_path)).preprocess(notebook, OF_ANN)
     assert [cell.outputs[0].text for cell in notebook.cells] == [NOT_RUN, "2\n"]
     assert notebook.cells[0].source == "1 / 0"
+
+
+def test_what_is_a_demonstration_is_the_courses_to_say() -> None:
+    tagged = {"tags": ["demonstration"]}
+    release = new_notebook(cells=[new_code_cell("train()", metadata=tagged), new_code_cell("print(2)")])
+    texts = [("train()", []), ("print(2)", ["demonstration"]), ("train(1)", ["demonstration"])]
+    cells = [new_code_cell(text, metadata={"tags": tags}) for text, tags in texts]
+    copy = restored(new_notebook(cells=cells), release)
+    assert [is_demonstration(cell) for cell in copy.cells] == [True, False, False]
 
 
 @pytest.mark.parametrize("lab", build.labs(REPOSITORY), ids=lambda lab: lab.name[:2])
