@@ -15,9 +15,9 @@ from typing import Any
 from course_lib.ranks.forkserver import preloaded
 
 
-def fork_server() -> None:
-    """Load what ranks need, and fork their server; call it before this process has threads."""
-    for name in preloaded():
+def fork_server(modules: Sequence[str] = ()) -> None:
+    """Load `modules`, or what ranks need, and fork a server; call it before this process has threads."""
+    for name in modules or preloaded():
         importlib.import_module(name)
     resource_tracker.ensure_running()  # started in the usual way: it is asked for first
     start: Any = util  # forkserver starts its server by a function of this module

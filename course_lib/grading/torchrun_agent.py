@@ -4,7 +4,7 @@ All is torchrun's own but one step. Where it starts `python -u SCRIPT`, and impo
 of a check's time, a fork server forks that has imported what a script needs. From there to its exit status a
 worker does what an interpreter does; only, it shares what the server drew or read at its start: the secret of
 `hash`, and environment variables that torch reads when it is imported.
-The agent itself has threads, and must not be forked.
+The agent forks that server before it has threads: later it must not be forked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import threading
 import traceback
 import types
 from collections.abc import Mapping, Sequence
-from multiprocessing import context, forkserver, process
+from multiprocessing import context, process
 from typing import Any, NoReturn
 
 gc.disable()  # importing torch takes a quarter longer with garbage collection
@@ -46,8 +46,9 @@ _MainProcess: Any = type(multiprocessing.current_process())  # as this is import
 
 def main() -> None:
     """Run the script that the command line names; an exit code of 0 says that every worker ended well."""
-    multiprocessing.set_forkserver_preload(list(_FIRST))
-    forkserver.ensure_running()  # beside the imports below, which the server does not need
+    from course_lib.grading.own_server import fork_server
+
+    fork_server(_FIRST)  # one process loads torch for both, before the agent has threads
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 

@@ -23,8 +23,9 @@ from nbconvert.filters.strings import strip_files_prefix
 from nbgrader.converters import GenerateFeedback
 from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
 
+from course_lib.staff import formulas
 from course_lib.staff.execute import FIGURE
-from course_lib.staff.what_was_lost import WhatWasLost
+from course_lib.staff.what_was_lost import OwnMaximum, WhatWasLost
 
 _WORDS = """a abbr b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li mark ol
 p pre s small span strong sub summary sup table tbody td th thead tr u ul"""
@@ -39,6 +40,7 @@ _LINKED = re.compile(r"\](?=[(\[:])")
 # Beside _TAGS and what _is_harmless knows, mistune makes these of tables and lists.
 _MADE_TAGS, _MADE_NAMES = _TAGS | {"input"}, ("style", "start", "type", "checked", "disabled")
 _TEST_CELL = re.compile(r'<a href="#(test_)([\w-]+)">Test cell</a>')  # of nbgrader's table of contents
+_COMMENT = re.compile(r'<a href="#comment-([\w-]+)">Comment</a>')
 # Added to nbgrader's own style, which has no rules for wide screens and tables.
 _STYLE = """<style>
 div#notebook-container { padding: 15px; }
@@ -54,10 +56,12 @@ summary { display: list-item; cursor: pointer; }
 .anchor-link { display: none; }
 div#toc ol { columns: 22em auto; }
 </style>"""
-# A page may load and send nothing; its only scripts are nbconvert's, for formulas.
+_SCRIPT = re.compile(r"<script\b.*?</script>", re.S)  # of nbconvert's templates, for formulas say
+# A page may load and send nothing, and run nothing: its formulas are pictures.
 _POLICY = (
-    '<meta http-equiv="Content-Security-Policy" content="img-src data:; media-src \'none\'; '
-    "frame-src 'none'; object-src 'none'; connect-src 'none'; form-action 'none'; base-uri 'none'\"/>"
+    '<meta http-equiv="Content-Security-Policy" content="script-src \'none\'; img-src data:; '
+    "media-src 'none'; frame-src 'none'; object-src 'none'; connect-src 'none'; form-action 'none'; "
+    "base-uri 'none'\"/>"
 )
 
 
@@ -137,7 +141,8 @@ class SafePage(HTMLExporter):
                 made = super().markdown2html(context, source)
             except InvalidNotebook:
                 made = super().markdown2html(context, source.replace("attachment:", "missing:"))
-            return str(bleach.clean(made, _TAGS, _is_harmless, ["http", "https", "mailto", "data"]))
+            clean = bleach.clean(made, _TAGS, _is_harmless, ["http", "https", "mailto", "data"])
+            return formulas.drawn(str(clean))
         except Exception:  # whatever a hostile text makes a parser raise
             return f"<pre>{html.escape(source)}</pre>"
         finally:
@@ -148,7 +153,9 @@ class SafePage(HTMLExporter):
         self._rendering_s = 0.0
         page, resources = super().from_notebook_node(nb, resources, **kw)
         head, end, body = page.partition("</head>")
+        head = _SCRIPT.sub("", head)
         body = _TEST_CELL.sub(r'<a href="#\1\2">\2</a>', body)
+        body = _COMMENT.sub(r'<a href="#comment-\1">Comment on \1</a>', body)
         return head.replace("<head>", f"<head>{_POLICY}", 1) + _STYLE + end + body, resources
 
 
@@ -178,4 +185,4 @@ def feedback_steps() -> list[type]:
     """Return nbgrader's steps from a graded notebook to its page."""
     default: list[type] = GenerateFeedback.class_traits()["preprocessors"].default_args[0]
     place = default.index(GetGrades) + 1
-    return [*default[:place], WhatWasLost, PlainOutputs, *default[place:]]
+    return [*default[:place], OwnMaximum, WhatWasLost, PlainOutputs, *default[place:]]

@@ -1,4 +1,4 @@
-"""The head of a feedback page: what was lost and why, part by part, with a link to the cell."""
+"""The head of a feedback page: what the points are of, what was lost and why, with a link to the cell."""
 
 from __future__ import annotations
 
@@ -9,9 +9,36 @@ from typing import Any
 import nbformat
 from nbgrader.preprocessors import NbGraderPreprocessor
 
+from course_lib.grading.registry import exercises
 from course_lib.staff.filled_release import VERDICT
+from course_lib.staff.reflections import GRADE_ID
 
 MAX_REASON = 600  # characters; the whole report stands in the cell
+NO_RESPONSE = "No response."  # nbgrader's own comment on an answer that is still the stub
+
+
+class OwnMaximum(NbGraderPreprocessor):  # type: ignore[misc]
+    """Count a page's points as the tables do: the maximum is the lab's, what a bonus gives comes on top."""
+
+    def preprocess(self, nb: Any, resources: Any) -> tuple[Any, Any]:
+        """Change the maximum that nbgrader has read; name bonus and reflections; drop its empty comments."""
+        marks = [cell.metadata["nbgrader"] for cell in nb.cells if "nbgrader" in cell.metadata]
+        for mark in marks:
+            if mark.get("comment") == NO_RESPONSE:
+                mark["comment"] = ""
+        bonus = {f"test_{e.id}" for e in exercises() if e.bonus}
+        lines, graded = [], [mark for mark in marks if mark.get("grade") and "points" in mark]
+        for name, on_top in (("bonus exercises", True), ("reflections", False)):
+            ids = bonus if on_top else {GRADE_ID}
+            some = [mark for mark in graded if mark["grade_id"] in ids]
+            points, most = (sum(float(mark[key]) for mark in some) for key in ("score", "points"))
+            if on_top:
+                resources["nbgrader"]["max_score"] -= most
+            end = ", on top of the maximum" if on_top else ", graded by hand"
+            lines += [f"Of the points, {name} gave {points:g} of {most:g}{end}."] if some else []
+        if lines:
+            nb.cells.insert(0, nbformat.v4.new_markdown_cell(" ".join(lines)))
+        return nb, resources
 
 
 class WhatWasLost(NbGraderPreprocessor):  # type: ignore[misc]

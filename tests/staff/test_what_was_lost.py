@@ -8,7 +8,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from course_lib.staff.feedback import SafePage, feedback_steps
 from course_lib.staff.filled_release import VERDICT
-from course_lib.staff.what_was_lost import WhatWasLost
+from course_lib.staff.what_was_lost import OwnMaximum, WhatWasLost
 
 
 def graded(exercise: str, *, gate: str = "", message: str = "", **lost: str) -> Any:
@@ -66,3 +66,25 @@ def test_the_words_of_an_answer_are_text() -> None:
 def test_it_stands_before_outputs_are_cleaned() -> None:
     names = [step.__name__ for step in feedback_steps()]
     assert names.index("WhatWasLost") == names.index("PlainOutputs") - 1
+
+
+def test_a_bonus_is_on_top_of_the_maximum_and_reflections_are_named() -> None:
+    def marked(name: str, score: float, points: float) -> Any:
+        marks = {"grade": True, "grade_id": name, "score": score, "points": points}
+        return new_markdown_cell("", metadata={"nbgrader": marks})
+
+    cells = [marked("test_naive_ddp", 3, 4), marked("test_async_sgd_step", 2, 3), marked("reflections", 1, 4)]
+    resources = {"nbgrader": {"max_score": 11.0}}
+    notebook, _ = OwnMaximum().preprocess(new_notebook(cells=cells), resources)
+    assert resources["nbgrader"]["max_score"] == 8
+    assert notebook.cells[0].source == (
+        "Of the points, bonus exercises gave 2 of 3, on top of the maximum. "
+        "Of the points, reflections gave 1 of 4, graded by hand."
+    )
+
+
+def test_only_a_persons_comment_is_shown() -> None:
+    marks = [{"solution": True, "grade_id": "a", "comment": text} for text in ("No response.", "Well done.")]
+    cells = [new_code_cell("", metadata={"nbgrader": one}) for one in marks]
+    notebook, _ = OwnMaximum().preprocess(new_notebook(cells=cells), {"nbgrader": {"max_score": 1.0}})
+    assert [cell.metadata.nbgrader.comment for cell in notebook.cells] == ["", "Well done."]
