@@ -22,6 +22,7 @@ _LEFT_OUT = ("solutions/", "tests/", "benchmarks/", "docs/zoo/", ".ci/", ".githu
 _FILES_LEFT_OUT = (
     "nbgrader_config.py",
     "CONTRIBUTING.md",
+    "docs/benchmarks.md",
     "docs/index.md",
     "docs/instructor.md",
     "docs/adding-an-exercise.md",
@@ -52,6 +53,7 @@ Do not commit your notebooks: git's last commit is what `reset` and `update` tak
 
 Code: Apache License 2.0 ([LICENSE](LICENSE)). Text and figures: CC BY 4.0 ([LICENSE-TEXT](LICENSE-TEXT)).
 """
+_RULES = ("help", "setup", "lab", "clean")  # of the Makefile; the others work on files that are left out
 _EXERCISES = "course_lib/grading/labs/"
 _SOLUTIONS = re.compile(r"\n*<details>.*</details>\s*\Z", re.S)
 
@@ -73,6 +75,8 @@ def command(root: Path, folder: Path, console: Console) -> int:
             data = without_hidden(data.decode("utf-8")).encode()
         elif path.endswith(".ipynb"):
             data = without_links(data.decode("utf-8")).encode()
+        elif path == "Makefile":
+            data = without_rules(data.decode("utf-8")).encode()
         elif path == "README.md":
             data = _README.encode()
         target.write_bytes(data)
@@ -114,6 +118,13 @@ def without_links(text: str) -> str:
         if cell.get("id") == "course-solutions":
             cell.source = _SOLUTIONS.sub("", cell.source)
     return build.text_of(notebook)
+
+
+def without_rules(text: str) -> str:
+    """Return a Makefile that has, of the rules that `make help` lists, those of _RULES only."""
+    blocks = re.split(r"(?m)(?=^[^\s#:=]+:(?!=))", text)  # each rule with its lines, and what stands before
+    kept = [block for block in blocks if "## " not in block or block.partition(":")[0] in _RULES]
+    return re.sub(r"(?m)^\.PHONY:.*$", f".PHONY: {' '.join(_RULES)}", "".join(kept))
 
 
 def without_hidden(text: str) -> str:

@@ -17,6 +17,7 @@ from small_class import contents, hand_in
 
 from course_lib.grading.exercise import MAX_MESSAGE, Part, Result
 from course_lib.grading.registry import get
+from course_lib.grading.source import not_defined
 from course_lib.staff import autograde, build, classwork, grade_one, judge, reports, submissions, traffic
 from course_lib.staff.filled_release import answer_cells, answers_of, filled_in
 from course_lib.staff.gradebook import Course
@@ -185,8 +186,9 @@ def test_a_message_is_short_and_a_terminal_obeys_none() -> None:
 def test_a_report_counts_who_handed_in_and_shows_mistakes_first() -> None:
     stub = {"gate": "implemented", "message": "exercise rank_hello is not written yet: fill in its cell"}
     wrong = {"gate": "runs", "message": "NameError: x"}
+    renamed = {"gate": "implemented", "message": not_defined("rank_hello", "rank_hello").part.message}
     verdicts = [
-        {"rank_hello": {"score": 0.0, "passed": False, "parts": {}, **v}} for v in (stub, stub, wrong)
+        {"rank_hello": {"score": 0.0, "passed": False, "parts": {}, **v}} for v in (stub, stub, wrong, renamed)
     ]
     states = [*(("graded", v) for v in verdicts), ("unreadable", {}), ("missing", {})]
     entries = [
@@ -194,8 +196,9 @@ def test_a_report_counts_who_handed_in_and_shows_mistakes_first() -> None:
         for i, (state, found) in enumerate(states)
     ]
     found = next(one for one in reports.statistics(LAB, entries) if one.exercise.id == "rank_hello")
-    assert (found.submitted, found.unwritten) == (4, 2)
-    assert found.diagnoses == [("runs: NameError: x", 1)]
+    assert (found.submitted, found.unwritten) == (5, 2)
+    assert found.diagnoses[0] == ("runs: NameError: x", 1)
+    assert found.diagnoses[1][0].startswith("implemented: exercise rank_hello is not written yet, or not run")
 
 
 def test_words_of_a_students_are_no_markup() -> None:
