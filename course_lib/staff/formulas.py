@@ -5,14 +5,11 @@ from __future__ import annotations
 import base64
 import functools
 import html
-import io
 import re
 
-import matplotlib as mpl
-import numpy as np
 from bs4 import BeautifulSoup
-from matplotlib.font_manager import FontProperties
-from matplotlib.mathtext import math_to_image
+
+from course_lib.viz.formula import formula_svg
 
 MAX_CHARACTERS, MAX_BRACES = 300, 20  # of a formula: beyond that it is shown as it was written
 _FORMULA = re.compile(r"\$\$(?P<shown>[^$]+)\$\$|(?<![\\$\w])\$(?!\s)(?P<inline>[^$]+?)(?<!\s)\$(?![\w$])")
@@ -55,13 +52,11 @@ def _image(tex: str) -> tuple[str, float] | None:
     if len(tex) > MAX_CHARACTERS or tex.count("{") > MAX_BRACES:
         return None
     text = _SIZE.sub("", _SHORT.sub(_in_braces, tex))
-    buffer = io.BytesIO()
     try:
-        with mpl.rc_context({"mathtext.fontset": "cm", "svg.hashsalt": "course"}), np.errstate(all="raise"):
-            depth = math_to_image(f"${text}$", buffer, FontProperties(size=11), dpi=72, format="svg")
+        svg, depth = formula_svg(text)
     except Exception:  # what matplotlib does not know, and whatever a hostile text makes a parser raise
         return None
-    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}", float(depth)
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}", depth
 
 
 def _in_braces(match: re.Match[str]) -> str:

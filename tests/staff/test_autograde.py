@@ -187,9 +187,8 @@ def test_a_report_counts_who_handed_in_and_shows_mistakes_first() -> None:
     stub = {"gate": "implemented", "message": "exercise rank_hello is not written yet: fill in its cell"}
     wrong = {"gate": "runs", "message": "NameError: x"}
     renamed = {"gate": "implemented", "message": not_defined("rank_hello", "rank_hello").part.message}
-    verdicts = [
-        {"rank_hello": {"score": 0.0, "passed": False, "parts": {}, **v}} for v in (stub, stub, wrong, renamed)
-    ]
+    made = (stub, stub, wrong, renamed)
+    verdicts = [{"rank_hello": {"score": 0.0, "passed": False, "parts": {}, **v}} for v in made]
     states = [*(("graded", v) for v in verdicts), ("unreadable", {}), ("missing", {})]
     entries = [
         Entry(student=str(i), lab=LAB, digest="", state=state, verdicts=found)
