@@ -24,6 +24,8 @@ from published_fits import read_fits
 from published_layer import read_layer
 from published_memory import HEAD as MEMORY_HEAD
 from published_memory import MemoryTable, other_files, read_memory
+from published_mfu import HEAD as MFU_HEAD
+from published_mfu import read_mfu
 from published_used import used_bytes
 
 from course_lib.cost.constants import Array, Calibration, Index, calibration
@@ -175,7 +177,8 @@ rows are not part of this repository: `benchmarks/published.py` names their file
 MAPE: mean absolute error of a step's time. Skill: 1 - MAPE / MAPE of the best constant efficiency; 0 is
 no better than one number. Scaling: error of the change from a run's smallest number of GPUs. Tau: Kendall's,
 the mean over groups of competing layouts (by run: weighted by their size). Regret: how much slower the
-predicted best layout is than the real best.
+predicted best layout is than the real best. MFU computed again: the printed tokens/s under a convention of
+`cost/flops` over the printed MFU; the tables of papers are in `data/published_mfu.csv` and tests/cost.
 
 Known weak spots, reported and not fitted away:
 
@@ -288,6 +291,7 @@ def main() -> None:
     report += ["", MEMORY_HEAD, *(table.line() for table in memory)]
     report += ["", FITS_HEAD, *(table.line() for table in read_fits(given.tables, fitted))]
     report += ["", *held_out()]
+    report += ["", MFU_HEAD, *(table.line() for table in read_mfu(given.tables))]
     left += other_files(given.tables)
     text = "\n".join([*report, "", "Left out (rows the model does not describe):", "", *left])
     print(text)
