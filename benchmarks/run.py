@@ -1,7 +1,8 @@
 """Measure the course's numbers on this machine: print them and write docs/benchmarks.md.
 
 Each benchmarks/bench_*.py has `rows()`, a list of (name, value, unit, note): one table, titled by the
-first line of its docstring. A number that matters is a ratio of two measurements of the same run, never
+first line of its docstring; one that this machine cannot measure gives no rows, and says why in SKIPPED.
+A number that matters is a ratio of two measurements of the same run, never
 seconds alone.
 
     python benchmarks/run.py            all
@@ -41,8 +42,9 @@ def main(names: list[str]) -> int:
         return 1
     sections = read_sections(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
     for name in chosen:
-        sections[name] = section(name)
-        print(sections[name], flush=True)
+        found = section(name)
+        sections |= {name: found} if found else {}
+        print(found or f"{name}: {importlib.import_module(name).SKIPPED}", flush=True)
     text = "\n".join([INTRODUCTION, *(sections[name] for name in known if name in sections)])
     PAGE.write_text(text, encoding="utf-8")
     print(f"wrote {PAGE.relative_to(HERE.parent)}")
@@ -50,10 +52,13 @@ def main(names: list[str]) -> int:
 
 
 def section(name: str) -> str:
-    """Run one benchmark and return its part of the page."""
+    """Run one benchmark and return its part of the page; nothing if it measured nothing here."""
     module = importlib.import_module(name)
+    rows = module.rows()
+    if not rows:
+        return ""
     title = (module.__doc__ or name).strip().splitlines()[0].rstrip(".")
-    return f"<!-- {name} -->\n## {title}\n\n{machine()}\n\n{markdown(module.rows())}\n"
+    return f"<!-- {name} -->\n## {title}\n\n{machine()}\n\n{markdown(rows)}\n"
 
 
 def machine() -> str:

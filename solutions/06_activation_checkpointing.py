@@ -105,9 +105,9 @@ print(x.grad)
 # | attention: q, k, v, the mix; log-sum-exps | (N + 2 K) H + 2 N H + N | q, k, v: (N + 2 K) H |
 # | SwiGLU: gate, silu(gate), up, their product | 4 F | results of gate and up: 2 F |
 #
-# (The mix is saved twice: as attention leaves it, and copied into the order that the out product wants.)
-# "full" keeps the input, D. Here "selective" keeps the products with weights, and computes the rest
-# again.
+# (The mix, attention's weighted sum of values, is saved twice: as attention leaves it, and copied into the
+# order that the out product wants.) "full" keeps the input, D. Here "selective" keeps the products with
+# weights, and computes the rest again.
 
 
 # %% exercise="activation_bytes"
@@ -253,23 +253,25 @@ my_peak_mb = None  # such as 3.5
 class Recomputed(torch.autograd.Function):
     """Run a function without a graph; keep its inputs; run it again with a graph in backward."""
 
-    ### BEGIN SOLUTION
     @staticmethod
-    def forward(ctx, run, _anchor, *tensors):
+    def forward(ctx, *args):
+        ### BEGIN SOLUTION
+        run, _anchor, *tensors = args
         ctx.run, ctx.random_state = run, torch.get_rng_state()
         ctx.save_for_backward(*tensors)
         return run(tensors)
+        ### END SOLUTION
 
     @staticmethod
     def backward(ctx, grad):
+        ### BEGIN SOLUTION
         inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in ctx.saved_tensors]
         with torch.random.fork_rng(), torch.enable_grad():
             torch.set_rng_state(ctx.random_state)
             result = ctx.run(inputs)
         torch.autograd.backward(result, grad)
         return None, None, *(tensor.grad for tensor in inputs)
-
-    ### END SOLUTION
+        ### END SOLUTION
 
 
 def checkpoint(function, *inputs, **kwargs):

@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 4 hours: six exercises of {{minutes}} minutes, three for a bonus of {{bonus_minutes}} |
+# | **time** | 4.5 hours: six exercises of {{minutes}} minutes, three for a bonus of {{bonus_minutes}} |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | labs 02, 03 and 05 |
 # | **points** | {{points}}, and {{bonus_points}} bonus points |
@@ -470,8 +470,7 @@ turn(draw_uneven, last_stage_costs=[1.5, 1.0, 1.25, 2.0], message_costs=[0.0, 0.
 # %% [markdown]
 # That is why Meta removed one layer each from the first and the last stage of Llama 3 405B: 126 layers, not
 # 128. It is also why a planner simulates. This simulator gets the rates that the zero-bubble paper computed
-#      from profiled times of 12 real runs to the last printed digit, where the formula is off by up to 3
-#      points:
+# from profiled times of 12 real runs to the last printed digit, where the formula is off by up to 3 points:
 
 # %%
 for row in rows("zero_bubble_rates.csv")[::4]:

@@ -196,11 +196,12 @@ def timeout_report(graph: WaitGraph, timeout_s: float) -> str:
 def mismatch_report(graph: WaitGraph, mismatch: Mismatch) -> str:
     """The report on two ranks that made different calls where the same was due."""
     a, b, n = mismatch.first, mismatch.second, len(graph.ranks)
+    differs = f"{mismatch.differs} {'differ' if mismatch.differs.endswith('s') else 'differs'}"
     if {a.op, b.op} == {"send", "recv"}:
-        head = f"a send and its recv must have the same dtype and size; their {mismatch.differs} differs."
+        head = f"a send and its recv must have the same dtype and size; their {differs}."
     else:
         head = f"call #{a.ordinal + 1} of {_group(a, n)} must be the same on all its ranks; "
-        head += f"its {mismatch.differs} differs."
+        head += f"its {differs}."
     lines = [f"Mismatch: {head}"]
     lines += [
         f"  rank {r}: {describe(c, n)} at {where(c.site)}"

@@ -40,19 +40,19 @@ def train(options: TrainOptions, *, progress: bool = True, clock: Clock = time.p
 
     Metrics: step, loss (mean over ranks, before the update), learning_rate, grad_norm, step_time_s,
     tokens_per_s, mfu, hfu. With `options.out` they are lines of metrics.jsonl there, written as they come.
-    clock: what step times are read from.
+    clock: what step times, and a measured peak, are read from.
     Raises: ValueError for a model that does not fit, an empty corpus, an unknown peak.
     """
     device = _device(options)
     _set_threads(options)
     check_fits(options, device)
     corpus = _corpus(options)
-    peak = find_peak(options.peak, device, "bf16" if is_mixed(options, device) else "fp32")
+    peak = find_peak(options.peak, device, "bf16" if is_mixed(options, device) else "fp32", clock)
     if options.ranks == 1:
         steps = train_rank(options, peak, corpus, progress, clock)
     else:
         timeout_s = 60.0 + 60.0 * options.steps
-        arguments = (options, peak, corpus, progress)
+        arguments = (options, peak, corpus, progress, clock)
         steps = run_ranks(train_rank, options.ranks, *arguments, device=device.type, timeout_s=timeout_s)[0]
     return TrainResult(steps, peak)
 

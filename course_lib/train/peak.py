@@ -5,12 +5,15 @@ An unknown peak is refused: an MFU of 0, or of a guessed device, looks like a me
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from course_lib.cost.hardware import accelerator, accelerators
-from course_lib.roof import matmul_flops_per_s
+from course_lib.roof import best_time_s, matmul_flops_per_s
 from course_lib.units import positive, quantity, show_rate
 
 
@@ -28,18 +31,21 @@ class Peak:
         return f"{show_rate(self.flops_per_s, 'FLOP/s')} ({self.source})"
 
 
-def find_peak(asked: str, device: torch.device, precision: str) -> Peak:
+def find_peak(
+    asked: str, device: torch.device, precision: str, clock: Callable[[], float] = time.perf_counter
+) -> Peak:
     """Return the peak that `asked` names.
 
     asked: "measured": the best float32 matmul on this CPU, with as many threads as torch has now; a name of
     the table; a rate with its unit ("67 TFLOP/s"); "auto": measured on a CPU, the table's entry of the GPU's
     name.
+    clock: what a measured peak is timed with: that of the steps, or their ratio is no utilization.
     Raises: ValueError for a name that is not in the table, or a GPU nobody knows.
     """
     if asked == "auto" and device.type == "cuda":
         return _table_peak(known_gpu(torch.cuda.get_device_name(device)), precision)
     if asked in ("auto", "measured"):
-        return _measured(device)
+        return _measured(device, clock)
     if asked[:1].isdigit():
         return Peak(quantity(asked, "flops_per_s"), "given")
     return _table_peak(asked, precision)
@@ -68,9 +74,10 @@ def _table_peak(name: str, precision: str) -> Peak:
     return Peak(found.peak_flops_per_s(precision), f"{found.name}, {precision}, dense, from the table")
 
 
-def _measured(device: torch.device) -> Peak:
+def _measured(device: torch.device, clock: Callable[[], float]) -> Peak:
     if device.type != "cpu":
         raise ValueError(f"a peak can be measured on the CPU only; got {device}. Name the GPU with --peak.")
-    best = max(rate for name, rate in matmul_flops_per_s().items() if name.startswith("torch"))
+    rates = matmul_flops_per_s(partial(best_time_s, clock=clock))
+    best = max(rate for name, rate in rates.items() if name.startswith("torch"))
     threads = torch.get_num_threads()
     return Peak(best, f"best fp32 matmul measured here, {threads} thread{'s' if threads > 1 else ''}")

@@ -6,6 +6,7 @@ from course_lib.cost.models import model, models, published_runs
 from course_lib.cost.tables import rows
 
 PUBLISHED = {  # parameters, within what a ModelConfig cannot say
+    "llama3.2-1b": (1.236e9, 0.0005),
     "llama3-8b": (8.03e9, 0.0005),
     "llama3-70b": (70.55e9, 0.0005),
     "llama3-405b": (405.85e9, 0.0005),

@@ -204,7 +204,7 @@ PROVABLE = [
     (other_shape, "mismatch", None, "its shape differs"),
     (other_gather_shape, "mismatch", None, "its shape differs"),
     (other_root, "mismatch", None, "its root differs"),
-    (other_splits, "mismatch", None, "its split sizes differs"),
+    (other_splits, "mismatch", None, "its split sizes differ."),
     (other_group, "hang", None, "for rank"),
     (skipped_new_group, "hang", 1, "for rank 1, which never gets there"),
     (reordered_new_groups, "mismatch", 0, "new_group"),

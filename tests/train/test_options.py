@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,9 @@ def test_peaks_are_named_or_refused() -> None:
     assert find_peak("H100 SXM", CPU, "bf16").flops_per_s == pytest.approx(989e12, rel=0.01)
     assert "H100 SXM, bf16, dense" in find_peak("H100 SXM", CPU, "bf16").source
     assert find_peak("67 TFLOP/s", CPU, "fp32").flops_per_s == 67e12
+    ticks = itertools.count()
+    measured = find_peak("measured", CPU, "fp32", clock=lambda: float(next(ticks)))
+    assert measured.flops_per_s == 2 * 1536**3, "a call takes one tick"
     with pytest.raises(ValueError, match="an accelerator must be one of the table"):
         find_peak("H900", CPU, "bf16")
     with pytest.raises(ValueError, match="must be a positive finite number"):

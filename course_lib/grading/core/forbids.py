@@ -75,7 +75,7 @@ TECHNIQUES = {
         torch=("dtensor",),
     ),
     "pipeline parallelism": Technique(
-        words="the library's own pipelines, and torch.distributed.pipelining",
+        words="the library's own pipelines",
         modules=(*_PARALLEL,),
         torch=("pipelining",),
     ),

@@ -50,6 +50,18 @@ def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_
 # says: two bytes an element
 # from: reference
 # change: return 4 * tokens -> return 2 * tokens
+# %% wrong autograd: 1/rms and log-sum-exps are left out
+def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_heads, policy, mode):
+    tokens = batch_size * seq_len
+    if mode == "paper":
+        none = tokens * (34 * model_dim + 5 * num_heads * seq_len)
+        return {"none": none, "selective": 34 * tokens * model_dim, "full": 2 * tokens * model_dim}[policy]
+    queries, keys_values = model_dim, 2 * num_kv_heads * model_dim // num_heads
+    none = 6 * model_dim + 3 * queries + keys_values + 4 * ffn_dim
+    selective = 3 * model_dim + queries + keys_values + 2 * ffn_dim
+    return 4 * tokens * {"none": none, "selective": selective, "full": model_dim}[policy]
+
+
 # %% wrong autograd: elements
 # says: elements are counted
 # from: reference

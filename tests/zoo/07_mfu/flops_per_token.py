@@ -53,6 +53,12 @@ def flops_per_token(config, seq_len, causal_half, recompute):
 # change: 2 * config.num_kv_heads -> 2 * config.num_heads
 
 
+# %% wrong dense, conventions, experts: heads are D / N wide, whatever the config says
+# from: reference
+# change: heads * config.head_dim -> heads * (width // config.num_heads)
+# change: config.num_heads * config.head_dim * context -> width * context
+
+
 # %% wrong dense, conventions, experts: only forward
 # says: only forward is counted
 # from: reference

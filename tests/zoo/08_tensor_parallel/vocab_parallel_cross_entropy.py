@@ -71,6 +71,10 @@ def vocab_parallel_cross_entropy(logits, targets, group):
 # from: reference
 # change: [..., None])[..., 0] * here -> [..., None])[..., 0]
 
+# %% wrong values: the first column of the next rank counts, too
+# from: reference
+# change: (local < columns) -> (local <= columns)
+
 # %% wrong values: the sum is not summed
 # from: reference
 # change: reduce_from(shifted.exp().sum(-1), group) -> shifted.exp().sum(-1)

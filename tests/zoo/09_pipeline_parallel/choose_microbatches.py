@@ -47,6 +47,15 @@ def choose_microbatches(batch_size, num_stages, sample_s, overhead_s, sample_byt
 # change: min(m, num_stages) * sample_bytes * batch_size / m -> (m < batch_size) * batch_size * sample_bytes
 
 
+# %% wrong time: p micro-batches are held even where there are fewer
+def choose_microbatches(batch_size, num_stages, sample_s, overhead_s, sample_bytes, memory_bytes):
+    whole = [m for m in range(1, batch_size + 1) if batch_size % m == 0]
+    fits = [m for m in whole if num_stages * sample_bytes * batch_size / m <= memory_bytes]
+    return min(
+        fits or [batch_size], key=lambda m: (m + num_stages - 1) * (overhead_s + sample_s * batch_size / m)
+    )
+
+
 # %% wrong values: does not divide the batch
 # says: divides
 # from: reference

@@ -28,7 +28,7 @@ EXERCISE = Exercise(
     "afterwards the generator stands where it stood. Memory: at the end of forward at most one [tokens, "
     "width] "
     "tensor a call lives, and two more.",
-    signature="(function, *inputs)",
+    signature="(function, *inputs, **kwargs)",
     forbids=("activation checkpointing",),
     scenario=recomputation("calls"),
     hints=(

@@ -1,6 +1,6 @@
 """`flops_per_token`: the FLOPs of training on one token, for every decoder that `ModelConfig` can describe.
 
-Longer than 120 lines: thirteen known slips, and models with and without a gate, a tied table, experts.
+Longer than 120 lines: fourteen known slips, and models with and without a gate, a tied table, experts.
 """
 
 from dataclasses import replace
@@ -28,6 +28,7 @@ def _config(rng: np.random.Generator, *, is_moe: bool) -> dict[str, Any]:
         "ffn_dim": int(rng.integers(1_000, 30_000)),
         "tied_embeddings": bool(rng.integers(2)),
         "gated_ffn": bool(rng.integers(2)),
+        "fixed_head_dim": [None, 48, 96, 256][int(rng.integers(4))],
     }
     if not is_moe:
         return sizes
@@ -67,6 +68,7 @@ LLAMA = {
 }
 PLAIN = {"seq_len": 8192, "causal_half": False, "recompute": "none"}
 GPT = {**LLAMA, "num_kv_heads": 32, "gated_ffn": False, "tied_embeddings": True}
+WIDE = {**LLAMA, "num_kv_heads": 1, "fixed_head_dim": 256}  # as PaLM: N H is not D
 
 EXERCISE = Exercise(
     order=1,
@@ -79,7 +81,7 @@ EXERCISE = Exercise(
     task="Write a function that returns the FLOPs of training on one token: forward, backward and what is "
     "computed again.",
     graded={
-        "dense": "Llama- and GPT-like models, full attention, nothing computed again.",
+        "dense": "Llama- and GPT-like models, heads that are not D / N wide, too; nothing computed again.",
         "conventions": "The causal half, and both kinds of recomputation.",
         "experts": "Mixtures count the router and the experts that a token visits.",
     },
@@ -100,7 +102,7 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [{"config": LLAMA, **PLAIN}, {"config": GPT, **PLAIN}, 6]
+OPEN = [{"config": config, **PLAIN} for config in (LLAMA, GPT, WIDE)] + [6]
 HIDDEN = [12]
 
 
@@ -127,6 +129,7 @@ def _mistakes(p: Point) -> dict[str, float]:
         "only forward is counted": plain / 3,
         "backward is counted once: it is twice forward": plain * 2 / 3,
         "a multiply-add is counted as 1 FLOP": right / 2,
+        "heads are D / N wide: config.head_dim says how wide they are": _flops(p, fixed_head_dim=None),
         "k and v have as many heads as q": _flops(p, num_kv_heads=config.num_heads),
         "SwiGLU has two matrices": _flops(p, gated_ffn=False),
         "every network has three matrices": _flops(p, gated_ffn=True),

@@ -12,9 +12,12 @@ from course_lib.grading.worlds.on_ranks import STEP, on_ranks, place_of
 def _full(case: Case, rank: int) -> dict[str, Array]:
     vocabulary, tokens = case.params["vocabulary"], (2, case.params["tokens"])
     draw = rng(case, 77, place_of(case, rank).get("dp", 0))
+    targets, size = draw.integers(vocabulary, size=tokens), vocabulary // tp_of(case)
+    targets[0, 0] = size * (tp_of(case) - 1)  # the first column of the last rank
+    targets[0, 1] = size - 1  # the last column of the first
     return {
         "logits": case.params["scale"] * of_dp(case, rank, "logits", *tokens, vocabulary),
-        "targets": draw.integers(vocabulary, size=tokens),
+        "targets": targets,
         "grad_loss": of_dp(case, rank, "grad_loss", *tokens),
     }
 

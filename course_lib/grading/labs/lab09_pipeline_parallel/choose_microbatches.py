@@ -54,11 +54,19 @@ def _as_gpipe(point: Point) -> int:
     return min(fits or [int(batch)], key=lambda m: step_s(point, m))
 
 
+def _always_p(point: Point) -> int:
+    batch, most = point["batch_size"], point["memory_bytes"]
+    every = point["num_stages"] * point["sample_bytes"] * batch
+    fits = [m for m in possible(point) if every <= most * m]
+    return min(fits or [int(batch)], key=lambda m: step_s(point, m))
+
+
 RULES: dict[str, Callable[[Point], Any]] = {
     "memory is left out": _without_memory,
     "the overhead of a micro-batch is left out: more are then always better": _without_overhead,
     "as few micro-batches as fit are taken": lambda point: min(possible(point)),
     "all micro-batches are held at once, as GPipe does": _as_gpipe,
+    "p micro-batches are held where there are fewer than p": _always_p,
 }
 
 

@@ -13,6 +13,7 @@ EXERCISE = Exercise(
     lines=10,
     points={"busy_share": 0.5, "enough": 0.5, "idle_share": 0.5, "boundary_bytes": 0.5, "held_bytes": 0.5},
     task="Return five numbers.",
+    details="Each within 1%; `enough` exactly.",
     graded={
         "busy_share": "Within 1%.",
         "enough": "Exactly.",
