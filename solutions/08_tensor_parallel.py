@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3 hours, {{minutes}} minutes of them for the seven exercises |
+# | **time** | 3.5 hours, {{minutes}} minutes of them for the seven exercises |
 # | **ranks** | 1 to 4, all on this machine's CPU |
 # | **needs** | labs 02, 05 and 06 |
 # | **points** | {{points}} |
@@ -318,7 +318,8 @@ draw_heads(8, 2, [2, 4])
 #
 # A mesh says it best. Split the tensor-parallel ranks into two axes: `heads`, along which key/value heads
 # differ, and `copies`, along which they are the same. Query heads are cut over both; `mesh.group("heads",
-# "copies")` is the whole group. In the exercise, copies is 1 where there are enough heads.
+# "copies")` is the whole group, and `mesh.rank` and `mesh.size` take the same names. In the exercise, copies
+# is 1 where there are enough heads.
 #
 # `mix_heads((q, k, v), cos, sin, positions, head_dim, sdpa)` turns queries and keys by position and mixes
 # tokens, for however many heads it gets; [B, S, heads · H] in and out.
@@ -435,7 +436,7 @@ class GatherLinear(torch.autograd.Function):
 
 
 def sequence_parallel_block(x, norm, gate, up, down, group):
-    """Return this rank's positions of x + down(silu(gate(n)) * up(n)), n = rms_norm(x) * norm.
+    """Return this rank's positions of x + down(silu(gate(n)) * up(n)), n = rms_norm(x, norm, 1e-5).
 
     x [B, S/n, D]: this rank's positions. norm [D]: the same on every rank.
     gate, up [F/n, D], down [D, F/n]: this rank's parts.

@@ -41,8 +41,8 @@ EXERCISE = Exercise(
     importance=5,
     lines=35,
     points={"values": 1.0, "bytes": 1.0, "memory": 1.0},
-    task="Write x + down(silu(gate(n)) * up(n)) with n = rms_norm(x) * norm, where every rank has S/n "
-    "positions of x, and F/n hidden units of all positions.",
+    task="Write x + down(silu(gate(n)) * up(n)) with n = rms_norm(x, norm, 1e-5), where every rank has "
+    "S/n positions of x, and F/n hidden units of all positions.",
     graded={
         "values": "This rank's positions of the output, and all gradients, equal one process's.",
         "bytes": "Forward moves what one all_reduce does; backward that, and one all_gather more.",
