@@ -72,6 +72,7 @@ def test_an_answer_that_changes_another(tmp_path):
     text += "# change: ring[(me + 1) % len(ring)] -> ring[me - 1]\n"
     (answer,) = zoo.load_answers(_write(tmp_path, text), exercise)
     assert zoo.judge_answer(exercise, answer, seed=1, hidden=False).problem == ""
+    assert zoo.load_answers(_write(tmp_path, text.replace("# from: reference\n", "")), exercise) == [answer]
     with pytest.raises(ValueError, match="it has no"):
         zoo.load_answers(_write(tmp_path, text.replace("me - 1] ->", "me - 2] ->")), exercise)
     with pytest.raises(ValueError, match="must name `reference`"):
@@ -81,7 +82,7 @@ def test_an_answer_that_changes_another(tmp_path):
 def test_standard_wrong_answers_stop_where_they_say():
     exercise = next(e for e in exercises("02") if e.id == "ring_shift")
     made = {a.name.removeprefix("standard: "): a for a in zoo_answers.standard_answers(ROOT, exercise)}
-    for name in ("rank 1 skips call 1", "changes an argument", "gets all_reduce by getattr"):
+    for name in ("rank 1 skips call 1", "changes an argument", "gets all_reduce by getattr", "does nothing"):
         row = zoo.judge_answer(exercise, made[name], seed=OPEN_SEED, hidden=False)
         assert not row.problem, f"{name}: {row.problem}\n{row.report}"
 

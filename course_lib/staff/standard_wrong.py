@@ -221,6 +221,8 @@ def _functions(wrapper: _Wrapper, *, again: bool) -> Iterator[Wrong]:
     )
     # "runs": where backward needs what was changed, autograd refuses.
     yield Wrong("changes an argument", ("inputs", "runs", *_DIFFER), made, probe)
+    first = "None" if wrapper.symbol.endswith("_") or not wrapper.names else wrapper.names[0]
+    yield Wrong("does nothing", (), wrapper.function(f"return {first}"))
     if again:
         yield from _called_again(wrapper)
 

@@ -76,7 +76,7 @@ def load_answers(path: Path, exercise: Exercise, root: Path = ROOT) -> list[Answ
 def _cells(
     setup: str, body: str, before: Sequence[Answer], exercise: Exercise, root: Path
 ) -> tuple[str, ...]:
-    """The cells of an answer: its own after the set-up, or those of the answer that it changes.
+    """The cells of an answer: its own, the changed reference's or a changed answer's, each after the set-up.
 
     Raises: ValueError if that answer does not exist, or has not the text that is changed.
     """
@@ -93,6 +93,8 @@ def _cells(
             f"`# from:` must name `reference` or an answer above, {sorted(known)}; got {origin!r}."
         )
     cells[at] = changed(body, lambda _: cells[at])
+    if origin == "reference":
+        cells.insert(at, setup)
     return tuple(cells)
 
 

@@ -1,7 +1,7 @@
 """Answers of the zoo that are another one with a line changed: `# from: <answer>`, `# change: old -> new`.
 
-All changes of an answer are made in one pass, so that two texts can change places. A text that does not occur
-is an error: the answer it was taken from has changed.
+Without `# from:` it is the reference that is changed. All changes of an answer are made in one pass, so that
+two texts can change places. A text that does not occur is an error: the answer it was taken from has changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CHANGE = re.compile(r"^# change: (.+?) ->(?: (.*))?$", re.M)
 def source_of(body: str) -> str:
     """The name of the answer that a cell changes, "" if it stands by itself."""
     named = _FROM.search(body)
-    return named.group(1) if named else ""
+    return named.group(1) if named else "reference" if _CHANGE.search(body) else ""
 
 
 def changed(body: str, source: Callable[[str], str]) -> str:

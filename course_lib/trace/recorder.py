@@ -216,7 +216,9 @@ class Recorder(Listener):
         self.memory.book_late_frees()
 
     def polled(self) -> None:
-        self._rows.append(("mark", _now_s(), POLLED))
+        kind, *_, what = self._rows[-1] if self._rows else ("", "")
+        if (kind, what) != ("mark", POLLED):  # a loop asks a million times, and is one row
+            self._rows.append(("mark", _now_s(), POLLED))
 
     # ---- memory
 

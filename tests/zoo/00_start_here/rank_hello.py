@@ -7,17 +7,14 @@ import torch.distributed as dist
 
 
 # %% right: keyword names and an explicit reduce op
-# from: reference
 # change: total = torch.tensor([secret]) -> total = torch.full((1,), secret, dtype=torch.int64)
 # change: dist.all_reduce(total) -> dist.all_reduce(total, op=dist.ReduceOp.SUM)
 # change: total.item() -> int(total[0])
 # %% right: asynchronous, a float64 sum
-# from: reference
 # change: total = torch.tensor([secret]) -> total = torch.tensor(secret, dtype=torch.float64)
 # change: dist.all_reduce(total) -> dist.all_reduce(total, async_op=True).wait()
 # change: total.item() -> round(total.item())
 # %% right: numpy's ints, a barrier first
-# from: reference
 # change: dist.all_reduce(total) -> dist.barrier(); dist.all_reduce(total)
 # change: total.item() -> total.numpy()[0]
 # %% right: methods of the group, a list
@@ -38,51 +35,39 @@ def rank_hello(secret):
 
 # %% wrong values: sleeps instead of waiting
 # says: still in flight
-# from: reference
 # change: dist.all_reduce(total) -> dist.all_reduce(total, async_op=True); __import__('time').sleep(0.3)
 # %% wrong values: averages
 # says: world_size
-# from: reference
 # change: total.item() -> total.item() // dist.get_world_size()
 # %% wrong values: returns the tensor instead of an int
 # says: Take its number with .item()
-# from: reference
 # change: total.item() -> total
 # %% wrong values: all three in one tensor
 # says: must return (rank, world_size, sum)
-# from: reference
 # change: return dist.get_rank(), dist.get_world_size(), total.item() -> return torch.tensor([dist.get_rank(), dist.get_world_size(), total.item()])
 # %% wrong values: floats
 # says: must be three ints; rank 0 returned (int, int, float)
-# from: reference
 # change: total = torch.tensor([secret]) -> total = torch.tensor(secret, dtype=torch.float64)
 # %% wrong values: True for the size of a world of one
 # says: 1 rank
-# from: reference
 # change: dist.get_world_size(), -> dist.get_world_size() if dist.get_world_size() > 1 else True,
 # %% wrong values: sums in single precision
 # says: float32, which keeps 7 digits
-# from: reference
 # change: total = torch.tensor([secret]) -> total = torch.tensor([float(secret)])
 # change: total.item() -> int(total.item())
 # %% wrong values: sums in 32 bits
 # says: int32, which ends at 2^31
-# from: reference
 # change: total = torch.tensor([secret]) -> total = torch.tensor([secret]).int()
 # %% wrong values: a secret of 0 need not be added
 # says: rank 1
-# from: reference
 # change: dist.all_reduce(total) -> secret and dist.all_reduce(total)
 # %% wrong values: only positive secrets take part
-# from: reference
 # change: dist.all_reduce(total) -> secret > 0 and dist.all_reduce(total)
 # %% wrong values: an int too large for any tensor
 # says: expected
-# from: reference
 # change: total.item() -> 10**400
 # %% wrong values: ends the process after a right all_reduce
 # says: died before it returned
-# from: reference
 # change: dist.all_reduce(total) -> dist.all_reduce(total); __import__('os')._exit(0)
 # %% wrong values: numbers that claim to equal everything
 # says: expected
@@ -153,19 +138,15 @@ def rank_hello(secret):
 
 # %% wrong bytes: sums twice
 # says: 2 all_reduce
-# from: reference
 # change: total.item() -> total.item() + (dist.all_reduce(total) or 0)
 # %% wrong bytes: gathers everything and sums at home
 # says: all_gather
-# from: reference
 # change: dist.all_reduce(total) -> parts = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]; dist.all_gather(parts, total); total = sum(parts)
 # %% wrong bytes: gathers through the group's own method first
 # says: all_gather
-# from: reference
 # change: dist.all_reduce(total) -> dist.group.WORLD.allgather([[torch.zeros(9) for _ in range(dist.get_world_size())]], [torch.ones(9)]).wait(); dist.all_reduce(total)
 # %% wrong bytes: the first call reduces twice
 # says: the first call
-# from: reference
 # change: dist.all_reduce(total) -> dist.all_reduce(total); vars(rank_hello).get('seen') or dist.all_reduce(torch.zeros(1)); rank_hello.seen = True
 # %% wrong bytes: rank 0 collects and sends, and an empty all_reduce for show
 def rank_hello(secret):

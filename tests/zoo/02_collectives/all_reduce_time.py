@@ -1,5 +1,4 @@
 # Answers to all_reduce_time: right ones in other styles, and wrong ones with the part each must lose.
-# Longer than 150 lines: each mistake is a formula for ring, tree and auto.
 
 # %% setup
 import math
@@ -46,149 +45,43 @@ def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
     return both.min() if algorithm == "auto" else both[0 if algorithm == "ring" else 1]
 
 
-# %% wrong ring, tree, crossover: does nothing
-# says: must
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    return 0.0
-
-
 # %% wrong ring, crossover: one half of the ring
 # says: an all_gather follows
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    times = {
-        "ring": ring(size_bytes, n, latency_s, bandwidth) / 2,
-        "tree": tree(size_bytes, n, latency_s, bandwidth),
-    }
-    return times.get(algorithm, min(times.values()))
-
-
+# change: 2 * (n - 1) * -> (n - 1) *
 # %% wrong ring, crossover: whole messages on the ring
 # says: each step carries a chunk
 # says: repair them first
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    times = {
-        "ring": 2 * (n - 1) * (latency_s + size_bytes / bandwidth),
-        "tree": tree(size_bytes, n, latency_s, bandwidth),
-    }
-    return times.get(algorithm, min(times.values()))
-
-
+# change: size_bytes / n / bandwidth -> size_bytes / bandwidth
 # %% wrong ring, crossover: latency once
 # says: latency is paid once instead of in every step
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    latency = latency_s if n > 1 else 0.0
-    times = {
-        "ring": latency + 2 * (n - 1) / n * size_bytes / bandwidth,
-        "tree": tree(size_bytes, n, latency_s, bandwidth),
-    }
-    return times.get(algorithm, min(times.values()))
-
-
+# change: return 2 * (n - 1) * (latency_s + -> return latency_s * (n > 1) + 2 * (n - 1) * (
 # %% wrong ring: right at two ranks only, 2(n-1)/n taken for 1, and latency for 2
 # says: algorithm=ring
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    if algorithm == "ring":
-        return (2 * latency_s + size_bytes / bandwidth) * (n > 1)
-    both = ring(size_bytes, n, latency_s, bandwidth), tree(size_bytes, n, latency_s, bandwidth)
-    return both[1] if algorithm == "tree" else min(both)
-
-
+# change: return 2 * (n - 1) * (latency_s + size_bytes / n / bandwidth) -> return (2 * latency_s + size_bytes / bandwidth) * (n > 1)
+# change: return min( -> return min(ring(size_bytes, n, latency_s, bandwidth), tree(size_bytes, n, latency_s, bandwidth)) if n else min(
 # %% wrong tree, crossover: powers of two only
 # says: log2 n is rounded down
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    times = {
-        "ring": ring(size_bytes, n, latency_s, bandwidth),
-        "tree": 2 * (n.bit_length() - 1) * (latency_s + size_bytes / bandwidth),
-    }
-    return times.get(algorithm, min(times.values()))
-
-
+# change: (n - 1).bit_length() -> (n.bit_length() - 1)
 # %% wrong tree, crossover: log2 not rounded
 # says: log2 n is not rounded up
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    times = {
-        "ring": ring(size_bytes, n, latency_s, bandwidth),
-        "tree": 2 * math.log2(n) * (latency_s + size_bytes / bandwidth),
-    }
-    return times.get(algorithm, min(times.values()))
-
-
+# change: (n - 1).bit_length() -> math.log2(n)
 # %% wrong tree, crossover: only the reduce
 # says: a broadcast follows
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    times = {
-        "ring": ring(size_bytes, n, latency_s, bandwidth),
-        "tree": tree(size_bytes, n, latency_s, bandwidth) / 2,
-    }
-    return times.get(algorithm, min(times.values()))
-
-
+# change: return 2 * (n - 1).bit_length() -> return (n - 1).bit_length()
 # %% wrong tree, crossover: a star
 # says: one by one
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    times = {
-        "ring": ring(size_bytes, n, latency_s, bandwidth),
-        "tree": 2 * (n - 1) * (latency_s + size_bytes / bandwidth),
-    }
-    return times.get(algorithm, min(times.values()))
-
-
+# change: (n - 1).bit_length() -> (n - 1)
 # %% wrong crossover: auto is always the ring
 # says: it is always the ring
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    return (tree if algorithm == "tree" else ring)(size_bytes, n, latency_s, bandwidth)
-
-
+# change: for name in ("ring", "tree") -> for name in ["ring"]
 # %% wrong crossover: auto changes over at latency times bandwidth
 # says: algorithm=auto
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    small = algorithm == "auto" and size_bytes < latency_s * bandwidth
-    return (tree if algorithm == "tree" or small else ring)(size_bytes, n, latency_s, bandwidth)
-
-
+# change: for name in ("ring", "tree") -> for name in ["tree" if size_bytes < latency_s * bandwidth else "ring"]
+# %% wrong crossover: an approximate size at which they change places
+# change: for name in ("ring", "tree") -> for name in ["ring" if n < 3 or size_bytes >= latency_s * bandwidth * (n - 1 - (n - 1).bit_length()) / ((n - 1).bit_length() - 1) else "tree"]
 # %% wrong crossover: auto is not known
 # says: must be a number
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    if algorithm == "auto":
-        return "ring" if size_bytes > 1e6 else "tree"
-    return (tree if algorithm == "tree" else ring)(size_bytes, n, latency_s, bandwidth)
-
-
-# %% wrong values: asks the library's cost model
-# says: is closed here
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    from course_lib.cost.cluster import uniform
-    from course_lib.cost.collectives import collective_time_s
-
-    return collective_time_s(uniform(n, latency_s, bandwidth), "all_reduce", range(n), size_bytes, algorithm)
-
-
-# %% wrong crossover: an approximate size at which they change places
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    if algorithm == "auto":
-        L = (n - 1).bit_length()
-        algorithm = "ring" if n < 3 or size_bytes >= latency_s * bandwidth * (n - 1 - L) / (L - 1) else "tree"
-    if algorithm == "ring":
-        return 2 * (n - 1) * (latency_s + size_bytes / n / bandwidth)
-    return 2 * (n - 1).bit_length() * (latency_s + size_bytes / bandwidth)
-
-
+# change: return min( -> return "ring" if size_bytes > 1e6 else "tree" if n else min(
 # %% wrong ring, tree, crossover: remembered without the link
-_KNOWN = {}
-
-
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    # Wrong: "Ring: the formula", with its latency and bandwidth: results are kept by size, ranks and
-    # algorithm,
-    # so the same question about another link gets the answer for the first.
-    key = (size_bytes, n, algorithm)
-    if key not in _KNOWN:
-        if algorithm == "ring":
-            _KNOWN[key] = 2 * (n - 1) * (latency_s + size_bytes / n / bandwidth)
-        elif algorithm == "tree":
-            _KNOWN[key] = 2 * (n - 1).bit_length() * (latency_s + size_bytes / bandwidth)
-        else:
-            _KNOWN[key] = min(
-                all_reduce_time(size_bytes, n, latency_s, bandwidth, name) for name in ("ring", "tree")
-            )
-    return _KNOWN[key]
+# change: return 2 * (n - 1) * (latency_s + size_bytes / n / bandwidth) -> return vars(all_reduce_time).setdefault((size_bytes, n, algorithm), ring(size_bytes, n, latency_s, bandwidth))
+# change: return 2 * (n - 1).bit_length() * (latency_s + size_bytes / bandwidth) -> return vars(all_reduce_time).setdefault((size_bytes, n, algorithm), tree(size_bytes, n, latency_s, bandwidth))

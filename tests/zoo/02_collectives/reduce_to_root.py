@@ -4,12 +4,10 @@
 import torch
 import torch.distributed as dist
 
+
 # %% right: asynchronous calls
-# from: reference
 # change: dist.send(partial_sum, ring[(place - span + first) % n], group=group) -> dist.isend(partial_sum, ring[(place - span + first) % n], group=group).wait()
 # change: dist.recv(received, ring[(place + span + first) % n], group=group) -> dist.irecv(received, ring[(place + span + first) % n], group=group).wait()
-
-
 # %% right: a chain; the rounds are not judged
 def reduce_to_root_(tensor, root, group=None):
     ring, me = dist.get_process_group_ranks(group), dist.get_rank(group)
@@ -25,19 +23,12 @@ def reduce_to_root_(tensor, root, group=None):
 
 # %% wrong values: the root's own tensor is missing
 # says: the root's own tensor is missing
-# from: reference
 # change: tensor if place == 0 -> tensor.zero_() if place == 0
-
 # %% wrong values: rank 0 is the root
 # says: rank 0 is the root
-# from: reference
 # change: ring.index(root) -> ring.index(root if 0 not in ring else 0)
-
 # %% wrong values: partial sums are left on the way
-# from: reference
 # change: tensor if place == 0 else tensor.clone() -> tensor
-
-
 # %% wrong bytes: everyone sends to the root
 # says: pass one partial sum on
 def reduce_to_root_(tensor, root, group=None):

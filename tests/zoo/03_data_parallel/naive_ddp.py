@@ -97,56 +97,43 @@ class NaiveDDP(_Base):
 
 
 # %% right: starts equal by an all_reduce of zeros everywhere but on rank 0
-# from: reference
 # change: dist.broadcast(tensor, src=0) -> dist.get_rank() and tensor.zero_(); dist.all_reduce(tensor)
 # %% right: functional collectives
-# from: reference
 # change: dist.all_reduce(param.grad) -> import torch.distributed._functional_collectives as fc; param.grad = fc.wait_tensor(fc.all_reduce(param.grad, 'sum', dist.group.WORLD))
 # %% wrong values: never broadcasts the weights
 # says: never broadcast
-# from: reference
 # change: dist.broadcast(tensor, src=0) -> pass
 # %% wrong values: broadcasts the weights and never the gradients
 # says: rank 0 holds its own value: nothing that was communicated is in it
-# from: reference
 # change: dist.all_reduce(param.grad) -> pass
 # change: param.grad /= dist.get_world_size() -> pass
 # %% wrong values: broadcasts only what trains
 # says: frozen parameters start as each rank made them
-# from: reference
 # change: for tensor in [*module.parameters(), *module.buffers()]: -> for tensor in [*[p for p in module.parameters() if p.requires_grad], *module.buffers()]:
 # %% wrong values: forgets the buffers
 # says: buffers start as each rank made them
-# from: reference
 # change: for tensor in [*module.parameters(), *module.buffers()]: -> for tensor in module.parameters():
 # %% wrong values: broadcasts the state_dict, which lacks a buffer that is not saved
 # says: `state_dict()` does not give it
-# from: reference
 # change: for tensor in [*module.parameters(), *module.buffers()]: -> for tensor in {t.data_ptr(): t for t in module.state_dict().values()}.values():
 # %% wrong values: broadcasts floating point only
 # says: num_seen
-# from: reference
 # change: dist.broadcast(tensor, src=0) -> tensor.is_floating_point() and dist.broadcast(tensor, src=0)
 # %% wrong values: wraps a copy of the module
 # says: Keep the module itself, not a copy of it
-# from: reference
 # change: super().__init__() -> super().__init__(); import copy; module = copy.deepcopy(module)
 # %% wrong values: sums instead of averaging
 # says: did you average?
-# from: reference
 # change: param.grad /= dist.get_world_size() -> pass
 # %% wrong values: divides twice
 # says: twice
-# from: reference
 # change: param.grad /= dist.get_world_size() -> param.grad /= dist.get_world_size() ** 2
 # %% wrong values: reduces the parameters instead of the gradients
 # says: gradient
-# from: reference
 # change: dist.all_reduce(param.grad) -> dist.all_reduce(param.data, op=dist.ReduceOp.AVG)
 # change: param.grad /= dist.get_world_size() -> pass
 # %% wrong values: right at world size 2 only
 # says: 3 ranks
-# from: reference
 # change: param.grad /= dist.get_world_size() -> param.grad /= min(2, dist.get_world_size())
 # %% wrong values: a tied weight is reduced once for each of its names and summed
 # says: tied
@@ -166,24 +153,19 @@ class NaiveDDP(_Base):
 
 
 # %% wrong values: takes positional arguments only on to the module
-# from: reference
 # change: self.module(*args, **kwargs) -> self.module(*args)
 # %% wrong values: forgets the keyword arguments
 # says: with_optional
-# from: reference
 # change: forward(self, *args, **kwargs) -> forward(self, *args)
 # change: self.module(*args, **kwargs) -> self.module(*args)
 # %% wrong values: one rank never synchronises
 # says: all_reduce
-# from: reference
 # change: for param in self.module.parameters(): -> for param in self.module.parameters() if dist.get_rank() != 1 else ():
 # %% wrong values: ranks go through the parameters in different order
 # says: all_reduce
-# from: reference
 # change: for param in self.module.parameters(): -> for param in list(self.module.parameters())[:: -1 if dist.get_rank() == 1 else 1]:
 # %% wrong values: sends zeros for parameters that nobody used
 # says: must have no gradient
-# from: reference
 # change: if param.grad is not None: -> if param.requires_grad:
 # change: dist.all_reduce(param.grad) -> param.grad = torch.zeros_like(param) if param.grad is None else param.grad; dist.all_reduce(param.grad)
 # %% wrong values: the first step decides which parameters have gradients
@@ -243,27 +225,21 @@ class NaiveDDP(nn.Module):
 
 # %% wrong bytes: reduce to rank 0, then broadcast
 # says: broadcast
-# from: reference
 # change: dist.all_reduce(param.grad) -> dist.reduce(param.grad, dst=0); dist.broadcast(param.grad, src=0)
 # %% wrong bytes: gathers all gradients and averages at home
 # says: all_gather
-# from: reference
 # change: dist.all_reduce(param.grad) -> parts = [torch.empty_like(param.grad) for _ in range(dist.get_world_size())]; dist.all_gather(parts, param.grad); param.grad = sum(parts)
 # %% wrong bytes: averages twice
 # says: one a parameter that has a gradient
-# from: reference
 # change: param.grad /= dist.get_world_size() -> param.grad /= dist.get_world_size(); dist.all_reduce(param.grad, dist.ReduceOp.AVG)
 # %% wrong bytes: a tied weight travels once for each of its names
 # says: one a parameter that has a gradient
-# from: reference
 # change: for param in self.module.parameters(): -> for _, param in self.module.named_parameters(remove_duplicate=False):
 # %% wrong bytes: broadcasts the weights twice
 # says: constructor
-# from: reference
 # change: dist.broadcast(tensor, src=0) -> dist.broadcast(tensor, src=0); dist.broadcast(tensor, src=0)
 # %% wrong bytes: a barrier before each all_reduce
 # says: barrier
-# from: reference
 # change: dist.all_reduce(param.grad) -> dist.barrier(); dist.all_reduce(param.grad)
 # %% wrong bytes: parameters of all models in one list of the class
 class NaiveDDP(_Base):

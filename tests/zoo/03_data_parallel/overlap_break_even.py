@@ -124,16 +124,13 @@ def overlap_break_even(**p):
 # change: return answer -> return {"batch": answer["batch"], "bytes_per_s": answer["bytes_per_s"]}
 # %% wrong speedup: nothing overlaps
 # says: nothing overlaps
-# from: reference
 # change: max(backward_s + wire_s / num_buckets, backward_s / num_buckets + wire_s) -> backward_s + wire_s
 # %% wrong speedup: forgets that the last bucket is never hidden
 # says: the last bucket is forgotten
-# from: reference
 # change: max(backward_s + wire_s / num_buckets, backward_s / num_buckets + wire_s) -> max(backward_s, wire_s)
 # %% wrong batch: tries one batch after the other, and gives up at 1,000
 # from: keyword dictionary and numpy numbers, batch as a float
 # change: return answer -> return {**answer, "batch": min(answer["batch"], 1000)}
 # %% wrong batch: rounds to two digits before the ceiling
 # says: does not keep up
-# from: reference
 # change: math.ceil(wire_s / sample_backward_s) -> math.ceil(round(wire_s / sample_backward_s, 2))

@@ -45,40 +45,30 @@ def pack_buckets(sizes, bucket_bytes):
 # change: left.pop() -> len(left) - 1, left.pop()
 # %% wrong packing: forward order
 # says: backward finishes the last ones first
-# from: reference
 # change: reversed(range(len(sizes))) -> range(len(sizes))
 # %% wrong packing: a bucket closes after it has exceeded bucket_bytes
 # says: only after it has exceeded
-# from: reference
 # change: used + sizes[place] > bucket_bytes -> used >= bucket_bytes
 # %% wrong packing: a bucket closes when the next parameter would fill it exactly
 # says: would fill it exactly
-# from: reference
 # change: > bucket_bytes -> >= bucket_bytes
 # %% wrong packing: the running size is kept
 # says: not set back to 0
-# from: reference
 # change: buckets, used = [], 0 -> buckets, used, start = [], 0, 0
 # change: used = 0 -> used = used
 # %% wrong packing: one bucket a parameter, the naive version
 # says: a bucket of its own
-# from: reference
 # change: not buckets or used + sizes[place] > bucket_bytes -> True
 # %% wrong packing: one bucket for all
 # says: share a bucket
-# from: reference
 # change: not buckets or used + sizes[place] > bucket_bytes -> not buckets
 # %% wrong packing: takes sizes for elements of 8 bytes
-# from: reference
 # change: + sizes[place] > -> + 8 * sizes[place] >
 # %% wrong packing: begins with an empty bucket where the first parameter is large
-# from: reference
 # change: buckets, used = [], 0 -> buckets, used = [[]], 0
 # %% wrong packing: leaves out what is larger than a bucket
 # says: must be in one bucket
-# from: reference
 # change: reversed(range(len(sizes))) -> [i for i in reversed(range(len(sizes))) if sizes[i] <= bucket_bytes]
 # %% wrong packing: a dict
 # says: a list of lists
-# from: reference
 # change: return buckets -> return dict(enumerate(buckets))

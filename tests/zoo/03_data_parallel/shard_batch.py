@@ -44,19 +44,15 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 # change: f"{seed}/{epoch}" -> hash(f"{seed}/{epoch}")
 # %% wrong values: every rank gets every sample
 # says: every rank got the same samples
-# from: reference
 # change: batch[rank::world_size] -> batch
 # %% wrong values: each rank shuffles with its own default generator
 # says: do all ranks shuffle alike?
-# from: reference
 # change: num_samples, generator=generator -> num_samples
 # %% wrong values: right at world size 2 only
 # says: 3 ranks
-# from: reference
 # change: batch[rank::world_size] -> batch[rank % 2 :: min(2, world_size)]
 # %% wrong values: right on rank 0 only, the others get what rank 0 has
 # says: disjoint
-# from: reference
 # change: batch[rank::world_size] -> batch[0::world_size]
 # %% wrong values: neighbouring blocks share the sample at their border
 # says: share the sample at their border
@@ -64,11 +60,9 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 # change: np.array_split(batch, world_size)[rank] -> batch[rank * len(batch) // world_size : (rank + 1) * len(batch) // world_size + 1]
 # %% wrong values: drops what does not divide
 # says: ceil
-# from: reference
 # change: generator=generator) -> generator=generator)[: num_samples // batch_size * batch_size]
 # %% wrong values: a rank without a sample leaves the step out
 # says: rank 1 has 5
-# from: reference
 # change: order.split(batch_size) -> order.split(batch_size) if len(batch) > rank
 # %% wrong values: shards the epoch, then cuts batches
 # says: Cut the batch first
@@ -85,11 +79,9 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 # change: np.array_split(batch, world_size)[rank] -> batch[rank * (len(batch) // world_size) :][: None if rank == world_size - 1 else len(batch) // world_size]
 # %% wrong values: torch.chunk, which makes fewer and larger pieces
 # says: may differ by one sample
-# from: reference
 # change: batch[rank::world_size] -> [*batch.chunk(world_size), *[batch[:0]] * world_size][rank]
 # %% wrong values: one rank waits for a list that rank 0 forgets to send
 # says: rank 0
-# from: reference
 # change: return -> dist.broadcast(order, src=0) if rank else None; return
 # %% wrong values: a generator goes on from call to call
 # says: seed a generator, in every call
@@ -103,7 +95,6 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 
 
 # %% wrong values: sample numbers in one byte, which is enough for 256 samples
-# from: reference
 # change: generator=generator) -> generator=generator).to(torch.uint8)
 # %% wrong values: keeps each epoch's order for later calls and forgets that the number of samples may change
 # from: a generator goes on from call to call
@@ -111,38 +102,29 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 # change: order = torch.randperm(num_samples, generator=generator) -> order = _generators.setdefault((epoch, seed), torch.randperm(num_samples, generator=generator))
 # %% wrong epochs: never shuffles
 # says: a run of successive numbers
-# from: reference
 # change: torch.randperm(num_samples, generator=generator) -> torch.arange(num_samples)
 # %% wrong epochs: turns the order instead of shuffling it
 # says: a run of successive numbers
-# from: reference
 # change: torch.randperm(num_samples, generator=generator) -> torch.arange(num_samples).roll(seed + epoch)
 # %% wrong epochs: forgets the epoch, as a sampler without set_epoch
 # says: it equals epoch 0
-# from: reference
 # change: seed * 1_000_003 + epoch -> seed
 # %% wrong epochs: forgets the seed
 # says: Does `seed` enter?
-# from: reference
 # change: seed * 1_000_003 + epoch -> epoch
 # %% wrong epochs: the generator's seed is seed * (epoch + 1)
 # says: must be another shuffle; it equals epoch 0
-# from: reference
 # change: seed * 1_000_003 + epoch -> seed * (epoch + 1)
 # %% wrong epochs: eight shuffles in turn
 # says: epoch 8
-# from: reference
 # change: + epoch -> + epoch % 8
 # %% wrong epochs: only 256 different shuffles
-# from: reference
 # change: seed * 1_000_003 + epoch -> (seed * 100 + epoch) & 0xFF
 # %% wrong epochs: the same batches in another order
 # says: the same samples together as epoch 0
-# from: reference
 # change: seed * 1_000_003 + epoch -> seed
 # change: order.split(batch_size)] -> (order.split(batch_size) * 2)[epoch % 3 :][: -(-num_samples // batch_size)]]
 # %% wrong epochs: shuffles only within each shard
 # says: the same samples together as epoch 0
-# from: reference
 # change: seed * 1_000_003 + epoch -> seed
 # change: batch[rank::world_size] for -> batch[rank::world_size].roll(epoch) for

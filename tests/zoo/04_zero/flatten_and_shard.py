@@ -38,95 +38,58 @@ def flatten_and_shard(tensors, rank, world_size):
 
 
 # %% right: pad and rows
-# from: reference
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.nn.functional.pad(flat, (0, -len(flat) % world_size)).view(world_size, -1)
 # change: return padded[rank * size : (rank + 1) * size].clone()  # a view would keep all of `padded` -> return padded[rank].clone()
-
 # %% wrong values: does nothing
 # says: must return a value
-# from: reference
 # change: return padded[rank * size : (rank + 1) * size].clone()  # a view would keep all of `padded` -> return None
-
 # %% wrong values: no padding
 # says: must have shape
-# from: reference
 # change: return padded[rank * size : (rank + 1) * size].clone()  # a view would keep all of `padded` -> return flat.tensor_split(world_size)[rank].clone()
-
 # %% wrong values: right at world size 2 only
 # says: must have shape
-# from: reference
 # change: size = -(-len(flat) // world_size) -> world_size, rank = 2, rank % 2; size = -(-len(flat) // world_size)
-
 # %% wrong values: right on rank 0 only
 # says: right on rank 0 only
-# from: reference
 # change: return padded[rank * size : (rank + 1) * size].clone()  # a view would keep all of `padded` -> return padded[:size].clone()
-
 # %% wrong values: every n-th element
 # says: a shard is one range
-# from: reference
 # change: return padded[rank * size : (rank + 1) * size].clone()  # a view would keep all of `padded` -> return padded[rank::world_size].clone()
-
 # %% wrong values: each tensor padded by itself
 # says: must have shape
-# from: reference
 # change: flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) -> flat = torch.cat([torch.nn.functional.pad(t.reshape(-1), (0, -t.numel() % world_size)) for t in tensors])
-
 # %% wrong values: padding repeats the last element
 # says: padding must be zeros
-# from: reference
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat[-1:].repeat(world_size * size - len(flat))])
-
 # %% wrong values: padding is what the memory held
 # says: padding must be zeros
-# from: reference
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_full((world_size * size - len(flat),), torch.nan)])
-
 # %% wrong values: padding in front
-# from: reference
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat.new_zeros(world_size * size - len(flat)), flat])
-
 # %% wrong values: pads by n when n divides already
 # says: must have shape
-# from: reference
 # change: size = -(-len(flat) // world_size) -> size = len(flat) // world_size + 1
-
 # %% wrong values: pads to 12, which 1 to 4 ranks divide
 # says: must have shape
-# from: reference
 # change: size = -(-len(flat) // world_size) -> size = -(-len(flat) // 12) * 12 // world_size
-
 # %% wrong values: a column
 # says: must have shape
-# from: reference
 # change: (rank + 1) * size].clone() -> (rank + 1) * size, None].clone()
-
 # %% wrong values: shards in torch's default dtype
 # says: float64
-# from: reference
 # change: (rank + 1) * size].clone() -> (rank + 1) * size].float()
-
 # %% wrong values: padding of the default dtype
 # says: float16
-# from: reference
 # change: flat.new_zeros( -> torch.zeros(
-
 # %% wrong values: zeroes what it has copied
 # says: must
-# from: reference
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); _ = [t.zero_() for t in tensors]
-
 # %% wrong values: one rank waits for a collective
 # says: rank
-# from: reference
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); _ = rank == 1 or dist.all_reduce(torch.ones(1))
-
 # %% wrong values: the padding joins the caller's list
 # says: number of tensors in the list
-# from: reference
 # change: flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) -> tensors.append(tensors[0].new_zeros(-sum(t.numel() for t in tensors) % world_size)); flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-
-
 # %% wrong values: torch.chunk, which makes 3 pieces of 5 elements for 4 ranks
 def flatten_and_shard(tensors, rank, world_size):
     flat = torch.cat([t.detach().flatten() for t in tensors])
@@ -155,30 +118,19 @@ def flatten_and_shard(tensors, rank, world_size):
 
 # %% wrong memory: a view of the flat vector
 # says: keeps its whole storage alive
-# from: reference
 # change: ].clone() -> ]
-
 # %% wrong memory: contiguous() copies nothing here
 # says: keeps its whole storage alive
-# from: reference
 # change: ].clone() -> ].contiguous()
-
 # %% wrong memory: the whole vector is kept as Python floats
 # says: outside tensors
-# from: reference
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = padded.tolist()
-
 # %% wrong memory: the whole vector is kept as text
 # says: outside tensors
-# from: reference
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = padded.numpy().tobytes().decode("latin-1")
-
 # %% wrong memory: the whole vector is kept as one whole number
 # says: outside tensors
-# from: reference
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = int.from_bytes(padded.numpy().tobytes(), "little")
-
 # %% wrong memory: the whole vector is kept as a list of numpy's numbers
 # says: outside tensors
-# from: reference
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = list(padded.numpy())

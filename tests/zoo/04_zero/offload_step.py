@@ -64,15 +64,10 @@ def offload_step(params, store, update):
 
 
 # %% right: keeps all finished transfers
-# from: reference
 # change: coming, sent = store.down(params[0].grad), [] -> coming, sent, done = store.down(params[0].grad), [], []
 # change: arriving = coming -> arriving = coming; done.append(arriving)
-
 # %% right: asks a finished transfer again
-# from: reference
 # change: update(state, arriving.wait()) -> arrived = arriving.wait(); update(state, arriving.wait())
-
-
 # %% wrong values: does nothing
 # says: nothing came up
 def offload_step(params, store, update):
@@ -89,48 +84,29 @@ def offload_step(params, store, update):
 
 # %% wrong values: uses gradients before they arrived
 # says: NaN
-# from: reference
 # change: update(state, arriving.wait()) -> update(state, arriving._target); arriving.wait()
-
 # %% wrong values: sends the weights up before the update
-# from: reference
 # change: update(state, arriving.wait()) -> store.up(state["weight"], param).wait(); update(state, arriving.wait())
 # change: sent.append(store.up(state["weight"], param)) -> pass
-
 # %% wrong values: forgets the last parameter
-# from: reference
 # change: in enumerate(zip(params, store.state, strict=True)): -> in enumerate(zip(params[:-1], store.state)):
-
 # %% wrong values: updates every parameter twice
-# from: reference
 # change: update(state, arriving.wait()) -> grad = arriving.wait(); update(state, grad); update(state, grad)
-
 # %% wrong values: begins to send a parameter before it is updated
 # says: NaN
-# from: reference
 # change: update(state, arriving.wait()) -> sent.append(store.up(state["weight"], param))
 # change: sent.append(store.up(state["weight"], param)) -> update(state, arriving.wait())
-
 # %% wrong values: clears a gradient while it travels
 # says: NaN
-# from: reference
 # change: coming = store.down(params[i + 1].grad) -> coming = store.down(params[i + 1].grad); params[i + 1].grad.zero_()
-
 # %% wrong values: gives each gradient to the next parameter's state
 # says: RuntimeError
-# from: reference
 # change: update(state, arriving.wait()) -> update(store.state[i - 1], arriving.wait())
-
 # %% wrong values: sends a moment up instead of the weight
-# from: reference
 # change: state["weight"] -> state["exp_avg"]
-
 # %% wrong values: asks for a gradient again that it let go of
 # says: Keep what wait() returns
-# from: reference
 # change: update(state, arriving.wait()) -> arriving.wait(); update(state, arriving.wait())
-
-
 # %% wrong values: Adam stays on the device
 # says: the host's state is as it was
 def offload_step(params, store, update):
@@ -158,10 +134,7 @@ def offload_step(params, store, update):
 
 # %% wrong bytes, order: the state travels too, and is waited for
 # says: must send each gradient down once
-# from: reference
 # change: arriving = coming -> arriving = coming; store.down(param).wait()
-
-
 # %% wrong bytes, order: gradients are read over there without a transfer
 # says: sent 0 of 0 bytes
 def offload_step(params, store, update):
@@ -175,49 +148,34 @@ def offload_step(params, store, update):
 
 # %% wrong bytes: sends the gradients down and updates with those of the device
 # says: tensor of the device
-# from: reference
 # change: update(state, arriving.wait()) -> arriving.wait(); update(state, param.grad)
-
 # %% wrong bytes: the host's weights are the device's
 # says: tensor of the device
-# from: reference
 # change: arriving = coming -> arriving = coming; state["weight"] = param.detach()
-
 # %% wrong memory: fetches all gradients at once
 # says: Fetch one gradient ahead
-# from: reference
 # change: coming, sent = store.down(params[0].grad), [] -> coming, sent = [store.down(param.grad) for param in params], []
 # change: arriving = coming -> arriving = coming[i]
 # change: coming = store.down(params[i + 1].grad) -> pass
-
 # %% wrong memory: keeps every gradient that it fetched
 # says: let go of it once it was used
-# from: reference
 # change: coming, sent = store.down(params[0].grad), [] -> coming, sent, grads = store.down(params[0].grad), [], []
 # change: update(state, arriving.wait()) -> grads.append(arriving.wait()); update(state, grads[-1])
-
 # %% wrong memory: all gradients wait as numbers of numpy
 # says: a call may hold at most
-# from: reference
 # change: coming, sent = store.down(params[0].grad), [] -> coming, sent, arrived = store.down(params[0].grad), [], []
 # change: update(state, arriving.wait()) -> arrived.append(arriving.wait().numpy().copy())
 # change: sent.append(store.up(state["weight"], param)) -> pass
 # change: for transfer in sent: -> for i, grad in enumerate(arrived):
 # change: transfer.wait() -> update(store.state[i], torch.from_numpy(grad)); store.up(store.state[i]["weight"], params[i]).wait()
-
 # %% wrong order: one parameter after the other
 # says: on its way
-# from: reference
 # change: coming, sent = store.down(params[0].grad), [] -> sent = []
 # change: arriving = coming -> arriving = store.down(param.grad)
 # change: coming = store.down(params[i + 1].grad) -> pass
-
 # %% wrong order: waits for each parameter at once
 # says: no parameter may be waited for
-# from: reference
 # change: sent.append(store.up(state["weight"], param)) -> store.up(state["weight"], param).wait()
-
 # %% wrong order: waits for the parameter sent before
 # says: no parameter may be waited for
-# from: reference
 # change: arriving = coming -> arriving = coming; _ = [sent.pop().wait() for _ in sent[:]]

@@ -2,20 +2,15 @@
 # Longer than 150 lines: 3 answers are whole classes, 24 change a line or two of another.
 
 # %% right: lists on the wire, pre-divided, gradient buffers that stay
-# from: reference
 # change: dist.reduce_scatter_tensor(mine, self.flat(param.grad)) -> dist.reduce_scatter(mine, list((self.flat(param.grad) / self.world_size).chunk(self.world_size)))
 # change: mine /= self.world_size -> pass
 # change: shard.grad = None -> shard.grad = None if shard.grad is None else shard.grad.zero_()
-
 # %% right: one transfer in flight, waited for by the next hook
-# from: reference
 # change: shard = self.shards[param] -> _ = [act() for act in self.__dict__.pop("flight", [])]; shard = self.shards[param]
 # change: dist.reduce_scatter_tensor(mine, self.flat(param.grad)) -> flat = self.flat(param.grad); work = dist.reduce_scatter_tensor(mine, flat, async_op=True)
 # change: mine /= self.world_size -> self.flight = [work.wait, lambda m=mine, s=shard: setattr(s, "grad", m / self.world_size + (0 if s.grad is None else s.grad))]
 # change: shard.grad = mine if shard.grad is None else shard.grad + mine -> pass
 # change: self.inner.step() -> _ = [act() for act in self.__dict__.pop("flight", [])]; self.inner.step()
-
-
 # %% right: every rank owns whole parameters; the hook reduces to the owner
 import torch
 import torch.distributed as dist
@@ -102,124 +97,79 @@ class Zero2Optimizer:
 
 # %% wrong memory: stage 1, gradients wait for the step
 # says: at the end of backward
-# from: reference
 # change: param.register_post_accumulate_grad_hook(self.on_gradient) -> pass
 # change: self.inner.step() -> _ = [self.on_gradient(p) for p in self.params if p.grad is not None]; self.inner.step()
-
 # %% wrong values: sums instead of averaging
 # says: did you average?
-# from: reference
 # change: mine /= self.world_size -> pass
-
 # %% wrong values: a second backward overwrites the first
 # says: only the last backward
-# from: reference
 # change: shard.grad = mine if shard.grad is None else shard.grad + mine -> shard.grad = mine
-
 # %% wrong values: never gathers
-# from: reference
 # change: dist.all_gather_into_tensor(full, shard) -> full = self.flat(param); full.chunk(self.world_size)[dist.get_rank()].copy_(shard)
-
 # %% wrong values: reads the buffer before the data arrived
-# from: reference
 # change: dist.reduce_scatter_tensor(mine, self.flat(param.grad)) -> work = dist.reduce_scatter_tensor(mine, self.flat(param.grad), async_op=True); early = shard * 0; work.wait(); mine = early
-
 # %% wrong values: leaves .grad, so a second backward counts the first again
-# from: reference
 # change: param.grad = None -> pass
 # change: shard.grad = None -> shard.grad = None; _ = [setattr(p, "grad", None) for p in self.params]
-
 # %% wrong values: builds the inner optimizer anew at each step
-# from: reference
 # change: self.inner = make_optimizer(list(self.shards.values())) -> self.make = make_optimizer
 # change: self.inner.step() -> self.make(list(self.shards.values())).step()
-
 # %% wrong values: zero_grad forgets the parameters' gradients, not the shards'
-# from: reference
 # change: shard.grad = None -> _ = [setattr(p, "grad", None) for p in self.params]
-
 # %% wrong values: divides by the number of ranks once more
-# from: reference
 # change: mine /= self.world_size -> mine /= self.world_size**2
-
 # %% wrong values: each rank keeps its part of its own gradient
-# from: reference
 # change: dist.reduce_scatter_tensor(mine, self.flat(param.grad)) -> mine = self.flat(param.grad).chunk(self.world_size)[dist.get_rank()].clone()
 # change: mine /= self.world_size -> pass
-
 # %% wrong values: ranks go through the parameters in different order
 # says: rank
-# from: reference
 # change: in self.shards.items(): -> in list(self.shards.items())[:: -1 if dist.get_rank() == 1 else 1]:
-
 # %% wrong values: one of the last transfers is never waited for
 # says: every call must have been waited for
-# from: reference
 # change: dist.reduce_scatter_tensor(mine, self.flat(param.grad)) -> _ = dist.reduce_scatter_tensor(mine, self.flat(param.grad), async_op=param.dim() == 0) or 0
-
 # %% wrong bytes: an all_reduce of which a part is kept
 # says: counts double
-# from: reference
 # change: dist.reduce_scatter_tensor(mine, self.flat(param.grad)) -> flat = self.flat(param.grad); dist.all_reduce(flat); mine = flat.chunk(self.world_size)[dist.get_rank()].clone()
-
 # %% wrong bytes: gathers in every backward too
 # says: a rank may move at most
-# from: reference
 # change: param.grad = None -> param.grad = None; dist.all_gather_into_tensor(self.flat(param), shard)
-
 # %% wrong memory: reduces in the hook and keeps the full gradients
 # says: at the end of backward
-# from: reference
 # change: param.grad = None -> self.full = [*self.__dict__.get("full", []), param.grad]; param.grad = None
 # change: shard.grad = None -> shard.grad, self.full = None, []
-
 # %% wrong memory: gradients wait for the end of backward, then all are reduced
 # says: beside activations
-# from: reference
 # change: self.params = list(params) -> self.params, self.waiting = list(params), []
 # change: param.register_post_accumulate_grad_hook(self.on_gradient) -> param.register_post_accumulate_grad_hook(lambda p: [self.waiting.append(p) or len(self.waiting) > 1 or torch.autograd.Variable._execution_engine.queue_callback(lambda: [self.on_gradient(self.waiting.pop()) for _ in self.waiting[:]]), None][1])
-
 # %% wrong memory: launches in the hook, waits in step
 # says: at the end of backward
-# from: reference
 # change: dist.reduce_scatter_tensor(mine, self.flat(param.grad)) -> flat = self.flat(param.grad); work = dist.reduce_scatter_tensor(mine, flat, async_op=True)
 # change: mine /= self.world_size -> self.flights = [*self.__dict__.get("flights", []), (work, mine, flat, shard)]
 # change: shard.grad = mine if shard.grad is None else shard.grad + mine -> pass
 # change: self.inner.step() -> _ = [(w.wait(), setattr(s, "grad", m / self.world_size + (0 if s.grad is None else s.grad))) for w, m, _, s in self.__dict__.pop("flights", [])]; self.inner.step()
-
 # %% wrong memory: shards are views of padded copies
 # says: beyond the model
-# from: reference
 # change: [rank].clone() -> [rank]
-
 # %% wrong memory: averages whole gradients, updates whole parameters
 # says: bytes of optimizer state may live
-# from: reference
 # change: self.inner = make_optimizer(list(self.shards.values())) -> self.inner = make_optimizer(self.params)
 # change: param.register_post_accumulate_grad_hook(self.on_gradient) -> pass
 # change: self.inner.step() -> _ = [(dist.all_reduce(p.grad), p.grad.div_(self.world_size)) for p in self.params if p.grad is not None]; self.inner.step()
 # change: dist.all_gather_into_tensor(full, shard) -> full = param.flatten()
 # change: shard.grad = None -> self.inner.zero_grad()
-
 # %% wrong memory: whole gradients wait for the step, as Python's numbers
 # says: outside tensors
-# from: reference
 # change: self.params = list(params) -> self.params, self.numbers = list(params), {}
 # change: param.register_post_accumulate_grad_hook(self.on_gradient) -> param.register_post_accumulate_grad_hook(lambda p: (self.numbers.update({p: [a + b for a, b in zip(p.grad.flatten().tolist(), self.numbers.get(p, [0.0] * p.numel()))]}), setattr(p, "grad", None), None)[2])
 # change: self.inner.step() -> _ = [(setattr(p, "grad", torch.tensor(x, dtype=p.dtype).view_as(p)), self.on_gradient(p)) for p, x in self.numbers.items()]; self.numbers.clear(); self.inner.step()
-
 # %% wrong memory: gradients wait in numpy arrays for the end of backward
 # says: outside tensors
-# from: reference
 # change: self.params = list(params) -> self.params, self.waiting = list(params), []
 # change: param.register_post_accumulate_grad_hook(self.on_gradient) -> param.register_post_accumulate_grad_hook(lambda p: (self.waiting.append((p, p.grad.numpy().copy())), setattr(p, "grad", None), len(self.waiting) > 1 or torch.autograd.Variable._execution_engine.queue_callback(lambda: [(setattr(q, "grad", torch.from_numpy(a)), self.on_gradient(q)) for q, a in [self.waiting.pop() for _ in self.waiting[:]]]), None)[3])
-
 # %% wrong values: shards in a dictionary of the class, so a second optimizer gets those of the first
-# from: reference
 # change: """Reduce each gradient to shards during backward, and step on this rank's 1/n of every parameter.""" -> known = {}
 # change: self.shards = {p: self.flat(p).chunk(self.world_size)[rank].clone() for p in self.params} -> self.shards = {p: self.known.setdefault((i, p.shape), self.flat(p).chunk(self.world_size)[rank].clone()) for i, p in enumerate(self.params)}
-
-
 # %% wrong values: not written
 # says: not written yet
 class Zero2Optimizer:

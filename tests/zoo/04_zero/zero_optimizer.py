@@ -2,15 +2,12 @@
 # Longer than 150 lines: 4 answers are whole classes, 26 change a line or two of another.
 
 # %% right: parameters are views of one flat vector, lists of tensors on the wire
-# from: reference
 # change: self.world_size = dist.get_world_size() -> self.world_size, sizes = dist.get_world_size(), [p.numel() for p in params]; self.full = self.flat(params)
 # change: self.shard = self.flat(self.params).chunk(self.world_size)[dist.get_rank()].clone() -> for p, part in zip(self.params, self.full[: sum(sizes)].split(sizes)): p.data = part.view_as(p)
 # change: self.inner = make_optimizer([self.shard]) -> self.shard = self.full.chunk(self.world_size)[dist.get_rank()]; self.inner = make_optimizer([self.shard])
 # change: dist.reduce_scatter_tensor(self.shard.grad, grads) -> dist.reduce_scatter(self.shard.grad, list(grads.chunk(self.world_size)))
 # change: dist.all_gather_into_tensor(full, self.shard) -> dist.all_gather(list(full.chunk(self.world_size)), self.shard.clone())
-
 # %% right: uneven shards without padding, asynchronous
-# from: reference
 # change: return torch.cat([flat, flat.new_zeros(-len(flat) % self.world_size)]) -> return flat
 # change: .chunk(self.world_size)[dist.get_rank()] -> .tensor_split(self.world_size)[dist.get_rank()]
 # change: self.shard.grad = torch.empty_like(self.shard) -> parts = grads.tensor_split(self.world_size)
@@ -19,8 +16,6 @@
 # change: full = grads  # its memory is free for the parameters -> full = grads; parts[dist.get_rank()].copy_(self.shard)
 # change: dist.all_gather_into_tensor(full, self.shard) -> works = [dist.broadcast(p, r, async_op=True) for r, p in enumerate(parts)]
 # change: offset = 0 -> offset, _ = 0, [w.wait() for w in works]
-
-
 # %% right: each parameter sharded by itself
 import torch
 import torch.distributed as dist
@@ -88,117 +83,75 @@ class ZeroOptimizer:
 # says: bytes of optimizer state may live at once
 # from: every rank owns whole parameters, the largest first; reduce to the owner, broadcast from it
 # change: load.index(min(load)) -> 0
-
 # %% wrong values: sums instead of averaging
 # says: did you average?
-# from: reference
 # change: self.shard.grad /= self.world_size -> pass
-
 # %% wrong values: nothing is communicated
 # says: nothing was communicated
-# from: reference
 # change: self.shard = self.flat(self.params).chunk(self.world_size)[dist.get_rank()].clone() -> self.shard = self.flat(self.params)
 # change: dist.reduce_scatter_tensor(self.shard.grad, grads) -> self.shard.grad.copy_(grads)
 # change: self.shard.grad /= self.world_size -> pass
 # change: dist.all_gather_into_tensor(full, self.shard) -> full = self.shard
-
 # %% wrong values: never gathers
-# from: reference
 # change: dist.all_gather_into_tensor(full, self.shard) -> full = self.flat(self.params); full.chunk(self.world_size)[dist.get_rank()].copy_(self.shard)
-
 # %% wrong values: builds the inner optimizer anew at each step
-# from: reference
 # change: self.inner = make_optimizer([self.shard]) -> self.make = make_optimizer
 # change: self.inner.step() -> self.make([self.shard]).step()
-
 # %% wrong values: each rank updates its shard with its own gradient
-# from: reference
 # change: dist.reduce_scatter_tensor(self.shard.grad, grads) -> self.shard.grad.copy_(grads.chunk(self.world_size)[dist.get_rank()])
 # change: self.shard.grad /= self.world_size -> pass
-
 # %% wrong values: an optimizer of its own choice
-# from: reference
 # change: self.inner = make_optimizer([self.shard]) -> self.inner = torch.optim.SGD([self.shard], lr=0.1)
-
 # %% wrong values: updates a stale copy, gathered parameters never reach the shard's owner
-# from: reference
 # change: self.inner.step() -> before = self.shard.clone(); self.inner.step()
 # change: offset = 0 -> offset = 0; self.shard.copy_(before)
-
 # %% wrong values: no padding
-# from: reference
 # change: return torch.cat([flat, flat.new_zeros(-len(flat) % self.world_size)]) -> return flat[: len(flat) // self.world_size * self.world_size]
 # change: param.copy_(full[offset : offset + param.numel()].view_as(param)) -> part = full[offset : offset + param.numel()]; param.view(-1)[: len(part)] = part
-
 # %% wrong values: pads to 12, which 1 to 4 ranks divide
-# from: reference
 # change: -len(flat) % self.world_size -> -len(flat) % 12
-
 # %% wrong values: a parameter without gradient is not expected
 # says: only later steps use
-# from: reference
 # change: torch.zeros_like(p) if p.grad is None else p.grad for p -> p.grad.contiguous() for p
-
 # %% wrong values: waits in zero_grad for the parameters it gathers in step
 # says: when step 0 returns, every call must have been waited for
-# from: reference
 # change: dist.all_gather_into_tensor(full, self.shard) -> self.late = [dist.all_gather_into_tensor(full, self.shard, async_op=True)]
 # change: in [*self.params, self.shard]: -> in [*self.params, self.shard, *([w.wait() for w in self.__dict__.pop("late", [])][:0])]:
-
 # %% wrong bytes: an all_reduce of which a part is kept
 # says: counts double
-# from: reference
 # change: self.shard.grad = torch.empty_like(self.shard) -> dist.all_reduce(grads)
 # change: dist.reduce_scatter_tensor(self.shard.grad, grads) -> self.shard.grad = grads.chunk(self.world_size)[dist.get_rank()].clone()
-
 # %% wrong bytes: each rank's shard is broadcast by everyone's all_reduce of zeros
 # says: counts double
-# from: reference
 # change: dist.all_gather_into_tensor(full, self.shard) -> full.zero_(); full.chunk(self.world_size)[dist.get_rank()].copy_(self.shard); dist.all_reduce(full)
-
 # %% wrong bytes: the constructor gathers everything twice
 # says: the constructor may move
-# from: reference
 # change: self.inner = make_optimizer([self.shard]) -> self.inner = make_optimizer([self.shard]); full = self.flat(params); [dist.all_gather_into_tensor(full, self.shard) for _ in "12"]
-
 # %% wrong memory: every rank keeps the whole optimizer
 # says: beyond the model
-# from: reference
 # change: self.inner = make_optimizer([self.shard]) -> self.full = self.flat(params); self.inner = make_optimizer([self.full])
 # change: self.inner.step() -> self.full.grad = grads; dist.all_gather_into_tensor(grads, self.shard.grad); self.inner.step()
 # change: self.shard.grad = None -> self.shard.grad = self.full.grad = None
 # change: dist.all_gather_into_tensor(full, self.shard) -> full = self.full
-
 # %% wrong memory: the shard is a view that keeps the flat vector
 # says: beyond the model
-# from: reference
 # change: [dist.get_rank()].clone() -> [dist.get_rank()]
-
 # %% wrong memory: keeps the gathered vector for later
 # says: beyond the model
-# from: reference
 # change: offset = 0 -> offset, self.full = 0, full
-
 # %% wrong memory: a flat gradient buffer that stays
 # says: beyond the model
-# from: reference
 # change: self.inner = make_optimizer([self.shard]) -> self.inner, self.buffer = make_optimizer([self.shard]), self.flat(params)
 # change: dist.reduce_scatter_tensor(self.shard.grad, grads) -> dist.reduce_scatter_tensor(self.shard.grad, self.buffer.copy_(grads))
-
 # %% wrong memory: only one of Adam's moments is sharded in earnest
 # says: beyond the model
-# from: reference
 # change: offset = 0 -> offset, self.momentum = 0, self.flat(self.params)
-
 # %% wrong memory: the whole optimizer, whose state waits as Python's numbers
 # says: outside tensors
-# from: reference
 # change: self.inner = make_optimizer([self.shard]) -> self.make, self.saved = make_optimizer, None
 # change: self.inner.step() -> dist.all_gather_into_tensor(grads, self.shard.grad); whole = self.flat(self.params); whole.grad = grads; inner = self.make([whole])
 # change: full = grads  # its memory is free for the parameters -> [inner.state[whole].update({k: torch.tensor(v, dtype=whole.dtype) for k, v in self.saved.items()}) for _ in "1" if self.saved]
 # change: dist.all_gather_into_tensor(full, self.shard) -> inner.step(); full = whole; self.saved = {k: v.tolist() if torch.is_tensor(v) else v for k, v in inner.state[whole].items() if v is not None}
-
-
 # %% wrong values: the library's file, loaded by its path
 # says: closed here
 import importlib.util as finder
@@ -227,18 +180,13 @@ class ZeroOptimizer:
 
 
 # %% wrong values: writes what it gathered in zero_grad: after step the parameters are old
-# from: reference
 # change: offset = 0 -> offset, self.late = 0, []
 # change: param.copy_(full[offset : offset + param.numel()].view_as(param)) -> self.late.append((param.data, full[offset : offset + param.numel()].view_as(param)))
 # change: in [*self.params, self.shard]: -> in [*self.params, self.shard, *([p.copy_(t) for p, t in self.__dict__.pop("late", [])][:0])]:
-
 # %% wrong values: the shards are in the class, so a second optimizer gets those of the first
-# from: reference
 # change: """Average gradients, and step an optimizer on this rank's 1/n of the parameters.""" -> known = {}
 # change: self.shard = self.flat(self.params).chunk(self.world_size)[dist.get_rank()].clone() -> self.shard = self.known.setdefault(len(params), self.flat(params).chunk(self.world_size)[dist.get_rank()].clone())
-
 # %% wrong values: the first step decides for good which parameters train
-# from: reference
 # change: self.shard = self.flat(self.params).chunk(self.world_size)[dist.get_rank()].clone() -> self.make, self.inner = make_optimizer, None
 # change: self.inner = make_optimizer([self.shard]) -> self.shard = torch.zeros(0)
 # change: grads = self.flat( -> self.params = [p for p in self.params if self.inner or p.grad is not None]; grads = self.flat(

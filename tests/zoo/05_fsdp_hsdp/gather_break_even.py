@@ -88,11 +88,9 @@ def gather_break_even(
 # change: return answer -> return {**answer, "tokens": answer["tokens"] * p["world_size"]}
 # %% wrong tokens, bytes_per_s, step_s: the ring's factor is missing
 # says: the factor (n-1)/n of a ring is missing
-# from: reference
 # change: (world_size - 1) / world_size * numel -> numel
 # %% wrong tokens, bytes_per_s, step_s: an all_reduce's bytes
 # says: an all_reduce's, instead of
-# from: reference
 # change: (world_size - 1) / world_size * numel -> 2 * (world_size - 1) / world_size * numel
 # %% wrong tokens, bytes_per_s, step_s: always two bytes
 # says: you always take 2
@@ -100,7 +98,6 @@ def gather_break_even(
 # change: right(p) -> right({**p, 'bytes_per_param': 2})
 # %% wrong tokens, bytes_per_s, step_s: six FLOPs in forward
 # says: in forward there are 2
-# from: reference
 # change: 2 * numel * tokens / flops_per_s -> 6 * numel * tokens / flops_per_s
 # %% wrong bytes_per_s: in bits
 # says: bytes are asked
@@ -115,8 +112,6 @@ def gather_break_even(
 # from: keyword dictionary and numpy numbers, tokens as a float
 # change: return answer -> return {"tokens": answer["tokens"], "bytes_per_s": answer["bytes_per_s"]}
 # %% wrong step_s: the last unit is gathered again
-# from: reference
 # change: ready_s = now_s if backward else wire_s -> wire_s = ready_s = max(now_s, wire_s) + backward * move_s
 # %% wrong step_s: reductions never travel
-# from: reference
 # change: if backward: -> if False:

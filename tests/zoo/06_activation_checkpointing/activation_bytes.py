@@ -33,22 +33,17 @@ def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_
 
 # %% wrong paper: the scores grow with s, not with its square
 # says: not s squared
-# from: reference
 # change: scores = 5 * num_heads * seq_len -> scores = 5 * num_heads
 # %% wrong paper: 'selective' recomputes nothing
 # says: 'selective' is taken for 'none'
-# from: reference
 # change: "selective": 34 * model_dim, -> "selective": 34 * model_dim + scores,
 # %% wrong paper: 'full' keeps nothing
-# from: reference
 # change: "full": 2 * model_dim} -> "full": 0}
 # %% wrong autograd: as many kv heads as query heads
 # says: GQA has num_kv_heads
-# from: reference
 # change: kv = 2 * num_kv_heads * -> kv = 2 * num_heads *
 # %% wrong autograd: 16 bits
 # says: two bytes an element
-# from: reference
 # change: return 4 * tokens -> return 2 * tokens
 # %% wrong autograd: 1/rms and log-sum-exps are left out
 def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_heads, policy, mode):
@@ -64,18 +59,13 @@ def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_
 
 # %% wrong autograd: elements
 # says: elements are counted
-# from: reference
 # change: return 4 * tokens -> return tokens
 # %% wrong paper, autograd: one sequence
 # says: the batch is left out
-# from: reference
 # change: tokens = batch_size * seq_len -> tokens = seq_len
 # %% wrong paper, autograd: policies exchanged
 # says: exchanged
-# from: reference
 # change: tokens = batch -> policy = {"none": "full", "full": "none"}.get(policy, policy); tokens = batch
-
-
 # %% wrong values: does nothing
 def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_heads, policy, mode):
     return None

@@ -39,16 +39,12 @@ def best_segments(num_layers, boundary_bytes, layer_bytes):
 
 
 # %% wrong memory: lengths are not whole
-# from: reference
 # change: -(-num_layers // count) -> num_layers / count
 # %% wrong memory: lengths are rounded down
-# from: reference
 # change: -(-num_layers // count) -> num_layers // count
 # %% wrong memory: the highest peak
-# from: reference
 # change: return min( -> return max(
 # %% wrong memory: the length of a segment
-# from: reference
 # change: return min( -> return -(-num_layers // 1) // min(
 # %% wrong memory: zero segments
 def best_segments(num_layers, boundary_bytes, layer_bytes):

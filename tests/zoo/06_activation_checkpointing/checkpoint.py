@@ -99,32 +99,23 @@ def checkpoint(function, *inputs, **kwargs):
 
 
 # %% wrong values: another mask in backward
-# from: reference
 # change: torch.set_rng_state(ctx.random_state) -> pass
 # %% wrong values: leaves the generator where the first run began
 # says: next random number
-# from: reference
 # change: with torch.random.fork_rng(), torch.enable_grad(): -> with torch.enable_grad():
 # %% wrong values: parameters learn nothing
 # says: the function's own weights get none
-# from: reference
 # change: torch.autograd.backward(result, grad) -> result.backward(grad, inputs=inputs[:1])
 # %% wrong values: integers alone, and no gradient
-# from: reference
 # change: torch.empty(0, requires_grad=True) -> torch.empty(0)
 # %% wrong values: the inputs get no gradient
 # says: the inputs get no gradient
-# from: reference
 # change: *(tensor.grad for tensor in inputs) -> *(None for tensor in inputs)
 # %% wrong values: keywords are forgotten the second time
-# from: reference
 # change: (*values, **kwargs) -> (*values, **({} if torch.is_grad_enabled() else kwargs))
 # %% wrong compute: runs twice in backward
 # says: may run 2 times
-# from: reference
 # change: torch.set_rng_state(ctx.random_state) -> ctx.run(inputs); torch.set_rng_state(ctx.random_state)
-
-
 # %% wrong values: torch's own
 def checkpoint(function, *inputs, **kwargs):
     import torch.utils.checkpoint as borrowed

@@ -69,7 +69,6 @@ def checkpoint_sequential(layers, x, segments, checkpoint):
 
 
 # %% wrong values: the remainder is left out
-# from: reference
 # change: (i < longer) -> 0
 # %% wrong values: torch's own
 def checkpoint_sequential(layers, x, segments, checkpoint):

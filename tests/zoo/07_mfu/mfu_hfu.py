@@ -23,28 +23,16 @@ def mfu_hfu(forward_flops, step_time_s, num_gpus, peak_flops_per_s, recompute):
 
 # %% wrong mfu: recomputation is in MFU
 # says: that is HFU
-# from: reference
 # change: "mfu": needed / possible -> "mfu": (needed + sum(forward_flops[part] for part in again)) / possible
-
-
 # %% wrong hfu: MFU twice
 # says: that is MFU
-# from: reference
 # change: "hfu": (needed + sum(forward_flops[part] for part in again)) / possible -> "hfu": needed / possible
-
-
 # %% wrong hfu: the head is computed again
 # says: the head is computed again, too
-# from: reference
 # change: ["blocks", "attention"] -> ["blocks", "attention", "head"]
-
-
 # %% wrong mfu, hfu: one GPU
 # says: the peak of one GPU
-# from: reference
 # change: step_time_s * num_gpus * peak -> step_time_s * peak
-
-
 # %% wrong mfu, hfu: percent
 # says: in percent
 def mfu_hfu(forward_flops, step_time_s, num_gpus, peak_flops_per_s, recompute):
@@ -57,16 +45,10 @@ def mfu_hfu(forward_flops, step_time_s, num_gpus, peak_flops_per_s, recompute):
 
 # %% wrong mfu, hfu: forward only
 # says: got
-# from: reference
 # change: 3 * sum(forward_flops.values()) -> sum(forward_flops.values())
-
-
 # %% wrong hfu: Korthikanti's formula
 # says: attention is computed again three times
-# from: reference
 # change: ["attention"], "full" -> ["attention"] * 3, "full"
-
-
 # %% wrong values: a number
 # says: must return a dict
 def mfu_hfu(forward_flops, step_time_s, num_gpus, peak_flops_per_s, recompute):

@@ -42,22 +42,13 @@ def tune(trials):
 
 # %% wrong clock: always full recomputation
 # says: everything is always computed again
-# from: reference
 # change: for recompute in trials.recomputes: -> for recompute in ["full"]:
-
-
 # %% wrong clock: always FSDP
 # says: all GPUs always shard
-# from: reference
 # change: for shard in trials.shard_sizes: -> for shard in trials.shard_sizes[-1:]:
-
-
 # %% wrong clock: the smallest micro-batch
 # says: the best MFU is
-# from: reference
 # change: max(fitting) -> min(fitting)
-
-
 # %% wrong memory, clock: memory is not asked
 # says: it must fit into 80 GB
 def tune(trials):

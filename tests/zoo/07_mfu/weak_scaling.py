@@ -43,46 +43,25 @@ def weak_scaling(
 
 # %% wrong exposed_s, tokens_per_s: nothing is hidden
 # says: nothing is hidden
-# from: reference
 # change: exposed_s = done_s - backward_s -> exposed_s = num_buckets * bucket_s
-
-
 # %% wrong exposed_s, tokens_per_s: everything is hidden
 # says: everything is hidden
-# from: reference
 # change: exposed_s = done_s - backward_s -> exposed_s = 0.0
-
-
 # %% wrong exposed_s, tokens_per_s: the last bucket is hidden, too
 # says: the last bucket is hidden
-# from: reference
 # change: exposed_s = done_s - backward_s -> exposed_s = max(0.0, num_buckets * bucket_s - backward_s)
-
-
 # %% wrong exposed_s, tokens_per_s: bytes once
 # says: all_reduce sends them twice
-# from: reference
 # change: share = 2 * -> share = 1 *
-
-
 # %% wrong exposed_s, tokens_per_s: latency once a step
 # says: got
-# from: reference
 # change: 2 * (num_gpus - 1) * latency_s + -> 2 * (num_gpus - 1) * latency_s / num_buckets +
-
-
 # %% wrong tokens_per_s: of one GPU
 # says: the tokens of one GPU
-# from: reference
 # change: num_gpus * tokens_per_gpu / -> tokens_per_gpu /
-
-
 # %% wrong exposed_s: a part of the step
 # says: give seconds
-# from: reference
 # change: {"exposed_s": exposed_s, -> {"exposed_s": exposed_s / (compute_s + exposed_s),
-
-
 # %% wrong values: does nothing
 def weak_scaling(
     num_gpus,

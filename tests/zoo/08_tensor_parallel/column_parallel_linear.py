@@ -101,38 +101,23 @@ class ColumnParallelLinear(nn.Module):
 
 # %% wrong values: a plain linear layer of its rows
 # says: those of all ranks must be added
-# from: reference
 # change: CopyTo.apply(x, self.group) -> x
-
 # %% wrong values: the bias is left out
 # says: the bias is left out
-# from: reference
 # change: self.weight, self.bias) -> self.weight)
-
 # %% wrong values: the next rank's rows
 # says: the next rank's rows
-# from: reference
 # change: .chunk(n)[rank] -> .chunk(n)[(rank + 1) % n]
-
 # %% wrong values: sums over the world
-# from: reference
 # change: group=ctx.group) -> group=None)
-
 # %% wrong values: means instead of sums
-# from: reference
 # change: return total, None -> return total / dist.get_world_size(ctx.group), None
-
 # %% wrong values: the input gets no gradient
 # says: all zeros
-# from: reference
 # change: grad.clone(memory_format=torch.contiguous_format) -> grad.zero_()
-
 # %% wrong values: keeps the whole weight
 # says: must have shape
-# from: reference
 # change: .chunk(n)[rank].clone() -> .clone()
-
-
 # %% wrong values: computes with the whole weight
 # says: all zeros
 class ColumnParallelLinear(nn.Module):
@@ -149,15 +134,10 @@ class ColumnParallelLinear(nn.Module):
 
 # %% wrong bytes: broadcasts the weight first
 # says: each takes its rows out of its own copy
-# from: reference
 # change: super().__init__() -> super().__init__(); dist.broadcast(weight.clone(), group=group, group_src=0)
-
 # %% wrong bytes: sends x round in forward
 # says: x is here already
-# from: reference
 # change: return x.view_as(x) -> dist.all_reduce(x / 1, group=group); return x.view_as(x)
-
-
 # %% wrong bytes: gathers every rank's gradient and adds them
 # says: One all_reduce
 class Gather(torch.autograd.Function):

@@ -30,30 +30,19 @@ def numbers_08():
 
 # %% wrong sent_bytes: forward alone
 # says: backward
-# from: reference
 # change: "sent_bytes": sent -> "sent_bytes": sent / 2
-
 # %% wrong sent_bytes: 2 instead of 2(n - 1)/n
 # says: instead of 2(n - 1)/n
-# from: reference
 # change: "sent_bytes": sent -> "sent_bytes": sent * 8 / 7
-
 # %% wrong share_inside: over computing
 # says: its share of both
-# from: reference
 # change: sent / 450e9 / (sent / 450e9 + compute_s) -> sent / 450e9 / compute_s
-
 # %% wrong share_across: products of the whole block
 # says: not divided by 8
-# from: reference
 # change: sent / 50e9 / (sent / 50e9 + compute_s) -> sent / 50e9 / (sent / 50e9 + 8 * compute_s)
-
 # %% wrong logits_bytes: all of them
 # says: not divided by 8
-# from: reference
 # change: 4 * tokens * vocabulary / n -> 4 * tokens * vocabulary
-
 # %% wrong kept_less_bytes: what is left
 # says: how much less is asked
-# from: reference
 # change: 10 * tokens * width * (1 - 1 / n) -> 34 / n * tokens * width

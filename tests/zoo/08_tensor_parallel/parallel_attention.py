@@ -68,43 +68,26 @@ class ParallelAttention(nn.Module):
 
 # %% wrong values: nobody communicates
 # says: nothing was communicated
-# from: reference
 # change: x = copy_to(x, self.all) -> x = x
 # change: k, v = copy_to(self.k, self.copies), copy_to(self.v, self.copies) -> k, v = self.k, self.v
 # change: return reduce_from(F.linear(mixed, self.out), self.all) -> return F.linear(mixed, self.out)
-
 # %% wrong values: copies learn on their own
 # says: must add up their gradients
-# from: reference
 # change: k, v = copy_to(self.k, self.copies), copy_to(self.v, self.copies) -> k, v = self.k, self.v
-
 # %% wrong values: the input's gradient is not summed
 # says: the input's gradient is this rank's term
-# from: reference
 # change: x = copy_to(x, self.all) -> x = x
-
 # %% wrong values: the output is not summed
 # says: the output is this rank's term
-# from: reference
 # change: return reduce_from(F.linear(mixed, self.out), self.all) -> return F.linear(mixed, self.out)
-
 # %% wrong values: sums along heads only
-# from: reference
 # change: mesh.group("heads", "copies"), mesh.group("copies") -> mesh.group("heads"), mesh.group("copies")
-
 # %% wrong values: key/value heads by the place among all
-# from: reference
 # change: mesh.size("heads"), mesh.rank("heads") -> mesh.size("heads"), rank % mesh.size("heads")
-
 # %% wrong values: sums the gradients of k and v over all ranks
-# from: reference
 # change: (self.k, self.copies), copy_to(self.v, self.copies) -> (self.k, self.all), copy_to(self.v, self.all)
-
 # %% wrong values: rows of out
-# from: reference
 # change: out.chunk(n, dim=1)[rank] -> out.T.reshape(out.shape).chunk(n, dim=1)[rank]
-
-
 # %% wrong bytes: gathers the heads, multiplies with all of out
 # says: Heads never meet
 class ParallelAttention(nn.Module):
@@ -127,10 +110,7 @@ class ParallelAttention(nn.Module):
 
 # %% wrong bytes: three sums of the input's gradient
 # says: add their gradients first
-# from: reference
 # change: x = copy_to(x, self.all) -> y, z, x = (copy_to(x, self.all) for _ in range(3))
 # change: F.linear(x, k), F.linear(x, v) -> F.linear(y, k), F.linear(z, v)
-
 # %% wrong bytes: the constructor broadcasts the weights
-# from: reference
 # change: super().__init__() -> super().__init__(); dist.broadcast(q.clone(), 0)

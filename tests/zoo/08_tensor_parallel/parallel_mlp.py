@@ -54,44 +54,27 @@ def parallel_mlp(x, gate, up, down, group):
 
 # %% wrong values: does not communicate
 # says: nothing was communicated
-# from: reference
 # change: copy_to(x, group) -> x
 # change: return reduce_from(F.linear(hidden, down), group) -> return F.linear(hidden, down)
-
 # %% wrong values: the output is not summed
 # says: the output is this rank's term
-# from: reference
 # change: return reduce_from(F.linear(hidden, down), group) -> return F.linear(hidden, down)
-
 # %% wrong values: the input's gradient is not summed
 # says: the input's gradient is this rank's term
-# from: reference
 # change: copy_to(x, group) -> x
-
 # %% wrong values: the output's gradient is summed, too
 # says: which every rank has whole
-# from: reference
 # change: reduce_from(F.linear(hidden, down), group) -> copy_to(reduce_from(hidden @ down.T, group), group)
-
 # %% wrong values: gate and up are exchanged
-# from: reference
 # change: F.silu(F.linear(x, gate)) * F.linear(x, up) -> F.linear(x, gate) * F.silu(F.linear(x, up))
-
 # %% wrong values: sums over the world
-# from: reference
 # change: F.linear(hidden, down), group) -> F.linear(hidden, down), dist.group.WORLD)
-
 # %% wrong values: every rank averages
-# from: reference
 # change: return reduce_from -> return 1 / dist.get_world_size(group) * reduce_from
-
 # %% wrong bytes: copies the input twice
 # says: add their gradients first
-# from: reference
 # change: x = copy_to(x, group) -> y = copy_to(x, group); x = copy_to(x, group)
 # change: F.silu(F.linear(x, gate)) * F.linear(x, up) -> F.silu(F.linear(x, gate)) * F.linear(y, up)
-
-
 # %% wrong bytes: gathers the hidden units, then the weight
 # says: hidden units stay where they are
 def parallel_mlp(x, gate, up, down, group):

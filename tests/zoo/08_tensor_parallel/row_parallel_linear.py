@@ -79,43 +79,26 @@ class RowParallelLinear(nn.Module):
 
 # %% wrong values: nobody sums
 # says: nothing was communicated
-# from: reference
 # change: dist.all_reduce(total, group=group) -> pass
-
 # %% wrong values: every rank adds the bias
 # says: it must count once
-# from: reference
 # change: self.weight), self.group) + self.bias -> self.weight, self.bias), self.group)
-
 # %% wrong values: the bias is left out
 # says: the bias is left out
-# from: reference
 # change: self.group) + self.bias -> self.group) + 0 * self.bias
-
 # %% wrong values: backward sums, too
 # says: which every rank has whole
-# from: reference
 # change: return grad, None -> grad = grad.clone(); dist.all_reduce(grad, group=ctx.group); return grad, None
 # change: total = x.clone -> ctx.group = group; total = x.clone
-
 # %% wrong values: backward divides
-# from: reference
 # change: return grad, None -> return grad / ctx.n, None
 # change: total = x.clone -> ctx.n = dist.get_world_size(group); total = x.clone
-
 # %% wrong values: sums over the world
-# from: reference
 # change: dist.all_reduce(total, group=group) -> dist.all_reduce(total)
-
 # %% wrong values: rows instead of columns
-# from: reference
 # change: weight.chunk(n, dim=1)[rank] -> weight.T.reshape(weight.shape).chunk(n, dim=1)[rank]
-
 # %% wrong values: right on the group's first rank only
-# from: reference
 # change: dist.all_reduce(total, group=group) -> dist.reduce(total, group=group, group_dst=0)
-
-
 # %% wrong bytes: gathers the inputs, computes everything
 # says: One all_reduce
 class Gather(torch.autograd.Function):
@@ -147,11 +130,8 @@ class RowParallelLinear(nn.Module):
 
 # %% wrong bytes: sums twice
 # says: One all_reduce
-# from: reference
 # change: dist.all_reduce(total -> dist.all_reduce(total.clone(), group=group); dist.all_reduce(total
-
 # %% wrong bytes: backward sends what every rank has
 # says: whole gradient of y
-# from: reference
 # change: return grad, None -> dist.broadcast(grad.clone(), group=ctx.group, group_src=0); return grad, None
 # change: total = x.clone -> ctx.group = group; total = x.clone

@@ -60,32 +60,19 @@ def sequence_parallel_block(x, norm, gate, up, down, group):
 
 # %% wrong values: norm learns from its own positions
 # says: those of all must be added
-# from: reference
 # change: copy_to(norm, group) -> norm
-
 # %% wrong values: the input's gradient lacks up's part
-# from: reference
 # change: grad_n = reduce_scatter(grad_gate @ gate + grad_up @ up -> grad_n = reduce_scatter(grad_gate @ gate
-
 # %% wrong values: the residual is left out
-# from: reference
 # change: return x + reduce_scatter -> return reduce_scatter
-
 # %% wrong values: the norm's weight is applied twice
-# from: reference
 # change: 1e-5) -> 1e-5) * norm
-
 # %% wrong values: gate and up learn nothing
-# from: reference
 # change: all_gather(n, ctx.group, 1).flatten(0, 1) -> all_gather(n * 0, ctx.group, 1).flatten(0, 1)
-
 # %% wrong values: the output is gathered, not scattered
 # says: must have shape
-# from: reference
 # change: return x + reduce_scatter(F -> return all_gather(x, group, 1) + reduce_from(F
 # change: ups, down), group, 1) -> ups, down), group)
-
-
 # %% wrong memory: keeps the gathered positions
 # says: gather them again in backward
 def sequence_parallel_block(x, norm, gate, up, down, group):
@@ -95,10 +82,7 @@ def sequence_parallel_block(x, norm, gate, up, down, group):
 
 # %% wrong memory: keeps them on the context
 # says: gather them again in backward
-# from: reference
 # change: return F.linear(full, gate), F.linear -> ctx.full = full; return F.linear(full, gate), F.linear
-
-
 # %% wrong bytes: sums all positions, keeps its own
 # says: one reduce_scatter after them
 def sequence_parallel_block(x, norm, gate, up, down, group):
@@ -121,5 +105,4 @@ def sequence_parallel_block(x, norm, gate, up, down, group):
 
 # %% wrong bytes: backward gathers the input twice
 # says: once each
-# from: reference
 # change: n, gate, up = ctx.saved_tensors -> n, gate, up = ctx.saved_tensors; all_gather(n, ctx.group, 1)

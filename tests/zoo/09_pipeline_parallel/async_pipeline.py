@@ -81,41 +81,22 @@ def async_pipeline(actions, module, inputs, targets, loss_fn, like, lr):
 
 
 # %% wrong values: the weights change under the graphs in flight
-# from: reference
 # change: out = functional_call(module, version, (x,)) -> out = module(x)
 # change: version[name].grad -> param.grad
-
-
 # %% wrong values: one update at the end
 # says: flushed
-# from: reference
 # change: param -= lr * version[name].grad -> sums[name] = sums.get(name, 0.0) + lr * version[name].grad
 # change: saved, sends, total = {}, [], 0.0 -> saved, sends, total, sums = {}, [], 0.0, {}
 # change: return total -> [p.data.sub_(sums[n]) for n, p in module.named_parameters()]; return total
-
-
 # %% wrong values: no updates
-# from: reference
 # change: param -= lr * version[name].grad -> param -= 0.0
-
-
 # %% wrong values: updates are summed up again and again
-# from: reference
 # change: param -= lr * version[name].grad -> param -= lr * (i + 1) * version[name].grad
-
-
 # %% wrong memory: all versions are kept
 # says: Let go of a version
-# from: reference
 # change: version, x, out = saved.pop(i) -> version, x, out = saved[i]
-
-
 # %% wrong values: micro-batches pass one after the other
 # says: each micro-batch waits
-# from: reference
 # change: for kind, i, _ in actions: -> for kind, i, _ in sorted(actions, key=lambda a: (a[1], a[0] == "B")):
-
-
 # %% wrong values: the learning rate is left out
-# from: reference
 # change: param -= lr * version -> param -= version

@@ -43,16 +43,10 @@ def gpipe_schedule(num_stages, num_microbatches):
 
 # %% wrong values: every rank has stage 0
 # says: a stage must be on one rank
-# from: reference
 # change: (kind, i, stage) -> (kind, i, 0)
-
-
 # %% wrong values: micro-batches from 1
 # says: Count both from 0
-# from: reference
 # change: range(num_microbatches) -> range(1, num_microbatches + 1)
-
-
 # %% wrong values: one list for all
 # says: a list with one list of actions for each
 def gpipe_schedule(num_stages, num_microbatches):
@@ -73,5 +67,4 @@ def gpipe_schedule(num_stages, num_microbatches):
 
 # %% wrong values: kinds by name
 # says: kind one of F, B, I, W
-# from: reference
 # change: "FB" -> ("forward", "backward")

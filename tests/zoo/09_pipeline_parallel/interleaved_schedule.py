@@ -58,33 +58,18 @@ def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
 
 # %% wrong values: all micro-batches through a chunk before the next, with the warm-up of rounds
 # says: F must come before B
-# from: reference
 # change: range(first, first + p) for first in range(0, m, p) -> range(m)
-
-
 # %% right: half of the warm-up, which is enough where messages are free
-# from: reference
 # change: 2 * (p - 1 - rank) -> (p - 1 - rank)
-
-
 # %% wrong values: a rank holds neighbouring stages
 # says: must be on rank
-# from: reference
 # change: c * p + rank -> rank * v + c
-
-
 # %% wrong values: backwards begin with the first chunk
 # says: wait for ever
-# from: reference
 # change: reversed(range(v)) -> range(v)
-
-
 # %% wrong values: only the first chunk
 # says: no rank has this stage
-# from: reference
 # change: p, m, v = num_ranks, num_microbatches, num_chunks -> p, m, v = num_ranks, num_microbatches, 1
-
-
 # %% wrong bubble: each round waits for the one before
 def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
     p, lists = num_ranks, []

@@ -38,32 +38,17 @@ def one_f_one_b_schedule(num_stages, num_microbatches):
 
 # %% wrong bubble: no warm-up
 # says: too late
-# from: reference
 # change: min(num_stages - 1 - stage, num_microbatches) -> 0
-
-
 # %% wrong memory: one forward too many before the first backward
-# from: reference
 # change: num_stages - 1 - stage -> num_stages - stage
-
-
 # %% wrong bubble, memory: every stage warms up as the first does
-# from: reference
 # change: num_stages - 1 - stage -> num_stages - 1
-
-
 # %% wrong values: the warm-up grows towards the last stage
 # says: wait for ever
-# from: reference
 # change: num_stages - 1 - stage -> stage
-
-
 # %% wrong values: the last forwards are left out
 # says: got no F
-# from: reference
 # change: if warmup + i < num_microbatches: -> if warmup + i < num_microbatches - 1:
-
-
 # %% wrong values: the backwards of the warm-up are forgotten
 # says: got none of them
 def one_f_one_b_schedule(num_stages, num_microbatches):
@@ -79,11 +64,7 @@ def one_f_one_b_schedule(num_stages, num_microbatches):
 
 # %% wrong values: more forwards than micro-batches, where these are few
 # says: Count both from 0
-# from: reference
 # change: min(num_stages - 1 - stage, num_microbatches) -> num_stages - 1 - stage
-
-
 # %% wrong values: the newest micro-batch goes back first
 # says: F must come before B
-# from: reference
 # change: ("B", i, stage) -> ("B", num_microbatches - 1 - i, stage)

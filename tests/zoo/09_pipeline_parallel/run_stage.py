@@ -83,61 +83,31 @@ def run_stage(actions, module, inputs, targets, loss_fn, like):
 
 # %% wrong values: sends wait for their receiver
 # says: 1F1B
-# from: reference
 # change: sends.append(dist.isend(out.detach(), rank + 1)) -> dist.send(out.detach(), rank + 1)
 # change: sends.append(dist.isend(x.grad, rank - 1)) -> dist.send(x.grad, rank - 1)
-
-
 # %% wrong values: only the last micro-batch's gradients remain
 # says: only the last micro-batch
-# from: reference
 # change: x, out = saved.pop(i) -> module.zero_grad(); x, out = saved.pop(i)
-
-
 # %% wrong values: counts micro-batches instead of reading their numbers
-# from: reference
 # change: x, out = saved.pop(i) -> x, out = saved.pop(min(saved))
-
-
 # %% wrong values: the gradient of the stage after is not used
-# from: reference
 # change: received(rank + 1)) -> torch.ones_like(received(rank + 1)))
-
-
 # %% wrong values: sends the output with its graph cut off from the input
-# from: reference
 # change: out = module(x) -> out = module(x.detach())
-
-
 # %% wrong values: every rank returns the number of its micro-batches
-# from: reference
 # change: return total -> return float(len(inputs))
-
-
 # %% wrong order: GPipe, whatever the list says
 # says: must compute
-# from: reference
 # change: for kind, i, _ in actions: -> for kind, i, _ in sorted(actions, key=lambda a: a[0] == "B"):
-
-
 # %% wrong bytes: the last rank tells all of them the loss
 # says: collectives
-# from: reference
 # change: return total -> loss = torch.tensor(total); dist.all_reduce(loss); return total
-
-
 # %% wrong bytes: every output goes out twice
 # says: may send
-# from: reference
 # change: saved[i] = (x, out) -> saved[i] = (x, out); rank < last and dist.send(out.detach(), rank + 1, tag=9)
 # change: out = module(x) -> rank > 0 and dist.recv(torch.empty_like(like), rank - 1, tag=9); out = module(x)
-
-
 # %% wrong values: does not wait for its sends
-# from: reference
 # change: work.wait() -> pass
-
-
 # %% wrong values: the first two outputs change places on their way, which hangs nothing
 def run_stage(actions, module, inputs, targets, loss_fn, like):
     me, last, kept, works, loss = dist.get_rank(), dist.get_world_size() - 1, {}, [], 0.0

@@ -81,10 +81,64 @@ def split_stages(costs, num_stages):
 
 
 # %% wrong values: fewer stages where fewer are as fast
-# from: reference
 # change: while len(sizes) < num_stages: -> while False:
-
-
 # %% wrong values: changes the costs
-# from: reference
 # change: sums = sorted( -> costs.sort(); sums = sorted(
+# %% wrong balance: the least sum of squares
+from functools import cache
+
+
+def split_stages(costs, num_stages):
+    costs = tuple(costs)
+
+    @cache
+    def best(start, stages):
+        if stages == 1:
+            return sum(costs[start:]) ** 2, (len(costs) - start,)
+        return min(
+            (
+                sum(costs[start : start + n]) ** 2 + best(start + n, stages - 1)[0],
+                (n, *best(start + n, stages - 1)[1]),
+            )
+            for n in range(1, len(costs) - start - stages + 2)
+        )
+
+    return list(best(0, num_stages)[1])
+
+
+# %% wrong balance: each stage takes what is nearest to the average of what is left
+def split_stages(costs, num_stages):
+    counts, at = [], 0
+    for left in range(num_stages, 1, -1):
+        target, n, total = sum(costs[at:]) / left, 0, 0.0
+        while at + n < len(costs) - left + 1 and (
+            n == 0 or abs(total + costs[at + n] - target) < abs(total - target)
+        ):
+            total += costs[at + n]
+            n += 1
+        counts.append(n)
+        at += n
+    return [*counts, len(costs) - at]
+
+
+# %% wrong balance: whole numbers of time
+def filled(costs, limit):
+    counts, total = [0], 0.0
+    for cost in costs:
+        if counts[-1] and total + cost > limit:
+            counts.append(0)
+            total = 0.0
+        counts[-1] += 1
+        total += cost
+    return counts
+
+
+def split_stages(costs, num_stages):
+    limit = int(max(costs))
+    while len(filled(costs, limit)) > num_stages:
+        limit += 1
+    counts = filled(costs, limit)
+    while len(counts) < num_stages:
+        big = max(range(len(counts)), key=counts.__getitem__)
+        counts[big : big + 1] = [counts[big] - 1, 1]
+    return counts

@@ -49,40 +49,21 @@ def zero_bubble_schedule(num_stages, num_microbatches):
 
 # %% wrong bubble: every W at once
 # says: idle
-# from: reference
 # change: if i + 1 - paid > stage: -> if True:
-
-
 # %% wrong bubble, memory: every W at the end
-# from: reference
 # change: if i + 1 - paid > stage: -> if False:
-
-
 # %% wrong bubble, memory: twice the warm-up and twice the lag
-# from: reference
 # change: min(num_stages - 1 - stage, num_microbatches) -> min(2 * (num_stages - 1 - stage), num_microbatches)
 # change: > stage: -> > 2 * stage:
-
-
 # %% wrong bubble, memory: the lag of the opposite stage
-# from: reference
 # change: > stage: -> > num_stages - 1 - stage:
-
-
 # %% wrong values: the last Ws are left out
 # says: got I for
-# from: reference
 # change: range(paid, num_microbatches) -> range(paid, num_microbatches - 1)
-
-
 # %% wrong values: W before I
 # says: I must come before W
-# from: reference
 # change: actions.append(("I", i, stage)) -> actions += [("W", i, stage), ("I", i, stage)]
 # change: if i + 1 - paid > stage: -> if False:
 # change: range(paid, num_microbatches) -> range(0)
-
-
 # %% wrong bubble: no warm-up
-# from: reference
 # change: min(num_stages - 1 - stage, num_microbatches) -> 0

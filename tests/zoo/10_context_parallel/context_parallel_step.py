@@ -90,46 +90,30 @@ def context_parallel_step(model, core, tokens, targets):
 # %% wrong values: gradients stay on their rank
 # from: asynchronous
 # change: for x in (total, *grads)] -> for x in (total,)]
-
-
 # %% wrong values: the loss stays on its rank
 # from: asynchronous
 # change: for x in (total, *grads)] -> for x in grads]
-
-
 # %% wrong values: averages gradients of a loss that is divided by all tokens
 # says: gradients were averaged over ranks
 # from: asynchronous
 # change: total = loss.detach().clone() -> total = loss.detach().clone(); divide_(model, core)
-
-
 # %% wrong values: divides by its own tokens
 # says: divided by the number of its own tokens
 # from: the mean of a rank's own tokens, then means over ranks
 # change: n = dist.get_world_size(core.group) -> n = 1
-
-
 # %% wrong values: positions from 0 on every rank
 # says: RoPE saw other distances
 # from: the mean of a rank's own tokens, then means over ranks
 # change: model(tokens[:, positions], positions) -> model(tokens[:, positions], torch.arange(len(positions)))
-
-
 # %% wrong values: contiguous tokens for a core that expects others
 # from: the mean of a rank's own tokens, then means over ranks
 # change: core.positions(tokens.shape[1]) -> torch.arange(tokens.shape[1]).chunk(core.size)[core.rank]
-
-
 # %% wrong bytes: reduces gradients twice
 # from: asynchronous
 # change: for x in (total, *grads)] -> for x in (total, *(g.clone() for g in grads), *grads)]
-
-
 # %% wrong values: one rank skips a gradient
 # from: the mean of a rank's own tokens, then means over ranks
 # change: *(param.grad for param in model.parameters()) -> *[p.grad for p in model.parameters()][core.rank :]
-
-
 # %% wrong values: the library's step
 # says: closed here
 def context_parallel_step(model, core, tokens, targets):

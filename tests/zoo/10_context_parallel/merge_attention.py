@@ -35,14 +35,10 @@ def merge_attention(out_a, lse_a, out_b, lse_b):
 # says: averaged
 # from: logaddexp, and a quotient of nothing is nothing
 # change: return a * out_a + b * out_b, lse -> return (out_a + out_b) / 2, lse
-
-
 # %% wrong values: adds
 # says: outputs were added
 # from: logaddexp, and a quotient of nothing is nothing
 # change: return a * out_a + b * out_b, lse -> return out_a + out_b, lse
-
-
 # %% wrong values: keeps the larger
 # says: only the part with the larger lse was kept
 def merge_attention(out_a, lse_a, out_b, lse_b):

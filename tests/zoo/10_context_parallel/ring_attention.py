@@ -79,47 +79,31 @@ def ring_attention(query, key, value, group, causal):
 # %% wrong clock: waits before it computes
 # from: K and V as two messages; blocks that are not seen are merged as nothing
 # change: part = attend_to -> works = [work.wait() for work in works][:0]; part = attend_to
-
-
 # %% wrong memory: keeps every block
 # from: K and V as two messages; blocks that are not seen are merged as nothing
 # change: key.clone(), value.clone(), None -> key.clone(), value.clone(), None; kept = []
 # change: key, value = received -> kept.append((key, value)); key, value = received
-
-
 # %% wrong bytes: one hop too many
 # from: K and V as two messages; blocks that are not seen are merged as nothing
 # change: if step < n - 1 else (None, []) -> if n > 1 else (None, [])
-
-
 # %% wrong values: one hop too few
 # says: the last of the blocks never arrived
 # from: K and V as two messages; blocks that are not seen are merged as nothing
 # change: for step in range(n): -> for step in range(n - (n > 2)):
-
-
 # %% wrong values: ignores causal
 # says: causal=True was ignored
 # from: K and V as two messages; blocks that are not seen are merged as nothing
 # change: (rank - step) % n, rank, causal) -> (rank - step) % n, rank, False)
-
-
 # %% wrong values: the source of a block is counted the other way round
 # says: (rank + step) % cp
 # from: K and V as two messages; blocks that are not seen are merged as nothing
 # change: (rank - step) % n, rank, causal) -> (rank + step) % n, rank, causal)
-
-
 # %% wrong values: averages the blocks
 # from: K and V as two messages; blocks that are not seen are merged as nothing
 # change: else merge_attention(*found, *part) -> else averaged(step, *found, *part)
-
-
 # %% wrong values: rank 0 leaves when it has seen all it needs
 # from: K and V as two messages; blocks that are not seen are merged as nothing
 # change: for step in range(n): -> for step in range(n if rank or not causal else 1):
-
-
 # %% wrong values: gathers with the closed collective
 # says: closed here
 def ring_attention(query, key, value, group, causal):

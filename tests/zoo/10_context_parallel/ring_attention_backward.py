@@ -79,46 +79,30 @@ def ring_attention_backward(grad_out, query, key, value, out, lse, group, causal
 # %% wrong values: key's and value's gradients stay where they are computed
 # from: K, V and their gradients as one message, which ends at home after n hops
 # change: if step < n - 1 else (grads,) -> if step < n - 1 else (grads * 0,)
-
-
 # %% wrong values: the last hop home is missing
 # says: one hop is missing
 # from: K, V and their gradients as one message, which ends at home after n hops
 # change: if n > 1: -> if step < n - 1:
-
-
 # %% wrong values: gradients do not travel, those of the own block count
 # says: only the rank's own queries counted
 # from: key and value apart, everything waited for at once
 # change: home = home + travelling -> pass
-
-
 # %% wrong values: the block's own lse instead of the whole one
 # from: K, V and their gradients as one message, which ends at home after n hops
 # change: kv, out, lse, (rank - step) -> kv, out, lse + step, (rank - step)
-
-
 # %% wrong values: ignores causal
 # from: K, V and their gradients as one message, which ends at home after n hops
 # change: (rank - step) % n, rank, causal) -> (rank - step) % n, rank, False)
-
-
 # %% wrong bytes, memory: key's and value's gradients travel in a buffer for all ranks
 # from: K, V and their gradients as one message, which ends at home after n hops
 # change: hops = [swap(x, group) -> [swap(torch.cat([grads] * 2), group)()]; hops = [swap(x, group)
-
-
 # %% wrong memory: keeps the blocks of all ranks
 # from: K, V and their gradients as one message, which ends at home after n hops
 # change: grad_query = torch.zeros_like(query) -> grad_query, kept = torch.zeros_like(query), []
 # change: kv = kv_here[0] if kv_here else kv -> kept.append((kv, own)); kv = kv_here[0] if kv_here else kv
-
-
 # %% wrong values: the last rank leaves one step early
 # from: K, V and their gradients as one message, which ends at home after n hops
 # change: for step in range(n): -> for step in range(n - (rank == n - 1 > 0)):
-
-
 # %% wrong values: adds up with the closed collective
 # says: closed here
 def ring_attention_backward(grad_out, query, key, value, out, lse, group, causal):

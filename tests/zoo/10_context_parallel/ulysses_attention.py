@@ -78,39 +78,25 @@ def ulysses_attention(query, key, value, group):
 # says: it is not causal
 # from: the plain way
 # change: is_causal=True -> is_causal=False
-
-
 # %% wrong values: heads come back in another order
 # says: another order
 # from: the plain way
 # change: return to_tokens(out, group) -> return to_tokens(out, group).roll(-(out.shape[1]), 1)
-
-
 # %% wrong bytes: repeats kv heads to as many as query heads
 # from: the plain way
 # change: repeated(x, n) -> x.repeat_interleave(query.shape[1] // x.shape[1], 1)
-
-
 # %% wrong values: kv heads repeated as a whole, not each
 # from: the plain way
 # change: repeated(x, n) -> (x.repeat(1, max(1, n // x.shape[1]), 1, 1))
-
-
 # %% wrong values: the exchange is not differentiable
 # from: the plain way
 # change: return to_tokens(out, group) -> return to_tokens(out.detach(), group)
-
-
 # %% wrong bytes: exchanges the output twice
 # from: the plain way
 # change: return to_tokens(out, group) -> return to_tokens(to_heads(to_tokens(out, group), group), group)
-
-
 # %% wrong values: fails where kv heads are fewer than ranks
 # from: the plain way
 # change: repeated(x, n) -> x
-
-
 # %% wrong values: rank 0 exchanges nothing more after its queries
 def ulysses_attention(query, key, value, group):
     n = dist.get_world_size(group)

@@ -57,14 +57,10 @@ def zigzag_shard(seq_len, cp_size):
 # says: ascending order
 # from: tensors, folded
 # change: (pieces[r], pieces[-1 - r]) -> (pieces[-1 - r], pieces[r])
-
-
 # %% wrong values: off by one piece
 # says: must be kept once
 # from: tensors, folded
 # change: pieces[-1 - r] -> pieces[-2 - r]
-
-
 # %% wrong values: right for two ranks only
 def zigzag_shard(seq_len, cp_size):
     pieces = torch.arange(seq_len).view(4, -1).tolist()

@@ -64,25 +64,17 @@ def combine(rows, counts, experts, weights, group):
 # says: the weights were left out
 # from: the plain way
 # change: got * weights[token, choice][:, None] -> got + 0 * weights.sum()
-
-
 # %% wrong values: rows go back sorted by expert
 # says: first undo what dispatch sorted
 # from: the plain way
 # change: rows[as_arrived(counts)] -> rows * 1.0
-
-
 # %% wrong values: only first choices
 # says: only the first choice of each token counted
 # from: the plain way
 # change: got * weights[token, choice][:, None] -> got * (weights[token, choice] * (choice == 0))[:, None]
-
-
 # %% wrong values: the weights' gradient is lost
 # from: the plain way
 # change: weights[token, choice] -> weights.detach()[token, choice]
-
-
 # %% wrong values: overwrites where it must add
 def combine(rows, counts, experts, weights, group):
     ep, local = counts.shape
@@ -96,23 +88,15 @@ def combine(rows, counts, experts, weights, group):
 # %% wrong values: weights in the order of choices, rows in the order of experts
 # from: the plain way
 # change: weights[token, choice][:, None] -> weights[experts >= 0][:, None]
-
-
 # %% wrong values: dropped choices take the weight of others
 # from: the plain way
 # change: weights[token, choice] -> (weights / (weights * (experts >= 0)).sum(1, keepdim=True))[token, choice]
-
-
 # %% wrong bytes: asks for the counts again
 # from: the plain way
 # change: back = torch.bincount -> dist.all_reduce(counts.clone(), group=group); back = torch.bincount
-
-
 # %% wrong bytes: sends results twice
 # from: the plain way
 # change: got = all_to_all(rows -> got = all_to_all(rows.detach()[as_arrived(counts)], group, back, counts.sum(1).tolist()); got = all_to_all(rows
-
-
 # %% wrong bytes: sums of all tokens on all ranks
 def combine(rows, counts, experts, weights, group):
     from course_lib.comm.autograd import all_gather

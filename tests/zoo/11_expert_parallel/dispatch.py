@@ -83,43 +83,27 @@ def dispatch(x, experts, num_experts, group):
 # says: sender by sender
 # from: the plain way
 # change: return got[by_local_expert(counts)], counts -> return got, counts
-
-
 # %% wrong values: an unstable order of senders
 # from: the plain way
 # change: got[by_local_expert(counts)] -> got.flip(0)[by_local_expert(counts.flip(0))]
-
-
 # %% wrong values: dropped choices go to the last expert
 # from: the plain way
 # change: kept_by_expert(experts) -> kept_by_expert(experts % num_experts)
-
-
 # %% wrong values: experts dealt out in turn
 # from: the plain way
 # change: kept_by_expert(experts) -> kept_by_expert(torch.where(experts < 0, -1, (experts + 1) % num_experts))
-
-
 # %% wrong values: only first choices travel
 # from: the plain way
 # change: kept_by_expert(experts) -> kept_by_expert(experts[:, :1])
-
-
 # %% wrong values: the gradient stays away
 # from: the plain way
 # change: all_to_all(x[token], -> all_to_all(x[token].detach() + 0 * x.sum(),
-
-
 # %% wrong values: counts of what was sent
 # from: the plain way
 # change: return got[by_local_expert(counts)], counts -> return got[by_local_expert(counts)], mine
-
-
 # %% wrong values: expects as many rows from each as it sends
 # from: the plain way
 # change: counts.sum(1).tolist(), mine -> mine.sum(1).tolist(), mine
-
-
 # %% wrong bytes: every token to every rank
 def dispatch(x, experts, num_experts, group):
     from course_lib.comm.autograd import all_gather
@@ -163,13 +147,9 @@ def dispatch(x, experts, num_experts, group):
 # %% wrong bytes: sends its rows twice
 # from: the plain way
 # change: got = all_to_all(x[token], -> all_to_all(x[token].detach(), group, counts.sum(1).tolist(), mine.sum(1).tolist()); got = all_to_all(x[token],
-
-
 # %% wrong values: a rank that has nothing to send leaves
 # from: the plain way
 # change: token, chosen = kept_by_expert(experts) -> token, chosen = kept_by_expert(experts); assert len(token)
-
-
 # %% wrong values: the library's plan
 # says: closed here
 def dispatch(x, experts, num_experts, group):

@@ -62,8 +62,6 @@ def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params,
 # from: asynchronous
 # change: works += [dist.all_reduce(param.grad, group=same, async_op=True) for param in expert_params] -> works = works[:0]
 # change: [dist.all_reduce(param.grad, group=everyone, async_op=True) for param in common_params] -> []
-
-
 # %% wrong values: experts as replicas of dp alone
 # says: those of all ep ranks are in them already
 def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params, mesh):
@@ -81,50 +79,34 @@ def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params,
 # says: gradients of different experts were added up
 # from: asynchronous
 # change: group=same -> group=everyone
-
-
 # %% wrong values: experts not summed over dp
 # says: not summed over dp
 # from: asynchronous
 # change: for param in expert_params] -> for param in []]
-
-
 # %% wrong values: common ones summed over dp
 # says: summed over dp only
 # from: asynchronous
 # change: group=everyone, async_op=True -> group=same, async_op=True
-
-
 # %% wrong values: common ones summed over ep
 # says: summed over ep only
 # from: asynchronous
 # change: group=everyone, async_op=True -> group=mesh.group("ep"), async_op=True
-
-
 # %% wrong values: divides by its own tokens
 # says: the number of its own tokens
 # from: asynchronous
 # change: (loss_sum / totals[1]).backward() -> (loss_sum / num_tokens).backward()
 # change: return totals[0] / totals[1] -> return loss_sum.detach() / num_tokens
-
-
 # %% wrong values: the mean of means
 # says: the mean of the ranks' means
 # from: asynchronous
 # change: totals_of(loss_sum, num_tokens, everyone) -> totals_of(loss_sum / num_tokens, 1, everyone)
 # change: (loss_sum / totals[1]).backward() -> (loss_sum / num_tokens / totals[1]).backward()
-
-
 # %% wrong values: the loss stays on its rank
 # from: asynchronous
 # change: return totals[0] / totals[1] -> return loss_sum.detach() / totals[1]
-
-
 # %% wrong bytes: every gradient twice
 # from: asynchronous
 # change: works = [ -> works = [dist.all_reduce(p.grad.clone(), group=everyone, async_op=True) for p in common_params]; works += [
-
-
 # %% wrong bytes: experts' gradients filled up with zeros, over everybody
 def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params, mesh):
     everyone, me, ep = mesh.group("dp", "ep"), mesh.rank("ep"), mesh.size("ep")

@@ -35,48 +35,32 @@ def load_balance_loss(logits, experts):
 # says: by the tokens, not by all choices
 # from: one_hot and means
 # change: .mean((0, 1)) -> .sum(1).mean(0)
-
-
 # %% wrong values: only first choices
 # says: only first choices were counted
 # from: one_hot and means
 # change: F.one_hot(experts, -> F.one_hot(experts[:, :1],
-
-
 # %% wrong values: without the number of experts
 # says: the number of experts was left out
 # from: one_hot and means
 # change: return num_experts * -> return
-
-
 # %% wrong values: scores twice
 # says: mean scores stand in the place of f
 # from: one_hot and means
 # change: F.one_hot(experts, num_experts).to(logits.dtype).mean((0, 1)) -> logits.softmax(-1).mean(0)
-
-
 # %% wrong values: a softmax over tokens
 # says: the softmax ran over tokens
 # from: one_hot and means
 # change: F.softmax(logits, 1) -> F.softmax(logits, 0)
-
-
 # %% wrong values: shares without gradient, scores neither
 # from: one_hot and means
 # change: F.softmax(logits, 1) -> (F.softmax(logits, 1).detach() + 0 * logits)
-
-
 # %% wrong values: sigmoid scores
 # from: one_hot and means
 # change: F.softmax(logits, 1) -> torch.sigmoid(logits)
-
-
 # %% wrong values: as many experts as were chosen
 # from: one_hot and means
 # change: num_experts = logits.shape[1] -> num_experts = int(experts.max()) + 1
 # change: F.softmax(logits, 1).mean(0) -> F.softmax(logits, 1).mean(0)[:num_experts]
-
-
 # %% wrong values: the library's
 # says: closed here
 def load_balance_loss(logits, experts):

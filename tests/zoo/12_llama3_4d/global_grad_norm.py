@@ -32,24 +32,15 @@ def global_grad_norm(matrix, norm, table, mesh):
 
 # %% wrong values: the norm's weight counts on every rank of tp
 # says: once for every rank of tp
-# from: reference
 # change: norm.square().sum() / mesh.size("tp") -> norm.square().sum()
-
 # %% wrong values: the table counts twice
 # says: both of its stages
-# from: reference
 # change: table.square().sum() / stages -> table.square().sum()
-
 # %% wrong values: over the world
-# from: reference
 # change: mesh.group("pp", "tp") -> None
-
 # %% wrong values: without the root
 # says: root is missing
-# from: reference
 # change: return total.sqrt() -> return total
-
-
 # %% wrong bytes: gathers the gradients
 def global_grad_norm(matrix, norm, table, mesh):
     stages = 2 if mesh.size("pp") > 1 else 1
@@ -64,9 +55,6 @@ def global_grad_norm(matrix, norm, table, mesh):
 
 # %% wrong values: one rank skips the collective
 # says: all_reduce
-# from: reference
 # change: dist.all_reduce( -> dist.get_rank() == 5 or dist.all_reduce(
-
 # %% wrong values: only the first stage is added up
-# from: reference
 # change: mesh.group("pp", "tp") -> mesh.group("tp")

@@ -39,15 +39,10 @@ def groups_of(axes, sizes):
 
 # %% wrong groups: only the first of the axes
 # says: only the first
-# from: reference
 # change: if axis not in axes -> if axis not in axes[:1]
-
 # %% wrong groups: ranks that agree in the axes
 # says: agree
-# from: reference
 # change: if axis not in axes -> if axis in axes
-
-
 # %% wrong groups: one group of all
 def groups_of(axes, sizes):
     import math
@@ -56,10 +51,7 @@ def groups_of(axes, sizes):
 
 
 # %% wrong groups: right on a mesh of two axes only
-# from: reference
 # change: for _, size in sizes) -> for _, size in sizes[-2:])
-
-
 # %% wrong groups: does nothing
 def groups_of(axes, sizes):
     return []
@@ -71,3 +63,9 @@ def groups_of(axes, sizes):
     from course_lib.comm.mesh import lines
 
     return lines(axes[0], dict(sizes))
+
+
+# %% wrong groups: axes of one rank have no groups
+# change: return list(groups.values()) -> return [group for group in groups.values() if len(group) > 1]
+# %% wrong groups: every rank's group, so each group comes as often as it has members
+# change: return list(groups.values()) -> return [group for group in groups.values() for _ in group]

@@ -48,28 +48,21 @@ def plan_layout(problem):
 # says: must fit
 # from: five loops
 # change: > problem["memory_bytes"] -> < 0
-
 # %% wrong layout: never recomputes
 # from: five loops
 # change: in (0, 1) -> in (0,)
-
 # %% wrong layout: one sequence a micro-batch
 # from: five loops
 # change: range(1, batch + 1) -> (1,)
-
 # %% wrong layout: no pipelines
 # from: five loops
 # change: for pp in range(1, n + 1) -> for pp in (1,)
-
 # %% wrong layout: the first that fits
 # from: five loops
 # change: if layout_time_s(problem, layout) < best_s -> if best is None
-
 # %% wrong layout: the slowest
 # from: five loops
 # change: < best_s -> > best_s % float("inf")
-
-
 # %% wrong layout: does nothing
 def plan_layout(problem):
     return {"tp": 1, "pp": 1, "dp": problem["num_gpus"], "microbatch_size": 1, "recompute": 1}
@@ -106,3 +99,9 @@ def plan_layout(problem):
     ]
     fits = (x for x in found if layout_memory_bytes(problem, x) <= problem["memory_bytes"])
     return min(fits, key=lambda x: layout_time_s(problem, x))
+
+
+# %% wrong layout: stages need not divide the layers
+# change: and problem["num_layers"] % n == 0 -> and n <= problem["num_layers"]
+# %% wrong layout: heads need not be divided
+# change: and problem["num_heads"] % n == 0] -> ]

@@ -22,8 +22,6 @@ def rank_to_coords(rank, sizes):
 # says: the first axis varies fastest
 # from: strides from the fast end
 # change: sizes[::-1] -> sizes
-
-
 # %% wrong coords: does nothing
 def rank_to_coords(rank, sizes):
     return {}
@@ -43,13 +41,9 @@ def rank_to_coords(rank, sizes):
 # %% wrong coords: the place is not reduced
 # from: strides from the fast end
 # change: // stride % size -> // stride
-
-
 # %% wrong coords: a list instead of a dict
 # from: strides from the fast end
 # change: return coords -> return list(coords.values())
-
-
 # %% wrong values: asks the library
 # says: closed
 def rank_to_coords(rank, sizes):
@@ -64,3 +58,13 @@ def rank_to_coords(rank, sizes):
 
     names, shape = zip(*sizes, strict=True)
     return dict(zip(names, np.unravel_index(rank, shape), strict=True))
+
+
+# %% wrong coords: axes of size 1 are left out
+def rank_to_coords(rank, sizes):
+    coords = {}
+    for axis, size in reversed(sizes):
+        if size > 1:
+            coords[axis] = rank % size
+            rank //= size
+    return coords

@@ -49,29 +49,18 @@ def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
 
 # %% wrong values: forgets cp
 # says: over cp
-# from: reference
 # change: mesh.group("dp", "cp") -> mesh.group("dp")
-
 # %% wrong values: forgets dp
-# from: reference
 # change: mesh.group("dp", "cp") -> mesh.group("cp")
-
 # %% wrong values: the norm as the matrix
 # says: norm's gradient is not added over tp
-# from: reference
 # change: dist.all_reduce(norm, group=mesh.group("tp")) -> pass
-
 # %% wrong values: the table's uses stay apart
 # says: two uses are not added
-# from: reference
 # change: if mesh.size("pp") > 1 -> if False
-
 # %% wrong values: the mean of the ranks' means
 # says: uneven shards
-# from: reference
 # change: tokens = num_tokens.to(matrix) -> tokens = torch.ones_like(num_tokens, dtype=matrix.dtype)
-
-
 # %% wrong bytes: over dp, then over cp
 # says: one group of both
 def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
@@ -99,9 +88,6 @@ def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
 
 # %% wrong values: one rank skips its last collective
 # says: all_reduce
-# from: reference
 # change: dist.all_reduce(norm, -> dist.get_rank() == 3 or dist.all_reduce(norm,
-
 # %% wrong values: changes its input
-# from: reference
 # change: matrix.clone() -> matrix

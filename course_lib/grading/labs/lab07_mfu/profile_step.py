@@ -76,7 +76,15 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [8]
+# The loader works behind the first kernel, and for 2 s after it.
+BEHIND = [
+    {"lane": "host", "name": "launch", "start_s": 0.0, "end_s": 1.0},
+    {"lane": "device", "name": "kernel", "start_s": 1.0, "end_s": 5.0},
+    {"lane": "host", "name": "load", "start_s": 1.0, "end_s": 7.0},
+    {"lane": "host", "name": "launch", "start_s": 7.0, "end_s": 8.0},
+    {"lane": "device", "name": "kernel", "start_s": 8.0, "end_s": 10.0},
+]
+OPEN = [{"events": BEHIND}, 8]
 HIDDEN = [16]
 
 
@@ -123,11 +131,8 @@ def _seconds(kind: str) -> Formula:
             "a sync's gap is put down to the launch": _blame(p, sync=False)[kind],
             "it is a fraction of the step: give seconds": _blame(p)[kind] / _total(p),
         }
-        if kind == "loader":  # it is waited for before the first kernel only
-            found["the gap before the first kernel is left out, or put down to the launch"] = 0.0
-        else:
-            found["the gap before the first kernel is left out"] = _blame(p, first=False)[kind]
-            found["the loader is put down to the launch"] = _blame(p, load=False)[kind]
+        found["the gap before the first kernel is left out"] = _blame(p, first=False)[kind]
+        found["the loader is put down to the launch"] = _blame(p, load=False)[kind]
         if kind in names:
             found["the host's own time is taken, not the device's idle time"] = _host(p, names[kind])
         return found

@@ -101,10 +101,16 @@ OPEN: list[Any] = [
     {"costs": [1] * 48, "num_stages": 4},
     {"costs": [3, *[2] * 10, 9], "num_stages": 4},
     {"costs": [5, 1, 1], "num_stages": 3},
+    {"costs": [1.5, 0.75, 0.75, 1.25], "num_stages": 2},
+    {"costs": [5, 5, 3, 5, 9, 6, 9], "num_stages": 4},  # neither equal nor near the average is fastest
     {"costs": [7], "num_stages": 1},
     6,
 ]
-HIDDEN: list[Any] = [{"costs": [2, *[3] * 58, 20], "num_stages": 12}, 20]
+HIDDEN: list[Any] = [
+    {"costs": [2, *[3] * 58, 20], "num_stages": 12},
+    {"costs": [8, 7, 9, 9, 5, 5, 9, 7], "num_stages": 3},
+    20,
+]
 expected = _schedule.expected
 
 

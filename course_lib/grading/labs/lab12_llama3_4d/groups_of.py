@@ -69,7 +69,8 @@ EXERCISE = Exercise(
     "global "
     "ranks that differ in these axes only.",
     graded={"groups": "Every rank is in its one group."},
-    details="Meshes of one to four axes; points you have not seen. Groups and ranks in any order.",
+    details="Meshes of one to four axes, some of size 1; points you have not seen. Groups "
+    "and ranks in any order.",
     signature="(axes, sizes)",
     forbids=("mesh",),
     scenario=samples(stream=122, draw=_draw),
@@ -85,6 +86,7 @@ OPEN = [
     {"axes": ["tp"], "sizes": [["dp", 2], ["tp", 4]]},
     {"axes": ["dp"], "sizes": [["dp", 2], ["tp", 4]]},
     {"axes": ["cp", "dp"], "sizes": [["pp", 2], ["dp", 2], ["cp", 2], ["tp", 2]]},
+    {"axes": ["cp"], "sizes": [["dp", 2], ["cp", 1], ["tp", 2]]},
     4,
 ]
 HIDDEN = [12]

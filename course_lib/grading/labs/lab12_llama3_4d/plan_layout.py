@@ -153,7 +153,33 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [5]
+TWELVE_HEADS = {
+    "num_layers": 16,
+    "num_heads": 12,
+    "model_dim": 1536,
+    "layer_params": 200_000_000,
+    "num_gpus": 16,
+    "server_size": 8,
+    "memory_bytes": 10e9,
+    "batch": 16,
+    "seq_len": 4096,
+}
+TWELVE_LAYERS = {
+    "num_layers": 12,
+    "num_heads": 16,
+    "model_dim": 2048,
+    "layer_params": 88_000_000,
+    "num_gpus": 16,
+    "server_size": 4,
+    "memory_bytes": 66e9,
+    "batch": 32,
+    "seq_len": 4096,
+}
+OPEN = [
+    {"problem": TWELVE_HEADS},
+    {"problem": TWELVE_LAYERS},
+    5,
+]  # where a size that does not divide is fastest
 HIDDEN = [10]
 PARTS = [
     EveryPoint(

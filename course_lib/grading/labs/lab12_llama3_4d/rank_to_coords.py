@@ -49,7 +49,7 @@ EXERCISE = Exercise(
     "varies "
     "fastest.",
     graded={"coords": "The place is right for every rank and mesh."},
-    details="Meshes of one to five axes, up to 16,384 ranks; points you have not seen.",
+    details="Meshes of one to five axes, some of size 1, up to 16,384 ranks; points you have not seen.",
     signature="(rank, sizes)",
     forbids=("mesh",),
     scenario=samples(stream=121, draw=_draw),
@@ -64,6 +64,7 @@ OPEN = [
     {"rank": 5, "sizes": [["pp", 2], ["tp", 4]]},
     {"rank": 12_345, "sizes": [["pp", 16], ["dp", 8], ["cp", 16], ["tp", 8]]},
     {"rank": 3, "sizes": [["dp", 4]]},
+    {"rank": 5, "sizes": [["pp", 1], ["dp", 4], ["tp", 2]]},
     4,
 ]
 HIDDEN = [12]
