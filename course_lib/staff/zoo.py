@@ -23,6 +23,7 @@ from course_lib.grading.report import render
 from course_lib.staff.zoo_answers import ANY_PART, Answer, answers_of
 from course_lib.staff.zoo_answers import find_answer as find_answer
 from course_lib.staff.zoo_answers import load_answers as load_answers
+from course_lib.staff.zoo_answers import pasted as pasted
 from course_lib.staff.zoo_answers import reference as reference
 from course_lib.staff.zoo_answers import zoo_path as zoo_path
 

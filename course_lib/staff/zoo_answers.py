@@ -135,13 +135,19 @@ def zoo_path(root: Path, exercise: Exercise) -> Path:
 
 
 def find_answer(root: Path, lab: str, exercise_id: str, name: str) -> str:
-    """Return the text of one answer, imports first, as a student would paste it into the exercise's cell."""
+    """Return the text of one answer of the zoo, as a student would paste it into the exercise's cell."""
     del lab
     answers = load_answers(zoo_path(root, get(exercise_id)), get(exercise_id))
     chosen = next((a for a in answers if a.name == name), None)
     if chosen is None:
         raise ValueError(f"the zoo of {exercise_id} holds {[a.name for a in answers]}; got {name!r}.")
-    return "\n\n".join(chosen.cells)
+    return pasted(root, get(exercise_id), chosen)
+
+
+def pasted(root: Path, exercise: Exercise, answer: Answer) -> str:
+    """The text of an answer for its cell of a notebook: set-up and its own cell; the others are there."""
+    at = reference_at(root, exercise) if len(answer.cells) > 2 else 0
+    return "\n\n".join(answer.cells[at : at + 2])
 
 
 def answers_of(root: Path, exercise: Exercise) -> list[Answer]:

@@ -54,7 +54,7 @@ def rounds(name: str) -> list[nbformat.NotebookNode]:
     lab = build.find_lab(ROOT, name)
     notebook = essential(lab)
     stubs = answer_cells(nbformat.reads(build.release_text(notebook, lab.name), as_version=4))
-    wrong = {e.id: "\n\n".join(_one_wrong(e).cells) for e in grading.exercises(name)}
+    wrong = {e.id: zoo.pasted(ROOT, e, _one_wrong(e)) for e in grading.exercises(name)}
     made = [
         with_answers(notebook, {exercise: cell.source for exercise, cell in stubs.items()}),
         with_answers(notebook, wrong),
