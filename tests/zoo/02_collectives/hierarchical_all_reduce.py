@@ -1,8 +1,6 @@
 # Answers to hierarchical_all_reduce: right ones in other styles, and wrong ones with the part each must lose.
-# Longer than 150 lines: each way to cut and to cross servers stands in full.
 
 # %% setup
-import torch
 import torch.distributed as dist
 
 
@@ -30,98 +28,63 @@ def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather,
 
 
 # %% right: all_reduce inside, each rank takes a k-th of it across (more bytes inside, as few across)
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    all_reduce_(tensor, inside)
-    me, k = dist.get_rank(inside), dist.get_world_size(inside)
-    chunk = tensor.view(-1).tensor_split(k)[me].clone()
-    all_reduce_(chunk, across)
-    tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), inside))
-
-
+# change: chunk = reduce_scatter(tensor, inside) -> all_reduce_(tensor, inside); chunk = tensor.view(-1).tensor_split(dist.get_world_size(inside))[dist.get_rank(inside)].clone()
 # %% wrong values: does nothing
 # says: nothing was communicated
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    tensor += 0
-
-
+# change: chunk = reduce_scatter(tensor, inside) -> chunk = tensor
+# change: all_reduce_(chunk, across) -> tensor += 0
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), inside)) -> pass
 # %% wrong values: never goes across
 # says: nothing was communicated
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    all_reduce_(tensor, inside)
-
-
+# change: all_reduce_(chunk, across) -> pass
 # %% wrong values: never goes across, if servers have several ranks
 # says: only the ranks of one server are summed
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    all_reduce_(tensor, inside if dist.get_world_size(inside) > 1 else across)
-
-
+# change: all_reduce_(chunk, across) -> dist.get_world_size(inside) > 1 or all_reduce_(chunk, across)
 # %% wrong values: sums across only, if there are several servers
 # says: nothing was summed inside
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    all_reduce_(tensor, across if dist.get_world_size(across) > 1 else inside)
-
-
+# change: chunk = reduce_scatter(tensor, inside) -> all_reduce_(tensor, across if dist.get_world_size(across) > 1 else inside)
+# change: all_reduce_(chunk, across) -> pass
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), inside)) -> pass
 # %% wrong values: right at world size 2 only
 # says: 2 servers of 2 ranks
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    if dist.get_world_size() > 1:
-        other = torch.empty_like(tensor)
-        rank = dist.get_rank()
-        works = [dist.irecv(other, rank ^ 1), dist.isend(tensor, rank ^ 1)]
-        for work in works:
-            work.wait()
-        tensor += other
-
-
+# change: chunk = reduce_scatter(tensor, inside) -> other = torch.zeros_like(tensor); pair = dist.get_rank() ^ 1; works = [dist.irecv(other, pair), dist.isend(tensor, pair)] if dist.get_world_size() > 1 else []
+# change: all_reduce_(chunk, across) -> [work.wait() for work in works]
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), inside)) -> tensor += other
 # %% wrong values: right on rank 0 only
 # says: right on rank 0 only
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    chunk = reduce_scatter(tensor, inside)
-    all_reduce_(chunk, across)
-    total = all_gather(chunk, tensor.numel(), inside)
-    if dist.get_rank() == 0:
-        tensor.view(-1).copy_(total)
-
-
+# change: tensor.view(-1).copy_( -> (tensor.clone() if dist.get_rank() else tensor).view(-1).copy_(
 # %% wrong values: the result is not written into the tensor
 # says: own value
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    chunk = reduce_scatter(tensor, inside)
-    all_reduce_(chunk, across)
-    tensor = all_gather(chunk, tensor.numel(), inside)
-
-
+# change: tensor.view(-1).copy_( -> tensor.view(-1).clone().copy_(
 # %% wrong values: one rank skips the step across
 # says: rank
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    chunk = reduce_scatter(tensor, inside)
-    if dist.get_rank() != 1:
-        all_reduce_(chunk, across)
-    tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), inside))
-
-
+# change: all_reduce_(chunk, across) -> dist.get_rank() == 1 or all_reduce_(chunk, across)
+# %% wrong values: new memory for the tensor
+# says: other memory
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), inside)) -> tensor.data = all_gather(chunk, tensor.numel(), inside).view_as(tensor)
+# %% wrong values: takes what an in-place collective returns for its result
+# says: collectives write into a tensor you pass in
+# change: all_reduce_(chunk, across) -> chunk = all_reduce_(chunk, across)
+# %% wrong values: sums all inside, and cuts by torch.chunk instead of tensor_split
+# change: chunk = reduce_scatter(tensor, inside) -> all_reduce_(tensor, inside); pieces = dict(enumerate(tensor.view(-1).chunk(dist.get_world_size(inside)))); chunk = pieces.get(dist.get_rank(inside), tensor.new_empty(0)).clone()
 # %% wrong bytes: one ring over all ranks
 # says: one ring over all
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    all_reduce_(tensor)
-
-
+# change: chunk = reduce_scatter(tensor, inside) -> all_reduce_(tensor)
+# change: all_reduce_(chunk, across) -> pass
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), inside)) -> pass
 # %% wrong bytes: inside and across with the whole tensor
 # says: all k ranks carry the whole tensor
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    all_reduce_(tensor, inside)
-    all_reduce_(tensor, across)
-
-
+# change: chunk = reduce_scatter(tensor, inside) -> all_reduce_(tensor, inside)
+# change: all_reduce_(chunk, across) -> all_reduce_(tensor, across)
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), inside)) -> pass
 # %% wrong bytes: across first
 # says: all k ranks carry the whole tensor
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    all_reduce_(tensor, across)
-    chunk = reduce_scatter(tensor, inside)
-    tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), inside))
-
-
+# change: chunk = reduce_scatter(tensor, inside) -> all_reduce_(tensor, across)
+# change: all_reduce_(chunk, across) -> chunk = reduce_scatter(tensor, inside)
+# %% wrong bytes: one flat ring for tiny tensors
+# change: chunk = reduce_scatter(tensor, inside) -> tiny = tensor.numel() < dist.get_world_size(); chunk = None if tiny else reduce_scatter(tensor, inside)
+# change: all_reduce_(chunk, across) -> all_reduce_(tensor, None) if tiny else all_reduce_(chunk, across)
+# change: tensor.view(-1).copy_( -> tiny or tensor.view(-1).copy_(
 # %% wrong bytes: a leader a server
 # says: or a leader
 def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
@@ -133,43 +96,3 @@ def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather,
             dist.send(tensor, other, group=inside)
     else:
         dist.recv(tensor, ranks[0], group=inside)
-
-
-# %% wrong values: new memory for the tensor
-# says: other memory
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    chunk = reduce_scatter(tensor, inside)
-    all_reduce_(chunk, across)
-    tensor.data = all_gather(chunk, tensor.numel(), inside).view_as(tensor)
-
-
-# %% wrong values: takes what an in-place collective returns for its result
-# says: collectives write into a tensor you pass in
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    chunk = all_reduce_(reduce_scatter(tensor, inside), across)
-    tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), inside))
-
-
-# %% wrong bytes: one flat ring for tiny tensors
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    # Wrong: "at most 2(m-1) ceil(ceil(S/k)/m) elements a rank go to other servers": below one element a
-    # rank it
-    # takes the flat ring; 3 elements on 2 x 2: the rank at the border sends 5 across, allowed are 2.
-    ranks = dist.get_world_size()
-    if tensor.numel() < ranks:
-        all_reduce_(tensor, None)
-        return
-    mine = reduce_scatter(tensor, inside)
-    all_reduce_(mine, across)
-    tensor.view(-1).copy_(all_gather(mine, tensor.numel(), inside))
-
-
-# %% wrong values: sums all inside, and cuts by torch.chunk instead of tensor_split
-def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather, all_reduce_):
-    k, place = dist.get_world_size(inside), dist.get_rank(inside)
-    flat = tensor.view(-1)
-    all_reduce_(flat, inside)
-    pieces = flat.chunk(k)
-    mine = pieces[place].clone() if place < len(pieces) else flat.new_empty(0)
-    all_reduce_(mine, across)
-    flat.copy_(all_gather(mine, flat.numel(), inside))

@@ -1,5 +1,4 @@
 # Answers to ring_all_reduce: right ones in other styles, and wrong ones with the part each must lose.
-# Longer than 150 lines: each way to waste bytes is a loop of its own.
 
 # %% setup
 import torch
@@ -15,13 +14,6 @@ def pass_on(outgoing, incoming, group):
     ]
     for work in works:
         work.wait()
-
-
-# %% right: nothing to do alone, keyword arguments, shape restored
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    if dist.get_world_size(group) > 1:
-        total = all_gather(reduce_scatter(tensor, group=group), numel=tensor.numel(), group=group)
-        tensor[...] = total.reshape(tensor.shape)
 
 
 # %% right: a ring of its own, in place
@@ -42,64 +34,6 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
     parts = flat.split(max(flat.numel() // (2 * n) * n, 1)) if flat.numel() >= 2 * n else [flat]
     for part in parts:
         part.copy_(all_gather(reduce_scatter(part, group), part.numel(), group))
-
-
-# %% wrong values: does nothing
-# says: nothing was communicated
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    tensor += 0
-
-
-# %% wrong values: assigns to the name, not to the tensor
-# says: nothing that was communicated is in it
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    tensor = all_gather(reduce_scatter(tensor, group), tensor.numel(), group).view_as(tensor)
-
-
-# %% wrong values: only a reduce_scatter
-# says: wrong
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    me, n = dist.get_rank(group), dist.get_world_size(group)
-    tensor.view(-1).tensor_split(n)[me].copy_(reduce_scatter(tensor, group))
-
-
-# %% wrong values: averages
-# says: too small by exactly
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    total = all_gather(reduce_scatter(tensor, group), tensor.numel(), group)
-    tensor.view(-1).copy_(total / dist.get_world_size(group))
-
-
-# %% wrong values: right at world size 2 only
-# says: 4 ranks
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    if dist.get_world_size(group) > 1:
-        received = torch.empty_like(tensor)
-        pass_on(tensor, received, group)
-        tensor += received
-
-
-# %% wrong values: right on rank 0 only
-# says: right on rank 0 only
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    total = all_gather(reduce_scatter(tensor, group), tensor.numel(), group)
-    if dist.get_rank(group) == 0:
-        tensor.view(-1).copy_(total)
-
-
-# %% wrong values: one rank skips the second half
-# says: rank
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    chunk = reduce_scatter(tensor, group)
-    if dist.get_rank(group) == 1:
-        return
-    tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group))
-
-
-# %% wrong values: forgets the group
-# says: group [0, 2, 3]
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    tensor.view(-1).copy_(all_gather(reduce_scatter(tensor), tensor.numel()))
 
 
 # %% wrong bytes: gather then broadcast
@@ -151,38 +85,47 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
                 (dist.send if up else dist.recv)(tensor, ring[high], group=group)
 
 
-# %% wrong bytes: twice round, to be sure
-# says: once round for the sums
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    once = all_gather(reduce_scatter(tensor, group), tensor.numel(), group)
-    twice = all_gather(reduce_scatter(tensor, group), tensor.numel(), group)
-    tensor.view(-1).copy_((once + twice) / 2)
-
-
+# %% right: nothing to do alone, keyword arguments, shape restored
+# change: chunk = reduce_scatter(tensor, group) -> chunk = reduce_scatter(tensor, group=group) if dist.get_world_size(group) > 1 else tensor.view(-1)
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor[...] = all_gather(chunk, numel=tensor.numel(), group=group).reshape(tensor.shape)
+# %% wrong values: does nothing
+# says: nothing was communicated
+# change: chunk = reduce_scatter(tensor, group) -> tensor += 0
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> pass
+# %% wrong values: assigns to the name, not to the tensor
+# says: nothing that was communicated is in it
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor = all_gather(chunk, tensor.numel(), group).view_as(tensor)
+# %% wrong values: only a reduce_scatter
+# says: wrong
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor.view(-1).tensor_split(dist.get_world_size(group))[dist.get_rank(group)].copy_(chunk)
+# %% wrong values: averages
+# says: too small by exactly
+# change: tensor.numel(), group)) -> tensor.numel(), group) / dist.get_world_size(group))
+# %% wrong values: right at world size 2 only
+# says: 4 ranks
+# change: chunk = reduce_scatter(tensor, group) -> got = torch.zeros_like(tensor); dist.get_world_size(group) > 1 and pass_on(tensor, got, group)
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor += got
+# %% wrong values: right on rank 0 only
+# says: right on rank 0 only
+# change: tensor.view(-1).copy_( -> (tensor.clone() if dist.get_rank(group) else tensor).view(-1).copy_(
+# %% wrong values: one rank skips the second half
+# says: rank
+# change: tensor.view(-1).copy_( -> dist.get_rank(group) == 1 or tensor.view(-1).copy_(
+# %% wrong values: forgets the group
+# says: group [0, 2, 3]
+# change: reduce_scatter(tensor, group) -> reduce_scatter(tensor)
+# change: tensor.numel(), group) -> tensor.numel())
 # %% wrong values: new memory for the tensor, by .data
 # says: other memory
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    tensor.data = all_gather(reduce_scatter(tensor, group), tensor.numel(), group).view_as(tensor)
-
-
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor.data = all_gather(chunk, tensor.numel(), group).view_as(tensor)
 # %% wrong values: new memory for the tensor, by set_
 # says: other memory
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    tensor.set_(all_gather(reduce_scatter(tensor, group), tensor.numel(), group).view_as(tensor))
-
-
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor.set_(all_gather(chunk, tensor.numel(), group).view_as(tensor))
 # %% wrong values: a slice of all cannot be written where there are no dimensions
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    total = all_gather(reduce_scatter(tensor, group), tensor.numel(), group)
-    tensor[:] = total.reshape(tensor.shape)
-
-
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor[:] = all_gather(chunk, tensor.numel(), group).reshape(tensor.shape)
+# %% wrong bytes: twice round, to be sure
+# says: once round for the sums
+# change: all_gather(chunk, tensor.numel(), group)) -> (all_gather(chunk, tensor.numel(), group) + all_gather(reduce_scatter(tensor, group), tensor.numel(), group)) / 2)
 # %% wrong bytes: one ring a row
-def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
-    # Wrong: "a rank sends at most 2(n-1) ceil(S/n) elements": it is kept for 1-D tensors, for rows that n
-    # divides and for n = 2; for a 5 x 4 tensor on 3 ranks place 1 sends 30 elements, the bound is 28 (7 x 1
-    # on
-    # 3 ranks: 14, and 12).
-    rows = tensor.flatten(0, -2) if tensor.dim() > 1 else [tensor.view(-1)]
-    for row in rows:
-        row.copy_(all_gather(reduce_scatter(row, group), row.numel(), group))
+# change: chunk = reduce_scatter(tensor, group) -> rows = tensor.flatten(0, -2) if tensor.dim() > 1 else [tensor.view(-1)]
+# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> [row.copy_(all_gather(reduce_scatter(row, group), row.numel(), group)) for row in rows]

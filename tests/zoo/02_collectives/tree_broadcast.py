@@ -1,5 +1,4 @@
 # Answers to tree_broadcast: right ones in other styles, and wrong ones with the part each must lose.
-# Longer than 150 lines: each tree, star and chain is a loop of its own.
 
 # %% setup
 import torch
@@ -64,75 +63,6 @@ def tree_broadcast_(tensor, root, group=None):
         span *= 2
 
 
-# %% wrong values: does nothing
-# says: nothing was communicated
-def tree_broadcast_(tensor, root, group=None):
-    tensor += 0
-
-
-# %% wrong values: right at world size 2 only
-# says: 4 ranks
-def tree_broadcast_(tensor, root, group=None):
-    order, me = places(root, group)
-    if len(order) > 1 and me == 0:
-        dist.send(tensor, order[1], group=group)
-    elif me == 1:
-        dist.recv(tensor, order[0], group=group)
-
-
-# %% wrong values: root 0 only
-# says: rank 0 is the root
-def tree_broadcast_(tensor, root, group=None):
-    ring = dist.get_process_group_ranks(group)
-    me, n, span = dist.get_rank(group), len(ring), 1
-    while span < n:
-        if me < span and me + span < n:
-            dist.send(tensor, ring[me + span], group=group)
-        elif span <= me < 2 * span:
-            dist.recv(tensor, ring[me - span], group=group)
-        span *= 2
-
-
-# %% wrong values: powers of two only
-# says: 3 ranks
-def tree_broadcast_(tensor, root, group=None):
-    order, me = places(root, group)
-    span = 1
-    while 2 * span <= len(order):
-        if me < span:
-            dist.send(tensor, order[me + span], group=group)
-        elif me < 2 * span:
-            dist.recv(tensor, order[me - span], group=group)
-        span *= 2
-
-
-# %% wrong values: the root is taken for a place in the group
-# says: group [1, 2, 3]
-def tree_broadcast_(tensor, root, group=None):
-    ring = dist.get_process_group_ranks(group)
-    order = ring[root % len(ring) :] + ring[: root % len(ring)]
-    me, span = order.index(dist.get_rank()), 1
-    while span < len(order):
-        if me < span and me + span < len(order):
-            dist.send(tensor, order[me + span], group=group)
-        elif span <= me < 2 * span:
-            dist.recv(tensor, order[me - span], group=group)
-        span *= 2
-
-
-# %% wrong values: one rank forgets to receive
-# says: rank
-def tree_broadcast_(tensor, root, group=None):
-    order, me = places(root, group)
-    span = 1
-    while span < len(order):
-        if me < span and me + span < len(order):
-            dist.send(tensor, order[me + span], group=group)
-        elif span <= me < 2 * span and me != 2:
-            dist.recv(tensor, order[me - span], group=group)
-        span *= 2
-
-
 # %% wrong order: the root sends to everyone itself
 # says: the root sends everything itself
 def tree_broadcast_(tensor, root, group=None):
@@ -176,53 +106,6 @@ def tree_broadcast_(tensor, root, group=None):
             dist.send(tensor, order[child], group=group)
 
 
-# %% wrong bytes, order: at two ranks the other answers the root
-# says: on rank 0 the tensor must come in 0 messages
-def tree_broadcast_(tensor, root, group=None):
-    order, me = places(root, group)
-    span = 1
-    while span < len(order):
-        if me < span and me + span < len(order):
-            dist.send(tensor, order[me + span], group=group)
-        elif span <= me < 2 * span:
-            dist.recv(tensor, order[me - span], group=group)
-        span *= 2
-    if len(order) == 2 and me == 0:
-        dist.recv(torch.empty_like(tensor), order[1], group=group)
-    elif len(order) == 2:
-        dist.send(tensor, order[0], group=group)
-
-
-# %% wrong bytes, order: in two pieces, one after the other along the tree
-# says: it received 2
-# says: send the tensor in one
-def tree_broadcast_(tensor, root, group=None):
-    order, me = places(root, group)
-    for piece in tensor.view(-1).tensor_split(2):
-        span = 1
-        while span < len(order):
-            if me < span and me + span < len(order):
-                dist.send(piece, order[me + span], group=group)
-            elif span <= me < 2 * span:
-                dist.recv(piece, order[me - span], group=group)
-            span *= 2
-
-
-# %% wrong values: receives into a tensor of its own, and passes that on
-# says: written back in place
-def tree_broadcast_(tensor, root, group=None):
-    order, me = places(root, group)
-    span = 1
-    while span < len(order):
-        if me < span and me + span < len(order):
-            dist.send(tensor, order[me + span], group=group)
-        elif span <= me < 2 * span:
-            received = torch.empty_like(tensor)
-            dist.recv(received, order[me - span], group=group)
-            tensor = received
-        span *= 2
-
-
 # %% wrong order: the right tree, near partners first
 # says: everyone who has the tensor must send in every round
 def tree_broadcast_(tensor, root, group=None):
@@ -236,28 +119,30 @@ def tree_broadcast_(tensor, root, group=None):
         span *= 2
 
 
+# %% wrong values: root 0 only
+# says: rank 0 is the root
+# change: ring.index(root) -> 0
+# %% wrong values: powers of two only
+# says: 3 ranks
+# change: while span < n: -> while 2 * span <= n:
+# %% wrong values: the root is taken for a place in the group
+# says: group [1, 2, 3]
+# change: ring.index(root) -> root % len(ring)
+# %% wrong values: one rank forgets to receive
+# says: rank
+# change: < 2 * span: -> < 2 * span and place != 2:
+# %% wrong values: receives into a tensor of its own, and passes that on
+# says: written back in place
+# change: dist.recv( -> tensor = torch.empty_like(tensor); dist.recv(
 # %% wrong values: the plan of the first call is kept, whatever the root
-_PLANS = {}
-
-
-def tree_broadcast_(tensor, root, group=None):
-    # Wrong: "from any root: every member's tensor becomes the root's": parent and children are kept by size
-    # and
-    # position, so a later call with another root on as many members broadcasts from the first call's root.
-    ring = dist.get_process_group_ranks(group)
-    n, position = len(ring), dist.get_rank(group)
-    if (n, position) not in _PLANS:
-        shift = ring.index(root)
-        place, parent, children, span = (position - shift) % n, None, [], 1
-        while span < n:
-            if span <= place < 2 * span:
-                parent = (place - span + shift) % n
-            elif place < span and place + span < n:
-                children.append((place + span + shift) % n)
-            span *= 2
-        _PLANS[n, position] = parent, children
-    parent, children = _PLANS[n, position]
-    if parent is not None:
-        dist.recv(tensor, ring[parent], group=group)
-    for child in children:
-        dist.send(tensor, ring[child], group=group)
+# change: n, first = len(ring), ring.index(root) -> n = len(ring); first = vars(tree_broadcast_).setdefault((n, dist.get_rank(group)), ring.index(root))
+# %% wrong bytes, order: at two ranks the other answers the root
+# says: on rank 0 the tensor must come in 0 messages
+# change: span *= 2 -> span *= 2; other = ring[1 - dist.get_rank(group)] if n == 2 else None; n == 2 and (dist.send(tensor, other, group=group) if place else dist.recv(tensor.clone(), other, group=group))
+# %% wrong bytes, order: in two pieces, one after the other along the tree
+# says: it received 2
+# says: send the tensor in one
+# change: while span < n: -> for piece, span in [(piece, 2**i) for piece in tensor.view(-1).tensor_split(2) for i in range((n - 1).bit_length())]:
+# change: dist.send(tensor, -> dist.send(piece,
+# change: dist.recv(tensor, -> dist.recv(piece,
+# change: span *= 2 -> pass
