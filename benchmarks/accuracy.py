@@ -204,6 +204,8 @@ Known weak spots, reported and not fitted away:
   that its columns do not name: tests of reinforcement learning and of distillation hold a second
   model, deferred gradients keep every micro-batch's logits, a test's pipeline is uneven; the models of 15
   billion ran on more GPUs than the eight that are assumed.
+- The fit did not see the rows that validate, but some choices before it did: how much each table weighs, the
+  priors of FlashAttention and of Blackwell, and a mixture's sorting. Rows nobody here has seen are the test.
 
 """
 
