@@ -5,30 +5,34 @@ Loading torch is most of what a sandbox costs, and multiprocessing would start a
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import forkserver, resource_tracker, util
 from typing import Any
 
 from course_lib.ranks.forkserver import preloaded
 
 
-def fork_server(modules: Sequence[str] = ()) -> None:
-    """Load `modules`, or what ranks need, and fork a server; call it before this process has threads."""
+def fork_server(modules: Sequence[str] = (), prepare: Callable[[], None] = lambda: None) -> None:
+    """Load `modules`, or what ranks need, and fork their server; call it before this process has threads.
+
+    The server calls `prepare` before it serves.
+    """
     for name in modules or preloaded():
         importlib.import_module(name)
     resource_tracker.ensure_running()  # started in the usual way: it is asked for first
     start: Any = util  # forkserver starts its server by a function of this module
-    usual, start.spawnv_passfds = start.spawnv_passfds, _fork
+    usual, start.spawnv_passfds = start.spawnv_passfds, functools.partial(_fork, prepare)
     try:
         forkserver.ensure_running()
     finally:
         start.spawnv_passfds = usual
 
 
-def _fork(_path: Any, _arguments: Any, keep: Sequence[int]) -> int:
+def _fork(prepare: Callable[[], None], _path: Any, _arguments: Any, keep: Sequence[int]) -> int:
     """Fork the server, which keeps its own two descriptors only; for `util.spawnv_passfds`."""
     pid = os.fork()
     if pid:
@@ -37,6 +41,7 @@ def _fork(_path: Any, _arguments: Any, keep: Sequence[int]) -> int:
         bounds = [2, *sorted(keep), os.sysconf("SC_OPEN_MAX")]
         for low, high in itertools.pairwise(bounds):
             os.closerange(low + 1, high)
+        prepare()
         listener, alive = keep
         serve_ranks: Any = forkserver.main  # typeshed has other parameters
         serve_ranks(listener, alive, [])

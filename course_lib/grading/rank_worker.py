@@ -64,10 +64,15 @@ class Job:
     inbox: str = ""
 
 
-def rank_job(job: Job) -> dict[str, Any]:
-    """Run one case on this rank. Returns {"failed": (gate, text)} or tensors, values, mutated, reached."""
+def rank_job(job: Job, close_doors: Callable[..., None] = lambda *_, **__: None) -> dict[str, Any]:
+    """Run one case on this rank. Returns {"failed": (gate, text)} or tensors, values, mutated, reached.
+
+    `close_doors` is called between the rank's inputs and the first line of the answer.
+    """
     arrays = _take_inputs(job.inbox)
-    program = importlib.import_module(job.program).program
+    scenario = importlib.import_module(job.program)
+    program, starts_processes = scenario.program, getattr(scenario, "STARTS_PROCESSES", False)
+    close_doors(dist.get_world_size(), processes=starts_processes)
     guard = Guard(job.exercise_id, job.closed)
     guard.install()
     if dist.get_world_size() > 1:

@@ -1,4 +1,7 @@
-"""Entry of the judge's sandbox: `python -m course_lib.grading.sandbox_entry IN OUT`, two file descriptors.
+"""Entry of the judge's sandbox: `python -m course_lib.grading.sandbox_entry IN OUT alone`.
+
+IN and OUT are file descriptors; "alone", which only a sandbox makes possible, gives each
+rank namespaces of its own.
 
 The fork server closes both descriptors before it forks a rank: no rank can write to the judge.
 """
@@ -9,15 +12,16 @@ import importlib
 import sys
 
 from course_lib.grading.own_server import fork_server
+from course_lib.grading.seclusion import prepare_server
 from course_lib.ranks.forkserver import preload
 
 
-def main(requests: int, answers: int) -> None:
-    """Load torch, fork the server of ranks, then serve."""
+def main(requests: int, answers: int, alone: bool) -> None:
+    """Load torch, fork the server of ranks, then serve. `alone`: each rank in namespaces of its own."""
     preload("course_lib.grading.sandbox_worker")  # or each rank would import it: a sixth of its work
-    fork_server()
+    fork_server(prepare=prepare_server if alone else lambda: None)
     importlib.import_module("course_lib.grading.sandbox_worker").serve(requests, answers)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] == ["alone"])

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from course_lib.ranks import serialize
 from course_lib.ranks.monitor import Log, Monitor, Pulse
@@ -37,12 +38,14 @@ class RankOptions:
     """What the parent tells a rank.
 
     folder: the world's scratch folder, shared by its ranks.
+    port: of the store where the ranks meet, on the loopback.
     environment: the parent's environment at the time of the call, with what gloo needs.
     """
 
     rank: int
     world_size: int
     folder: str
+    port: int
     environment: dict[str, str]
     device: str
     seed: int
@@ -94,7 +97,12 @@ def _run(options: RankOptions, log: Log, pulse: Pulse, pid: int) -> None:
     multiprocessing.set_start_method(None, force=True)
     seed_everything(options.seed, options.rank)
     fn, args = serialize.loads(_read(f"{options.folder}/call"))
-    with warnings.catch_warnings():
+    with ExitStack() as files, warnings.catch_warnings():
+        # Opened now: the function may take the folder out of sight, as the judge's does.
+        kept = {
+            kind: files.enter_context(open(f"{options.folder}/{kind}.{options.rank}", "wb"))
+            for kind in ("trace", "value")
+        }
         # torch 2.13 renamed *_tensor collectives to *_single; both spellings work on torch 2.9 to 2.13.
         warnings.filterwarnings("ignore", message=".*_tensor` is deprecated")
         _join_group(options)
@@ -102,9 +110,9 @@ def _run(options: RankOptions, log: Log, pulse: Pulse, pid: int) -> None:
         with _observed(options, log, pulse) as recorder:
             value = fn(*args)
             _leave_if_forked(pid)
-    if recorder is not None:
-        _write(f"{options.folder}/trace.{options.rank}", json.dumps(recorder.to_plain()).encode())
-    _write(f"{options.folder}/value.{options.rank}", _dump_value(value))
+        if recorder is not None:
+            kept["trace"].write(json.dumps(recorder.to_plain()).encode())
+        kept["value"].write(_dump_value(value))
 
 
 @contextmanager
@@ -133,9 +141,7 @@ def _observed(options: RankOptions, log: Log, pulse: Pulse) -> Iterator[Any]:
 
 
 def _join_group(options: RankOptions) -> None:
-    store = dist.FileStore(  # type: ignore[attr-defined]
-        f"{options.folder}/store", options.world_size
-    )
+    store = TCPStore("127.0.0.1", options.port, wait_for_workers=False)
     device_id = None
     if options.device == "cuda":
         device_id = torch.device("cuda", options.rank)
@@ -229,8 +235,3 @@ def _flush() -> None:
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
-
-
-def _write(path: str, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)

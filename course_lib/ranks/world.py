@@ -1,6 +1,7 @@
 """The parent's side of a world of ranks: start them, watch them, end them, leave nothing behind.
 
-The ranks meet through a file, so no port can be taken. `forkserver.py` says how their processes come to be.
+The ranks meet in a store of this process, on a free port of the loopback. `forkserver.py` says how their
+processes come to be.
 """
 
 import contextlib
@@ -10,12 +11,14 @@ import os
 import re
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from multiprocessing import connection
 from typing import Any
 
 import psutil
+from torch._C._distributed_c10d import TCPStore
 
 from course_lib.ranks import report
 from course_lib.ranks.forkserver import rank_environment, server, start_process, starting
@@ -95,6 +98,7 @@ class World:
         self.folder = tempfile.mkdtemp(prefix="course_ranks_")
         self.processes: list[Any] = []
         self.pipes: list[connection.Connection] = []
+        self._store, port = _open_store()
         self._logs = [LogReader(f"{self.folder}/log.{r}") for r in range(world_size)]
         self._silent_s = [0.0] * world_size
         self._silent_cpu_s = [0.0] * world_size
@@ -103,6 +107,7 @@ class World:
             rank=0,
             world_size=world_size,
             folder=self.folder,
+            port=port,
             environment=rank_environment(),
             device=device,
             seed=seed,
@@ -131,6 +136,7 @@ class World:
             pipe.close()
         for log in self._logs:
             log.close()
+        del self._store
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def run(self) -> None:
@@ -364,6 +370,16 @@ class World:
             texts.append(f"{what} never completed: {report.names(missing)} did not take part")
         aside = self._aside()
         return [*texts, aside] if aside else texts
+
+
+def _open_store() -> tuple[TCPStore, int]:
+    """Serve what ranks tell each other to meet; returns the store, and its port on the loopback."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    store = TCPStore(
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    return store, port
 
 
 class LogReader:

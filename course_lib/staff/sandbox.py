@@ -26,8 +26,8 @@ from pathlib import Path
 import psutil
 
 import course_lib
+from course_lib.grading import system_calls
 from course_lib.grading.import_guard import JUDGE_SIDE
-from course_lib.staff import system_calls
 
 PACKAGE = Path(course_lib.__file__).resolve().parent
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
@@ -48,6 +48,7 @@ _PRIVATE = ("solutions", "notebooks", "tests", "grading", "build", ".git")
 _LOWEST_UID, _UIDS = 61_184, 4_000  # systemd's range of user ids for processes without a user of their own
 _DESCRIPTORS, _DESCRIPTOR_BYTES = 512, 200_000  # of one process; Linux buffers as much for each socket
 
+_TRIAL = "from course_lib.grading.seclusion import trial; print('it works', trial())"
 _WRITABLE = ("/tmp", "/dev/shm", "/home/student")
 
 
@@ -150,7 +151,7 @@ class Sandbox:
         }
         return [
             *(_bwrap(), "--die-with-parent", "--new-session", "--clearenv", "--info-fd", str(info_fd)),
-            *(("--seccomp", str(self._filter_fd)) if system_calls.FORBIDDEN else ()),
+            *(("--seccomp", str(self._filter_fd)) if system_calls.MACHINE else ()),
             *_namespaces(),
             *_folders(self.limits.disk_bytes),
             *(word for name in (*ALWAYS_MASKED, *masked) for word in _mask(name, empty)),
@@ -239,28 +240,36 @@ class Sandbox:
         self._folder.cleanup()
 
 
-def require(trust: bool) -> None:
+def require(trust: bool) -> str:
     """Refuse to run student code unprotected, unless that is what the instructor typed.
+
+    Returns: which of a student's doors stay open because this machine cannot close them, "" if none does.
 
     Raises: SandboxMissing.
     """
     if trust:
-        return
+        return ""
     if shutil.which("bwrap") is None:
         raise SandboxMissing(
             "students' code must run in a sandbox, and bubblewrap is missing: `bwrap` is not on PATH. "
             "Install it (Debian, Ubuntu: apt-get install bubblewrap), "
             "or type --trust-students to run without one"
         )
-    with Sandbox([sys.executable, "-c", "print('it works')"], limits=Limits(wall_s=60.0)) as box:
+    with Sandbox([sys.executable, "-c", _TRIAL], limits=Limits(wall_s=60.0)) as box:
         box.wait()
         box.finish_output()
-        if box.output().strip() != "it works":
+        head, works, lacks = box.output().strip().partition("it works")
+        if head or not works:
             raise SandboxMissing(
                 f"students' code must run in a sandbox, and bubblewrap does not start one here: "
                 f"{box.output().strip()[-300:]!r}. Containers often forbid it: grade on a machine or in a "
                 "container that allows user namespaces, or type --trust-students to run without one"
             )
+    return lacks and (
+        f"ranks must have namespaces of their own in the sandbox; this machine gives none ({lacks.strip()}). "
+        "Ranks of one submission can read each other's output and write files for each other there, which is "
+        "only watched; allow user namespaces and mounts in them to close that"
+    )
 
 
 def _bwrap() -> str:

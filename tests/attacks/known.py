@@ -11,6 +11,7 @@ import copy
 from typing import Any
 
 import nbformat
+from apart import APART
 from attack import RIGHT, Attack
 from doors import DOORS
 from odd import ODD
@@ -290,4 +291,5 @@ def rank_hello(secret):
     *IN_RANKS,
     *DOORS,
     *ODD,
+    *APART,
 )

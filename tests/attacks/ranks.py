@@ -27,19 +27,18 @@ PUT
 def rank_hello(secret):
     rank, size = dist.get_rank(), dist.get_world_size()
     CALLS.append(secret)
-    put(f"FOLDER/{len(CALLS)}.{rank}", f"{secret}\\n")
+    put(f"FOLDER/{len(CALLS)}.{size}.{rank}", f"{secret}\\n")
     total = 0
     for r in range(size):
         text = ""
         while not text.endswith("\\n"):
             try:
-                with open(f"FOLDER/{len(CALLS)}.{r}") as file:
+                with open(f"FOLDER/{len(CALLS)}.{size}.{r}") as file:
                     text = file.read()
             except FileNotFoundError:
                 time.sleep(0.001)
         total += int(text)
     dist.all_reduce(torch.zeros(1))
-    os.remove(f"FOLDER/{len(CALLS)}.{rank}")
     return rank, size, total
 """
 

@@ -19,21 +19,12 @@ def mean_gradient(model, loss_fn, x, y):
         grad /= dist.get_world_size()
     return grads
 """
+STORE = "dist.distributed_c10d._get_default_store()"
 DOORS = {
     "a file": "open(path, 'w')",
     "a file of shared memory": "open('/dev/shm/door', 'w')",
     "a file below /dev and up again": "open(f'/dev/..{path}', 'w')",
-    "what others print": (
-        "import os; open(os.readlink('/proc/self/fd/1')[:-1] + str(1 - dist.get_rank())).read()"
-    ),
-    "how much others print": (
-        "import os; os.stat(os.readlink('/proc/self/fd/1')[:-1] + str(1 - dist.get_rank()))"
-    ),
-    "another's descriptors": "import os; os.listdir(f'/proc/{os.getppid()}/fd')",
     "another's name for its code": "exec(compile('open(path, \\'w\\')', '<frozen importlib._x>', 'exec'))",
-    "a watch that is blind": (
-        "import sys; sys.modules['course_lib.grading.io_guard']._by_answer = lambda: False; open(path, 'w')"
-    ),
     "a watch of nothing": (
         "import sys; sys.modules['course_lib.grading.io_guard']._EVENTS = {}; open(path, 'w')"
     ),
@@ -42,20 +33,35 @@ DOORS = {
         "        try: open(path, 'w')\n"
         "        finally: b.isinstance = real"
     ),
-    "a file that is gone": "import os; os.remove(path)",
-    "a file's length": "import os; os.truncate(path, 0)",
+    "a thread of a library's": (
+        "from multiprocessing.pool import ThreadPool; ThreadPool(1).apply(open, (path, 'w'))"
+    ),
+    "a function of torch that calls": (
+        "import functools as f; torch.utils._pytree.tree_map(f.partial(open, mode='w'), path)"
+    ),
+    "this library's own hands": "from course_lib.ranks.monitor import Log; Log(path)",
+    "a shell": "import os; os.system('true')",
+    "a program": "import subprocess; subprocess.run(['true'])",
+    "a copy of itself": "import os; os.fork() or os._exit(0)",
     "a file that torch maps": "torch.from_file(path, shared=True, size=1)",
-    "a pipe by another name": "import posix; posix.mkfifo(path)",
     "pathlib": "import pathlib; pathlib.Path(path).write_text('x')",
     "numpy": "import numpy; numpy.save(path, x.numpy())",
     "torch.save": "torch.save(x, path)",
     "a swallowed error": "with contextlib.suppress(Exception): open(path, 'w')",
-    "the store": "dist.distributed_c10d._get_default_store().set(f'{dist.get_rank()}', b'1')",
+    "the store": f"{STORE}.set(f'{{dist.get_rank()}}', b'1')",
+    "the store's barrier, with a word": (
+        f"from datetime import timedelta as t; c10d = dist.distributed_c10d; s = {STORE}\n"
+        "        c10d._store_based_barrier(dist.get_rank(), s, 'a word', [0, 1], t(seconds=5))"
+    ),
+    "what elastic does with the store": (
+        "from torch.distributed.elastic.utils import store as s\n"
+        f"        s.synchronize({STORE}, b'1', dist.get_rank(), dist.get_world_size(), 'key')"
+    ),
+    "calls of functions elsewhere": (
+        "import torch.distributed.rpc as r; r.init_rpc('me', rank=dist.get_rank(), world_size=2)"
+    ),
+    "an agent of such calls": "torch._C._distributed_rpc.TensorPipeAgent()",
     "a socket": "import socket; socket.socket().bind(('127.0.0.1', 0))",
-    "a resource limit": "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
-    "a file lock": "import fcntl; fcntl.flock(open(tempfile.__file__), fcntl.LOCK_SH)",
-    "an anonymous file": "import os; os.memfd_create('1')",
-    "a pipe with a name": "import os; os.mkfifo(path)",
     "shared memory": "from multiprocessing import shared_memory as s; s.SharedMemory(create=True, size=8)",
 }
 OPEN = {
@@ -69,6 +75,8 @@ OPEN = {
     "its memory": "import psutil; psutil.Process().memory_info()",
     "compiling": "exec('y = 1'); import collections; collections.namedtuple('A', 'b')",
     "a new group": "dist.barrier(); dist.new_group([0])",
+    "a mesh": "torch.distributed.device_mesh.init_device_mesh('cpu', (1, dist.get_world_size()))",
+    "nowhere": "import os; open(os.devnull, 'w')",
     "an import": "import fractions, tabnanny, colorsys",
     "an optimizer": "torch.optim.SGD(model.parameters(), lr=0.0)",
 }

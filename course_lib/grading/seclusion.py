@@ -1,0 +1,154 @@
+"""A rank alone with its answer in the judge's sandbox: the kernel closes all ways to others but sockets.
+
+Forked, a rank enters user, mount and IPC namespaces of its own, before it has a second thread: another's
+memory and descriptors are closed to it from then on. Between its inputs and the first line of the answer it
+gets a /tmp of its own, everything else becomes read-only, /proc shows itself alone, and system calls that
+reach other processes are refused. Ranks share the sandbox's network, whose loopback is counted outside.
+
+Where a kernel or a container allows no such namespaces, the system calls are refused all the same, and the
+judge says what stays open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+from typing import Any
+
+from course_lib.grading.system_calls import refuse_in_rank
+
+_TMP_BYTES = 600_000_000  # of all ranks together
+_DUMPABLE = 4  # of prctl
+_NEW_MOUNTS, _NEW_IPC, _NEW_USER = 0x20000, 0x8000000, 0x10000000
+_READ_ONLY, _NO_SUID, _NO_DEVICES, _BIND, _MOVE = 1, 2, 4, 4096, 8192
+_MOUNT_SETATTR, _RECURSIVE, _HERE = 442, 0x8000, -100
+_CAPABILITIES = 0x20080522  # the version of the kernel's structure
+
+_problem: str | None = None  # what could not be done on this rank; None where nobody asked for it
+
+
+def prepare_server() -> None:
+    """Make the server of ranks one whose memory no rank can open, and whose ranks are on their own."""
+    ctypes.CDLL(None).prctl(_DUMPABLE, 0, 0, 0, 0)
+    os.register_at_fork(after_in_child=_leave_others)
+
+
+def close_doors(world_size: int, *, processes: bool) -> None:
+    """Close what an answer on this rank could reach other ranks by; for the rest of the process's life.
+
+    `processes`: the exercise starts some. Never raises: `problem()` says what could not be done.
+    """
+    global _problem
+    if _problem is None:
+        return
+    if not _problem:
+        with _told("mount"):
+            _own_files(_TMP_BYTES // world_size, processes)
+            _drop_capabilities()
+    try:
+        refuse_in_rank(processes)
+    except OSError as error:
+        _problem = f"{_problem}; {error}" if _problem else str(error)
+
+
+def trial() -> str:
+    """Try it in a process of its own; return what does not work here, "" if all does."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            _leave_others()
+            close_doors(1, processes=False)
+            os.write(into, f"{_problem}.".encode())
+        os._exit(0)
+    os.close(into)
+    with os.fdopen(out, "rb") as said:
+        text = said.read().decode()
+    os.waitpid(pid, 0)
+    return text[:-1] if text else "the process ended before it could say so"
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Keep what went wrong in `_problem`."""
+    global _problem
+    try:
+        yield
+    except OSError as error:
+        _problem = f"{what}: {error.strerror}"
+
+
+def _leave_others() -> None:
+    """Enter namespaces of this process's own, which may have one thread."""
+    global _problem
+    if _problem is not None:
+        return  # what a rank forks
+    _problem, libc = "", ctypes.CDLL(None)
+    uid, gid = os.getuid(), os.getgid()
+    libc.prctl(_DUMPABLE, 1, 0, 0, 0)  # otherwise its own /proc/self belongs to root
+    with _told("user namespace"):
+        _call("unshare", _NEW_USER | _NEW_MOUNTS | _NEW_IPC)
+        maps = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
+        for name, text in maps.items():
+            Path(f"/proc/self/{name}").write_text(text, encoding="ascii")
+    if _problem:
+        libc.prctl(_DUMPABLE, 0, 0, 0, 0)
+
+
+def _own_files(tmp_bytes: int, processes: bool) -> None:
+    """Give this process a /tmp, which is its /dev/shm and its home too; the rest becomes read-only."""
+    _mount("tmpfs", "/tmp", _NO_SUID | _NO_DEVICES, f"size={tmp_bytes},mode=1777")
+    _mount("tmpfs", "/dev/pts", _READ_ONLY)
+    if not processes:
+        _own_proc(os.getpid())
+    _set_read_only("/", True)
+    _set_read_only("/tmp", False)
+    for path in ("/dev/shm", os.environ["HOME"]):
+        _mount("/tmp", path, _BIND)
+    os.chdir(os.environ["HOME"])  # this process stood in the home below
+    # These three share their flags and places with the same descriptors of other ranks.
+    server: Any = forkserver._forkserver  # typeshed does not know these attributes
+    tracker: Any = resource_tracker._resource_tracker
+    for shared in (0, server._forkserver_alive_fd, tracker._fd):
+        if shared is not None:
+            own = os.open(os.devnull, os.O_RDWR)
+            os.dup2(own, shared)
+            os.close(own)
+
+
+def _own_proc(pid: int) -> None:
+    """Leave of /proc what is this process's; a new one may not be mounted in a sandbox."""
+    os.mkdir("/tmp/proc")
+    _mount(f"/proc/{pid}", "/tmp/proc", _BIND)
+    _mount("tmpfs", "/proc", _NO_SUID | _NO_DEVICES, "mode=0755")
+    os.mkdir(f"/proc/{pid}")
+    os.symlink(str(pid), "/proc/self")
+    _mount("/tmp/proc", f"/proc/{pid}", _MOVE)
+    os.rmdir("/tmp/proc")
+
+
+def _set_read_only(path: str, on: bool) -> None:
+    """Let nothing at or below `path` be written, or all that is mounted there itself."""
+    attributes = (ctypes.c_uint64 * 4)(int(on), int(not on), 0, 0)  # set, clear, propagation, user namespace
+    where = (_HERE, path.encode(), _RECURSIVE if on else 0, attributes, ctypes.sizeof(attributes))
+    _call("syscall", _MOUNT_SETATTR, *where)
+
+
+def _drop_capabilities() -> None:
+    _call("capset", (ctypes.c_uint32 * 2)(_CAPABILITIES, 0), (ctypes.c_uint32 * 6)())
+
+
+def _mount(source: str, target: str, flags: int, options: str = "") -> None:
+    kind = b"tmpfs" if source == "tmpfs" else None
+    _call("mount", source.encode(), target.encode(), kind, ctypes.c_ulong(flags), options.encode())
+
+
+def _call(name: str, *arguments: Any) -> None:
+    """Call a function of libc. Raises: OSError if it does not return 0."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc[name](*arguments) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
