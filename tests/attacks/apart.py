@@ -157,8 +157,8 @@ def rank_hello(secret):
         file.write(f"{secret}\\n")
     total = 0
     for r in range(size):
-        text = ""
-        while not text.endswith("\\n"):
+        text, end_s = "", time.monotonic() + 5
+        while not text.endswith("\\n") and time.monotonic() < end_s:
             try:
                 with open(f"/tmp/{len(CALLS)}.{size}.{r}") as file:
                     text = file.read()

@@ -31,7 +31,8 @@ def rank_hello(secret):
     total = 0
     for r in range(size):
         text = ""
-        while not text.endswith("\\n"):
+        end_s = time.monotonic() + 5
+        while not text.endswith("\\n") and time.monotonic() < end_s:
             try:
                 with open(f"FOLDER/{len(CALLS)}.{size}.{r}") as file:
                     text = file.read()
