@@ -107,9 +107,10 @@ def _own_files(tmp_bytes: int, processes: bool) -> None:
         _own_proc(os.getpid())
     _set_read_only("/", True)
     _set_read_only("/tmp", False)
-    for path in ("/dev/shm", os.environ["HOME"]):
+    home = os.path.expanduser("~")
+    for path in ("/dev/shm", home):
         _mount("/tmp", path, _BIND)
-    os.chdir(os.environ["HOME"])  # this process stood in the home below
+    os.chdir(home)  # this process stood in the home below
     # These three share their flags and places with the same descriptors of other ranks.
     server: Any = forkserver._forkserver  # typeshed does not know these attributes
     tracker: Any = resource_tracker._resource_tracker

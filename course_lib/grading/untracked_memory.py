@@ -26,6 +26,7 @@ _FEW = 4  # up to so many numbers in one container are settings, not data
 _LONG = 256  # a text of fewer characters is a name, not data
 _HUGE = 2 ** (8 * _LONG)  # a smaller whole number is a counter
 _WIDE = 2**48  # ids and offsets are below it, the bits of a float64 above
+_BITS_OF_FLOAT32 = range(2**26, 2**32)  # offsets of a check's tensors are below it, ids above
 _BOXES = (list, tuple, dict, set, frozenset, deque)
 _FILES = (io.BytesIO, io.StringIO)
 _BUFFERS = (np.ndarray, bytes, bytearray, array.array, mmap.mmap, ctypes.Array, *_FILES)
@@ -77,8 +78,9 @@ def _numbers_of(held: Sequence[Any], kinds: Sequence[int]) -> int:
     counts = Counter(kinds)
     floats = sum(counts[kind] for kind in _FLOATS)
     total = sum(counts[kind] * size for kind, size in _FLOATS.items()) if floats > _FEW else 0
-    wide = [one for one in held if type(one) is int and not -_WIDE < one < _WIDE] if counts[id(int)] else []
-    return total + (8 * len(wide) if len(wide) > _FEW else 0)
+    sizes = [abs(one) for one in held if type(one) is int] if counts[id(int)] else []
+    wide, narrow = sum(one >= _WIDE for one in sizes), sum(one in _BITS_OF_FLOAT32 for one in sizes)
+    return total + (8 * wide if wide > _FEW else 0) + (4 * narrow if narrow > _FEW else 0)
 
 
 def _long_ones(kind: type, box: Any, referents: Sequence[Any], seen: set[int]) -> int:

@@ -58,6 +58,7 @@ AS_SOMETHING_ELSE = {
     "complex numbers": lambda v: [complex(a, b) for a, b in v.view(-1, 2).tolist()],
     "decimals": lambda v: list(map(decimal.Decimal, v.tolist())),
     "the bits of floats": lambda v: tuple(v.view(torch.int64).tolist()),
+    "the bits of narrower floats": lambda v: 2 * v[1:].float().view(torch.int32).tolist(),
     "scaled to whole numbers": lambda v: [int(x * 2**52) for x in v.tolist()],
 }
 NOT_DATA = {

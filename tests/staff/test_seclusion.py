@@ -24,7 +24,7 @@ other = os.getpid()
 word = ctypes.create_string_buffer(b"before")
 if pid := os.fork():
     os.waitpid(pid, 0)
-    print(json.dumps([word.value.decode(), os.path.exists("/tmp/mine")]))
+    print(json.dumps([word.value.decode(), os.path.exists("/tmp/mine"), open("/tmp/value").read()]))
     sys.exit()
 thread = threading.Thread(target=time.sleep, args=(60,), daemon=True)
 thread.start()
@@ -124,7 +124,7 @@ def test_a_rank_reaches_no_other_and_keeps_what_is_its_own() -> None:
     assert problem == ""
     assert {name for name in DOORS if found[name] != "closed"} == set()
     assert {name: found[name] for name in OPEN if found[name] != "open"} == {}
-    assert other == ["before", False]
+    assert other == ["before", False, "kept"]
 
 
 @pytest.mark.needs("bubblewrap")
@@ -142,6 +142,14 @@ def test_an_exercise_with_processes_keeps_them_and_no_others_memory() -> None:
     assert {name: found[name] for name in needed} == dict.fromkeys(needed, "open")
     assert {name: found[name] for name in closed} == dict.fromkeys(closed, "closed")
     assert other[0] == "before"
+
+
+@pytest.mark.needs("bubblewrap")
+def test_a_rank_whose_tmp_is_full_is_told_so_and_still_answers() -> None:
+    doors = {"too much": "open('/tmp/mine', 'w').write('x' * 10**6)"}
+    found, problem, other = rank(doors, prepare="s._TMP_BYTES = 400_000")
+    assert (problem, found) == ("", {"too much": "closed"})
+    assert other == ["before", False, "kept"]
 
 
 LACKING = {
