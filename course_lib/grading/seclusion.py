@@ -28,19 +28,26 @@ _READ_ONLY, _NO_SUID, _NO_DEVICES, _BIND, _MOVE = 1, 2, 4, 4096, 8192
 _MOUNT_SETATTR, _RECURSIVE, _HERE = 442, 0x8000, -100
 _CAPABILITIES = 0x20080522  # the version of the kernel's structure
 
-_problem: str | None = None  # what could not be done on this rank; None where nobody asked for it
+_problem: str | None = None  # what cannot be done here; None where nobody asked for it
+_alone = False  # this process has left the others
 
 
 def prepare_server() -> None:
-    """Make the server of ranks one whose memory no rank can open, and whose ranks are on their own."""
+    """Make the server of ranks one whose memory no rank can open, and whose ranks are on their own.
+
+    Where that fails, it is not tried on a rank: half of it could do harm to an honest answer.
+    """
+    global _problem
     ctypes.CDLL(None).prctl(_DUMPABLE, 0, 0, 0, 0)
-    os.register_at_fork(after_in_child=_leave_others)
+    _problem = trial()
+    if not _problem:
+        os.register_at_fork(after_in_child=_leave_others)
 
 
 def close_doors(world_size: int, *, processes: bool) -> None:
     """Close what an answer on this rank could reach other ranks by; for the rest of the process's life.
 
-    `processes`: the exercise starts some. Never raises: `problem()` says what could not be done.
+    `processes`: the exercise starts some. Never raises: what a machine lacks is no fault of the answer's.
     """
     global _problem
     if _problem is None:
@@ -57,10 +64,12 @@ def close_doors(world_size: int, *, processes: bool) -> None:
 
 def trial() -> str:
     """Try it in a process of its own; return what does not work here, "" if all does."""
+    global _problem
     out, into = os.pipe()
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
+            _problem = ""
             _leave_others()
             close_doors(1, processes=False)
             os.write(into, f"{_problem}.".encode())
@@ -84,10 +93,10 @@ def _told(what: str) -> Iterator[None]:
 
 def _leave_others() -> None:
     """Enter namespaces of this process's own, which may have one thread."""
-    global _problem
-    if _problem is not None:
+    global _alone
+    if _alone:
         return  # what a rank forks
-    _problem, libc = "", ctypes.CDLL(None)
+    _alone, libc = True, ctypes.CDLL(None)
     uid, gid = os.getuid(), os.getgid()
     libc.prctl(_DUMPABLE, 1, 0, 0, 0)  # otherwise its own /proc/self belongs to root
     with _told("user namespace"):
@@ -95,8 +104,6 @@ def _leave_others() -> None:
         maps = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
         for name, text in maps.items():
             Path(f"/proc/self/{name}").write_text(text, encoding="ascii")
-    if _problem:
-        libc.prctl(_DUMPABLE, 0, 0, 0, 0)
 
 
 def _own_files(tmp_bytes: int, processes: bool) -> None:

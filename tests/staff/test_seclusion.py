@@ -18,8 +18,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 open("/tmp/theirs", "w").close()
 open("/home/student/theirs", "w").close()
 kept = open("/tmp/value", "w")
-s.prepare_server()
 PREPARE
+s.prepare_server()
 other = os.getpid()
 word = ctypes.create_string_buffer(b"before")
 if pid := os.fork():
