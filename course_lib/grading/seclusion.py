@@ -1,8 +1,8 @@
 """A rank alone with its answer in the judge's sandbox: the kernel closes all ways to others but sockets.
 
 Forked, a rank enters user, mount and IPC namespaces of its own, before it has a second thread: another's
-memory and descriptors are closed to it from then on. Between its inputs and the first line of the answer it
-gets a /tmp of its own, everything else becomes read-only, /proc shows itself alone, and system calls that
+memory and descriptors are closed to it from then on, and everything but /tmp is read-only. Between its inputs
+and the first line of the answer it gets a /tmp of its own, /proc shows itself alone, and system calls that
 reach other processes are refused. Ranks share the sandbox's network, whose loopback is counted outside.
 
 Where a kernel or a container allows no such namespaces, the system calls are refused all the same, and the
@@ -49,9 +49,14 @@ def close_doors(world_size: int, *, processes: bool) -> None:
 
     `processes`: the exercise starts some. Never raises: what a machine lacks is no fault of the answer's.
     """
-    global _problem
     if _problem is None:
         return
+    _own_descriptors()
+    _close_doors(world_size, processes)
+
+
+def _close_doors(world_size: int, processes: bool) -> None:
+    global _problem
     if not _problem:
         with _told("mount"):
             _own_files(_TMP_BYTES // world_size, processes)
@@ -71,7 +76,7 @@ def trial() -> str:
         with contextlib.suppress(BaseException):
             _problem = ""
             _leave_others()
-            close_doors(1, processes=False)
+            _close_doors(1, processes=False)
             os.write(into, f"{_problem}.".encode())
         os._exit(0)
     os.close(into)
@@ -104,21 +109,24 @@ def _leave_others() -> None:
         maps = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
         for name, text in maps.items():
             Path(f"/proc/self/{name}").write_text(text, encoding="ascii")
+        _set_read_only("/", True)  # now: later this rank has files open for writing, below /tmp
+        _set_read_only("/tmp", False)
 
 
 def _own_files(tmp_bytes: int, processes: bool) -> None:
-    """Give this process a /tmp, which is its /dev/shm and its home too; the rest becomes read-only."""
+    """Give this process a /tmp, which is its /dev/shm and its home too."""
     _mount("tmpfs", "/tmp", _NO_SUID | _NO_DEVICES, f"size={tmp_bytes},mode=1777")
     _mount("tmpfs", "/dev/pts", _READ_ONLY)
     if not processes:
         _own_proc(os.getpid())
-    _set_read_only("/", True)
-    _set_read_only("/tmp", False)
     home = os.path.expanduser("~")
     for path in ("/dev/shm", home):
         _mount("/tmp", path, _BIND)
     os.chdir(home)  # this process stood in the home below
-    # These three share their flags and places with the same descriptors of other ranks.
+
+
+def _own_descriptors() -> None:
+    """Replace the descriptors that share their flags and places with those of other ranks."""
     server: Any = forkserver._forkserver  # typeshed does not know these attributes
     tracker: Any = resource_tracker._resource_tracker
     for shared in (0, server._forkserver_alive_fd, tracker._fd):
@@ -137,12 +145,13 @@ def _own_proc(pid: int) -> None:
     os.symlink(str(pid), "/proc/self")
     _mount("/tmp/proc", f"/proc/{pid}", _MOVE)
     os.rmdir("/tmp/proc")
+    _set_read_only("/proc", True)
 
 
 def _set_read_only(path: str, on: bool) -> None:
-    """Let nothing at or below `path` be written, or all that is mounted there itself."""
+    """Let nothing that is mounted at `path` be written, or all; for the root also what is mounted below."""
     attributes = (ctypes.c_uint64 * 4)(int(on), int(not on), 0, 0)  # set, clear, propagation, user namespace
-    where = (_HERE, path.encode(), _RECURSIVE if on else 0, attributes, ctypes.sizeof(attributes))
+    where = (_HERE, path.encode(), _RECURSIVE if path == "/" else 0, attributes, ctypes.sizeof(attributes))
     _call("syscall", _MOUNT_SETATTR, *where)
 
 

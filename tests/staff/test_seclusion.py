@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
 
+from course_lib.grading.registry import get
+from course_lib.staff import judge
 from course_lib.staff.sandbox import Limits, Sandbox
+from course_lib.staff.sandbox_runner import SandboxRunner
 
 # A process forks another as the fork server does a rank; both live below one user, as ranks do.
 PROGRAM = """
@@ -152,9 +156,22 @@ def test_a_rank_whose_tmp_is_full_is_told_so_and_still_answers() -> None:
     assert other == ["before", False, "kept"]
 
 
+@pytest.mark.needs("bubblewrap")
+def test_the_ranks_of_the_judge_are_alone() -> None:
+    looks = (
+        "import os, sys\n\ndef rank_hello(secret):\n"
+        "    problem = sys.modules['course_lib.grading.seclusion']._problem\n"
+        "    raise ValueError(problem, os.listdir('/proc'), os.listdir('/tmp'))\n"
+    )
+    with SandboxRunner() as room:
+        verdict = judge.judge_exercise(room, get("rank_hello"), [looks], seed=7)
+    said = " ".join(verdict.message.split())
+    assert re.search(r"\('', \['self', '\d+'\], \[\]\)", said), verdict.message
+
+
 LACKING = {
     "no user namespaces": ("s._NEW_USER |= 1", "user namespace"),
-    "no mounts": ("s._set_read_only = lambda *_: s._call('mount', None, None, None, 0, None)", "mount"),
+    "no mounts": ("s._own_proc = lambda _: s._call('mount', None, None, None, 0, None)", "mount"),
 }
 
 
