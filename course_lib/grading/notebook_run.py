@@ -24,6 +24,7 @@ NO_MESSAGE = "the kernel sent what no kernel sends"
 ENDS = ("", TOO_LONG, DIED, NO_MESSAGE)  # why a run ended; "": all cells were run
 MAX_TEXT, MAX_PICTURE = 20_000, 2_000_000  # characters of one output
 MAX_CELL_BYTES = 8_000_000  # of all outputs of a cell, as they are sent
+_FIGURE = ('<img alt="', "<style>[data-jp-theme-light")  # how a figure of the course begins, as HTML
 
 # The student's check cells say where their verdict is; nothing depends on this being so.
 SETUP = """
@@ -113,7 +114,7 @@ def _short(output: Any) -> dict[str, Any]:
         kept["data"] = {"text/plain": str(output["data"].get("text/plain", ""))[: MAX_TEXT + 1]}
         for mime in ("image/png", "text/html"):  # a figure of the course is a line of HTML
             picture = str(output["data"].get(mime, ""))
-            if mime == "text/html" and not picture.startswith('<img alt="'):
+            if mime == "text/html" and not picture.startswith(_FIGURE):
                 continue
             if len(picture) > MAX_PICTURE:
                 size = f"Not shown: a picture of {len(picture) * 0.75e-6:.1f} MB"

@@ -44,6 +44,29 @@ class Log:
         _write(self._fd, (_dumps({"kind": kind, **fields}, separators=(",", ":")) + "\n").encode())
 
 
+class LogReader:
+    """Read the new whole lines of a file that grows."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._file, self._rest = path, None, b""
+
+    def read(self) -> list[dict[str, Any]]:
+        if self._file is None:
+            try:
+                self._file = open(self._path, "rb", buffering=0)  # type: ignore[assignment]  # noqa: SIM115
+            except FileNotFoundError:
+                return []
+        data = self._file.read()  # type: ignore[attr-defined]
+        if not data:
+            return []
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
 class Monitor(Listener):
     """Log the communication calls of this rank."""
 

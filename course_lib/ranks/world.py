@@ -6,7 +6,6 @@ processes come to be.
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -23,7 +22,7 @@ from torch._C._distributed_c10d import TCPStore
 from course_lib.ranks import report
 from course_lib.ranks.forkserver import rank_environment, server, start_process, starting
 from course_lib.ranks.hang import STALL_S, WaitGraph
-from course_lib.ranks.monitor import HEARTBEAT_S, end_children
+from course_lib.ranks.monitor import HEARTBEAT_S, LogReader, end_children
 from course_lib.ranks.rank import RankOptions, rank_main
 from course_lib.trace.calls import is_student_code
 
@@ -380,29 +379,6 @@ def _open_store() -> tuple[TCPStore, int]:
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
     )
     return store, port
-
-
-class LogReader:
-    """Read the new whole lines of a file that grows."""
-
-    def __init__(self, path: str) -> None:
-        self._path, self._file, self._rest = path, None, b""
-
-    def read(self) -> list[dict[str, Any]]:
-        if self._file is None:
-            try:
-                self._file = open(self._path, "rb", buffering=0)  # type: ignore[assignment]  # noqa: SIM115
-            except FileNotFoundError:
-                return []
-        data = self._file.read()  # type: ignore[attr-defined]
-        if not data:
-            return []
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [json.loads(line) for line in lines]
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
 
 
 def _is_open(status: str) -> bool:

@@ -14,9 +14,10 @@ def gradients(rank: int) -> Tensor:
 
 
 def clip(max_norm: float) -> tuple[Tensor, Tensor]:
-    grads = [gradients(dist.get_rank()), torch.empty(0)]
-    norm = clip_sharded_norm_(grads, max_norm, torch.device("cpu"))
-    return norm, grads[0]
+    shard, empty = nn.Parameter(torch.zeros(3, dtype=torch.float64)), nn.Parameter(torch.empty(0))
+    shard.grad, empty.grad = gradients(dist.get_rank()), torch.empty(0)
+    norm = clip_sharded_norm_([shard, empty, nn.Parameter(torch.empty(2))], max_norm)
+    return norm, shard.grad
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])

@@ -43,56 +43,47 @@ def flops_per_token(config, seq_len, causal_half, recompute):
 
 # %% wrong dense, conventions, experts: the head is left out
 # says: the output head is left out
-# from: reference
 # change: + 2 * width * config.vocab_size -> + 0
 
 
 # %% wrong dense, conventions, experts: k and v have all heads
 # says: as many heads as q
-# from: reference
 # change: 2 * config.num_kv_heads -> 2 * config.num_heads
 
 
 # %% wrong dense, conventions, experts: heads are D / N wide, whatever the config says
-# from: reference
 # change: heads * config.head_dim -> heads * (width // config.num_heads)
 # change: config.num_heads * config.head_dim * context -> width * context
 
 
 # %% wrong dense, conventions, experts: only forward
 # says: only forward is counted
-# from: reference
 # change: return 3 * (blocks -> return 1 * (blocks
 
 
 # %% wrong dense, conventions, experts: multiply-adds
 # says: a multiply-add is counted as 1 FLOP
-# from: reference
 # change: return 3 * (blocks -> return 0.5 * again + 1.5 * (blocks
 # change: config.vocab_size) + again -> config.vocab_size)
 
 
 # %% wrong conventions: the causal half is ignored
 # says: the causal half is counted whole
-# from: reference
 # change: seq_len / 2 if causal_half else seq_len -> seq_len
 
 
 # %% wrong conventions: the head is computed again
 # says: this is what
-# from: reference
 # change: "full": blocks + attention -> "full": blocks + attention + 2 * width * config.vocab_size
 
 
 # %% wrong experts: all experts
 # says: all experts are counted
-# from: reference
 # change: visited = config.experts_per_token + -> visited = config.num_experts +
 
 
 # %% wrong experts: no router
 # says: the router is left out
-# from: reference
 # change: width * (config.num_experts + config -> width * (config
 
 

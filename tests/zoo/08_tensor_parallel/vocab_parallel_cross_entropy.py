@@ -59,34 +59,27 @@ def vocab_parallel_cross_entropy(logits, targets, group):
 
 
 # %% wrong values: nothing is subtracted
-# from: reference
 # change: shifted = logits - largest[..., None] -> shifted = logits
 
 # %% wrong values: subtracts its own largest
-# from: reference
 # change: dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group) -> pass
 
 # %% wrong values: targets of other ranks count
 # says: it must count as 0
-# from: reference
 # change: [..., None])[..., 0] * here -> [..., None])[..., 0]
 
 # %% wrong values: the first column of the next rank counts, too
-# from: reference
 # change: (local < columns) -> (local <= columns)
 
 # %% wrong values: the sum is not summed
-# from: reference
 # change: reduce_from(shifted.exp().sum(-1), group) -> shifted.exp().sum(-1)
 
 # %% wrong values: means over tokens
 # says: must have shape
-# from: reference
 # change: return total.log() - reduce_from(chosen, group) -> return (total.log() - chosen).mean()
 
 # %% wrong values: no gradient
 # says: detached
-# from: reference
 # change: return total.log() - reduce_from(chosen, group) -> return (total.log() - chosen).detach()
 
 
@@ -150,5 +143,4 @@ def vocab_parallel_cross_entropy(logits, targets, group):
 
 # %% wrong bytes: each sum three times
 # says: three numbers a token
-# from: reference
 # change: total = reduce_from -> [reduce_from(largest, group) for _ in range(3)]; total = reduce_from

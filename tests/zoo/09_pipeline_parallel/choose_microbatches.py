@@ -26,24 +26,20 @@ def choose_microbatches(batch_size, num_stages, sample_s, overhead_s, sample_byt
 
 
 # %% wrong values: memory is left out
-# from: reference
 # change: if held_bytes(m) <= memory_bytes -> if True
 
 
 # %% wrong time: the overhead is left out
 # says: more are then always better
-# from: reference
 # change: (overhead_s + sample_s * batch_size / m) -> (sample_s * batch_size / m)
 
 
 # %% wrong time: as few as fit
 # says: as few micro-batches
-# from: reference
 # change: key=step_s -> key=lambda m: m
 
 
 # %% wrong time: all micro-batches are held, as in GPipe
-# from: reference
 # change: min(m, num_stages) * sample_bytes * batch_size / m -> (m < batch_size) * batch_size * sample_bytes
 
 
@@ -58,20 +54,16 @@ def choose_microbatches(batch_size, num_stages, sample_s, overhead_s, sample_byt
 
 # %% wrong values: does not divide the batch
 # says: divides
-# from: reference
 # change: if batch_size % m == 0 -> if batch_size % m == 1 or m == 7
 
 
 # %% wrong values: the size of a micro-batch
-# from: reference
 # change: return min((m for -> return batch_size // min((m for
 
 
 # %% wrong time: four for each stage, or the nearest that is possible
-# from: reference
 # change: key=step_s -> key=lambda m: abs(m - 4 * num_stages)
 
 
 # %% wrong time: the fill is left out
-# from: reference
 # change: (m + num_stages - 1) -> m

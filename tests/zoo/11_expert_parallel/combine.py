@@ -1,4 +1,5 @@
 # Answers to combine: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: four right styles share nothing with the reference.
 
 # %% setup
 import torch

@@ -1,4 +1,5 @@
 # Answers to expert_parallel_backward: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: four right styles are whole steps.
 
 # %% setup
 import torch

@@ -49,16 +49,6 @@ def route(logits, k, capacity):
     return experts, weights, place.view(k, -1).t() < limit
 
 
-# %% wrong values: does nothing
-def route(logits, k, capacity):
-    shape = len(logits), k
-    return (
-        torch.zeros(shape, dtype=torch.int64),
-        torch.zeros(shape, dtype=torch.float64),
-        torch.ones(shape) > 0,
-    )
-
-
 # %% wrong values: of equals the higher index
 # says: the higher index came first
 def route(logits, k, capacity):

@@ -95,9 +95,7 @@ def expected(case: Case, of: str = "all", targets: str = "here", upstream: bool 
 
 LOCAL_ONLY = {"of": "own"}
 MISTAKES = {
-    "a target that another rank has counts as a column of this rank: it must count as 0": {
-        "targets": "everywhere"
-    },
+    "another rank's target counts as a column of this rank: it must count as 0": {"targets": "everywhere"},
     "backward does not multiply with the gradient of the losses": {"upstream": False},
 }
 
