@@ -267,8 +267,8 @@ def require(trust: bool) -> str:
             )
     return lacks and (
         f"ranks must have namespaces of their own in the sandbox; this machine gives none ({lacks.strip()}). "
-        "Ranks of one submission can read each other's output and write files for each other there, which is "
-        "only watched; allow user namespaces and mounts in them to close that"
+        "Ranks of one submission can read each other's output there, which nothing watches, and write files "
+        "for each other, which is watched; allow user namespaces and mounts in them to close that"
     )
 
 
