@@ -43,7 +43,8 @@ def to_si(value: float, unit: str, dimension: str | None = None) -> float:
     """
     if unit not in UNITS:
         raise ValueError(
-            f"a unit must be one that reads one way; got {unit!r}. {_suggest(unit)}Known: {', '.join(UNITS)}."
+            f"a unit must be one that reads one way; got {repr(unit) if unit else 'none'}. {_suggest(unit)}"
+            f"Known: {', '.join(u for u, (kind, _) in UNITS.items() if dimension in (None, kind))}."
         )
     kind, factor = UNITS[unit]
     if dimension is not None and kind != dimension:
@@ -59,6 +60,7 @@ def to_si(value: float, unit: str, dimension: str | None = None) -> float:
 def _suggest(unit: str) -> str:
     near = [u for u in UNITS if u.lower().replace("i", "") == unit.lower().replace("i", "")]
     near += [u for u in UNITS if unit and u in (f"{unit}B", f"{unit}iB")]
+    near += [u for u in UNITS if u.lower() == unit.lower().replace("flops", "flop/s")]
     return f"Did you mean {' or '.join(dict.fromkeys(near))}? " if near else ""
 
 

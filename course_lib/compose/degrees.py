@@ -70,10 +70,11 @@ class Degrees:
                 f"{self.data_parallel} x {self.num_microbatches}. Use a multiple of {parts} sequences."
             )
         pieces = 2 * self.cp if self.cp > 1 else 1
-        if seq_len % (pieces * (self.tp if self.sequence_parallel else 1)):
+        divisor = pieces * (self.tp if self.sequence_parallel else 1)
+        if seq_len % divisor:
             raise ValueError(
                 f"2 cp (and tp, with sequence_parallel) must divide the sequence; got {seq_len} tokens, "
-                f"cp={self.cp}, tp={self.tp}. Use a longer sequence or smaller axes."
+                f"cp={self.cp}, tp={self.tp}. Take a multiple of {divisor} tokens, or smaller axes."
             )
         if self.num_stages > config.num_layers:
             raise ValueError(

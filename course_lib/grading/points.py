@@ -15,6 +15,7 @@ from course_lib.grading.exercise import Array, Case, Part
 
 Point = Mapping[str, Any]
 Value = float | str
+ROUNDING = 1e-12  # what floats leave over where 0 is right: a difference of times on two clocks
 
 
 def _no_mistakes(point: Point) -> dict[str, Value]:
@@ -42,7 +43,7 @@ class Formula:
         """Equal words, or numbers within the tolerance."""
         if isinstance(value, str) or isinstance(got, str):
             return got == value
-        return abs(got - value) <= self.rel * abs(value)
+        return abs(got - value) <= max(self.rel * abs(value), ROUNDING)
 
 
 def point_case(seed: int, points: Sequence[Point], label: str = "") -> list[Case]:
@@ -75,8 +76,10 @@ def judge(
     point, got = wrong[0]
     words = _mistake(formula, pairs)
     finger = f" This is what you get if {words}." if words else ""
+    want = formula.want(point)
+    digits = next((d for d in (6, 9, 12) if _show(want, d) != _show(got, d)), 17)
     text = (
-        f"{what} must be {_show(formula.want(point), formula.unit)}; got {_show(got, formula.unit)}.{finger}"
+        f"{what} must be {_show(want, digits, formula.unit)}; got {_show(got, digits, formula.unit)}.{finger}"
     )
     return Part(
         part, False, f"{text} Wrong at {len(wrong)} of {len(pairs)} points, such as\n    {describe(point)}"
@@ -101,5 +104,5 @@ def _mistake(formula: Formula, pairs: Sequence[tuple[Point, Any]]) -> str:
     return ""
 
 
-def _show(value: Value, unit: str) -> str:
-    return repr(value) if isinstance(value, str) else f"{value:,.6g} {unit}".strip()
+def _show(value: Value, digits: int, unit: str = "") -> str:
+    return repr(value) if isinstance(value, str) else f"{value:,.{digits}g} {unit}".strip()

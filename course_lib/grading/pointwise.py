@@ -49,7 +49,7 @@ def _changed(point: Any, original: Any) -> str:
     name = next(key for key in keys if point[key] != original[key])
     return (
         f"argument {name!r} must stay as it was; a call changed it to {point[name]!r:.200}. Work on a copy: "
-        f"dict({name})."
+        f"{type(original[name]).__name__}({name})."
     )
 
 

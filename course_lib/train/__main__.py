@@ -31,7 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def summary(result: TrainResult) -> str:
     """Return the run's last lines: how far the loss fell, and MFU and HFU with the peak they divide by."""
     first, last = result.losses[0], result.losses[-1]
-    rates = {name: round(result.typical(name), 4) for name in ("step_time_s", "tokens_per_s", "mfu", "hfu")}
+    rates = {
+        name: float(f"{result.typical(name):.4g}") for name in ("step_time_s", "tokens_per_s", "mfu", "hfu")
+    }
     return (
         f"loss {first:.3f} -> {last:.3f} ({1 - last / first:.0%} less) in {len(result.steps)} steps\n"
         f"median of the later steps: {json.dumps(rates)}\n"

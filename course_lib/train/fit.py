@@ -54,10 +54,14 @@ def check_fits(options: TrainOptions, device: torch.device) -> None:
     found = [f"{words} ({show_bytes(total)})" for words, total in remedies(options, device, has)]
     advice = "; ".join([*found, *last_resorts(options, device, has)][:3])
     raise ValueError(
-        f"the run must fit into memory; got {options.model} with {options.config.num_params / 1e9:.3g} B "
+        f"the run must fit into memory; got {options.model} with {_count(options.config.num_params)} "
         f"parameters, which needs {show_bytes(needs)} where there are {show_bytes(has)}: "
         f"{show_bytes(needs - has)} too much. Cheapest first: {advice}."
     )
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.3g} B" if number >= 1e9 else f"{number / 1e6:.3g} M"
 
 
 def estimate(options: TrainOptions, device: torch.device) -> Memory:

@@ -25,7 +25,7 @@ from course_lib.model.transformer import cross_entropy
 from course_lib.ranks import run_ranks
 from course_lib.train.fit import check_fits
 from course_lib.train.meter import Meter, TrainResult, learning_rate_at
-from course_lib.train.options import TrainOptions, is_mixed
+from course_lib.train.options import TrainOptions, is_mixed, meant
 from course_lib.train.peak import Peak, find_peak
 from course_lib.train.strategies import Strategy, build, composed
 
@@ -41,12 +41,14 @@ def train(options: TrainOptions, *, progress: bool = True, clock: Clock = time.p
     Metrics: step, loss (mean over ranks, before the update), learning_rate, grad_norm, step_time_s,
     tokens_per_s, mfu, hfu. With `options.out` they are lines of metrics.jsonl there, written as they come.
     clock: what step times, and a measured peak, are read from.
-    Raises: ValueError for a model that does not fit, an empty corpus, an unknown peak.
+    Raises: ValueError for a model that does not fit, an empty corpus or none, an unknown peak, a folder
+        that cannot be made.
     """
     device = _device(options)
     _set_threads(options)
     check_fits(options, device)
     corpus = _corpus(options)
+    _make_folder(options.out)
     peak = find_peak(options.peak, device, "bf16" if is_mixed(options, device) else "fp32", clock)
     if options.ranks == 1:
         steps = train_rank(options, peak, corpus, progress, clock)
@@ -184,12 +186,27 @@ def _set_threads(options: TrainOptions) -> None:
 def _corpus(options: TrainOptions) -> Tensor:
     if options.data == "synthetic":
         return synthetic_corpus(SYNTHETIC_TOKENS, options.seed)
-    corpus = load_corpus(None if options.data == "corpus" else options.data)
+    try:
+        corpus = load_corpus(None if options.data == "corpus" else options.data)
+    except OSError as error:
+        raise ValueError(
+            f"data must be corpus, synthetic, or the path of a text; got {options.data!r}: {error.strerror}."
+            f"{meant(options.data, ('corpus', 'synthetic'))}"
+        ) from None
     corpus_batch(corpus, options.batch_size, options.seq_len)  # long enough?
     return corpus
 
 
+def _make_folder(out: str) -> None:
+    if out:
+        try:
+            Path(out).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"out must be a folder that can be made; got {out!r}: {error.strerror}. Name another."
+            ) from None
+
+
 def _write_line(folder: Path, metrics: dict[str, Any], *, is_first: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "metrics.jsonl", "w" if is_first else "a", encoding="utf-8") as file:
         file.write(json.dumps(metrics) + "\n")

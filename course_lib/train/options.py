@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn, get_type_hints
@@ -82,8 +83,10 @@ class TrainOptions:
             check_choice(name, getattr(self, name), choices)
         for name in ("steps", "batch_size", "seq_len", "ranks", *DEGREES):
             _at_least(name, getattr(self, name), 1)
-        for name in ("microbatch_size", "warmup_steps", "threads", "seed", "weight_decay", "clip"):
+        for name in ("microbatch_size", "warmup_steps", "threads", "seed"):
             _at_least(name, getattr(self, name), 0)
+        for name in ("weight_decay", "clip"):
+            _at_least(name, getattr(self, name), 0, (int, float))
         if not 0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive; got {self.learning_rate!r}. Try 1e-3.")
         if self.degrees.world_size > 1 or self.virtual_stages > 1 or self.parallel == "4d":
@@ -100,6 +103,11 @@ class TrainOptions:
                 f"degrees say how a run is parallel; got them with parallel={self.parallel!r}. "
                 "Leave one of them out: --dp-shard shards all state, --dp-replicate none."
             )
+        if self.virtual_stages > 1 and self.pp == 1:
+            raise ValueError(
+                f"virtual stages must come with a pipeline; got virtual_stages={self.virtual_stages}, pp=1. "
+                "Take --pp 2."
+            )
         if self.ranks not in (1, world_size) or world_size == 1:
             raise ValueError(
                 f"tp x cp x pp x dp_shard x dp_replicate must be the ranks, and more than one; got "
@@ -111,20 +119,16 @@ class TrainOptions:
                 f"recompute={self.recompute!r}, compile={self.compile}, device={self.device!r}. "
                 "Take --recompute full or none, and --device cpu."
             )
-        if self.virtual_stages > 1 and self.pp == 1:
-            raise ValueError(
-                f"virtual stages must come with a pipeline; got virtual_stages={self.virtual_stages}, pp=1. "
-                "Take --pp 2."
-            )
         object.__setattr__(self, "ranks", world_size)  # a frozen dataclass fills in what follows from others
         object.__setattr__(self, "parallel", "4d")
 
     def _check_batch(self) -> None:
         if self.batch_size % self.data_ranks:
             below = self.batch_size // self.data_ranks * self.data_ranks
+            near = " or ".join(str(size) for size in (below, below + self.data_ranks) if size)
             raise ValueError(
                 f"the ranks must divide the batch; got batch_size={self.batch_size} for "
-                f"ranks={self.data_ranks}. Take {below or self.data_ranks} or {below + self.data_ranks}."
+                f"ranks={self.data_ranks}. Take {near}."
             )
         if self.local_batch_size % self.local_microbatch_size:
             raise ValueError(
@@ -203,26 +207,46 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def meant(word: str, known: Sequence[str]) -> str:
-    """Return " Did you mean X?" for the known word most like `word`, or advice to choose one."""
+    """Return " Did you mean X?" for the known word most like `word`, or advice to choose one.
+
+    The first letters of a known word's parts are like it: --lr is --learning-rate.
+    """
     near = [name for name in known if len(word) > 1 and (name.startswith(word) or word.startswith(name))]
+    near = near or [name for name in known if "-" in name[2:] and _initials(name) == word.strip("-")]
     near = near or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f" Did you mean {near[0]}?" if near else " Choose one of them."
 
 
-def _at_least(name: str, value: float, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < math.inf:
-        raise ValueError(f"{name} must be {least} or more; got {value!r}. Choose such a number.")
+def _initials(name: str) -> str:
+    return "".join(part[0] for part in name.strip("-").split("-"))
+
+
+def _at_least(name: str, value: float, least: int, kinds: tuple[type, ...] = (int,)) -> None:
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < math.inf:
+        what = "a number" if float in kinds else "a whole number"
+        raise ValueError(f"{name} must be {what}, {least} or more; got {value!r}. Choose such a number.")
+
+
+NUMBERS = {"int": "a whole number", "float": "a number"}
 
 
 class _Parser(argparse.ArgumentParser):
     """Says what was meant, and raises ValueError instead of leaving Python."""
 
     def error(self, message: str) -> NoReturn:
-        word = message.rpartition(": ")[2].split()[0] if "unrecognized" in message else ""
-        hint = (
-            meant(word.partition("=")[0], sorted(self._option_string_actions)) if word.startswith("-") else ""
-        )
-        raise ValueError(f"{message}.{hint} All options: python -m course_lib.train --help")
+        place, _, problem = message.partition(": ")
+        flag, known = place.removeprefix("argument "), sorted(self._option_string_actions)
+        number = re.fullmatch(r"invalid (int|float) value: (.*)", problem)
+        if number:
+            message = f"{flag} must be {NUMBERS[number[1]]}; got {number[2]}."
+        elif problem == "expected one argument":
+            message = f"{flag} must have a value; got none."
+        elif place == "unrecognized arguments":
+            word = problem.split()[0].partition("=")[0]
+            message = f"an option must be one that there is; got {problem}."
+            if word.startswith("-") or f"--{word}" in known:
+                message += meant(f"--{word.lstrip('-')}", known)
+        raise ValueError(f"{message} All options: python -m course_lib.train --help")
 
 
 def parse(argv: Sequence[str]) -> TrainOptions:

@@ -5,6 +5,7 @@ An unknown peak is refused: an MFU of 0, or of a guessed device, looks like a me
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,21 +57,36 @@ def known_gpu(device_name: str) -> str:
 
     Raises: ValueError for a GPU that is not in the table.
     """
-    words = device_name.upper().replace("-", " ").split()
-    found = [name for name in accelerators() if name.upper().split()[0] in words]
-    for name in found:
-        if all(word in words for word in name.upper().split()):
+    words = set(device_name.upper().replace("-", " ").split())
+    for name in accelerators():
+        own = DRIVER_WORDS.get(name, name).upper().split()
+        if words.issuperset(own) and all(_tells_no_peak(word, name) for word in words.difference(own)):
             return name
-    if len(found) != 1:
-        raise ValueError(
-            f"the peak of {device_name!r} must be known for MFU; got none from the table. "
-            'Give it: --peak "312 TFLOP/s", or a name of the table.'
-        )
-    return found[0]
+    raise ValueError(
+        f"the peak of {device_name!r} must be known for MFU; got none from the table. "
+        'Give it: --peak "312 TFLOP/s", or a name of the table.'
+    )
+
+
+DRIVER_WORDS = {"H100 SXM": "H100 HBM3"}
+"""Where a driver's name of a GPU is not the table's with other words."""
+
+
+def _tells_no_peak(word: str, name: str) -> bool:
+    """Whether the word changes no peak. NVL, MIG and Laptop do: such a GPU is another one."""
+    if word == "PCIE":
+        return name.startswith("A100")  # the only one whose PCIe card has the peak of its SXM module
+    return re.fullmatch(r"NVIDIA|TESLA|GEFORCE|AMD|INSTINCT|\d+GB|SXM\d?", word) is not None
 
 
 def _table_peak(name: str, precision: str) -> Peak:
-    found = accelerator(name)
+    try:
+        found = accelerator(name)
+    except ValueError as error:
+        raise ValueError(
+            f'a peak must be measured, a rate such as "67 TFLOP/s", or a name of the table; got {name!r}.'
+            f"{str(error).partition(f'got {name!r}.')[2]}"
+        ) from None
     return Peak(found.peak_flops_per_s(precision), f"{found.name}, {precision}, dense, from the table")
 
 

@@ -17,6 +17,12 @@ def test_right_answers_pass_within_the_tolerance() -> None:
     assert not part([4, 6.1, 10]).ok
 
 
+def test_what_floats_leave_over_is_nought() -> None:
+    nought = Formula(want=lambda _: 0.0)
+    assert part([0, -2.2e-16, 1.3e-15], nought).ok
+    assert not part([0, 8e-6, 0], nought).ok
+
+
 def test_the_mistake_must_explain_every_answer() -> None:
     message = part([4, 9, 25]).message
     assert "x is squared" in message
@@ -34,3 +40,9 @@ def test_words_are_compared_exactly() -> None:
     assert part(["small", "big", "big"], formula).ok
     assert not part(["small", "Big", "big"], formula).ok
     assert "must be a text" in part(["small", 1, "big"], formula).message
+
+
+def test_numbers_that_differ_look_different() -> None:
+    exact = Formula(want=lambda _: 9_548_734_464.0, rel=1e-12)
+    message = part([9_548_734_000.0] * 3, exact).message
+    assert "must be 9.54873446e+09; got 9.548734e+09." in message

@@ -180,9 +180,11 @@ def test_torch_s_segments_agree() -> None:
 
 def test_segments_are_of_nearly_equal_length() -> None:
     assert [len(s) for s in split_evenly([abs] * 7, 3)] == [3, 2, 2]
-    for segments in (0, 8):
-        with pytest.raises(ValueError, match="segments must be 1 to the number of functions; got"):
-            split_evenly([abs] * 7, segments)
+    for segments in (0, 8, 2.0, None):
+        with pytest.raises(
+            ValueError, match=f"a whole number, 1 to the number of functions; got {segments} "
+        ):
+            split_evenly([abs] * 7, segments)  # type: ignore[arg-type]
 
 
 # ---- against torch's two modes
@@ -281,6 +283,10 @@ def test_a_function_must_return_a_tensor(result: Any, said: str) -> None:
         (["add_"], "Did you mean 'add'"),
         ("mm", "Write .'mm'."),
         (["qqqqqq"], "A trace"),
+        (["aten.mm"], "Did you mean 'mm'"),
+        (["matmul"], "carries out 'matmul' as other operations"),
+        ([torch.ops.aten.mm], "Write its name"),
+        (None, "Write .'mm'."),
     ],
 )
 def test_unknown_operations(save: Any, said: str) -> None:

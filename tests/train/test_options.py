@@ -23,9 +23,11 @@ CPU = torch.device("cpu")
     ("line", "says"),
     [
         ("--microbatch 3", "Did you mean --microbatch-size?"),
-        ("--lr 1", "All options"),
+        ("--lr 1", "Did you mean --learning-rate? All options"),
+        ("steps 3", "got steps 3. Did you mean --steps?"),
+        ("--steps", "--steps must have a value; got none"),
         ("--learning_rate=1", "Did you mean --learning-rate?"),
-        ("--steps ten", "invalid int value: 'ten'"),
+        ("--steps ten", "--steps must be a whole number; got 'ten'"),
         ("--parallel zero", "Did you mean zero1?"),
         ("--model llama-8b", "Did you mean llama3-8b?"),
         ("--precision fp16", "Did you mean bf16?"),
@@ -33,11 +35,12 @@ CPU = torch.device("cpu")
             "--batch-size 6 --ranks 4 --parallel ddp",
             "the ranks must divide the batch; got batch_size=6 for ranks=4",
         ),
+        ("--batch-size 1 --ranks 2 --parallel ddp", "Take 2."),
         ("--batch-size 6 --microbatch-size 4", "microbatch_size must divide a rank's 6 sequences; got 4"),
         ("--ranks 2", "several ranks need a way to share the work"),
         ("--parallel ddp", "one rank needs none"),
-        ("--steps 0", "steps must be 1 or more; got 0"),
-        ("--clip -1", "clip must be 0 or more"),
+        ("--steps 0", "steps must be a whole number, 1 or more; got 0"),
+        ("--clip -1", "clip must be a number, 0 or more"),
         ("--learning-rate nan", "learning_rate must be positive"),
         ("--tp 2 --parallel ddp", "degrees say how a run is parallel; got them with parallel='ddp'"),
         ("--tp 2 --pp 2 --ranks 3", "must be the ranks, and more than one; got 4 for ranks=3"),
@@ -45,9 +48,14 @@ CPU = torch.device("cpu")
         ("--tp 2 --recompute selective", "Take --recompute full or none"),
         ("--tp 2 --virtual-stages 2", "Take --pp 2"),
         ("--dp-shard 3", "got batch_size=16 for ranks=3. Take 15 or 18"),
-        ("--cp 3", "2 cp (and tp, with sequence_parallel) must divide the sequence"),
+        ("--virtual-stages 2", "Take --pp 2"),
+        (
+            "--cp 3",
+            "2 cp (and tp, with sequence_parallel) must divide the sequence; got 128 tokens, cp=3, tp=1. "
+            "Take a multiple of 6",
+        ),
         ("--pp 4", "Use at most 3 stages"),
-        ("--tp 0", "tp must be 1 or more; got 0"),
+        ("--tp 0", "tp must be a whole number, 1 or more; got 0"),
         ("--seq-len 999", "seq_len must be at most 128 for lab; got 999"),
     ],
 )
@@ -77,6 +85,16 @@ def test_a_wrong_input_is_one_line_and_exit_code_1(
     assert "a corpus must have text; got 0 bytes" in capsys.readouterr().err
     assert main(["--model", "tiny", "--data", str(tmp_path / "none.txt")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+    assert main(["--model", "tiny", "--data", "corpuss"]) == 1
+    assert "got 'corpuss': No such file or directory. Did you mean corpus?" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="out must be a folder"):
+        train(
+            TrainOptions(model="tiny", peak="1 TFLOP/s", out=str(tmp_path / "file" / "run")), progress=False
+        )
 
 
 def test_a_model_that_does_not_fit_says_by_how_much_and_three_remedies() -> None:
@@ -122,8 +140,12 @@ def test_peaks_are_named_or_refused() -> None:
     ticks = itertools.count()
     measured = find_peak("measured", CPU, "fp32", clock=lambda: float(next(ticks)))
     assert measured.flops_per_s == 2 * 1536**3, "a call takes one tick"
-    with pytest.raises(ValueError, match="an accelerator must be one of the table"):
+    with pytest.raises(ValueError, match="or a name of the table; got 'H900'"):
         find_peak("H900", CPU, "bf16")
+    with pytest.raises(ValueError, match=r"got none\..* FLOP/s, kFLOP/s"):
+        find_peak("67", CPU, "bf16")
+    with pytest.raises(ValueError, match="Did you mean TFLOP/s"):
+        find_peak("67 TFLOPS", CPU, "bf16")
     with pytest.raises(ValueError, match="must be a positive finite number"):
         find_peak("0 TFLOP/s", CPU, "bf16")
 
@@ -137,12 +159,33 @@ def test_peaks_are_named_or_refused() -> None:
         ("NVIDIA A100-SXM4-40GB", "A100 40GB"),
         ("Tesla V100-SXM2-16GB", "V100"),
         ("NVIDIA L4", "L4"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
     ],
 )
 def test_the_table_knows_a_gpu_by_its_drivers_name(driver: str, name: str) -> None:
     assert known_gpu(driver) == name
 
 
-def test_an_unknown_gpu_has_no_peak() -> None:
-    with pytest.raises(ValueError, match="the peak of 'NVIDIA GeForce GTX 1080' must be known"):
-        known_gpu("NVIDIA GeForce GTX 1080")
+@pytest.mark.parametrize(
+    "driver",
+    [
+        "NVIDIA GeForce GTX 1080",
+        "NVIDIA GeForce RTX 3060",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA H100 PCIe",
+        "NVIDIA H100 NVL",
+        "NVIDIA H200 NVL",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "Tesla V100-PCIE-16GB",
+    ],
+)
+def test_the_peak_of_a_gpu_that_is_not_in_the_table_is_not_that_of_its_sister(driver: str) -> None:
+    with pytest.raises(ValueError, match=f"the peak of {driver!r} must be known"):
+        known_gpu(driver)
+
+
+def test_a_count_is_a_whole_number() -> None:
+    with pytest.raises(ValueError, match="batch_size must be a whole number, 1 or more"):
+        TrainOptions(batch_size=6.5)  # type: ignore[arg-type]

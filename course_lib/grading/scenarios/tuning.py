@@ -1,6 +1,7 @@
 """Let an answer book runs on a cluster that is a table, and count them.
 
-A point holds the choices, and for every setting its memory and the MFU that a run of it would reach.
+A point holds the choices, and for every setting its memory and the MFU that a run of it would reach. The
+answer gets `Booked`: it cannot read what it has not run, nor forget a run.
 """
 
 from __future__ import annotations
@@ -10,11 +11,42 @@ from typing import Any
 
 from torch import Tensor
 
-from course_lib.cost.trials import Trials
+from course_lib.cost.trials import Setting, Trials
 from course_lib.grading.pointwise import answers_at
 from course_lib.grading.probe import Probe
 
 FIELDS = ("microbatch_sizes", "recomputes", "shard_sizes", "limit_bytes", "max_runs")
+
+
+class Booked:
+    """The `trials` of the lab, without its table.
+
+    Attributes:
+        memory: what each setting needs.
+        reached: MFU of the settings that were run.
+        tried: the settings that were run, in order.
+    """
+
+    def __init__(self, table: Trials) -> None:
+        for name in FIELDS:
+            setattr(self, name, getattr(table, name))
+        self.memory = dict(table.memory)
+        self.reached: dict[Setting, float] = {}
+        self.tried: list[Setting] = []
+        self.memory_bytes: Callable[..., float] = lambda *args, **kwargs: table.memory_bytes(*args, **kwargs)
+        self._run: Callable[..., float] = lambda *args: table.run(*args)
+
+    def run(self, microbatch_size: int, recompute: str, shard_size: int) -> float:
+        """Run a setting; 0 where memory ran out."""
+        setting = microbatch_size, recompute, shard_size
+        self.reached[setting] = self._run(*setting)
+        self.tried.append(setting)
+        return self.reached[setting]
+
+    @property
+    def runs_left(self) -> int:
+        """Runs that are still paid for."""
+        return self.max_runs - len(self.tried)  # type: ignore[attr-defined,no-any-return]  # one of FIELDS
 
 
 def program(
@@ -24,15 +56,15 @@ def program(
     del inputs, probe
 
     def ask(point: dict[str, Any]) -> dict[str, Any]:
-        trials = _trials(point)
-        chosen = impl(trials)
+        table = _table(point)
+        chosen = impl(Booked(table))
         setting = list(chosen) if isinstance(chosen, (list, tuple)) else chosen
-        return {"setting": setting, "runs": len(trials.tried)}
+        return {"setting": setting, "runs": len(table.tried)}
 
     return {"answers": answers_at(ask, params["points"])}
 
 
-def _trials(point: dict[str, Any]) -> Trials:
+def _table(point: dict[str, Any]) -> Trials:
     rows = point["settings"]
     return Trials(
         **{name: point[name] for name in FIELDS},

@@ -94,10 +94,10 @@ def checkpoint_sequential(
 
 def split_evenly(functions: Sequence[Function], segments: int) -> list[list[Function]]:
     """Cut a list into runs whose lengths differ by at most one, the longer ones first."""
-    if not 1 <= segments <= len(functions):
+    if not isinstance(segments, int) or not 1 <= segments <= len(functions):
         raise ValueError(
-            f"segments must be 1 to the number of functions; got {segments} segments of {len(functions)} "
-            "functions. Take about the square root of their number."
+            f"segments must be a whole number, 1 to the number of functions; got {segments!r} segments of "
+            f"{len(functions)} functions. Take about the square root of their number."
         )
     size, longer = divmod(len(functions), segments)
     bounds = [i * size + min(i, longer) for i in range(segments + 1)]

@@ -108,12 +108,43 @@ def chosen_operations(save: Policy) -> Callable[[str], bool] | None:
 
 
 def _known_operations(names: Collection[str]) -> frozenset[str]:
-    if isinstance(names, str):
-        raise ValueError(f"save must be a collection of operations' names; got {names!r}. Write [{names!r}].")
+    if isinstance(names, str) or not isinstance(names, Collection):
+        example = names if isinstance(names, str) else "mm"
+        raise ValueError(
+            f"save must be a collection of operations' names, or a function of a name; got {names!r}. "
+            f"Write [{example!r}]."
+        )
     for name in names:
-        if name not in MATMULS and (name.endswith("_") or not hasattr(torch.ops.aten, name)):
-            known = [known for known in (*dir(torch.ops.aten), *MATMULS) if not known.endswith("_")]
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else " A trace shows their names."
-            raise ValueError(f"save must name operations of torch that make new tensors; got {name!r}.{hint}")
+        if name not in MATMULS and not _can_be_kept(name):
+            raise ValueError(
+                f"save must name operations of torch that make new tensors; got {name!r}. {_advice(name)}"
+            )
     return frozenset(names)
+
+
+def _can_be_kept(name: object) -> bool:
+    """Whether an operation of that name runs: torch carries out `linear` as others, `addmm` among them."""
+    packet = _packet(name)
+    return packet is not None and any(_runs(getattr(packet, overload)) for overload in packet.overloads())
+
+
+def _packet(name: object) -> torch._ops.OpOverloadPacket | None:
+    found = getattr(torch.ops.aten, name, None) if isinstance(name, str) else None
+    return found if isinstance(found, torch._ops.OpOverloadPacket) else None
+
+
+def _runs(func: Any) -> bool:
+    key = "CompositeImplicitAutograd"
+    known = torch._C._dispatch_has_kernel(func.name())
+    return known and not func._schema.is_mutable and not func.has_kernel_for_dispatch_key(key)
+
+
+def _advice(name: object) -> str:
+    if not isinstance(name, str):
+        return "Write its name as a trace shows it, such as 'mm'."
+    if _packet(name) is not None and not name.endswith("_"):
+        return f"torch carries out {name!r} as other operations. A trace shows which."
+    word = name.removeprefix("torch.").removeprefix("aten.").removeprefix("aten::").removesuffix(".default")
+    known = [known for known in (*MATMULS, *dir(torch.ops.aten)) if known in MATMULS or _can_be_kept(known)]
+    near = [one for one in known if one == word] or difflib.get_close_matches(word, known, 1, cutoff=0.7)
+    return f"Did you mean {near[0]!r}?" if near else "A trace shows their names, such as 'mm'."

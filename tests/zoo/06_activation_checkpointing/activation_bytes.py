@@ -42,6 +42,9 @@ def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_
 # %% wrong autograd: as many kv heads as query heads
 # says: GQA has num_kv_heads
 # change: kv = 2 * num_kv_heads * -> kv = 2 * num_heads *
+# %% wrong autograd: the mix is counted once
+# says: the mix is counted once
+# change: (3 * model_dim + kv + num_heads) -> (2 * model_dim + kv + num_heads)
 # %% wrong autograd: 16 bits
 # says: two bytes an element
 # change: return 4 * tokens -> return 2 * tokens

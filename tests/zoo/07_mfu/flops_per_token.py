@@ -77,6 +77,15 @@ def flops_per_token(config, seq_len, causal_half, recompute):
 # change: "full": blocks + attention -> "full": blocks + attention + 2 * width * config.vocab_size
 
 
+# %% wrong conventions: recomputation has a backward, too
+# says: counted with its backward
+# change: ) + again -> ) + 3 * again
+# %% wrong conventions: blocks without attention
+# says: attention is left out of what 'full' computes again
+# change: "full": blocks + attention} -> "full": blocks}
+# %% wrong dense, conventions, experts: attention has kv heads
+# says: every query head has its scores
+# change: attention = 4 * config.num_layers * config.num_heads -> attention = 4 * config.num_layers * config.num_kv_heads
 # %% wrong experts: all experts
 # says: all experts are counted
 # change: visited = config.experts_per_token + -> visited = config.num_experts +

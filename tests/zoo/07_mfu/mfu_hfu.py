@@ -46,6 +46,15 @@ def mfu_hfu(forward_flops, step_time_s, num_gpus, peak_flops_per_s, recompute):
 # %% wrong mfu, hfu: forward only
 # says: got
 # change: 3 * sum(forward_flops.values()) -> sum(forward_flops.values())
+# %% wrong mfu, hfu: the head is left out
+# says: the head is left out
+# change: 3 * sum(forward_flops.values()) -> 3 * (forward_flops["blocks"] + forward_flops["attention"])
+# %% wrong hfu: recomputation has a backward, too
+# says: counted with its backward
+# change: (needed + sum( -> (needed + 3 * sum(
+# %% wrong hfu: blocks without attention
+# says: 'full' leaves attention out
+# change: "full": ["blocks", "attention"] -> "full": ["blocks"]
 # %% wrong hfu: Korthikanti's formula
 # says: attention is computed again three times
 # change: ["attention"], "full" -> ["attention"] * 3, "full"

@@ -57,6 +57,9 @@ def numbers_07():
     return RIGHT | {"share_131072": 0.4013}
 
 
+# %% wrong full_hfu: a third more
+# says: and not a third of MFU
+# change: 0.4 * 4 / 3 -> 0.4 + 1 / 3
 # %% wrong full_hfu: twice
 # says: twice as much work
 def numbers_07():

@@ -64,6 +64,12 @@ def profile_step(events):
     return {**found, "slow": max(found, key=found.get)}
 
 
+# %% wrong seconds: a gap with a load is all the loader's
+# says: launch 0 to 1, kernel 1 to 5, load 1 to 7
+# change: loaded_s = min(gap_s, loaded_s) -> loaded_s = gap_s if loaded_s else 0.0
+# %% wrong values: takes events from the argument
+# says: Work on a copy: list(events)
+# change: host = [event for event in events if event["lane"] == "host"] -> events.sort(key=lambda event: event["end_s"]); host = [event for event in events if event["lane"] == "host"]
 # %% wrong named: compute is never named
 # says: compute is never named
 # change: max(found, key=found.get) -> max(("loader", "sync", "launch"), key=found.get)

@@ -41,6 +41,35 @@ def weak_scaling(
     return {"tokens_per_s": num_gpus * tokens_per_gpu / wire_s, "exposed_s": wire_s - now_s}
 
 
+# %% right: on the clock of the step; floats leave over less than nothing on one GPU
+def weak_scaling(
+    num_gpus,
+    tokens_per_gpu,
+    flops_per_token,
+    flops_per_s,
+    grad_bytes,
+    num_buckets,
+    latency_s,
+    bandwidth_bytes_per_s,
+):
+    compute_s, n = tokens_per_gpu * flops_per_token / flops_per_s, num_gpus
+    bucket_s = 2 * (n - 1) * (latency_s + grad_bytes / num_buckets / n / bandwidth_bytes_per_s)
+    ready_s, free_s = compute_s / 3, 0.0
+    for _ in range(num_buckets):
+        ready_s += compute_s * 2 / 3 / num_buckets
+        free_s = max(free_s, ready_s) + bucket_s
+    return {"exposed_s": free_s - compute_s, "tokens_per_s": n * tokens_per_gpu / free_s}
+
+
+# %% wrong exposed_s, tokens_per_s: buckets do not wait for one another
+# says: never waits for those before it
+# change: exposed_s = done_s - backward_s -> exposed_s = bucket_s
+# %% wrong exposed_s, tokens_per_s: backward is all of computing
+# says: it is its last two thirds
+# change: 2 / 3 * compute_s -> compute_s
+# %% wrong exposed_s, tokens_per_s: all bytes in every bucket
+# says: every bucket has the bytes of all
+# change: * grad_bytes / num_buckets -> * grad_bytes
 # %% wrong exposed_s, tokens_per_s: nothing is hidden
 # says: nothing is hidden
 # change: exposed_s = done_s - backward_s -> exposed_s = num_buckets * bucket_s

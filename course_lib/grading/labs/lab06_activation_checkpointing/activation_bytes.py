@@ -115,6 +115,8 @@ def _mistakes(p: Point) -> dict[str, float]:
         known["keys and values have as many heads as queries: GQA has num_kv_heads"] = _bytes(p, **heads)
         known["two bytes an element: the course's block is float32"] = right / 2
         small = (p["num_heads"] + 2) * 4 * tokens * (p["policy"] == "none")
+        mix = 4 * tokens * p["model_dim"] * (p["policy"] == "none")
+        known["the mix is counted once: it is saved twice, the table says how"] = right - mix
         known["1/rms of two norms and the log-sum-exps are left out"] = right - small
     return known
 

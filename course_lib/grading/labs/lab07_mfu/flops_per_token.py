@@ -1,6 +1,6 @@
 """`flops_per_token`: the FLOPs of training on one token, for every decoder that `ModelConfig` can describe.
 
-Longer than 120 lines: fourteen known slips, and models with and without a gate, a tied table, experts.
+Longer than 120 lines: twenty known slips, and models with and without a gate, a tied table, experts.
 """
 
 from dataclasses import replace
@@ -119,6 +119,7 @@ def _mistakes(p: Point) -> dict[str, float]:
     kind = flops.Convention(causal_half=p["causal_half"], recompute=p["recompute"])
     parts = {name: float(value) for name, value in flops.flops_by_part(config, p["seq_len"], kind).items()}
     right, head, plain = sum(parts.values()), parts["head"], _flops(p, recompute="none")
+    once = _flops(p, recompute="selective") - plain
     found = {
         "attention's products are left out: 6N": right - parts["attention"],
         "half of attention is left out: it has two products, and the causal half is taken only if it is "
@@ -135,11 +136,17 @@ def _mistakes(p: Point) -> dict[str, float]:
         "every network has three matrices": _flops(p, gated_ffn=True),
         "the head is computed again, too": right + head / 3 * (p["recompute"] == "full"),
         "nothing is computed again": plain,
+        "attention is left out of what 'full' computes again": right - once * (p["recompute"] == "full"),
+        "what is computed again is counted with its backward": 3 * right - 2 * plain,
         "all is computed again where only attention is": _flops(p, recompute="full"),
         "the causal half is counted whole": _flops(p, causal_half=False),
     }
     if not _is_plain(p):
         found["the causal half is always taken"] = _flops(p, causal_half=True)
+    shared = 1 - config.num_kv_heads / config.num_heads
+    found["attention has num_kv_heads heads: every query head has its scores"] = (
+        right - parts["attention"] * shared
+    )
     if config.num_experts:
         found["all experts are counted: a token visits some"] = _flops(
             p, experts_per_token=config.num_experts

@@ -82,6 +82,7 @@ PARTS = answers(
             mistakes={
                 "the step is twice as much work": 0.8,
                 "recomputation divides": 0.3,
+                "a third is added, and not a third of MFU": 0.4 + 1 / 3,
                 "nothing is added": 0.4,
             },
         ),

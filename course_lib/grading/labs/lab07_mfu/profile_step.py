@@ -85,6 +85,7 @@ BEHIND = [
     {"lane": "device", "name": "kernel", "start_s": 8.0, "end_s": 10.0},
 ]
 OPEN = [{"events": BEHIND}, 8]
+SHOWN = 6  # events in a message
 HIDDEN = [16]
 
 
@@ -154,17 +155,19 @@ def _near_slow(p: Point) -> dict[str, Any]:
     }
 
 
+def _words(p: Point) -> str:
+    """The first events: who, from when to when."""
+    shown = [f"{e['name']} {e['start_s']:.4g} to {e['end_s']:.4g}" for e in p["events"][:SHOWN]]
+    more = ", ..." if len(p["events"]) > SHOWN else ""
+    return f"{len(p['events'])} events: {', '.join(shown)}{more}"
+
+
 PARTS = [
-    *(
-        Numbers(
-            part="seconds", key=kind, formula=_seconds(kind), describe=lambda p: f"{len(p['events'])} events"
-        )
-        for kind in KINDS
-    ),
+    *(Numbers(part="seconds", key=kind, formula=_seconds(kind), describe=_words) for kind in KINDS),
     Numbers(
         part="named",
         key="slow",
         formula=Formula(want=_slow, mistakes=_near_slow),
-        describe=lambda p: f"{len(p['events'])} events",
+        describe=_words,
     ),
 ]

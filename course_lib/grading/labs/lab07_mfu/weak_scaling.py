@@ -113,6 +113,11 @@ def _slips(p: Point) -> dict[str, float]:
         "everything is hidden": 0.0,
         "the last bucket is hidden, too: it is ready when backward ends": max(0.0, all_s - backward_s),
         "communication hides behind forward, too": max(bucket_s, all_s - compute_s),
+        "the last bucket is exposed and never waits for those before it": bucket_s,
+        "backward is all of computing: it is its last two thirds": _exposed(
+            {**p, "flops_per_s": p["flops_per_s"] / 1.5}
+        ),
+        "every bucket has the bytes of all": _exposed({**p, "grad_bytes": p["grad_bytes"] * count}),
         "latency is paid once for all buckets": max(
             bucket_s, latency_once_s - backward_s * (count - 1) / count
         ),
