@@ -161,14 +161,19 @@ def fingerprint(
         value = near() if callable(near) else near
         if all_match(lambda r, v=value: v[r] if isinstance(v, list) else v):
             return f"this is what you get if {words}".rstrip(".?") + ("?" if words.endswith("?") else ".")
-    rank_0_only = n > 1 and wrong == list(range(1, n))
+    rank_0_only = n > 1 and wrong == list(range(1, n)) and target(0).any()  # zeros are no achievement
     reached_0 = want.local_only is not None and not close(got[0], want.local_only[0], tolerance)
     if rank_0_only and reached_0:
         return "right on rank 0 only: does every rank get the result?"
-    if want.local_only is not None and n > 1 and all_match(lambda r: want.local_only[r]):
+    alone = want.local_only if n > 1 else None
+    if alone is not None and all(close(asarray(alone[r]), want.on(r), tolerance) for r in wrong):
+        alone = None  # no rank needs the others for it
+    if alone is not None and all_match(lambda r: alone[r]):
         return f"rank {wrong[0]} holds its own value: {silence}"
-    if want.local_only is not None and n > 1 and all_match(lambda r: asarray(want.local_only[r]) / n):
+    if alone is not None and all_match(lambda r: asarray(alone[r]) / n):
         return f"rank {wrong[0]} holds its own value over {n} = world_size: {silence}"
+    if alone is not None and _in_groups(case) and all_match(lambda r: _total(alone, want.on(r))):
+        return f"it is the sum over all {n} ranks: those of the group alone count."
     if rank_0_only:
         return "right on rank 0 only: does every rank get the result?"
     if n > 1 and _scaled(got, target, wrong, n, tolerance):
@@ -183,7 +188,7 @@ def fingerprint(
     if _scaled(got, target, wrong, 2, tolerance):
         return "doubled: was it summed twice?"
     if all(not got[r].any() for r in wrong):
-        return "it is all zeros: was it ever filled?"
+        return "it is all zeros: was it ever filled? (A gradient: is something detached on the way?)"
     if all_match(lambda r: -target(r)):
         return "it has the wrong sign."
     for shift in range(1, n):
@@ -192,6 +197,18 @@ def fingerprint(
     if all(got[r].dtype == float64 for r in wrong) and tolerance < _FLOAT32 and _within(got, want, wrong):
         return "so little is float32's rounding: was it float32 on the way? (torch.tensor(0.5) is float32.)"
     return ""
+
+
+def _in_groups(case: Case) -> bool:
+    """Whether groups are smaller than the world."""
+    sizes = (case.params.get("mesh") or {}).values()
+    return "groups" in case.params or sum(size > 1 for size in sizes) > 1
+
+
+def _total(alone: list[Any], like: Any) -> Any:
+    """The sum of what all ranks hold; nothing that could be equal where shapes differ."""
+    same = all(asarray(a).shape == asarray(like).shape for a in alone)
+    return asarray(sum(alone)) if same else full((0,), 0.0)
 
 
 def _within(got: Sequence[Array], want: Expected, wrong: list[int]) -> bool:

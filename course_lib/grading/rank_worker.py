@@ -262,10 +262,11 @@ def to_array(tensor: torch.Tensor) -> Array:
 def to_plain(value: Any) -> Any:
     """JSON-able data; anything else becomes the name of its type, "<Tensor>".
 
-    A fraction, a decimal, and a tensor or array of one element count as the number they hold.
+    A fraction, a decimal, and a tensor or array of one element count as the number they hold; a vector of
+    several counts as their list.
     """
     if isinstance(value, torch.Tensor | np.ndarray | np.number):
-        value = _item(value)
+        value = _held(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -283,18 +284,21 @@ def to_plain(value: Any) -> Any:
     return str(value) if isinstance(value, torch.dtype) else _type_name(value)
 
 
-def _item(value: torch.Tensor | Array | np.number[Any]) -> Any:
-    """The one number of a tensor, an array or a numpy number; else the name of the type.
+def _held(value: torch.Tensor | Array | np.number[Any]) -> Any:
+    """The one number of a tensor, an array or a numpy number, the list of a vector's; else the type's name.
 
     A class of the student's may have another `item`.
     """
     owner: Any = next(o for o in (torch.Tensor, np.ndarray, np.generic) if isinstance(value, o))
     try:
         with torch._C.DisableTorchFunctionSubclass():
-            plain = owner.item(value)
-    except (RuntimeError, TypeError, ValueError):  # several elements, none, or without data
+            plain = owner.tolist(value)
+            if isinstance(plain, list) and owner.__len__(value) == 1:
+                plain = owner.item(value)
+    except (RuntimeError, TypeError, ValueError):  # without data
         return _type_name(value)
-    return plain if isinstance(plain, bool | int | float) else _type_name(value)
+    entries = plain if isinstance(plain, list) else [plain]
+    return plain if all(isinstance(entry, bool | int | float) for entry in entries) else _type_name(value)
 
 
 def _as_float(value: Any) -> float | str:

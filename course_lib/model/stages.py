@@ -65,7 +65,7 @@ def transformer_stages(
     if len(layers) != num_stages or sum(layers) != total or min(layers) < 1:
         raise ValueError(
             f"every stage must have a layer, and all of them together the model's {total}; got "
-            f"{list(layers)} for {num_stages} stages. Use at most {total} stages."
+            f"{list(layers)} for {num_stages} stages. Use 1 to {total} stages."
         )
     ends = [sum(layers[: stage + 1]) for stage in range(num_stages)]
     return [Stage(model, range(end - size, end)) for end, size in zip(ends, layers, strict=True)]

@@ -2,6 +2,7 @@
 
 import linecache
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -265,10 +266,12 @@ def _is_consequence(state: RankState) -> bool:
 
 
 def _on_none(state: RankState) -> list[str]:
-    """A collective's return value taken for its result."""
+    """A collective's return value taken for its result, or a gradient that autograd has not made."""
     message, last = str((state.failure or {}).get("message", "")), state.last
     if last is None or "'NoneType'" not in message:
         return []
+    if state.failure and re.search(r"\.grad\b", " ".join(_frames(state.failure)[-1:])):
+        return ["  If that None is a .grad: a tensor has one once requires_grad_() came before the forward."]
     what = "a collective" if last.op == "new_group" else last.op
     return [f"  If that None is what {what} returned: collectives write into a tensor you pass in."]
 

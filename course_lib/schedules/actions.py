@@ -7,10 +7,11 @@ torch.distributed.pipelining, `ScheduledNode` of zero-bubble; Megatron-Core's 1F
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from numbers import Integral
+from typing import Any, Literal, NamedTuple
 
 Kind = Literal["F", "B", "I", "W"]
 KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
@@ -92,10 +93,16 @@ def previous_stage(action: Action, num_stages: int) -> int | None:
 def schedule_of(name: str, ranks: Sequence[Sequence[Action | tuple[str, int, int]]]) -> Schedule:
     """Make a schedule of lists that somebody wrote: stages and micro-batches are counted from the lists.
 
-    Raises: ValueError if a list holds something other than (kind, microbatch, stage).
+    Raises: ValueError if it is no list of lists, or they hold something other than (kind, microbatch, stage).
     """
+    if not isinstance(ranks, Iterable):
+        raise ValueError(
+            f"a schedule must be a list with one list of actions for each rank; got {ranks!r:.60}. Does the "
+            "function return its lists?"
+        )
     typed = tuple(
-        tuple(_action(entry, rank, at) for at, entry in enumerate(a)) for rank, a in enumerate(ranks)
+        tuple(_action(entry, rank, at) for at, entry in enumerate(_own(a, rank)))
+        for rank, a in enumerate(ranks)
     )
     flat = [action for actions in typed for action in actions]
     return Schedule(
@@ -106,14 +113,30 @@ def schedule_of(name: str, ranks: Sequence[Sequence[Action | tuple[str, int, int
     )
 
 
-def _action(entry: Action | tuple[str, int, int], rank: int, at: int) -> Action:
+def _is_count(number: Any) -> bool:
+    """Whether it is an integer from 0 on, numpy's too."""
+    return isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= 0
+
+
+def _own(actions: Sequence[Action | tuple[str, int, int]], rank: int) -> Sequence[Any]:
+    """One rank's list. Raises: ValueError if it is a single action."""
+    entries: list[Any] = list(actions) if isinstance(actions, Iterable) else [None]
+    if isinstance(actions, Iterable) and (not entries or entries[0] not in KINDS):
+        return entries
+    raise ValueError(
+        f"each rank must have a list of actions; got {actions!r:.60} for rank {rank}. Put a rank's actions "
+        "into a list of its own, also where there is one rank only."
+    )
+
+
+def _action(entry: Any, rank: int, at: int) -> Action:
     try:
         kind, microbatch, stage = entry
     except (TypeError, ValueError):
         kind, microbatch, stage = None, None, None
-    if kind in KINDS and type(microbatch) is int and type(stage) is int and microbatch >= 0 and stage >= 0:
-        return Action(kind, microbatch, stage)
+    if kind in KINDS and all(_is_count(number) for number in (microbatch, stage)):
+        return Action(kind, int(microbatch), int(stage))
     raise ValueError(
         f"an action must be (kind, microbatch, stage), with kind one of {', '.join(KINDS)} and two integers "
-        f">= 0; got {entry!r} as action {at} of rank {rank}. Write Action('F', 0, 0) for the first."
+        f">= 0; got {entry!r} as action {at} of rank {rank}. Write ('F', 0, 0) for the first."
     )

@@ -92,10 +92,15 @@ def _check_complete(
             f"every forward must be there; got no {Action('F', microbatch, stage)}: {where}. Add it."
         )
     kinds = "".join(kind for kind in ("B", "I", "W") if Action(kind, microbatch, stage) in seen)
+    if not kinds:
+        raise ScheduleError(
+            f"every forward must have its backward; got none for microbatch {microbatch}, stage {stage}: "
+            f"{where}. Add it."
+        )
     if kinds not in ("B", "IW"):
         raise ScheduleError(
-            f"a backward must be one B, or one I and one W; got {' and '.join(kinds) or 'none of them'} for "
-            f"microbatch {microbatch}, stage {stage}: {where}. Add what lacks, or drop what is twice."
+            f"a backward must be one B, or one I and one W; got {' and '.join(kinds)} for microbatch "
+            f"{microbatch}, stage {stage}: {where}. Add what lacks, or drop what is twice."
         )
 
 

@@ -94,3 +94,33 @@ def test_each_integer_is_as_near_as_its_own_size_asks():
     assert not close(np.array([0.0, 1e12]), want, 1e-9)
     assert close(np.array([1.0, 1e12 + 100]), want, 1e-9)
     assert close(np.array([0.0]), np.array([0]), 1e-9)
+
+
+def _of_two_groups(arrays, alone, full):
+    """The message for `w` on 2 x 2 ranks, whose groups are 0, 1 and 2, 3."""
+    case = Case(world_size=4, seed=0, params={"mesh": {"dp": 2, "tp": 2}})
+    want = Expected(full, per_rank=True, local_only=alone)
+    data = [RankData({"w": np.array(a)}, dtypes={"w": "float64"}) for a in arrays]
+    return gate_parts(case, data, {"w": want})[0].message
+
+
+def test_a_sum_over_the_world_instead_of_the_group():
+    alone = [OWN[0], OWN[1], OWN[2], OWN[0] + 5]
+    groups = [alone[0] + alone[1]] * 2 + [alone[2] + alone[3]] * 2
+    said = "It is the sum over all 4 ranks: those of the group alone count."
+    assert said in _of_two_groups([sum(alone)] * 4, alone, groups)
+    assert said not in _of_two_groups([sum(alone) * 2] * 4, alone, groups)
+
+
+def test_what_a_rank_can_compute_alone_was_not_to_be_communicated():
+    message = _of_two_groups([FULL / 4] * 4, [FULL] * 4, [FULL] * 4)
+    assert "Too small by exactly 4 = world_size" in message
+    assert "communicated" not in message
+
+
+def test_zeros_on_rank_0_are_no_achievement():
+    """Where rank 0 has nothing to return, it is right whatever the others do."""
+    zero = np.zeros(2)
+    want = Expected([zero, OWN[1][:2], OWN[2][:2]], per_rank=True)
+    message = _message([zero, OWN[1][:2] + 1, OWN[2][:2] + 1], want)
+    assert "rank 0 only" not in message

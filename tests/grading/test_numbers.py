@@ -21,6 +21,9 @@ from course_lib.grading.rank_worker import to_plain
         (np.array([[7.0]]), 7.0),
         (np.float32(0.5), 0.5),
         (np.int64(4), 4),
+        (np.array([3, 4]), [3, 4]),
+        (torch.tensor([0.5, 2.0]), [0.5, 2.0]),
+        (np.zeros(0), []),
         ([torch.tensor(1.0), {"a": Fraction(2)}], [1.0, {"a": 2.0}]),
     ],
 )
@@ -32,9 +35,10 @@ def test_numbers_of_all_kinds(value, plain):
 @pytest.mark.parametrize(
     "value",
     [
-        torch.zeros(2),
+        torch.zeros(2, 2),
+        np.zeros((1, 2)),
+        torch.tensor([1j, 2j]),
         torch.zeros((), device="meta"),
-        np.zeros(0),
         1j,
         torch.tensor(1j),
         Fraction(10**400),

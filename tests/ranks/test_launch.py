@@ -382,6 +382,16 @@ def test_what_a_collective_returns_is_not_its_result() -> None:
         run_ranks(takes_the_return_value, 2)
 
 
+def test_a_gradient_that_is_none_is_explained() -> None:
+    def sends_no_gradient() -> None:
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        dist.all_reduce(x.grad)  # type: ignore[arg-type]
+
+    with pytest.raises(RanksError, match=r"If that None is a .grad: .* requires_grad_\(\) came before"):
+        run_ranks(sends_no_gradient, 2)
+
+
 def test_children_of_a_rank_end_with_it() -> None:
     def leaves_a_child() -> int:
         child = subprocess.Popen(["sleep", "60"], start_new_session=True)

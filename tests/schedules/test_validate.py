@@ -1,5 +1,8 @@
 """What the validator names: which action, on which rank, and what to do."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from course_lib.schedules import generators
@@ -29,7 +32,7 @@ def changed(rank: int, **edits: object) -> Schedule:
     ("schedule", "message"),
     [
         (changed(1, drop=0), r"got no F\(microbatch 0, stage 1\): rank 1 has this stage. Add it"),
-        (changed(2, drop=-1), r"got none of them for microbatch 3, stage 2: rank 2"),
+        (changed(2, drop=-1), r"have its backward; got none for microbatch 3, stage 2: rank 2"),
         (changed(1, twice=0), r"got F\(microbatch 0, stage 1\) as actions 0 and 8 of rank 1. Drop one"),
         (changed(0, add=Action("F", 9, 0)), r"4 micro-batches; got F\(microbatch 9, stage 0\) as action 8"),
         (changed(0, add=Action("F", 0, 3)), r"one of 3 stages"),
@@ -83,6 +86,24 @@ def test_something_that_is_no_action_is_refused() -> None:
     for entry in (("X", 0, 0), ("F", -1, 0), ("F", 0), 3, ("F", 0.5, 0)):
         with pytest.raises(ValueError, match="as action 1 of rank 0"):
             schedule_of("own", [[("F", 0, 0), entry]])  # type: ignore[list-item]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    lists = [[(kind, i, np.int64(0)) for kind in "FB" for i in np.arange(2)]]
+    assert schedule_of("own", lists).ranks == generators.gpipe(1, 2).ranks
+
+
+@pytest.mark.parametrize(
+    ("ranks", "says"),
+    [
+        (None, "one list of actions for each rank; got None"),
+        ([("F", 0, 0), ("B", 0, 0)], r"list of actions; got \('F', 0, 0\) for rank 0"),
+        ([[("F", 0, 0)], None], "list of actions; got None for rank 1"),
+    ],
+)
+def test_something_that_is_no_list_of_lists_is_refused(ranks: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        schedule_of("own", ranks)
 
 
 def test_1f1b_deadlocks_where_each_rank_receives_computes_sends() -> None:

@@ -78,17 +78,21 @@ def on_last(case: Case, loss: float) -> list[float]:
     return [0.0] * (case.world_size - 1) + [loss]
 
 
-def accumulated(case: Case, only: str = "", times: float = 1.0) -> World:
+def accumulated(case: Case, only: str = "", divided: bool = False, loss: str = "sum") -> World:
     """Loss and gradients of the whole batch in one process.
 
-    only: "first" or "last" micro-batch counts. times: what the gradients are multiplied with.
+    only: the "first" or "last" micro-batch's gradients count. divided: gradients are, by the number of
+    micro-batches. loss: the "sum" of the micro-batches' shares, their "mean", or the "last" one.
     """
     weights, m = stages(case), case.params["num_microbatches"]
     losses = [run(case, weights, i) for i in range(m)]
     counted = {"first": losses[:1], "last": losses[-1:]}.get(only, losses)
     torch.stack(counted).sum().backward()  # type: ignore[no-untyped-call, unused-ignore]
-    grads = {f"grad:{name}": [_grad(stage[name]) * times for stage in weights] for name in ("weight", "bias")}
-    return {"loss": on_last(case, float(sum(loss.item() for loss in losses))), **grads}
+    over = m if divided else 1
+    grads = {f"grad:{name}": [_grad(stage[name]) / over for stage in weights] for name in ("weight", "bias")}
+    total = sum(share.item() for share in losses)
+    returned = {"sum": total, "mean": total / m, "last": losses[-1].item()}[loss]
+    return {"loss": on_last(case, returned), **grads}
 
 
 def _grad(tensor: Tensor) -> Array:

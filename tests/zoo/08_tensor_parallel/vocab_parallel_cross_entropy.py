@@ -141,6 +141,8 @@ def vocab_parallel_cross_entropy(logits, targets, group):
     return total.log() - reduce_from(torch.where(chosen.isinf(), 0.0, chosen), group)
 
 
+# %% wrong values: a rank's place is its number modulo the group's size
+# change: dist.get_rank(group) -> dist.get_rank() % dist.get_world_size(group)
 # %% wrong bytes: each sum three times
 # says: three numbers a token
 # change: total = reduce_from -> [reduce_from(largest, group) for _ in range(3)]; total = reduce_from

@@ -90,6 +90,10 @@ def async_pipeline(actions, module, inputs, targets, loss_fn, like, lr):
 # change: return total -> [p.data.sub_(sums[n]) for n, p in module.named_parameters()]; return total
 # %% wrong values: no updates
 # change: param -= lr * version[name].grad -> param -= 0.0
+# %% wrong values: gradients stay where they are after a step
+# says: each counts once
+# change: saved, sends, total = {}, [], 0.0 -> saved, sends, total, sums = {}, [], 0.0, {}
+# change: param -= lr * version[name].grad -> sums[name] = sums.get(name, 0) + version[name].grad; param -= lr * sums[name]
 # %% wrong values: updates are summed up again and again
 # change: param -= lr * version[name].grad -> param -= lr * (i + 1) * version[name].grad
 # %% wrong memory: all versions are kept

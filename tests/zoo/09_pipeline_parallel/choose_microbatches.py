@@ -67,3 +67,11 @@ def choose_microbatches(batch_size, num_stages, sample_s, overhead_s, sample_byt
 
 # %% wrong time: the fill is left out
 # change: (m + num_stages - 1) -> m
+
+
+# %% wrong time: memory must not be full
+# change: held_bytes(m) <= memory_bytes -> held_bytes(m) < memory_bytes
+
+
+# %% wrong time: the divisor nearest to the best of all numbers
+# change: key=step_s -> key=lambda m: abs(m - ((num_stages - 1) * sample_s * batch_size / overhead_s) ** 0.5)

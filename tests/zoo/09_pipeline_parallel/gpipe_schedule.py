@@ -21,7 +21,7 @@ def gpipe_schedule(num_stages, num_microbatches):
 
 
 # %% wrong values: forwards only
-# says: got none of them for microbatch 0
+# says: got none for microbatch 0
 def gpipe_schedule(num_stages, num_microbatches):
     return [[("F", i, stage) for i in range(num_microbatches)] for stage in range(num_stages)]
 
@@ -48,7 +48,7 @@ def gpipe_schedule(num_stages, num_microbatches):
 # says: Count both from 0
 # change: range(num_microbatches) -> range(1, num_microbatches + 1)
 # %% wrong values: one list for all
-# says: a list with one list of actions for each
+# says: a list with one list of actions for the one rank; got 2 entries, the first ['F', 0, 0]
 def gpipe_schedule(num_stages, num_microbatches):
     return [(k, i, s) for s in range(num_stages) for k in "FB" for i in range(num_microbatches)]
 

@@ -50,7 +50,7 @@ def one_f_one_b_schedule(num_stages, num_microbatches):
 # says: got no F
 # change: if warmup + i < num_microbatches: -> if warmup + i < num_microbatches - 1:
 # %% wrong values: the backwards of the warm-up are forgotten
-# says: got none of them
+# says: every forward must have its backward; got none
 def one_f_one_b_schedule(num_stages, num_microbatches):
     lists = []
     for s in range(num_stages):

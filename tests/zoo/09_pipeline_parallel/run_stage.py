@@ -88,6 +88,18 @@ def run_stage(actions, module, inputs, targets, loss_fn, like):
 # %% wrong values: only the last micro-batch's gradients remain
 # says: only the last micro-batch
 # change: x, out = saved.pop(i) -> module.zero_grad(); x, out = saved.pop(i)
+# %% wrong values: averages the losses
+# says: their sum is asked
+# change: return total -> return total / max(1, len(actions) // 2)
+# %% wrong values: returns the last loss
+# says: the sum of all is asked
+# change: total += out.item() -> total = out.item()
+# %% wrong values: gradients are divided by the number of micro-batches
+# says: divided by the number of micro-batches
+# change: return total -> [p.grad.div_(len(actions) / 2) for p in module.parameters()]; return total
+# %% wrong values: an input that came asks for no gradient
+# says: If that None is a .grad
+# change: received(rank - 1).requires_grad_() -> received(rank - 1)
 # %% wrong values: counts micro-batches instead of reading their numbers
 # change: x, out = saved.pop(i) -> x, out = saved.pop(min(saved))
 # %% wrong values: the gradient of the stage after is not used

@@ -8,7 +8,8 @@ from typing import Any
 from course_lib.grading.core.types import Array, Case, Scenario, World
 from course_lib.grading.worlds.on_ranks import case, on_ranks, part_of, place_of, shared, sizes_of
 
-MESHES: list[dict[str, int]] = [{"tp": 1}, {"tp": 2}, {"tp": 3}, {"tp": 4}, {"dp": 2, "tp": 2}]
+# In the last one, unlike in the hidden ones, a rank's place in its group is not its number modulo tp.
+MESHES: list[dict[str, int]] = [{"tp": 1}, {"tp": 2}, {"tp": 3}, {"tp": 4}, {"tp": 2, "dp": 2}]
 
 
 def cases(*meshes: dict[str, int], **params: Any) -> list[Case]:

@@ -1,5 +1,9 @@
-"""`ColumnParallelLinear`: every rank computes some of the outputs; the input's gradient is summed."""
+"""`ColumnParallelLinear`: every rank computes some of the outputs; the input's gradient is summed.
 
+Longer than 120 lines: the oracle also says what single ranks and all groups together would add up to.
+"""
+
+import numpy as np
 from torch import Tensor
 
 from course_lib.grading.core.types import Array, Case, Exercise, World
@@ -78,8 +82,14 @@ HIDDEN = cases({"tp": 5}, tokens=2, width=7, features=35)
 HIDDEN += cases({"dp": 2, "tp": 2}, tokens=320, width=512, features=16)
 
 
+def _term(case: Case, rank: int) -> Array:
+    """What a rank adds to the input's gradient."""
+    full = _full(case, rank)
+    return cut(full["grad_y"], case, rank, -1) @ cut(full["weight"], case, rank, 0)
+
+
 def expected(case: Case, terms: str = "all", shift: int = 0, biased: bool = True) -> World:
-    """The whole layer, cut; `terms` of the input's gradient: of all ranks, or this rank's own."""
+    """The whole layer, cut; `terms` of the input's gradient: all, this rank's own, or those of all groups."""
 
     def layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return x @ weight.T + biased * bias
@@ -88,18 +98,20 @@ def expected(case: Case, terms: str = "all", shift: int = 0, biased: bool = True
         full = _full(case, rank)
         layer_inputs = {name: full[name] for name in ("x", "weight", "bias")}
         (y,), grads = differentiate(layer, layer_inputs, tuple(layer_inputs), [full["grad_y"]])
-        own = cut(full["grad_y"], case, rank, -1) @ cut(full["weight"], case, rank, 0)
         at = (tp_rank(case, rank) + shift) % tp_of(case)
         found = {"y": y, **{f"grad:{name}": grad for name, grad in grads.items()}}
         found |= {"weight": full["weight"], "bias": full["bias"]}
         parts = {name: part_of(x, -1 if name == "y" else 0, tp_of(case), at) for name, x in found.items()}
-        return parts | {"grad:x": grads["x"] if terms == "all" else own}
+        among = {"own": [rank], "world": list(range(case.world_size))}.get(terms)
+        terms_of_x = [_term(case, other) for other in among] if among else [grads["x"]]
+        return parts | {"grad:x": np.sum(terms_of_x, axis=0)}
 
     return world(case, of_rank)
 
 
 MISTAKES = {
     "the input's gradient is this rank's term alone: those of all ranks must be added": {"terms": "own"},
+    "the sum goes over all ranks, those of other groups too": {"terms": "world"},
     "the bias is left out": {"biased": False},
     "every rank took the next rank's rows": {"shift": 1},
 }

@@ -66,9 +66,12 @@ HIDDEN = cases({"tp": 5}, tokens=2, width=7, features=35)
 HIDDEN += cases({"dp": 2, "tp": 2}, tokens=320, width=512, features=16)
 
 
-def expected(case: Case, summed: bool = True, biases: int = 1, again: bool = False) -> World:
+def expected(
+    case: Case, summed: bool = True, biases: int = 1, again: bool = False, mean: bool = False
+) -> World:
     """The whole layer; `biases` in the sum, -1: one a rank; `again`: backward sums what is whole."""
     n = tp_of(case)
+    terms = 1 / n if mean else 1.0
     count = n if biases < 0 else biases
 
     def layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -81,7 +84,7 @@ def expected(case: Case, summed: bool = True, biases: int = 1, again: bool = Fal
         own = cut(full["x"], case, rank, -1) @ cut(full["weight"], case, rank, 1).T + full["bias"]
         times = n if again else 1
         return {
-            "y": y + (count - 1) * full["bias"] if summed else own,
+            "y": terms * (y - full["bias"]) + count * full["bias"] if summed else own,
             "weight": cut(full["weight"], case, rank, 1),
             "bias": full["bias"],
             "grad:x": times * cut(grads["x"], case, rank, -1),
@@ -96,6 +99,7 @@ LOCAL_ONLY = {"summed": False}
 MISTAKES = {
     "every rank adds the bias before the sum: it must count once": {"biases": -1},
     "the bias is left out": {"biases": 0},
+    "the terms are averaged: they must be added": {"mean": True},
     "backward sums the output's gradient, too, which every rank has whole": {"again": True},
 }
 ALIKE = "All ranks hold the same weight: each takes its columns out of its own copy."

@@ -92,12 +92,15 @@ def expected(case: Case, norm: str = "all", hidden: str = "all") -> World:
     def of_rank(rank: int) -> dict[str, Array]:
         full, local = _full(case, rank), _inputs(case, rank)
         rows = {**full, "x": local["x"]}
-        chosen, upstream = (full, full["grad_y"]) if hidden == "all" else (local, local["grad_y"])
+        chosen, upstream = (local, local["grad_y"]) if hidden == "own" else (full, full["grad_y"])
         (y,), grads = differentiate(_block, {name: chosen[name] for name in NAMES}, NAMES, [upstream])
         _, of_rows = differentiate(_block, {name: rows[name] for name in NAMES}, NAMES, [local["grad_y"]])
         found = {"y": y, **grads}
-        if hidden == "all":
+        if hidden != "own":
             found = cut_all(found, case, rank, {**CUTS, "y": 1})
+        if hidden == "own in x's gradient":
+            inputs = {name: local[name] for name in NAMES}
+            found["x"] = differentiate(_block, inputs, NAMES, [local["grad_y"]])[1]["x"]
         if norm == "own":
             found["norm"] = of_rows["norm"]
         return {name if name == "y" else f"grad:{name}": value for name, value in found.items()}
@@ -108,6 +111,8 @@ def expected(case: Case, norm: str = "all", hidden: str = "all") -> World:
 LOCAL_ONLY = {"hidden": "own"}
 MISTAKES = {
     "norm's gradient is that of this rank's positions: those of all must be added": {"norm": "own"},
+    "the input's gradient has the terms of this rank's hidden units alone: those of all ranks must be "
+    "added": {"hidden": "own in x's gradient"},
 }
 
 

@@ -35,10 +35,10 @@ def made(point: Point, answer: Any) -> Schedule:
     """Read an answer as a schedule. Raises: ValueError, with words for the student."""
     ranks = _num_ranks(point)
     if not isinstance(answer, list) or len(answer) != ranks:
-        got = f"{len(answer)} entries" if isinstance(answer, list) else type(answer).__name__
-        raise ValueError(
-            f"the answer must be a list with one list of actions for each of {ranks} ranks; got {got}."
-        )
+        got = f"{len(answer)} entries" if isinstance(answer, list) else f"{answer!r:.60}"
+        first = f", the first {answer[0]!r:.60}" if isinstance(answer, list) and answer else ""
+        each = "the one rank" if ranks == 1 else f"each of {ranks} ranks"
+        raise ValueError(f"the answer must be a list with one list of actions for {each}; got {got}{first}.")
     schedule = schedule_of("the answer", answer)
     for stage, rank in schedule.rank_of.items():
         if stage % ranks != rank:

@@ -64,11 +64,11 @@ HIDDEN = [
 Weights = dict[str, Tensor]
 
 
-def expected(case: Case, late: bool = True, flush: bool = False) -> World:
+def expected(case: Case, late: bool = True, flush: bool = False, added: bool = False) -> World:
     """One process with the history of every stage's weights.
 
     late: a stage uses weights that miss the updates of the micro-batches in flight. flush: one update at the
-    end.
+    end. added: gradients of earlier micro-batches are added to each.
     """
     p, lr = case.world_size, case.params["lr"]
     history: list[list[Weights]] = [[_copy(weights)] for weights in stage.stages(case)]
@@ -80,7 +80,9 @@ def expected(case: Case, late: bool = True, flush: bool = False) -> World:
         loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
         total += loss.item()
         for own, weights in zip(history, used, strict=True):
-            own.append({name: own[-1][name] - lr * _gradient(w) for name, w in weights.items()})
+            before = own[-2] if added and len(own) > 1 else own[-1]
+            step = {name: before[name] - own[-1][name] + lr * _gradient(w) for name, w in weights.items()}
+            own.append({name: own[-1][name] - step[name] for name in step})
     last: dict[str, list[Any]] = {
         name: [own[-1][name].detach().numpy() for own in history] for name in ("weight", "bias")
     }
@@ -98,6 +100,7 @@ def _gradient(tensor: Tensor) -> Tensor:
 MISTAKES = {
     "the pipeline is flushed: all gradients belong to the first weights": {"flush": True},
     "each micro-batch waits until the one before has updated all stages": {"late": False},
+    "gradients of earlier micro-batches are still there at each step: each counts once": {"added": True},
 }
 
 

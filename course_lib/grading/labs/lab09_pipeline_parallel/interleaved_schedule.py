@@ -60,5 +60,8 @@ def _theory(point: Point) -> float:
 PARTS = [
     *_schedule.valid("FB"),
     _schedule.idle_at_most(_theory, _chunk),
-    _schedule.holds_at_most(lambda p, _: p["num_ranks"] * p["num_chunks"] + p["num_ranks"] - 1),
+    _schedule.holds_at_most(
+        lambda p, _: p["num_ranks"] * p["num_chunks"] + p["num_ranks"] - 1,
+        "A micro-batch is in flight in a chunk from its F to its B there: start backwards earlier.",
+    ),
 ]

@@ -59,7 +59,9 @@ expected = stage.accumulated
 MISTAKES = {
     "only the last micro-batch's gradients are kept: they have to add up": {"only": "last"},
     "only the first micro-batch's gradients are kept: they have to add up": {"only": "first"},
-    "the loss is divided by the number of micro-batches once more": {"times": 0.25},
+    "the loss is divided by the number of micro-batches once more": {"divided": True},
+    "the losses of the micro-batches are averaged: their sum is asked": {"loss": "mean"},
+    "the loss of the last micro-batch alone is returned: the sum of all is asked": {"loss": "last"},
 }
 
 

@@ -114,16 +114,21 @@ HIDDEN: list[Any] = [
 expected = _schedule.expected
 
 
+def _sizes(answer: Any) -> Any:
+    """The list; an array of one entry comes from the rank as a number."""
+    return [answer] if type(answer) is int else answer
+
+
 def _malformed(point: Point, answer: Any) -> str:
-    costs, p = point["costs"], point["num_stages"]
-    whole = isinstance(answer, list) and all(type(size) is int and size > 0 for size in answer)
-    if whole and len(answer) == p and sum(answer) == len(costs):
+    costs, p, sizes = point["costs"], point["num_stages"], _sizes(answer)
+    whole = isinstance(sizes, list) and all(type(size) is int and size > 0 for size in sizes)
+    if whole and len(sizes) == p and sum(sizes) == len(costs):
         return ""
     return f"{p} positive integers that add up to {len(costs)} layers must come back; got {answer!r:.80}."
 
 
 def _problem(point: Point, answer: Any) -> str:
-    want, got = best(point["costs"], point["num_stages"]), slowest(point["costs"], answer)
+    want, got = best(point["costs"], point["num_stages"]), slowest(point["costs"], _sizes(answer))
     if got <= want * (1 + 1e-9):
         return ""
     return f"the slowest stage can take {want:g}; with {answer!r:.80} it takes {got:g}."

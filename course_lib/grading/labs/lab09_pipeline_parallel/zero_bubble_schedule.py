@@ -50,5 +50,7 @@ def _theory(p: int, m: int) -> float:
 PARTS = [
     *_schedule.valid("FIW"),
     _schedule.idle_at_most(lambda p: _theory(p["num_stages"], p["num_microbatches"])),
-    _schedule.holds_at_most(lambda p, _: p["num_stages"]),
+    _schedule.holds_at_most(
+        lambda p, _: p["num_stages"], "A micro-batch is in flight until its W: owe fewer of them."
+    ),
 ]
