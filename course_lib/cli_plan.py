@@ -28,14 +28,25 @@ def plan(
         str, typer.Option(metavar="LAYOUT", help='price a layout of your own: "tp=8,pp=16,v=7"')
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print plain data")] = False,
+    list_names: Annotated[bool, typer.Option("--list", help="print the models and clusters known")] = False,
     emit: Annotated[str, typer.Option(help="print the best layout as settings: torchtitan or megatron")] = "",
 ) -> None:
     """Rank layouts (tp, cp, pp, data parallel, ...) of a model on a cluster by predicted tokens/s."""
     from course_lib.planner import Request, report
     from course_lib.planner import plan as search
     from course_lib.planner.emit import emit as settings
-    from course_lib.planner.request import cluster_named, count_of, memory_of, model_named, with_network
+    from course_lib.planner.request import (
+        cluster_named,
+        count_of,
+        known,
+        memory_of,
+        model_named,
+        with_network,
+    )
 
+    if list_names:
+        typer.echo(known())
+        return
     name, config = model_named(model)
     num_gpus = count_of(gpus, "--gpus")
     on = cluster_named(cluster, num_gpus)
@@ -55,11 +66,14 @@ def plan(
     )
     found = report.priced(explain, request) if explain else search(request)
     if emit:
-        typer.echo(settings(report.row_of(found, 0)["layout"], request, emit))
+        row = report.row_of(found, 0)
+        for said in [*report.too_large(found, 0), *row["warnings"]]:
+            typer.echo(f"warning: {said}", err=True)
+        typer.echo(settings(row["layout"], request, emit))
     elif as_json:
         rows = [report.row_of(found, i) for i in range(min(top, len(found.table)))]
         typer.echo(json.dumps({"layouts": rows, "left_out": found.left_out}, indent=1))
     elif explain:
-        typer.echo(report.explain(found, 0))
+        typer.echo(f"{report.explain(found, 0)}\n{report.against_best(found)}")
     else:
         typer.echo(report.summary(found, top))

@@ -15,7 +15,9 @@ def emit(layout: dict[str, Any], request: Request, form: str) -> str:
     Raises: ValueError for another form.
     """
     choice_of("--emit", form, FORMATS)
-    return (_torchtitan if form == "torchtitan" else _megatron)(layout, request)
+    written = (_torchtitan if form == "torchtitan" else _megatron)(layout, request)
+    of = f"# {request.name} on {request.num_gpus:,} GPUs: layout and batch; add the model's own sizes"
+    return f"{of}\n{written}"
 
 
 def _torchtitan(layout: dict[str, Any], request: Request) -> str:
@@ -41,6 +43,8 @@ def _torchtitan(layout: dict[str, Any], request: Request) -> str:
     ]
     if layout["ep"] > 1:
         lines.append(f"expert_parallel_degree = {layout['ep']}")
+    if request.precision == "fp8":
+        lines += ["[model]", 'converters = ["quantize.linear.float8"]  # before August 2025: ["float8"]']
     return "\n".join([*lines, "[activation_checkpoint]", f'mode = "{layout["recompute"]}"'])
 
 
@@ -68,6 +72,7 @@ def _ends_count(layout: dict[str, Any], request: Request) -> bool:
 
 
 def _megatron(layout: dict[str, Any], request: Request) -> str:
+    notes: list[str] = []
     flags = [
         f"--tensor-model-parallel-size {layout['tp']}",
         f"--context-parallel-size {layout['cp']}",
@@ -78,7 +83,7 @@ def _megatron(layout: dict[str, Any], request: Request) -> str:
         "--bf16",
     ]
     if request.schedule == "zb-h1":
-        flags.insert(0, "# Megatron-Core has no ZB-H1: github.com/sail-sg/zero-bubble-pipeline-parallelism")
+        notes.append("# Megatron-Core has no ZB-H1: github.com/sail-sg/zero-bubble-pipeline-parallelism")
     if request.precision == "fp8":
         flags.append("--fp8-format hybrid")
     if layout["tp"] > 1:
@@ -96,10 +101,10 @@ def _megatron(layout: dict[str, Any], request: Request) -> str:
         shared = "optim_grads" if layout["zero"] == 2 else "optim_grads_params"
         flags.append(f"--use-megatron-fsdp --data-parallel-sharding-strategy {shared}")
         flags.append("--no-gradient-accumulation-fusion --ckpt-format fsdp_dtensor")
-    if layout["zero"] == 3 and layout["dp_replicate"] > 1:
+    if layout["zero"] >= 1 and layout["dp_replicate"] > 1:
         flags.append(f"--num-distributed-optimizer-instances {layout['dp_replicate']}")
     if layout["ep"] > 1:
         flags.append(f"--expert-model-parallel-size {layout['ep']}")
     if layout["recompute"] == "full":
         flags.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
-    return " \\\n".join(flags)
+    return "\n".join([*notes, " \\\n".join(flags)])

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import numpy as np
 
+from course_lib.cost.flops import CONVENTIONS, step_flops
 from course_lib.cost.tables import rows
 from course_lib.planner import remedies
+from course_lib.planner.layouts import layout_of
 from course_lib.planner.request import Request
-from course_lib.planner.search import AXES, RECOMPUTE, RESERVED_BYTES, Counts, Plan, price
+from course_lib.planner.search import AXES, RECOMPUTE, RESERVED_BYTES, Plan, plan, price
 
-EMPTY = {"tp": 1, "cp": 1, "pp": 1, "v": 1, "dp_replicate": 1, "dp_shard": 0, "ep": 1, "zero": 1, "mbs": 1}
+CLOSE = 0.03
+"""Steps that differ by less cannot be told apart."""
 
 
 def interval() -> tuple[float, float]:
@@ -28,20 +30,40 @@ def row_of(found: Plan, i: int) -> dict[str, Any]:
     layout: dict[str, Any] = {axis: int(value) for axis, value in zip(AXES, found.table[i], strict=True)}
     layout["recompute"] = RECOMPUTE[layout["recompute"]]
     memory = {name: float(np.asarray(value)[i]) for name, value in found.memory.by_category().items()}
+    request = found.request
+    rate = flops_of_step(request) / step / request.num_gpus
     return {
         "layout": layout,
+        "num_microbatches": request.num_sequences
+        // (layout["dp_replicate"] * layout["dp_shard"] * layout["mbs"]),
         "step_s": step,
         "step_s_interval": [step * low, step * high],
         "tokens_per_s_per_gpu": float(found.tokens_per_s_per_gpu[i]),
+        "flops_per_s_per_gpu": rate,
+        "mfu": rate / request.cluster.accelerator.peak_flops_per_s("bf16"),
         "terms_s": {name: float(value[i]) for name, value in found.time.terms().items()},
         "memory_bytes": memory,
         "warnings": warnings(found.request, layout),
     }
 
 
+def flops_of_step(request: Request) -> float:
+    """Return the model FLOPs of a step, full attention counted (`cost.flops`, convention megatron)."""
+    found = step_flops(
+        request.config,
+        batch_sequences=request.num_sequences,
+        seq_len=request.seq_len,
+        convention=CONVENTIONS["megatron"],
+    )
+    return float(found)
+
+
 def warnings(request: Request, layout: dict[str, Any]) -> list[str]:
-    """Say what is allowed but seldom wise."""
+    """Say what is allowed but seldom wise, and what the price leaves out."""
     size, said = request.cluster.server_size, []
+    chunks, layers = layout["pp"] * layout["v"], request.config.num_layers
+    if layout["v"] > 1 and layers % chunks and (layers + 2) % chunks:
+        said.append(f"{layers} layers do not divide over {chunks} chunks: priced as if they did")
     if layout["tp"] > size:
         said.append(f"tp={layout['tp']} leaves the server of {size}: its collectives run over the network")
     if request.config.num_experts:
@@ -53,34 +75,57 @@ def warnings(request: Request, layout: dict[str, Any]) -> list[str]:
 
 def table(found: Plan, most: int = 10) -> str:
     """Return the best layouts as lines of text."""
-    names = [*AXES[:-1], "recompute"]
-    lines = [" ".join(f"{name:>9}" for name in ["step s", "tok/s/GPU", "GB", *names])]
+    is_dense = not found.request.config.num_experts
+    names = [axis for axis in AXES if not (axis == "ep" and is_dense)]
+    wide = {name: max(len(name), 5) for name in names}
+    head = [f"{name:>9}" for name in ["step s", "tok/s/GPU", "TFLOP/s", "GB"]]
+    lines = [" ".join([*head, *(f"{name:>{wide[name]}}" for name in names)])]
     for i in range(min(most, len(found.table))):
         row = row_of(found, i)
-        gigabytes = (sum(row["memory_bytes"].values()) + RESERVED_BYTES) / 1e9
-        cells = [f"{row['step_s']:.3g}", f"{row['tokens_per_s_per_gpu']:.1f}", f"{gigabytes:.1f}"]
-        cells += [str(row["layout"][name]) for name in names]
-        lines.append(" ".join(f"{cell:>9}" for cell in cells))
+        gigabytes = _total_bytes(row) / 1e9
+        tflops = f"{row['flops_per_s_per_gpu'] / 1e12:.0f}"
+        cells = [f"{row['step_s']:.3g}", f"{row['tokens_per_s_per_gpu']:.1f}", tflops, f"{gigabytes:.1f}"]
+        own = [f"{row['layout'][name]:>{wide[name]}}" for name in names]
+        lines.append(" ".join([*(f"{cell:>9}" for cell in cells), *own]))
     return "\n".join(lines)
 
 
 def explain(found: Plan, i: int) -> str:
-    """Return what the step of one layout is made of, and its memory."""
+    """Return one layout, what its step is made of, and its memory."""
     row = row_of(found, i)
     low, high = row["step_s_interval"]
     text = [
-        f"step {row['step_s']:.3g} s (on published runs, 8 of 10 lay between {low:.3g} and {high:.3g} s):"
+        f"{words(row['layout'])}; {row['num_microbatches']} micro-batches a rank",
+        f"step {row['step_s']:.3g} s (on published runs, 8 of 10 lay between {low:.3g} and {high:.3g} s), "
+        f"{row['flops_per_s_per_gpu'] / 1e12:.0f} TFLOP/s a GPU, MFU {row['mfu']:.1%} of the bf16 peak "
+        "(full attention counted):",
     ]
     for name, seconds in sorted(row["terms_s"].items(), key=lambda item: -item[1]):
         if seconds > 1e-4:
             text.append(f"  {name:<10} {seconds:7.3f} s  {100 * seconds / row['step_s']:5.1f}%")
-    total = sum(row["memory_bytes"].values()) + RESERVED_BYTES
+    total = _total_bytes(row)
     parts = ", ".join(f"{k} {v / 1e9:.1f}" for k, v in row["memory_bytes"].items() if v > 5e7)
     room = found.request.cluster.accelerator.memory_bytes
-    fits = "fits" if total <= room else f"does not fit: {(total - room) / 1e9:.1f} GB too much"
-    text.append(f"memory {total / 1e9:.1f} GB of {room / 1e9:.0f} ({fits}): {parts} GB, reserved 2.0 GB")
+    fits = "".join(too_large(found, i)) or "fits"
+    reserved = f"reserved {RESERVED_BYTES / 1e9:.1f} GB"
+    text.append(f"memory {total / 1e9:.1f} GB of {room / 1e9:.0f} ({fits}): {parts} GB, {reserved}")
     text += remedies.of(found, i) if total > room else []
     return "\n".join([*text, *(f"warning: {w}" for w in row["warnings"])])
+
+
+def too_large(found: Plan, i: int) -> list[str]:
+    """Return one line if the layout does not fit, else none."""
+    beyond = _total_bytes(row_of(found, i)) - found.request.cluster.accelerator.memory_bytes
+    return [f"does not fit: {beyond / 1e9:.1f} GB too much"] if beyond > 0 else []
+
+
+def _total_bytes(row: dict[str, Any]) -> float:
+    return float(sum(row["memory_bytes"].values())) + RESERVED_BYTES
+
+
+def words(layout: dict[str, Any]) -> str:
+    """Return a layout as `--explain` reads it; ep of 1 is left out."""
+    return ",".join(f"{axis}={value}" for axis, value in layout.items() if (axis, value) != ("ep", 1))
 
 
 def why_second_lost(found: Plan) -> str:
@@ -90,67 +135,32 @@ def why_second_lost(found: Plan) -> str:
     loses = {name: float(value[1] - value[0]) for name, value in found.time.terms().items()}
     worst = max(loses, key=lambda name: loses[name])
     behind = float(found.step_s[1] / found.step_s[0] - 1)
-    close = " That is less than the model can tell apart." if behind < 0.03 else ""
+    close = " That is less than the model can tell apart." if behind < CLOSE else ""
     gain = min(loses, key=lambda name: loses[name])
     back = f"; it gains {-loses[gain]:.3f} s in {gain}" if loses[gain] < -1e-4 else ""
     return f"the runner-up is {100 * behind:.2f}% slower: {loses[worst]:+.3f} s in {worst}{back}.{close}"
 
 
-def layout_of(text: str, request: Request) -> Counts:
-    """Read "tp=8,pp=16,v=7,mbs=1" into a table of one layout; what is not given is 1, dp_shard the rest.
-
-    Raises: ValueError for an unknown axis, axes that do not multiply to the GPUs, a batch they do not divide,
-    or stages and heads that the model does not have.
-    """
-    values: dict[str, int] = {**EMPTY, "recompute": 0}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        name, _, value = item.partition("=")
-        name = {"dp": "dp_shard", "vp": "v"}.get(name.strip(), name.strip())
-        if name not in AXES:
-            near = difflib.get_close_matches(name, AXES, n=1)
-            guess = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"a layout must name axes among {', '.join(AXES)}; got {name!r}.{guess}")
-        values[name] = RECOMPUTE.index(value) if value in RECOMPUTE else _whole(name, value)
-    others = values["tp"] * values["cp"] * values["pp"] * values["dp_replicate"]
-    values["dp_shard"] = values["dp_shard"] or max(1, request.num_gpus // others)
-    if others * values["dp_shard"] != request.num_gpus:
-        raise ValueError(
-            f"tp x cp x pp x dp_replicate x dp_shard must be the {request.num_gpus:,} GPUs; got "
-            f"{others * values['dp_shard']:,}. Leave dp out and it is what remains."
-        )
-    ranks = values["dp_replicate"] * values["dp_shard"] * values["mbs"]
-    if request.num_sequences % ranks:
-        raise ValueError(
-            f"data-parallel ranks x micro-batch must divide the {request.num_sequences:,} sequences of a "
-            f"step; got {ranks:,}. Change dp, mbs or the tokens of a step."
-        )
-    _check_model(values, request)
-    return np.array([[values[axis] for axis in AXES]], dtype=np.int64)
-
-
-def _check_model(values: dict[str, int], request: Request) -> None:
-    """Refuse more chunks than layers (with both ends counted), and heads that tp does not divide."""
-    layers, heads = request.config.num_layers, request.config.num_heads
-    chunks = values["pp"] * values["v"]
-    if chunks > layers and chunks != layers + 2:
-        raise ValueError(
-            f"pp x v must be at most the {layers} layers, or {layers + 2} with embedding and head as a layer "
-            f"each; got {chunks:,}. Use fewer stages or virtual stages."
-        )
-    if heads % values["tp"]:
-        raise ValueError(f"tp must divide the {heads} heads; got {values['tp']}. Use a power of two.")
-
-
-def _whole(name: str, text: str) -> int:
-    least = 0 if name in ("zero", "recompute") else 1
-    if not text.strip().isdigit() or int(text) < least:
-        raise ValueError(f"{name} must be a whole number of {least} or more; got {text!r}. Write {name}=1.")
-    return int(text)
-
-
 def priced(text: str, request: Request) -> Plan:
     """Price a layout of the user's own, whether it fits or not."""
     return price(request, layout_of(text, request))
+
+
+def against_best(found: Plan) -> str:
+    """Compare a priced layout with the best that fits: by how much, and in which term."""
+    try:
+        best = plan(found.request)
+    except ValueError as error:
+        return f"No layout fits to compare with: {error}"
+    own, other = found.step_s[0], best.step_s[0]
+    terms = {name: float(value[0] - best.time.terms()[name][0]) for name, value in found.time.terms().items()}
+    sign = 1 if own > other else -1
+    most = max(terms, key=lambda name: sign * terms[name])
+    close = ", less than the model can tell apart" if abs(own / other - 1) < CLOSE else ""
+    return (
+        f"The best that fits takes {other:.3g} s ({words(row_of(best, 0)['layout'])}): this one "
+        f"{100 * (own / other - 1):+.1f}%{close}; most of it in {most}, {terms[most]:+.3f} s."
+    )
 
 
 def summary(found: Plan, top: int = 10) -> str:
@@ -164,7 +174,7 @@ def summary(found: Plan, top: int = 10) -> str:
             "",
             table(found, top),
             "",
-            f"The best, {explain(found, 0)}",
+            f"The best: {explain(found, 0)}",
             "",
             f"Against it, {why_second_lost(found)}",
             f"Priced: {len(found.table):,} layouts that fit. Left out: {left or 'none'}.",

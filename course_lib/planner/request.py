@@ -143,11 +143,20 @@ def model_named(name: str) -> tuple[str, ModelConfig]:
     if name.endswith(".toml"):
         given = _toml(name).get("model", {})
         known = {f.name for f in fields(ModelConfig)}
+        if not given:
+            raise ValueError(f"{name} must have a [model] with fields of a model; got none. Give its sizes.")
         _refuse_unknown(name, given, known)
         return Path(name).stem, ModelConfig(**given)
     if name.lower() not in models():
         raise ValueError(_unknown("a model", name, models()))
     return name.lower(), model(name)
+
+
+def known() -> str:
+    """Return the models by name with their parameters, and the clusters, as lines of text."""
+    lines = [f"  {name:<18} {model(name).num_params / 1e9:9,.1f} billion parameters" for name in models()]
+    machines = [f"  {name:<18} {cluster_named(name, 8).accelerator.name}" for name in CLUSTERS]
+    return "\n".join(["models:", *lines, "clusters:", *machines, "or a .toml file of either"])
 
 
 def cluster_named(name: str, num_gpus: int) -> Cluster:
@@ -165,26 +174,36 @@ def cluster_named(name: str, num_gpus: int) -> Cluster:
 def _cluster_of(file: str, given: dict[str, Any]) -> Cluster:
     known = {"accelerator", "devices_per_server", "inside", "across", "servers", "memory"}
     _refuse_unknown(file, given, known)
-    missing = sorted(known - {"memory"} - set(given))
+    needed = known - {"memory"}
+    missing = sorted(needed - set(given))
     if missing:
         raise ValueError(
-            f"{file} must give [cluster] {', '.join(sorted(known))}; got no {missing[0]}. Add it."
+            f"{file} must give [cluster] {', '.join(sorted(needed))}; got no {missing[0]}. Add it."
         )
-    card, size = accelerator(str(given["accelerator"])), int(given["devices_per_server"])
+    for name in ("devices_per_server", "servers"):
+        if type(given[name]) is not int or given[name] < 1:
+            raise ValueError(
+                f"{file}: {name} must be a whole number of 1 or more; got {given[name]!r}. Mend it."
+            )
+    card, size = accelerator(str(given["accelerator"])), given["devices_per_server"]
     if "memory" in given:
         card = card.replace(memory_bytes=quantity(str(given["memory"]), "bytes"))
     near = Link(latency_s=2e-6, bandwidth_bytes_per_s=quantity(str(given["inside"]), "bytes_per_s"))
     far = Link(latency_s=5e-6, bandwidth_bytes_per_s=quantity(str(given["across"]), "bytes_per_s"))
     spans = (
         Span(name="server", devices=size, link=near),
-        Span(name="cluster", devices=size * int(given["servers"]), link=far),
+        Span(name="cluster", devices=size * given["servers"], link=far),
     )
     return Cluster(name=Path(file).stem, accelerator=card, spans=spans)
 
 
 def _toml(file: str) -> dict[str, Any]:
-    with Path(file).open("rb") as opened:
-        return tomllib.load(opened)
+    if not Path(file).is_file():
+        raise ValueError(f"a .toml file must exist; got {file}. Check its name, or the folder you are in.")
+    try:
+        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{file} must be TOML; got an error: {error}. Mend that line.") from error
 
 
 def _refuse_unknown(file: str, given: dict[str, Any], known: set[str]) -> None:

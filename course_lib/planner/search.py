@@ -29,6 +29,7 @@ Flags = NDArray[np.bool_]
 AXES = ("tp", "cp", "pp", "v", "dp_replicate", "dp_shard", "ep", "zero", "mbs", "recompute")
 """Columns of a table of layouts; recompute is 0 nothing, 1 attention's core, 2 all."""
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+ALL = 0  # in the grid: shard over all data-parallel ranks
 RESERVED_BYTES = 2e9  # CUDA context, communication buffers, fragments
 STACK = STACKS.index("megatron")
 GRAD_FP32 = Precision(grad_bytes=4)
@@ -67,12 +68,14 @@ def plan(request: Request) -> Plan:
     Raises: ValueError if none fits, saying by how much and what would.
     """
     table, left_out = _candidates(request)
+    if not len(table):
+        raise ValueError(_none_can_run(request, left_out))
     found = price(request, table)
     fits = np.asarray(found.memory.total) + RESERVED_BYTES <= request.cluster.accelerator.memory_bytes
     left_out["memory: does not fit"] = int((~fits).sum())
-    least = float(np.min(found.memory.total)) if len(table) else np.inf
+    least = float(np.min(found.memory.total))
     if not fits.any():
-        raise ValueError(_nothing_fits(request, left_out, least))
+        raise ValueError(_nothing_fits(request, least))
     order = np.flatnonzero(fits)[np.argsort(found.step_s[fits], kind="stable")]
     time, memory = StepTime(**_picked(found.time, order)), Memory(**_picked(found.memory, order))
     return Plan(request, table[order], time, memory, left_out, least)
@@ -136,10 +139,10 @@ def _grid(request: Request) -> Counts:
     powers = [2**k for k in range(15)]
     axes = [
         [n for n in powers if gpus % n == 0 and config.num_heads % n == 0 and n <= 64],
-        [n for n in powers if gpus % n == 0 and request.seq_len % (2 * n) == 0 and n <= 128],
+        [1, *(n for n in powers[1:8] if gpus % n == 0 and request.seq_len % (2 * n) == 0)],
         [n for n in range(1, config.num_layers + 1) if gpus % n == 0],
         [n for n in range(1, 17) if n <= config.num_layers],
-        powers,
+        [*powers, ALL],
         [n for n in powers if config.num_experts and config.num_experts % n == 0] or [1],
         [0, 1, 2, 3],
         [1, 2, 4, 8],
@@ -148,14 +151,17 @@ def _grid(request: Request) -> Counts:
     tp, cp, pp, v, shard, ep, zero, mbs, recompute = (
         a.ravel() for a in np.meshgrid(*(np.array(a, dtype=np.int64) for a in axes), indexing="ij")
     )
+    rest = gpus // (tp * cp * pp)
+    exists = (shard != ALL) | ~np.isin(rest, powers)  # all that remain, where they are no power of two
+    shard = np.where(shard == ALL, rest, shard)
     chunks = pp * v  # equal chunks, or equal if embedding and head count as a layer each (Llama 3's 126)
     with_ends = config.num_layers + 2
-    exists = (gpus % (tp * cp * pp) == 0) & ((pp > 1) | (v == 1))
+    exists &= (gpus % (tp * cp * pp) == 0) & ((pp > 1) | (v == 1))
     exists &= (chunks <= config.num_layers) | (chunks == with_ends)
-    exists &= (gpus // (tp * cp * pp)) % shard == 0
+    exists &= rest % np.maximum(shard, 1) == 0
     exists &= (v == 1) | (config.num_layers % chunks == 0) | (with_ends % chunks == 0)
     exists &= (zero > 0) | (shard == 1)  # nothing is sharded without ZeRO
-    exists &= ((zero != 1) & (zero != 2)) | (shard == gpus // (tp * cp * pp))  # ZeRO-1 and 2 shard over all
+    exists &= ((zero != 1) & (zero != 2)) | (shard == rest)  # ZeRO-1 and 2 shard over all
     exists &= (zero != 3) | (shard > 1)
     exists &= recompute != 1  # fused attention stores no scores: nothing to select
     kept = [a[exists] for a in (tp, cp, pp, v, shard, ep, zero, mbs, recompute)]
@@ -263,14 +269,20 @@ def _picked(found: Any, order: Counts) -> dict[str, NDArray[np.float64]]:
     return {name: np.asarray(value, dtype=np.float64)[order] for name, value in vars(found).items()}
 
 
-def _nothing_fits(request: Request, left_out: dict[str, int], least: float) -> str:
+def _none_can_run(request: Request, left_out: dict[str, int]) -> str:
+    rules = "; ".join(f"{name} {n:,}" for name, n in left_out.items() if n)
+    return (
+        f"some layout must run on {request.num_gpus:,} GPUs with {request.num_sequences:,} sequences a step; "
+        f"got none ({rules or 'no axis divides them'}). Change the GPUs, the batch or the sequence."
+    )
+
+
+def _nothing_fits(request: Request, least: float) -> str:
     have = request.cluster.accelerator.memory_bytes - RESERVED_BYTES
-    rules = "; ".join(f"{name} ({n:,})" for name, n in left_out.items() if n)
-    if not np.isfinite(least):
-        return f"some layout must be possible; got none: {rules}. Change the GPUs, the batch or the sequence."
+    size = request.cluster.server_size
+    gpus = size * int(np.ceil(request.num_gpus * least / have / size))
     return (
         f"some layout must fit into {have / 1e9:.0f} GB of each GPU; the one that needs least takes "
-        f"{least / 1e9:.1f} GB, {(least - have) / 1e9:.1f} GB too much ({rules}). "
-        f"Use {int(np.ceil(request.num_gpus * least / have))} GPUs or more, a shorter sequence, or GPUs with "
-        "more memory."
+        f"{least / 1e9:.1f} GB, {(least - have) / 1e9:.1f} GB too much. Use about {gpus:,} GPUs or more, a "
+        "shorter sequence, or GPUs with more memory."
     )

@@ -6,7 +6,6 @@ loops add saving and resuming (lab 13), evaluation, and loaders that read ahead.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
-from tqdm import tqdm
 
 from course_lib.model.batches import Batch
 from course_lib.model.corpus import corpus_batch, load_corpus, synthetic_corpus
@@ -27,6 +25,7 @@ from course_lib.train.fit import check_fits
 from course_lib.train.meter import Meter, TrainResult, learning_rate_at
 from course_lib.train.options import TrainOptions, is_mixed, meant
 from course_lib.train.peak import Peak, find_peak
+from course_lib.train.progress import bar_of_steps, write_line
 from course_lib.train.strategies import Strategy, build, composed
 
 Clock = Callable[[], float]
@@ -40,6 +39,7 @@ def train(options: TrainOptions, *, progress: bool = True, clock: Clock = time.p
 
     Metrics: step, loss (mean over ranks, before the update), learning_rate, grad_norm, step_time_s,
     tokens_per_s, mfu, hfu. With `options.out` they are lines of metrics.jsonl there, written as they come.
+    progress: show a bar of steps on stderr while they run.
     clock: what step times, and a measured peak, are read from.
     Raises: ValueError for a model that does not fit, an empty corpus or none, an unknown peak, a folder
         that cannot be made.
@@ -50,19 +50,22 @@ def train(options: TrainOptions, *, progress: bool = True, clock: Clock = time.p
     corpus = _corpus(options)
     _make_folder(options.out)
     peak = find_peak(options.peak, device, "bf16" if is_mixed(options, device) else "fp32", clock)
-    if options.ranks == 1:
-        steps = train_rank(options, peak, corpus, progress, clock)
-    else:
+    with bar_of_steps(options.steps) if progress else nullcontext() as told:
+        arguments = (options, peak, corpus, told, clock)
+        if options.ranks == 1:
+            return TrainResult(train_rank(*arguments), peak)
         timeout_s = 60.0 + 60.0 * options.steps
-        arguments = (options, peak, corpus, progress, clock)
-        steps = run_ranks(train_rank, options.ranks, *arguments, device=device.type, timeout_s=timeout_s)[0]
-    return TrainResult(steps, peak)
+        ranks = run_ranks(train_rank, options.ranks, *arguments, device=device.type, timeout_s=timeout_s)
+        return TrainResult(ranks[0], peak)
 
 
 def train_rank(
-    options: TrainOptions, peak: Peak, corpus: Tensor, progress: bool, clock: Clock = time.perf_counter
+    options: TrainOptions, peak: Peak, corpus: Tensor, told: Path | None, clock: Clock = time.perf_counter
 ) -> list[dict[str, Any]]:
-    """Train as this rank, or as the only process; return the metrics of every step."""
+    """Train as this rank, or as the only process; return the metrics of every step.
+
+    told: a file to which rank 0 adds each step's metrics as it ends; `options.out` has another.
+    """
     rank = dist.get_rank() if options.ranks > 1 else 0
     device = _device(options)
     mixed = is_mixed(options, device)
@@ -76,8 +79,8 @@ def train_rank(
         recompute=options.recompute,  # type: ignore[arg-type]  # checked by TrainOptions
     )
     metrics = []
-    bar = tqdm(range(options.steps), disable=not progress or rank > 0, unit="step")
-    for step in bar:
+    files = [*([told] if told else []), *([Path(options.out) / "metrics.jsonl"] if options.out else [])]
+    for step in range(options.steps):
         begin_s = clock()
         batch = corpus_batch(
             corpus,
@@ -91,9 +94,8 @@ def train_rank(
         done = step_of(batch, step)
         found = {"step": step, **done, **_timed(meter, clock() - begin_s)}
         metrics.append(found)
-        bar.set_postfix(loss=f"{found['loss']:.3f}", mfu=f"{found['mfu']:.1%}")
-        if rank == 0 and options.out:
-            _write_line(Path(options.out), found, is_first=step == 0)
+        for file in files if rank == 0 else ():
+            write_line(file, found, is_first=step == 0)
     return metrics
 
 
@@ -205,8 +207,3 @@ def _make_folder(out: str) -> None:
             raise ValueError(
                 f"out must be a folder that can be made; got {out!r}: {error.strerror}. Name another."
             ) from None
-
-
-def _write_line(folder: Path, metrics: dict[str, Any], *, is_first: bool) -> None:
-    with open(folder / "metrics.jsonl", "w" if is_first else "a", encoding="utf-8") as file:
-        file.write(json.dumps(metrics) + "\n")

@@ -16,6 +16,7 @@ from course_lib.cli import app
 from course_lib.cost.models import model
 from course_lib.planner import Plan, Request, plan, report
 from course_lib.planner.emit import emit
+from course_lib.planner.layouts import layout_of
 from course_lib.planner.request import cluster_named, count_of, memory_of, model_named, with_network
 from course_lib.planner.search import AXES, RESERVED_BYTES, price
 
@@ -81,7 +82,7 @@ def test_terms_add_up_to_the_step():
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would():
-    with pytest.raises(ValueError, match=r"GB too much.*Use \d+ GPUs or more"):
+    with pytest.raises(ValueError, match=r"GB too much.*Use about 96 GPUs or more"):
         plan(request("llama3-405b", 32, 2**20))
 
 
@@ -89,16 +90,25 @@ def test_what_does_not_fit_says_by_how_much_and_what_would():
     ("text", "words"),
     [
         ("tp=8,pq=3", "Did you mean|must name axes"),
-        ("tp=3", "must be the 64 GPUs"),
+        ("tp 8 pp 4", 'Write "tp=8,pp=16"'),
+        ("tp=3", "must divide the 64 GPUs; got 3 x 1 x 1 x 1 = 3"),
+        ("tp=8,dp=4", "must be the 64 GPUs; got 8 x 1 x 1 x 1 x 4 = 32"),
         ("tp=x", "whole number"),
-        ("dp=64,mbs=3", "divide"),
+        ("tp=-8", "whole number"),
+        ("zero=5", "zero must be 0 to 3"),
+        ("recompute=some", "recompute must be one of none, selective, full"),
+        ("tp=none", "whole number"),
+        ("dp=64,mbs=3", "must divide the 128 sequences of a step; got 64 x 3 = 192"),
+        ("v=2", "must come with a pipeline"),
+        ("tp=2,pp=8,v=2,mbs=8", "must be a multiple of pp=8; got 4"),
+        ("ep=2", "the model is dense"),
         ("pp=8,v=100", "at most the .* layers"),
         ("tp=64,mbs=1", "divide the .* heads"),
     ],
 )
 def test_a_layout_that_cannot_be_is_refused(text, words):
     with pytest.raises(ValueError, match=words):
-        report.layout_of(text, request())
+        layout_of(text, request())
 
 
 def test_megatron_is_told_where_both_ends_count_as_layers():
@@ -152,6 +162,62 @@ def test_counts(text, value):
 def test_counts_in_another_unit_are_refused(text):
     with pytest.raises(ValueError, match="Write 8192, 8K or 16M"):
         count_of(text, "--tokens")
+
+
+def test_gpus_that_no_axis_divides_say_so():
+    with pytest.raises(ValueError, match=r"some layout must run on 61 GPUs.*got none \(batch"):
+        plan(request(gpus=61))
+
+
+def test_data_parallel_ranks_need_not_be_a_power_of_two():
+    """96 GPUs with tp=8 and pp=4 leave 3 data-parallel ranks, which ZeRO-1 shards over."""
+    found = plan(request("llama3-70b", 96, 3 * 2**20))
+    columns = dict(zip(AXES, found.table.T, strict=True))
+    chosen = (columns["tp"] == 8) & (columns["pp"] == 4) & (columns["cp"] == 1) & (columns["zero"] == 1)
+    assert set(columns["dp_shard"][chosen]) == {3}
+    assert len(np.unique(found.table, axis=0)) == len(found.table)
+
+
+def test_without_zero_data_parallel_ranks_are_replicas():
+    row = dict(zip(AXES, layout_of("tp=8,zero=0", request())[0], strict=True))
+    assert (row["dp_replicate"], row["dp_shard"]) == (8, 1)
+
+
+def test_a_layout_of_ones_own_is_named_and_compared_with_the_best():
+    arguments = ["plan", "--model", "llama3-8b", "--cluster", "dgx-h100", "--gpus", "8", "--tokens", "1M"]
+    text = CliRunner().invoke(app, [*arguments, "--explain", "tp=8"]).output
+    assert "tp=8,cp=1,pp=1,v=1,dp_replicate=1,dp_shard=1,zero=1,mbs=1,recompute=none; 128 micro" in text
+    assert re.search(
+        r"The best that fits takes [\d.]+ s \(tp=1,.*this one \+[\d.]+%; most of it in blocks", text
+    )
+    listed = CliRunner().invoke(app, ["plan", "--list"]).output
+    assert "llama3-405b" in listed
+    assert "dgx-h100" in listed
+
+
+def test_chunks_of_unequal_layers_are_warned_of():
+    meta = request("llama3-405b", 16384, 2**24, cluster="meta")
+    assert "do not divide over 112 chunks" in report.explain(report.priced("tp=8,pp=16,v=7", meta), 0)
+    assert "do not divide" not in report.explain(report.priced("tp=8,pp=16,v=8", meta), 0)
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"must exist; got none\.toml"):
+        model_named("none.toml")
+    (tmp_path / "empty.toml").write_text("")
+    with pytest.raises(ValueError, match=r"must have a \[model\]"):
+        model_named(str(tmp_path / "empty.toml"))
+    (tmp_path / "half.toml").write_text(
+        '[cluster]\naccelerator = "H100 SXM"\ndevices_per_server = "eight"\nservers = 2\n'
+        'inside = "450 GB/s"\nacross = "50 GB/s"\n'
+    )
+    with pytest.raises(
+        ValueError, match="devices_per_server must be a whole number of 1 or more; got 'eight'"
+    ):
+        cluster_named(str(tmp_path / "half.toml"), 8)
+    (tmp_path / "broken.toml").write_text("[model\n")
+    with pytest.raises(ValueError, match=r"broken.toml must be TOML"):
+        cluster_named(str(tmp_path / "broken.toml"), 8)
 
 
 def test_unknown_names_are_guessed():
@@ -223,6 +289,20 @@ def test_zb_h1_plans_one_stage_a_rank():
 def test_unknown_precision_and_schedule(change, said):
     with pytest.raises(ValueError, match=said):
         replace(small().request, **change)
+
+
+def test_settings_that_depend_on_precision_and_replicas():
+    eight = replace(small().request, precision="fp8")
+    row = report.row_of(report.priced("tp=2,dp_replicate=4", eight), 0)["layout"]
+    assert tomllib.loads(emit(row, eight, "torchtitan"))["model"]["converters"] == ["quantize.linear.float8"]
+    assert "--num-distributed-optimizer-instances 4" in emit(row, eight, "megatron")
+
+
+def test_settings_of_what_does_not_fit_come_with_a_warning():
+    arguments = ["plan", "--explain", "tp=8,pp=16", "--emit", "megatron"]
+    found = CliRunner().invoke(app, arguments)
+    assert "does not fit: 12.7 GB too much" in found.stderr
+    assert "does not fit" not in found.stdout
 
 
 def test_settings_of_torchtitan_name_their_stages():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from course_lib.train import TrainOptions, TrainResult, train
 from course_lib.train.__main__ import main, summary
 from course_lib.train.meter import learning_rate_at
+from course_lib.train.progress import bar_of_steps, write_line
 
 BASE = TrainOptions(
     model="tiny",
@@ -115,6 +117,24 @@ def test_the_command_writes_lines_and_a_curve(tmp_path: Path, capsys: pytest.Cap
     assert {"loss", "learning_rate", "grad_norm", "tokens_per_s", "mfu", "hfu"} <= set(lines[0])
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert "2 TFLOP/s (given)" in capsys.readouterr().out
+
+
+def test_the_bar_of_ranks_is_the_callers(capsys: pytest.CaptureFixture[str]) -> None:
+    """What ranks print comes at their end, on stdout; the bar does neither."""
+    train(replace(BASE, parallel="ddp", ranks=2), progress=True)
+    found = capsys.readouterr()
+    assert "4/4" in found.err
+    assert "4/4" not in found.out
+
+
+def test_the_bar_shows_a_step_while_the_next_one_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = ""
+    with bar_of_steps(2) as path:
+        write_line(path, {"loss": 1.0, "mfu": 0.5}, is_first=True)
+        while "1/2" not in seen:  # the suite's time limit ends it
+            seen += capsys.readouterr().err
+            time.sleep(0.05)
+    assert "loss=1.000" in seen
 
 
 def test_the_summary_names_the_peak(alone: TrainResult) -> None:

@@ -1,0 +1,117 @@
+"""Read a layout that a user wrote, "tp=8,pp=16,v=7", and refuse one that cannot run."""
+
+from __future__ import annotations
+
+import difflib
+
+import numpy as np
+
+from course_lib.planner.request import Request, choice_of
+from course_lib.planner.search import AXES, RECOMPUTE, Counts
+
+EMPTY = {"tp": 1, "cp": 1, "pp": 1, "v": 1, "dp_replicate": 1, "dp_shard": 0, "ep": 1, "zero": 1, "mbs": 1}
+SHORT = {"dp": "dp_shard", "vp": "v"}
+
+
+def layout_of(text: str, request: Request) -> Counts:
+    """Read "tp=8,pp=16,v=7,mbs=1" into a table of one layout; what is not given is 1, dp_shard the rest.
+
+    Without ZeRO nothing is sharded: dp_shard then counts as dp_replicate.
+    Raises: ValueError for an unknown axis, axes that do not multiply to the GPUs, a batch they do not divide,
+    or stages, heads and experts that the model does not have.
+    """
+    values: dict[str, int] = {**EMPTY, "recompute": 0}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = (part.strip() for part in item.partition("="))
+        name = SHORT.get(name, name)
+        if name not in AXES:
+            near = difflib.get_close_matches(name, AXES, n=1)
+            guess = f"Did you mean {near[0]!r}?" if near else 'Write "tp=8,pp=16".'
+            raise ValueError(f"a layout must name axes among {', '.join(AXES)}; got {name!r}. {guess}")
+        values[name] = _size(name, value)
+    values["dp_shard"] = _shards(values, request.num_gpus)
+    _check_model(values, request)
+    _check_batch(values, request)
+    if values["zero"] == 0:
+        values |= {"dp_replicate": values["dp_replicate"] * values["dp_shard"], "dp_shard": 1}
+    return np.array([[values[axis] for axis in AXES]], dtype=np.int64)
+
+
+def _size(name: str, text: str) -> int:
+    if name == "recompute":
+        return RECOMPUTE.index(choice_of(name, text, RECOMPUTE))
+    if name == "zero" and text not in ("0", "1", "2", "3"):
+        raise ValueError(
+            f"zero must be 0 to 3; got {text!r}. 1 shards optimizer state, 3 weights too (FSDP)."
+        )
+    if name != "zero" and (not text.isdecimal() or int(text) < 1):
+        raise ValueError(f"{name} must be a whole number of 1 or more; got {text!r}. Write {name}=1.")
+    return int(text)
+
+
+def _shards(values: dict[str, int], num_gpus: int) -> int:
+    """Return dp_shard as given, or what the other axes leave."""
+    names = ["tp", "cp", "pp", "dp_replicate"]
+    if values["dp_shard"]:
+        names.append("dp_shard")
+    product = int(np.prod([values[name] for name in names]))
+    got = f"{' x '.join(str(values[name]) for name in names)} = {product:,}"
+    if not values["dp_shard"] and num_gpus % product:
+        raise ValueError(
+            f"{' x '.join(names)} must divide the {num_gpus:,} GPUs; got {got}. Change an axis or --gpus."
+        )
+    if values["dp_shard"] and product != num_gpus:
+        raise ValueError(
+            f"{' x '.join(names)} must be the {num_gpus:,} GPUs; got {got}. Leave dp_shard out: it is what "
+            "remains."
+        )
+    return values["dp_shard"] or num_gpus // product
+
+
+def _check_model(values: dict[str, int], request: Request) -> None:
+    """Refuse what the model cannot be split into."""
+    config, tp, ep = request.config, values["tp"], values["ep"]
+    layers, chunks = config.num_layers, values["pp"] * values["v"]
+    if values["pp"] == 1 and values["v"] > 1:
+        raise ValueError(f"virtual stages must come with a pipeline; got v={values['v']}, pp=1. Leave v out.")
+    if chunks > layers and chunks != layers + 2:
+        raise ValueError(
+            f"pp x v must be at most the {layers} layers, or {layers + 2} with embedding and head as a layer "
+            f"each; got {chunks:,}. Use fewer stages or virtual stages."
+        )
+    for what, count in (("heads", config.num_heads), ("feed-forward units", config.ffn_dim)):
+        if count % tp:
+            raise ValueError(f"tp must divide the {count:,} {what}; got tp={tp}. Use a power of two.")
+    if config.num_kv_heads % tp and tp % config.num_kv_heads:
+        raise ValueError(
+            f"tp must divide the {config.num_kv_heads} kv heads or be a multiple of them; got tp={tp}. "
+            "Use a power of two."
+        )
+    if request.seq_len % (2 * values["cp"]):
+        raise ValueError(
+            f"2 cp must divide the sequence of {request.seq_len:,} tokens (each rank takes two parts); got "
+            f"cp={values['cp']}. Use a power of two."
+        )
+    if config.num_experts % ep or (ep > 1 and not config.num_experts):
+        raise ValueError(
+            f"ep must divide the model's experts; got ep={ep} for {config.num_experts} experts. "
+            + ("Use a smaller ep." if config.num_experts else "Leave ep out: the model is dense.")
+        )
+    if (values["dp_replicate"] * values["dp_shard"] * values["cp"]) % ep:
+        raise ValueError(f"ep must divide data-parallel x cp ranks; got ep={ep}. Use a smaller ep.")
+
+
+def _check_batch(values: dict[str, int], request: Request) -> None:
+    """Refuse a batch that is no whole number of micro-batches, and too few of them to interleave."""
+    dp, mbs = values["dp_replicate"] * values["dp_shard"], values["mbs"]
+    if request.num_sequences % (dp * mbs):
+        raise ValueError(
+            f"data-parallel ranks x micro-batch must divide the {request.num_sequences:,} sequences of a "
+            f"step; got {dp} x {mbs} = {dp * mbs:,}. Change the axes, mbs or --tokens."
+        )
+    count = request.num_sequences // (dp * mbs)
+    if values["v"] > 1 and count % values["pp"]:
+        raise ValueError(
+            f"with virtual stages the micro-batches of a rank must be a multiple of pp={values['pp']}; got "
+            f"{count}. Change mbs or pp, or leave v out."
+        )
