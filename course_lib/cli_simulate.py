@@ -26,6 +26,7 @@ def simulate(
     cp: Annotated[int, typer.Option(help="context parallel", min=1)] = 1,
     pp: Annotated[int, typer.Option(help="pipeline parallel", min=1)] = 16,
     dp: Annotated[int, typer.Option(help="data parallel, state sharded", min=1)] = 128,
+    ep: Annotated[int, typer.Option(help="expert parallel, a part of dp", min=1)] = 1,
     dp_replicate: Annotated[int, typer.Option(help="copies of that, state replicated", min=1)] = 1,
     gpus: Annotated[
         str, typer.Option(help="how many the degrees must multiply to; empty: what they do")
@@ -50,16 +51,22 @@ def simulate(
     name, config = model_named(model)
     seq_len = count_of(seq, "--seq")
     sequences = _sequences(tokens, batch, seq_len)
+    if dp % ep:
+        raise ValueError(f"--ep must divide --dp, of which it is a part; got {ep} and {dp}. Change one.")
+    if not 0 < efficiency <= 1:
+        raise ValueError(f"--efficiency must be a share of the peak, 0 to 1; got {efficiency}. Write 0.8.")
     degrees = Degrees(
         tp=tp,
         cp=cp,
         pp=pp,
-        dp_shard=dp,
+        dp_shard=dp // ep,
+        ep=ep,
         dp_replicate=dp_replicate,
         num_microbatches=_microbatches(sequences, dp * dp_replicate, microbatch),
         virtual_stages=_virtual(schedule, virtual_stages),
         schedule="gpipe" if schedule == "gpipe" else "1f1b",
         recompute=recompute,
+        sequence_parallel=not config.num_experts,
     )
     if gpus and count_of(gpus, "--gpus") != degrees.world_size:
         raise ValueError(

@@ -18,7 +18,7 @@ from course_lib.config import ModelConfig
 from course_lib.model.attention import rope_tables
 from course_lib.model.moe import MoE
 from course_lib.model.stages import Stage, transformer_stages
-from course_lib.model.transformer import Block, Transformer
+from course_lib.model.transformer import Block, Transformer, made_in
 from course_lib.parallel.activation_checkpoint import checkpoint
 from course_lib.parallel.context import AllGatherAttention
 from course_lib.parallel.context.core import ContextParallel
@@ -53,7 +53,14 @@ class ComposedStage(nn.Module):
 
 
 def build_stages(
-    config: ModelConfig, degrees: Degrees, mesh: Mesh, seq_len: int, *, seed: int, dtype: torch.dtype
+    config: ModelConfig,
+    degrees: Degrees,
+    mesh: Mesh,
+    seq_len: int,
+    *,
+    seed: int,
+    dtype: torch.dtype,
+    experts: type[ExpertParallelMoE] = ExpertParallelMoE,
 ) -> tuple[dict[int, nn.Module], ContextParallel]:
     """Return this rank's stages by number, and the attention core that knows its tokens.
 
@@ -71,17 +78,20 @@ def build_stages(
         return core.positions(seq_len).to(device)
 
     for stage in own.values():
-        split_experts_(stage, config, mesh, dtype)
+        split_experts_(stage, config, mesh, dtype, experts)
         shard_transformer_(stage, mesh, sequence_parallel=degrees.sequence_parallel and degrees.tp > 1)
     return {n: ComposedStage(stage, positions, degrees.recompute) for n, stage in own.items()}, core
 
 
-def split_experts_(stage: Stage, config: ModelConfig, mesh: Mesh, dtype: torch.dtype) -> None:
+def split_experts_(
+    stage: Stage, config: ModelConfig, mesh: Mesh, dtype: torch.dtype, experts: type[ExpertParallelMoE]
+) -> None:
     """Replace each mixture by its expert-parallel form with this rank's part of the weights."""
     for block in stage.blocks:
         block = cast(Block, block)
         if isinstance(block.ffn, MoE):
-            parallel = ExpertParallelMoE(config, mesh.group("ep"), tp_group=mesh.group("tp")).to(dtype)
+            with made_in(dtype):
+                parallel = experts(config, mesh.group("ep"), tp_group=mesh.group("tp"))
             parallel.load_full_(block.ffn)
             block.ffn = parallel
 

@@ -24,6 +24,7 @@ from course_lib.compose.stages import ComposedStage, build_stages, expert_parame
 from course_lib.config import ModelConfig
 from course_lib.model.batches import Batch
 from course_lib.model.stages import microbatches, stage_size
+from course_lib.parallel.expert import ExpertParallelMoE
 from course_lib.parallel.pipeline.engine import Pipeline, Tied
 from course_lib.parallel.tensor.shards import ShardSpec
 from course_lib.parallel.tensor.transformer import sharded_parameters
@@ -53,6 +54,7 @@ class ComposedTraining:
         master_dtype: torch.dtype | None = None,
         max_norm: float | None = None,
         mesh: Mesh | None = None,
+        experts: type[ExpertParallelMoE] = ExpertParallelMoE,
     ) -> None:
         """Build this rank's part.
 
@@ -61,11 +63,14 @@ class ComposedTraining:
             dtype: of weights and activations; master_dtype: of the slices that are updated (dtype if None).
             max_norm: clip the global gradient norm to it.
             mesh: made by `mesh_of(degrees)` unless given.
+            experts: what a mixture becomes; `EvenlyRoutedMoE` on fake ranks.
         """
         degrees.check(config, batch_size, seq_len)
         self.config, self.degrees, self.max_norm = config, degrees, max_norm
         self.mesh = mesh_of(degrees) if mesh is None else mesh
-        self.chunks, self.core = build_stages(config, degrees, self.mesh, seq_len, seed=seed, dtype=dtype)
+        self.chunks, self.core = build_stages(
+            config, degrees, self.mesh, seq_len, seed=seed, dtype=dtype, experts=experts
+        )
         size = batch_size // degrees.data_parallel // degrees.num_microbatches
         tokens = seq_len // degrees.cp // (degrees.tp if degrees.sequence_parallel else 1)
         self.pipeline = Pipeline(

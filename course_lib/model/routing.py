@@ -8,7 +8,7 @@ the token is dropped there. Labs 11 and 12. Production: Megatron-Core `transform
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -56,16 +56,21 @@ def route(
     Raises: ValueError for logits that are not [T, E] or not finite, k outside 1..E, capacity below 1.
     """
     _check(logits, k, capacity)
+    routing = route_all(logits, k, score=score, bias=bias)
+    if capacity is None:
+        return routing
+    return replace(routing, kept=slots(routing.experts, logits.shape[1]) < capacity)
+
+
+def route_all(logits: Tensor, k: int, *, score: Score = "softmax", bias: Tensor | None = None) -> Routing:
+    """Route as `route`, without capacity and without a look at values."""
     scores = logits.softmax(-1) if score == "softmax" else logits.sigmoid()
     ranked = scores if bias is None else scores + bias
     experts = ranked.detach().sort(dim=-1, descending=True, stable=True).indices[:, :k]  # [T, k]
     weights = scores.gather(1, experts)
     if k > 1:
         weights = weights / weights.sum(-1, keepdim=True)
-    kept = torch.ones_like(experts, dtype=torch.bool)
-    if capacity is not None:
-        kept = slots(experts, scores.shape[1]) < capacity
-    return Routing(experts, weights, kept, scores)
+    return Routing(experts, weights, torch.ones_like(experts, dtype=torch.bool), scores)
 
 
 def slots(experts: Tensor, num_experts: int) -> Tensor:

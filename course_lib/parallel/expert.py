@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from course_lib.comm.autograd import Group, all_to_all, copy_to, group_rank, group_size, reduce_from
 from course_lib.config import ModelConfig
 from course_lib.model.moe import Experts, MoE, add_up, sort_by_expert
-from course_lib.model.routing import Routing, Score
+from course_lib.model.routing import Routing, Score, route_all
+from course_lib.model.transformer import made_in
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,9 @@ class ExpertParallelMoE(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(0, -2)  # [T, D]
-        self.whole.routing = routing = self.whole.choose(flat)
-        token, weight, counts = sort_by_expert(routing)
+        token, weight, counts = self.choices(flat)
         mine = copy_to(flat, self.tp_group)
-        plan = plan_dispatch(counts, self.group)
+        plan = self.plan(counts)
         rows = all_to_all(mine[token], self.group, plan.received, plan.sent)  # sorted by sender, then expert
         computed = self.whole.experts(rows[plan.order], plan.counts)
         back = torch.empty_like(plan.order)
@@ -100,6 +100,48 @@ class ExpertParallelMoE(nn.Module):
         if self.whole.shared is not None:
             out = out + self.whole.shared(mine, [len(flat)])
         return reduce_from(out, self.tp_group).view_as(x)
+
+    def choices(self, flat: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+        """Route tokens [T, D] and sort the choices: `model.moe.sort_by_expert`."""
+        self.whole.routing = routing = self.whole.choose(flat)
+        return sort_by_expert(routing)
+
+    def plan(self, counts: list[int]) -> Dispatch:
+        """Agree with the group on which rows travel where."""
+        return plan_dispatch(counts, self.group)
+
+
+class EvenlyRoutedMoE(ExpertParallelMoE):
+    """Give every expert the same number of rows, for tensors that have no values (`ranks.fake`).
+
+    Everything is computed and sent as by `ExpertParallelMoE` where its router happens to be even; only the
+    numbers of rows come from the shapes. Results mean nothing.
+    Raises: ValueError if the experts do not divide the choices, T k.
+    """
+
+    def choices(self, flat: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+        """Sort the choices without counting them."""
+        whole = self.whole
+        routing = route_all(whole.router(flat), whole.k, score=whole.score, bias=whole.bias)
+        chosen, num_experts = routing.experts.flatten(), routing.scores.shape[1]
+        if len(chosen) % num_experts:
+            raise ValueError(
+                f"the {num_experts} experts must divide the choices of a rank's tokens; got {len(flat)} "
+                f"tokens x {whole.k}. Use more tokens a rank."
+            )
+        order = chosen.sort(stable=True).indices
+        token = torch.arange(len(flat), device=flat.device).repeat_interleave(whole.k)[order]
+        return token, routing.weights.flatten()[order], [len(chosen) // num_experts] * num_experts
+
+    def plan(self, counts: list[int]) -> Dispatch:
+        """Exchange the counts, and use what is known of them."""
+        ep, each = group_size(self.group), counts[0]
+        outgoing = torch.empty(ep, self.num_local, dtype=torch.int64)
+        if ep > 1:
+            dist.all_to_all_single(torch.empty_like(outgoing), outgoing, group=self.group)
+        expert = torch.arange(self.num_local).repeat(ep).repeat_interleave(each)
+        rows = [self.num_local * each] * ep
+        return Dispatch(rows, rows, expert.sort(stable=True).indices, [ep * each] * self.num_local)
 
 
 def plan_dispatch(counts: Sequence[int], group: Group) -> Dispatch:
@@ -130,7 +172,8 @@ def shard_experts(experts: Experts, group: Group, tp_group: Group = None) -> Exp
     local, width = count // group_size(group), ffn_dim // group_size(tp_group)
     chosen = slice(group_rank(group) * local, (group_rank(group) + 1) * local)
     cut = slice(group_rank(tp_group) * width, (group_rank(tp_group) + 1) * width)
-    part = Experts(local, model_dim, width).to(experts.gate)
+    with made_in(experts.gate.dtype), torch.device(experts.gate.device):
+        part = Experts(local, model_dim, width)
     with torch.no_grad():
         part.gate.copy_(experts.gate[chosen, cut])
         part.up.copy_(experts.up[chosen, cut])

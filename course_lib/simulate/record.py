@@ -11,6 +11,7 @@ from course_lib.compose import ComposedTraining, Degrees
 from course_lib.config import ModelConfig
 from course_lib.model.batches import Batch
 from course_lib.model.stages import stage_size
+from course_lib.parallel.expert import EvenlyRoutedMoE
 from course_lib.ranks.fake import fake_rank
 from course_lib.trace import RankTrace, mark
 
@@ -46,6 +47,7 @@ def record_stage(
             dtype=torch.bfloat16,
             master_dtype=torch.float32,
             max_norm=1.0,
+            experts=EvenlyRoutedMoE,
         )
         training.update(training.reduce())  # makes the optimizer's state
         held = batch_size // degrees.num_microbatches * max(held_microbatches, degrees.num_microbatches)
@@ -63,11 +65,15 @@ def record_stage(
 def kinds_of_places(config: ModelConfig, degrees: Degrees) -> list[tuple[int, ...]]:
     """Return which pipeline places run the same blocks: tuples of places, the first of each to be recorded.
 
-    The first and the last place are of their own kind: they hold the embedding and the head.
+    The first and the last place are of their own kind: they hold the embedding and the head. Dense layers of
+    a mixture come first.
     """
+    sizes = [stage_size(config.num_layers, degrees.num_stages, n) for n in range(degrees.num_stages)]
+    begins = [sum(sizes[:n]) for n in range(degrees.num_stages)]
+    dense = config.num_dense_layers
+    blocks = [(size, min(size, max(0, dense - begin))) for size, begin in zip(sizes, begins, strict=True)]
     kinds: dict[tuple[object, ...], list[int]] = {}
     for place in range(degrees.pp):
-        stages = [chunk * degrees.pp + place for chunk in range(degrees.virtual_stages)]
-        layers = tuple(stage_size(config.num_layers, degrees.num_stages, stage) for stage in stages)
+        layers = tuple(blocks[place :: degrees.pp])
         kinds.setdefault((layers, place == 0, place == degrees.pp - 1), []).append(place)
     return [tuple(places) for places in kinds.values()]

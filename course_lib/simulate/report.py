@@ -9,7 +9,7 @@ from typing import Any
 from course_lib.cost.tables import rows
 from course_lib.replay import Span
 from course_lib.simulate.extend import RECORDED
-from course_lib.simulate.step import OUTSIDE, Simulation
+from course_lib.simulate.step import EVEN, OUTSIDE, Simulation
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "other")
 
@@ -48,7 +48,7 @@ def facts(found: Simulation, model: str) -> dict[str, Any]:
             for place in found.shown_places
             for (axis, op, size), (count, size_bytes) in sorted(found.calls[place].items())
         ],
-        "left_out": OUTSIDE,
+        "left_out": left_out(found),
     }
 
 
@@ -63,9 +63,14 @@ def text(found: Simulation, model: str) -> str:
             "",
             *_calls(found),
             "",
-            f"Left out: {OUTSIDE}.",
+            f"Left out: {left_out(found)}.",
         ]
     )
+
+
+def left_out(found: Simulation) -> str:
+    """Say what the simulated time leaves out."""
+    return OUTSIDE + (EVEN if found.config.num_experts else "")
 
 
 def _head(found: Simulation, model: str) -> list[str]:
@@ -78,7 +83,7 @@ def _head(found: Simulation, model: str) -> list[str]:
     )
     return [
         f"{model} on {one.world_size:,} GPUs of {found.cluster.name}: tp={one.tp} cp={one.cp} pp={one.pp} "
-        f"dp={one.data_parallel} v={one.virtual_stages}, {found.seq_len:,} tokens a sequence, "
+        f"dp={one.data_parallel} ep={one.ep} v={one.virtual_stages}, {found.seq_len:,} tokens a sequence, "
         f"{found.num_sequences:,} sequences a step, {one.num_microbatches} micro-batches of "
         f"{found.microbatch_size}",
         f"Recorded on fake ranks: pipeline place {places} of {one.pp} ({few}). Replayed: {classes} classes "
@@ -94,7 +99,10 @@ def _time(found: Simulation, model: str) -> list[str]:
     if known:
         beside = f"; published {known['tflops_per_accelerator']} ({known['mfu_pct']}%)"
     exposed = found.replay.exposed_by_axis
-    lines = [
+    size = found.cluster.server_size
+    crossing = f"  warning: tp={found.degrees.tp} leaves the server of {size}: it runs over the network"
+    lines = [crossing] if found.degrees.tp > size else []
+    lines += [
         f"  {_axis(axis):<22} {s:8.3f} s  {100 * s / step_s:5.1f}%"
         for axis, s in exposed.items()
         if s > 1e-3 * step_s

@@ -32,6 +32,8 @@ OUTSIDE = (
     "streams; no launch gaps, stragglers, checkpoints or failures"
 )
 """What a simulated time leaves out."""
+EVEN = "; experts that get more tokens than others"
+"""What it leaves out of a mixture, too."""
 Calls = dict[tuple[str, str, int], tuple[int, int]]
 """(axis, operation, ranks of the group) -> calls, bytes handed in by the rank."""
 
@@ -91,7 +93,9 @@ def simulate_step(
     Args:
         efficiency: what share of the datasheet kernels reach.
         done: told each thing that is done, `num_things` of them.
-    Raises: ValueError for degrees that cannot split the model, a mixture of experts, too few GPUs.
+    A mixture's experts get the same number of tokens each: fake tensors have no values to route by.
+    Raises: ValueError for degrees that cannot split the model, choices that experts do not divide, too few
+        GPUs.
     """
     check(config, degrees, cluster, seq_len, microbatch_size)
     recordings: dict[int, Recording] = {}
@@ -139,10 +143,11 @@ def num_things(config: ModelConfig, degrees: Degrees) -> int:
 
 def check(config: ModelConfig, degrees: Degrees, cluster: Cluster, seq_len: int, size: int) -> None:
     """Refuse what `simulate_step` cannot do, before anything is recorded. Raises: ValueError."""
-    if config.num_experts:
+    choices = size * seq_len // degrees.cp * config.experts_per_token
+    if config.num_experts and choices % config.num_experts:
         raise ValueError(
-            f"a simulated model must be dense; got {config.num_experts} experts. Which expert a token visits "
-            "depends on values, and fake tensors have none: use `course plan` for mixtures."
+            f"the {config.num_experts} experts must divide the choices of a micro-batch's tokens: each gets "
+            f"equally many; got {choices:,} on a rank. Use a longer sequence or larger micro-batches."
         )
     if degrees.world_size > cluster.num_devices:
         raise ValueError(

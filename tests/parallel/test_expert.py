@@ -9,7 +9,7 @@ import torch.distributed as dist
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
 from course_lib.model.moe import MoE
-from course_lib.parallel.expert import ExpertParallelMoE, reduce_gradients_, shard_experts
+from course_lib.parallel.expert import EvenlyRoutedMoE, ExpertParallelMoE, reduce_gradients_, shard_experts
 from course_lib.ranks import RanksError, run_ranks
 
 CONFIG = ModelConfig(
@@ -162,3 +162,25 @@ def test_a_shard_is_a_copy():
     part = shard_experts(moe.experts, None)
     assert torch.equal(part.gate, moe.experts.gate)
     assert part.gate.data_ptr() != moe.experts.gate.data_ptr()
+
+
+def evenly(kind: type[ExpertParallelMoE]) -> torch.Tensor:
+    """Tokens that choose experts 0 and 1, 1 and 2, 2 and 3, 3 and 0: each expert gets two on every rank."""
+    mesh = make_mesh(ep=dist.get_world_size())
+    model = kind(CONFIG, mesh.group("ep")).double()
+    moe = whole(None, skewed=False)
+    with torch.no_grad():
+        moe.router.weight.copy_(torch.eye(4, 8))
+    model.load_full_(moe)
+    x = torch.zeros(1, 4, 8, dtype=torch.float64)
+    for token in range(4):
+        x[0, token, token], x[0, token, (token + 1) % 4] = 2.0, 1.0
+    return model(x * (1 + dist.get_rank())).detach()
+
+
+def test_without_values_an_even_routing_is_the_same() -> None:
+    """`EvenlyRoutedMoE` takes its numbers of rows from shapes."""
+    real, shapes = run_ranks(evenly, 2, ExpertParallelMoE), run_ranks(evenly, 2, EvenlyRoutedMoE)
+    assert all(torch.equal(a, b) for a, b in zip(real, shapes, strict=True))
+    with pytest.raises(ValueError, match="must divide the choices"):
+        EvenlyRoutedMoE(CONFIG, None)(torch.zeros(1, 3, 8))

@@ -18,11 +18,13 @@ from course_lib.simulate.record import BEGIN, END, kinds_of_places, record_stage
 from course_lib.trace import Compute, Launch, RankTrace
 
 CONFIG = ModelConfig(vocab_size=64, model_dim=32, num_layers=5, num_heads=4, num_kv_heads=2, ffn_dim=48)
+MIXTURE = replace(CONFIG, num_experts=4, experts_per_token=2, expert_ffn_dim=16, num_dense_layers=1)
 CASES = [
     (Degrees(tp=2, cp=2, pp=2, dp_shard=2, num_microbatches=6), replace(CONFIG, tied_embeddings=True)),
     (Degrees(pp=4, num_microbatches=9), CONFIG),
     (Degrees(pp=2, virtual_stages=2, num_microbatches=6, recompute=True), CONFIG),
     (Degrees(tp=2, dp_shard=2, num_microbatches=1), replace(CONFIG, num_layers=1)),
+    (Degrees(ep=2, pp=2, dp_shard=2, num_microbatches=6, recompute=True), MIXTURE),
 ]
 
 

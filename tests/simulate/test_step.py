@@ -91,8 +91,10 @@ def test_metas_rows_are_known() -> None:
         ("--virtual-stages 7", "with --schedule interleaved"),
         ("--dp 512", "must fit on the 24,576 GPUs"),
         ("--pp 1 --schedule interleaved --virtual-stages 2", "Use pp of 2 or more"),
-        ("--model mixtral-8x7b", "use `course plan` for mixtures"),
-        ("--efficiency 1.5", "fraction in"),
+        ("--model mixtral-8x7b --tp 1 --pp 1 --seq 1 --batch 128", "must divide the choices"),
+        ("--ep 3", "--ep must divide --dp"),
+        ("--ep 2", "ep must be 1 for a dense model"),
+        ("--efficiency 80", "--efficiency must be a share of the peak"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_recorded(words: str, message: str) -> None:
