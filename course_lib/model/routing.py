@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -48,14 +48,16 @@ def route(
     """Send each token to the k experts with the best score, and drop what exceeds an expert's capacity.
 
     score: softmax over experts, or a sigmoid for each alone. bias [E] is added for choosing only, never to
-    the weights. Weights are the chosen scores, divided by their sum where k > 1.
+    the weights. Weights are the chosen scores, divided by their sum where k > 1: from their logarithms, so
+    that k scores too small for a float still have weights.
     Ties: the expert with the lower index. Drops: an expert takes all first choices in token order, then all
     second choices, and so on, until `capacity` tokens; None takes all (dropless).
     Layout: logits [T, E] -> Routing over T tokens.
     Reference: Shazeer et al. (arXiv:1701.06538); Lepikhin et al., GShard (arXiv:2006.16668), section 2.2.
-    Raises: ValueError for logits that are not [T, E] or not finite, k outside 1..E, capacity below 1.
+    Raises: ValueError for logits that are not [T, E] or not finite, k outside 1..E, capacity below 1, an
+    unknown score, a bias that is not [E] or not finite.
     """
-    _check(logits, k, capacity)
+    _check(logits, k, capacity, score, bias)
     routing = route_all(logits, k, score=score, bias=bias)
     if capacity is None:
         return routing
@@ -64,12 +66,11 @@ def route(
 
 def route_all(logits: Tensor, k: int, *, score: Score = "softmax", bias: Tensor | None = None) -> Routing:
     """Route as `route`, without capacity and without a look at values."""
-    scores = logits.softmax(-1) if score == "softmax" else logits.sigmoid()
+    log_scores = logits.log_softmax(-1) if score == "softmax" else F.logsigmoid(logits)
+    scores = log_scores.exp()
     ranked = scores if bias is None else scores + bias
     experts = ranked.detach().sort(dim=-1, descending=True, stable=True).indices[:, :k]  # [T, k]
-    weights = scores.gather(1, experts)
-    if k > 1:
-        weights = weights / weights.sum(-1, keepdim=True)
+    weights = log_scores.gather(1, experts).softmax(-1) if k > 1 else scores.gather(1, experts)
     return Routing(experts, weights, torch.ones_like(experts, dtype=torch.bool), scores)
 
 
@@ -85,7 +86,14 @@ def slots(experts: Tensor, num_experts: int) -> Tensor:
 
 
 def capacity_of(num_tokens: int, num_experts: int, k: int, factor: float) -> int:
-    """Return the slots of an expert: ceil(factor k T / E), at least one."""
+    """Return the slots of an expert: ceil(factor k T / E), at least one.
+
+    Raises: ValueError for a factor that is not above 0.
+    """
+    if not 0 < factor < math.inf:
+        raise ValueError(
+            f"a capacity factor must be above 0; got {factor}. Use 1 to 2, or None to keep all tokens."
+        )
     return max(1, math.ceil(factor * k * num_tokens / num_experts))
 
 
@@ -119,13 +127,22 @@ def balance_bias_(bias: Tensor, load: Tensor, rate: float = 1e-3) -> None:
     bias.add_(rate * torch.sign(load.to(bias.dtype).mean() - load.to(bias.dtype)))
 
 
-def _check(logits: Tensor, k: int, capacity: int | None) -> None:
+def _check(logits: Tensor, k: int, capacity: int | None, score: str, bias: Tensor | None) -> None:
+    if score not in get_args(Score):
+        raise ValueError(f"score must be softmax or sigmoid; got {score!r}. Choose one of them.")
     if logits.dim() != 2 or not 1 <= k <= logits.shape[1]:
         raise ValueError(
             f"logits must be [tokens, experts] and k 1 to the number of experts; got shape "
             f"{list(logits.shape)} and k={k}. Flatten batch and sequence, or choose a smaller k."
         )
+    if bias is not None and bias.shape != logits.shape[1:]:
+        raise ValueError(
+            f"bias must be one number an expert; got shape {list(bias.shape)} for {logits.shape[1]} experts. "
+            "Pass the bias of this router."
+        )
     if capacity is not None and capacity < 1:
         raise ValueError(f"capacity must be 1 or more; got {capacity}. Use None to keep all tokens.")
     if not bool(torch.isfinite(logits.detach()).all()):
         raise ValueError("the router's logits must be finite; got NaN or infinity. Lower the learning rate.")
+    if bias is not None and not bool(torch.isfinite(bias).all()):
+        raise ValueError("the router's bias must be finite; got NaN or infinity. Start it from zeros.")

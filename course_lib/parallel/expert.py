@@ -61,7 +61,6 @@ class ExpertParallelMoE(nn.Module):
         score: Score = "softmax",
     ) -> None:
         super().__init__()
-        _check_divides(config, group_size(group), group_size(tp_group))
         self.group, self.tp_group = group, tp_group
         whole = MoE(config, capacity_factor=capacity_factor, score=score)
         self.whole = whole
@@ -167,8 +166,12 @@ def plan_dispatch(counts: Sequence[int], group: Group) -> Dispatch:
 
 
 def shard_experts(experts: Experts, group: Group, tp_group: Group = None) -> Experts:
-    """Return the experts of this rank's part: E/ep of them, each F/tp wide."""
+    """Return the experts of this rank's part: E/ep of them, each F/tp wide.
+
+    Raises: ValueError if ep does not divide the experts, or tp their width.
+    """
     count, ffn_dim, model_dim = experts.gate.shape
+    _check_divides(count, ffn_dim, group_size(group), group_size(tp_group))
     local, width = count // group_size(group), ffn_dim // group_size(tp_group)
     chosen = slice(group_rank(group) * local, (group_rank(group) + 1) * local)
     cut = slice(group_rank(tp_group) * width, (group_rank(tp_group) + 1) * width)
@@ -202,14 +205,13 @@ def reduce_gradients_(
         param.grad /= num_shards
 
 
-def _check_divides(config: ModelConfig, ep: int, tp: int) -> None:
-    if config.num_experts % ep:
+def _check_divides(num_experts: int, ffn_dim: int, ep: int, tp: int) -> None:
+    if num_experts % ep:
         raise ValueError(
-            f"the ranks of expert parallelism must divide the experts; got {config.num_experts} experts on "
-            f"{ep} ranks. Choose ep among their divisors."
+            f"the ranks of expert parallelism must divide the experts; got {num_experts} experts on {ep} "
+            "ranks. Choose ep among their divisors."
         )
-    if config.expert_ffn_dim % tp:
+    if ffn_dim % tp:
         raise ValueError(
-            f"tp must divide the width of an expert; got expert_ffn_dim={config.expert_ffn_dim} and tp={tp}. "
-            "Choose another tp."
+            f"tp must divide the width of an expert; got width {ffn_dim} and tp={tp}. Choose another tp."
         )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import nn
 
-from course_lib.compose import ComposedTraining, Degrees
+from course_lib.compose import ComposedTraining, Degrees, stages
 from course_lib.config import ModelConfig
 from course_lib.model.batches import Batch, synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
+from course_lib.parallel.context import RingAttention
 from course_lib.ranks import run_ranks
 
 DENSE = ModelConfig(
@@ -62,10 +64,16 @@ def train(config: ModelConfig, degrees: Degrees) -> dict[str, object]:
     return {"losses": found, "parts": parts, "ep": training.mesh.rank("ep")}
 
 
-def check(config: ModelConfig, degrees: Degrees) -> None:
+def train_with_a_ring(config: ModelConfig, degrees: Degrees) -> dict[str, object]:
+    """As above, but K and V go round instead of being gathered."""
+    with patch.object(stages, "AllGatherAttention", RingAttention):
+        return train(config, degrees)
+
+
+def check(config: ModelConfig, degrees: Degrees, run=train) -> None:
     want, steps = oracle(config)
     seen: set[str] = set()
-    for got in run_ranks(train, degrees.world_size, config, degrees):
+    for got in run_ranks(run, degrees.world_size, config, degrees):
         for mine, theirs in zip(got["losses"], steps, strict=True):
             assert mine == pytest.approx(theirs, rel=1e-6)
         for name, (part, spec) in got["parts"].items():
@@ -101,6 +109,10 @@ def test_eight_ranks_on_three_axes_of_four(alone):
 )
 def test_any_subset_of_axes(degrees):
     check(DENSE, degrees)
+
+
+def test_rings_inside_a_pipeline():
+    check(DENSE, Degrees(pp=2, cp=2, num_microbatches=2), train_with_a_ring)
 
 
 def test_tied_embeddings_on_two_stages_count_once():

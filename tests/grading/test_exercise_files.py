@@ -19,6 +19,7 @@ from course_lib.grading.core.forbids import closed_by
 from course_lib.grading.core.types import Case, Exercise, World
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.parts.memory import Peak
+from course_lib.grading.parts.numbers import Answer
 from course_lib.grading.registry import spec
 from course_lib.grading.report import render
 from course_lib.grading.source import FromSource
@@ -260,3 +261,17 @@ def test_files_are_short(exercise_id: str) -> None:
     module = spec(exercise_id).module
     text = Path(module.__file__).read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 120 or "Longer than" in module.__doc__
+
+
+@pytest.mark.parametrize("exercise_id", [e for e in sorted(found()) if e.startswith("numbers_")])
+def test_a_known_wrong_number_is_not_within_the_tolerance(exercise_id: str) -> None:
+    for part in spec(exercise_id).module.PARTS:
+        wrong = part.number.mistakes if isinstance(part, Answer) else {}
+        assert [words for words, value in wrong.items() if part.number.holds(value)] == []
+
+
+def test_a_tolerance_is_the_one_that_the_card_states() -> None:
+    for lab in ("10", "11"):
+        module = spec(f"numbers_{lab}").module
+        assert "Within 0.1%." in module.EXERCISE.details
+        assert {part.number.rel for part in module.PARTS} == {1e-3}

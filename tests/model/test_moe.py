@@ -1,5 +1,7 @@
 """The mixture against a loop over tokens; routing by hand: ties, drops, balance."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -99,6 +101,36 @@ def test_z_loss():
 def test_bad_input(logits, k, words):
     with pytest.raises(ValueError, match=words):
         route(logits, k)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"score": "sofmax"}, "must be softmax or sigmoid; got 'sofmax'"),
+        ({"bias": torch.zeros(3)}, "one number an expert"),
+        ({"bias": torch.full((4,), math.nan)}, "bias must be finite"),
+        ({"capacity": 0}, "capacity must be 1 or more"),
+    ],
+)
+def test_what_would_route_otherwise_without_a_word_is_refused(asked, words):
+    with pytest.raises(ValueError, match=words):
+        route(torch.randn(3, 4), 2, **asked)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.nan, math.inf])
+def test_a_capacity_factor_is_above_zero(factor):
+    with pytest.raises(ValueError, match="capacity factor must be above 0"):
+        capacity_of(8, 4, 2, factor)
+
+
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+def test_scores_too_small_for_a_float_still_have_weights(score):
+    logits = torch.tensor([[-200.0, -201.0, -900.0, -900.0]], requires_grad=True)
+    routing = route(logits, 2, score=score)
+    assert routing.experts.tolist() == [[0, 1]]
+    assert torch.allclose(routing.weights, torch.tensor([[1.0, 0.0]]).softmax(-1))
+    routing.weights[0, 0].backward()
+    assert bool(torch.isfinite(logits.grad).all())
 
 
 def test_all_tokens_to_one_expert_and_empty_groups():

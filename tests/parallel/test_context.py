@@ -260,6 +260,8 @@ def test_bad_input_is_refused_before_anything_is_sent() -> None:
     odd = {"query": [1, 6, 3, 8], "key": [1, 2, 3, 8], "value": [1, 2, 3, 8], "positions": [3]}
     refusal(2, r"2 x cp must divide the sequence .* seq_len=6, cp=2. Pad it to 8 tokens", "ring", **odd)
     refusal(4, r"cp must divide the query heads; got 6 .* Use RingAttention, or both", "ulysses")
+    seven = {"query": [1, 7, 4, 8], "key": [1, 7, 4, 8], "value": [1, 7, 4, 8]}
+    refusal(4, r"got 7 query and 7 kv heads for cp=4. Use RingAttention\.", "ulysses", **seven)
     refusal(1, "kv heads must divide query heads; got 6 and 4", "ring", key=[1, 4, 4, 8], value=[1, 4, 4, 8])
     refusal(1, "one a local token; got", "ring", positions=[8])
     refusal(1, "split into heads", "ring", key=[1, 2, 5, 8], value=[1, 2, 5, 8])
@@ -268,9 +270,16 @@ def test_bad_input_is_refused_before_anything_is_sent() -> None:
 def test_documents_are_checked() -> None:
     with pytest.raises(ValueError, match="Drop the empty"):
         RingAttention(None, documents=(3, 0, 5))
-    alone = RingAttention(None, documents=(3, 4))
-    with pytest.raises(ValueError, match="documents must fill the sequence of 24 tokens"):
-        attended(alone, full_tensors(3))
+    for core in (RingAttention, AllGatherAttention, UlyssesAttention):
+        alone = core(None, documents=(3, 4))
+        with pytest.raises(ValueError, match="documents must fill the sequence of 24 tokens"):
+            attended(alone, full_tensors(3))
+
+
+def test_what_the_inner_core_says_is_not_said_twice() -> None:
+    for said in ({"documents": (3, 5)}, {"causal": False}):
+        with pytest.raises(ValueError, match="Pass them to the inner core"):
+            UlyssesAttention(None, inner=RingAttention(None), **said)  # type: ignore[arg-type]
 
 
 def test_nan_reaches_all_that_see_it() -> None:

@@ -8,9 +8,16 @@ import torch.distributed as dist
 
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
-from course_lib.model.moe import MoE
+from course_lib.cost.cluster import meta_24k
+from course_lib.cost.collectives import collective_time_s
+from course_lib.cost.models import model
+from course_lib.model.moe import Experts, MoE
+from course_lib.model.transformer import made_in
 from course_lib.parallel.expert import EvenlyRoutedMoE, ExpertParallelMoE, reduce_gradients_, shard_experts
 from course_lib.ranks import RanksError, run_ranks
+from course_lib.ranks.fake import fake_rank
+from course_lib.replay import RankClasses, replay
+from course_lib.trace import mark
 
 CONFIG = ModelConfig(
     num_experts=4, experts_per_token=2, expert_ffn_dim=6, num_shared_experts=1, model_dim=8, num_heads=2,
@@ -155,6 +162,34 @@ def bad(ep_experts: int) -> None:
 def test_experts_that_ep_does_not_divide():
     with pytest.raises(RanksError, match="must divide the experts"):
         run_ranks(bad, 2, 3)
+
+
+def test_a_part_of_experts_that_ep_or_tp_does_not_divide():
+    def cut(by_tp: bool) -> None:
+        shard_experts(Experts(3, 8, 5), *((None, dist.group.WORLD) if by_tp else (dist.group.WORLD,)))
+
+    for by_tp, words in ((False, "must divide the experts; got 3"), (True, "divide the width of an expert")):
+        with pytest.raises(RanksError, match=words):
+            run_ranks(cut, 2, by_tp, quiet=True)
+
+
+@pytest.mark.parametrize("stride", [1, 8])
+def test_mixtral_s_layer_at_full_size_waits_as_long_as_its_rows_travel(stride):
+    """Eight ranks in a server, or in eight: a token's two rows go there and back, and nothing hides them."""
+    config, tokens, cluster = model("mixtral-8x7b"), 4096, meta_24k().placed(range(0, 8 * stride, stride))
+    with fake_rank(8) as recorder, made_in(torch.bfloat16), torch.no_grad():
+        layer, x = EvenlyRoutedMoE(config, dist.group.WORLD), torch.empty(tokens, config.model_dim)
+        mark("begins")
+        layer(x)
+    alike = RankClasses.of({"ep": 8}, cluster, by=())
+    run = replay(alike.trace([recorder.result().between("begins")]), cluster, classes=alike)
+    rows_bytes = tokens * config.experts_per_token * config.model_dim * 2
+    sizes = [rows_bytes, rows_bytes, 8 * config.num_experts]  # and the counts
+    want = sum(collective_time_s(cluster, "all_to_all", range(8), size) for size in sizes)
+    assert run.exposed_s == pytest.approx(want, rel=1e-3)
+    assert run.ranks[0].flops == 6 * tokens * 2 * config.model_dim * config.expert_ffn_dim + (
+        2 * tokens * config.model_dim * config.num_experts
+    )
 
 
 def test_a_shard_is_a_copy():

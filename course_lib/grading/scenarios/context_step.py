@@ -1,7 +1,8 @@
-"""A transformer whose attention is a ring over all ranks; the answer takes the step around it.
+"""A transformer whose attention is a ring over ranks of one sequence; the answer takes the step around it.
 
-Params: config (of the model), model_seed, layout. Inputs: the whole batch, tokens and targets, on every rank:
-which tokens are its own, a rank learns from the core. Marks: "begins", "ends".
+Params: config (of the model), model_seed, layout, dp: how many such rings there are. Inputs: the whole batch
+of a ring, tokens and targets, on its every rank: which tokens are its own, a rank learns from the core.
+Marks: "begins", "ends".
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
     """Return the loss, and every parameter's gradient (zeros where none came)."""
-    core = RingAttention(make_mesh(cp=probe.world_size).group("cp"), layout=params["layout"])
+    mesh = make_mesh(dp=params["dp"], cp=probe.world_size // params["dp"])
+    core = RingAttention(mesh.group("cp"), layout=params["layout"])
     config = ModelConfig(**params["config"])
     model = Transformer(config, seed=params["model_seed"], dtype=torch.float64, attend=core)
     probe.mark("begins")

@@ -22,51 +22,70 @@ COLLECTIVES = (
 )  # fmt: skip
 
 
-def case(world_size: int, *, layout: str = "zigzag", seq_len: int = 24, batch: int = 2) -> Case:
-    """A batch of sequences over a ring of all ranks."""
+def case(world_size: int, *, dp: int = 1, layout: str = "zigzag", seq_len: int = 24, batch: int = 2) -> Case:
+    """A batch of sequences over a ring of all ranks; dp such rings with batches of their own."""
     words = f"{world_size} rank{'s' * (world_size > 1)}, {layout}, {seq_len} tokens"
     params = {
         "layout": layout,
+        "dp": dp,
         "seq_len": seq_len,
         "batch": batch,
         "config": asdict(CONFIG),
         "model_seed": MODEL_SEED,
     }
-    return Case(world_size=world_size, params=params, label=words)
+    return Case(world_size=world_size, params=params, label=words + (f", {dp} groups" if dp > 1 else ""))
+
+
+def cp_size(case: Case) -> int:
+    """Ranks that share a batch."""
+    return int(case.world_size // case.params["dp"])
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
-    del rank
     size = case.params["batch"], case.params["seq_len"] + 1
-    text = rng(case, 1).integers(0, CONFIG.vocab_size, size=size)
+    text = rng(case, 1 + rank // cp_size(case)).integers(0, CONFIG.vocab_size, size=size)
     return {"tokens": text[:, :-1].copy(), "targets": text[:, 1:].copy()}
 
 
 SCENARIO = Scenario(rank_side="course_lib.grading.scenarios.context_step", inputs=_inputs)
 
 
-def one_process(case: Case, *, grads: float = 1.0, loss: float = 1.0, begin_at_0: bool = False) -> World:
+def one_process(
+    case: Case, *, grads: float = 1.0, loss: float = 1.0, begin_at_0: bool = False, everywhere: bool = False
+) -> World:
     """Loss and gradients of the whole batch, times factors.
 
     begin_at_0: RoPE takes every rank's tokens for 0, 1, ..., and attention mixes them as it should.
+    everywhere: those of all groups' batches are added up.
     """
-    batch = {name: torch.from_numpy(array) for name, array in _inputs(case, 0).items()}
+    n = cp_size(case)
+    of_groups = [_of_group(case, group * n, begin_at_0) for group in range(case.params["dp"])]
+    if everywhere:
+        of_groups = [{name: sum(found[name] for found in of_groups) for name in of_groups[0]}] * len(
+            of_groups
+        )
+    factors = {name: loss if name == "loss" else grads for name in of_groups[0]}
+    return {
+        name: [np.asarray(found[name] * factor) for found in of_groups for _ in range(n)]
+        for name, factor in factors.items()
+    }
+
+
+def _of_group(case: Case, rank: int, begin_at_0: bool) -> dict[str, Any]:
+    batch = {name: torch.from_numpy(array) for name, array in _inputs(case, rank).items()}
     order = _held(case) if begin_at_0 else torch.arange(case.params["seq_len"])
-    told = torch.arange(case.params["seq_len"] // case.world_size).repeat(case.world_size)
+    told = torch.arange(case.params["seq_len"] // cp_size(case)).repeat(cp_size(case))
     model = Transformer(CONFIG, seed=MODEL_SEED, dtype=torch.float64, attend=_in_true_order(order))
     logits = model(batch["tokens"][:, order], told if begin_at_0 else order)
     found = cross_entropy(logits, batch["targets"][:, order])
     found.backward()
-    world: dict[str, list[Any]] = {"loss": [np.asarray(found.detach().numpy() * loss)] * case.world_size}
-    for name, param in model.named_parameters():
-        assert param.grad is not None, "every parameter is used"
-        world[f"grad:{name}"] = [param.grad.numpy() * grads] * case.world_size
-    return world
+    grads = {f"grad:{name}": np.asarray(param.grad) for name, param in model.named_parameters()}
+    return {"loss": np.asarray(found.detach()), **grads}
 
 
 def _held(case: Case) -> Tensor:
     """The positions of rank 0's tokens, then of rank 1's, and so on."""
-    n, seq_len, layout = case.world_size, case.params["seq_len"], case.params["layout"]
+    n, seq_len, layout = cp_size(case), case.params["seq_len"], case.params["layout"]
     places = np.arange(seq_len)
     if layout == "striped":
         return torch.from_numpy(places.reshape(-1, n).T.copy()).flatten()

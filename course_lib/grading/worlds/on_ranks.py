@@ -19,6 +19,7 @@ from course_lib.grading.parts.common import Window
 
 CONSTRUCTION = Window("begins", "constructed", "the constructor")
 FORWARD = Window("begins", "forward ends", "forward")
+CALL = Window("begins", "forward ends")  # of an answer that is neither the forward nor the backward pass
 BACKWARD = Window("forward ends", "ends", "backward")
 STEP = Window("begins", "ends", "forward and backward")
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from course_lib.comm.autograd import all_to_all
 from course_lib.model.attention import Attend, packed_sdpa
 from course_lib.parallel.context.core import ContextParallel
+from course_lib.parallel.context.layout import check_documents
 
 
 class UlyssesAttention(ContextParallel):
@@ -31,8 +32,8 @@ class UlyssesAttention(ContextParallel):
     B S/cp H (2 N + 2 lcm(K, cp)) elements leave; backward as many. With an inner ring also the ring's.
     Memory: query, key, value, output of N/cp heads for the group's tokens: what the local ones of all heads
     took, but for repeated kv heads.
-    Oracle: `sdpa` on the whole sequence. Raises: ValueError for heads that cp does not divide, and as
-    `RingAttention`.
+    Oracle: `sdpa` on the whole sequence. Raises: ValueError for heads that cp does not divide, causal or
+    documents beside `inner`, and as `RingAttention`.
     """
 
     def __init__(
@@ -43,6 +44,11 @@ class UlyssesAttention(ContextParallel):
         causal: bool = True,
         documents: tuple[int, ...] | None = None,
     ) -> None:
+        if inner is not None and (documents is not None or not causal):
+            raise ValueError(
+                "the inner core must say what is causal and which documents there are; got causal="
+                f"{causal}, documents={documents} beside an inner core. Pass them to the inner core."
+            )
         super().__init__(group, layout="contiguous", causal=causal, documents=documents)
         self._inner = inner
         self._attend: Attend = inner or packed_sdpa(self.documents, causal=causal)
@@ -50,6 +56,7 @@ class UlyssesAttention(ContextParallel):
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
         self.check(query, key, value, positions)
         self._check_heads(query.shape[1], key.shape[1])
+        check_documents(self.documents, self.size * query.shape[2])
         repeats = math.lcm(key.shape[1], self.size) // key.shape[1]
         key, value = (x.repeat_interleave(repeats, 1) if repeats > 1 else x for x in (key, value))
         query, key, value = (self._tokens_for_heads(x) for x in (query, key, value))  # [B, heads/cp, S, H]
@@ -80,10 +87,11 @@ class UlyssesAttention(ContextParallel):
 
     def _check_heads(self, num_heads: int, num_kv_heads: int) -> None:
         if num_heads % self.size:
+            common = math.gcd(num_heads, self.size)
+            both = f", or both: UlyssesAttention over {common} ranks with a ring as inner"
             raise ValueError(
                 f"cp must divide the query heads; got {num_heads} query and {num_kv_heads} kv heads for "
-                f"cp={self.size}. Use RingAttention, or both: UlyssesAttention over "
-                f"{math.gcd(num_heads, self.size)} ranks with a ring as inner."
+                f"cp={self.size}. Use RingAttention{both if common > 1 else ''}."
             )
 
     def _check_cut(self, seq_len: int, ring_size: int) -> None:

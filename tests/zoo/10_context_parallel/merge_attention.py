@@ -46,6 +46,16 @@ def merge_attention(out_a, lse_a, out_b, lse_b):
     return torch.where(is_a[..., None], out_a, out_b), torch.maximum(lse_a, lse_b)
 
 
+# %% wrong values: each part with the other's share
+# from: reference
+# says: weighed with the other's lse
+# change: weight_a[..., None] * out_a + weight_b[..., None] * out_b -> weight_b[..., None] * out_a + weight_a[..., None] * out_b
+# %% wrong values: the new lse without what was subtracted
+# from: reference
+# says: was not added to the new one
+# change: largest + torch.log(total) -> torch.log(total)
+
+
 # %% wrong values: overflows for large logits
 def merge_attention(out_a, lse_a, out_b, lse_b):
     weight_a, weight_b = lse_a.exp(), lse_b.exp()

@@ -56,7 +56,12 @@ def load_balance_loss(logits, experts):
 # change: F.softmax(logits, 1) -> (F.softmax(logits, 1).detach() + 0 * logits)
 # %% wrong values: sigmoid scores
 # from: one_hot and means
+# says: the mean of sigmoids
 # change: F.softmax(logits, 1) -> torch.sigmoid(logits)
+# %% wrong values: no scores, logits
+# from: one_hot and means
+# says: the mean of the logits themselves
+# change: F.softmax(logits, 1) -> logits
 # %% wrong values: as many experts as were chosen
 # from: one_hot and means
 # change: num_experts = logits.shape[1] -> num_experts = int(experts.max()) + 1

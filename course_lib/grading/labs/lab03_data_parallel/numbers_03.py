@@ -79,7 +79,7 @@ PARTS = answers(
         ),
         "num_buckets": Number(
             -(-_S // (25 * _MIB)),
-            rel=1e-4,
+            rel=1e-9,
             unit="buckets",
             mistakes={
                 "25 MB are 25e6 bytes: torch's bucket_cap_mb=25 are 25 * 2**20": -(-_S // 25_000_000),

@@ -24,9 +24,9 @@ EXERCISE = Exercise(
         "work": "A rank computes its share of the model, not all of it.",
         "bytes": "Besides K and V, gradients are summed once; nothing else travels.",
     },
-    details="1 to 4 ranks (hidden: 6), zigzag and striped layouts, float64. Work: a rank's products cost at "
-    "most 1/cp of the model's, and 25% more. Bytes: collectives move at most an all_reduce of the "
-    "parameters (which counts double) and 256 bytes.",
+    details="1 to 4 ranks (hidden: 6), groups that are not the world, zigzag and striped layouts, float64. "
+    "Work: a rank's products cost at most 1/cp of the model's, and 25% more. Bytes: collectives move at most "
+    "an all_reduce of the parameters (which counts double) and 256 bytes.",
     signature="(model, core, tokens, targets)",
     forbids=("context-parallel step",),
     scenario=steps.SCENARIO,
@@ -41,26 +41,27 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [case(1), case(2), case(3, layout="striped"), case(4)]
+OPEN = [case(1), case(2), case(3, layout="striped"), case(4), case(4, dp=2)]
 HIDDEN = [case(6, seq_len=24), case(4, seq_len=32, layout="contiguous")]
 
 
-def expected(case: Case, scaled: str = "", begin_at_0: bool = False) -> World:
+def expected(case: Case, scaled: str = "", **mistake: bool) -> World:
     """Loss and gradients of one process; scaled: what they were multiplied with by mistake."""
-    n = case.world_size
+    n = steps.cp_size(case)
     grads, loss = {"": (1.0, 1.0), "averaged": (1 / n, 1.0), "own tokens": (float(n), float(n))}[scaled]
-    return steps.one_process(case, grads=grads, loss=loss, begin_at_0=begin_at_0)
+    return steps.one_process(case, grads=grads, loss=loss, **mistake)
 
 
 MISTAKES: dict[str, dict[str, Any]] = {
     "gradients were averaged over ranks: each rank has divided by all tokens already": {"scaled": "averaged"},
     "each rank divided by the number of its own tokens": {"scaled": "own tokens"},
     "every rank's positions began at 0: RoPE saw other distances": {"begin_at_0": True},
+    "ranks outside core.group were added, which have other sequences": {"everywhere": True},
 }
 
 
 def _flops(seen: Seen) -> str:
-    most = 1.25 * steps.model_flops(seen.case) / seen.n
+    most = 1.25 * steps.model_flops(seen.case) / steps.cp_size(seen.case)
     rank, spent = max(enumerate(trace.flops for trace in seen.traces), key=lambda pair: pair[1])
     if spent <= most:
         return ""

@@ -86,9 +86,20 @@ def _sum(case: Case) -> tuple[Array, Array]:
     return p["out_a"] + p["out_b"], _attention(case, slice(None))[1]
 
 
+def _swapped(case: Case) -> tuple[Array, Array]:
+    p, (_, lse) = _parts(case), _attention(case, slice(None))
+    share_a, share_b = (np.exp(np.nan_to_num(x - lse, nan=-np.inf)) for x in (p["lse_a"], p["lse_b"]))
+    return share_b[..., None] * p["out_a"] + share_a[..., None] * p["out_b"], lse
+
+
+def _lowered(case: Case) -> tuple[Array, Array]:
+    p, (out, lse) = _parts(case), _attention(case, slice(None))
+    return out, np.where(np.isinf(lse), lse, lse - np.maximum(p["lse_a"], p["lse_b"]))
+
+
 def expected(case: Case, merged: str = "right") -> World:
     """One softmax over all keys; or the parts joined in another way."""
-    ways = {"mean": _mean, "larger": _larger, "sum": _sum}
+    ways = {"mean": _mean, "larger": _larger, "sum": _sum, "swapped": _swapped, "lowered": _lowered}
     out, lse = ways[merged](case) if merged in ways else _attention(case, slice(None))
     return {"out": [out], "lse": [lse]}
 
@@ -97,5 +108,7 @@ MISTAKES = {
     "the outputs were averaged: a part with a larger denominator weighs more": {"merged": "mean"},
     "the outputs were added: each is divided by its own part's denominator": {"merged": "sum"},
     "only the part with the larger lse was kept": {"merged": "larger"},
+    "each part was weighed with the other's lse": {"merged": "swapped"},
+    "what was subtracted from both lse was not added to the new one": {"merged": "lowered"},
 }
 PARTS: list[Any] = []

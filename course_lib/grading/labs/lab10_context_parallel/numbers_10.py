@@ -1,5 +1,6 @@
 """`numbers_10`: what 131,072 tokens of Llama 3 405B cost, and when a ring between servers hides."""
 
+from functools import partial
 from typing import Any
 
 from course_lib.grading.core.types import Exercise
@@ -40,16 +41,17 @@ EXERCISE = Exercise(
 
 OPEN: list[Any] = []
 HIDDEN: list[Any] = []
+number = partial(Number, rel=1e-3)
 PARTS = answers(
     {
-        "kv_bytes": Number(
+        "kv_bytes": number(
             KV_BYTES,
             mistakes={
                 "K alone is counted, or elements and not bytes": KV_BYTES / 2,
                 "all 128 heads have keys and values: 8 are shared by them": 16 * KV_BYTES,
             },
         ),
-        "ring_sent_bytes": Number(
+        "ring_sent_bytes": number(
             SENT,
             mistakes={
                 "all 8 kv heads travel: tensor parallelism leaves one on a GPU": 8 * SENT,
@@ -57,7 +59,7 @@ PARTS = answers(
                 "every hop carries the whole sequence": 16 * SENT,
             },
         ),
-        "hidden_from_tokens": Number(
+        "hidden_from_tokens": number(
             BREAK_EVEN,
             mistakes={
                 "blocks are whole: a causal zigzag block costs half": BREAK_EVEN / 2,
@@ -65,14 +67,14 @@ PARTS = answers(
                 "both are left out": 8 * BREAK_EVEN,
             },
         ),
-        "attention_share": Number(
+        "attention_share": number(
             ATTENTION / (ATTENTION + MATRICES),
             mistakes={
                 "it is compared with the matrices, not with all FLOPs": ATTENTION / MATRICES,
                 "attention is not causal": 2 * ATTENTION / (2 * ATTENTION + MATRICES),
             },
         ),
-        "max_ulysses_ranks": Number(
+        "max_ulysses_ranks": number(
             16,
             mistakes={
                 "tensor parallelism is left out: it has cut the heads already": 128,

@@ -7,7 +7,7 @@ from course_lib.grading.labs.lab10_context_parallel import _oracle as ranks
 from course_lib.grading.labs.lab10_context_parallel._oracle import block_bytes, case, cp_size, kv_bytes
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.parts.memory import Peak
-from course_lib.grading.worlds.on_ranks import FORWARD, on_ranks, place_of
+from course_lib.grading.worlds.on_ranks import CALL, on_ranks, place_of
 
 NAMES = ("grad_out", "query", "key", "value")
 
@@ -71,14 +71,14 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case, kv: str = "home") -> World:
-    """Each rank's gradients.
+def expected(case: Case, kv: str = "home", joined: ranks.Joined = "softmax") -> World:
+    """Each rank's gradients; joined: how blocks become one attention.
 
     kv: what it holds of key's and value's: "home", all addends to its own; "own", those of its own queries;
     "next", all to the next rank's, where its block stood last. "alone": it met its own block only.
     """
     n = cp_size(case)
-    query, key, value = (ranks.split(case, full) for full in ranks.gradients(case))
+    query, key, value = (ranks.split(case, full) for full in ranks.gradients(case, joined=joined))
     if kv == "alone":
         query, key, value = ranks.own_gradients(case)
     if kv == "own":
@@ -92,6 +92,7 @@ def expected(case: Case, kv: str = "home") -> World:
 
 LOCAL_ONLY = {"kv": "alone"}
 MISTAKES: dict[str, dict[str, Any]] = {
+    "each block had its own out and lse: those of all blocks together are given": {"joined": "sum"},
     "only the rank's own queries counted for its key and value": {"kv": "own"},
     "key's and value's gradients are those of the next rank's block: one hop is missing": {"kv": "next"},
 }
@@ -108,13 +109,11 @@ PARTS = [
             "their gradients": lambda case: (cp_size(case) if cp_size(case) > 1 else 0) * kv_bytes(case),
         },
         least=lambda case: case.world_size * (cp_size(case) - 1) * kv_bytes(case),
-        windows=[FORWARD],
+        windows=[CALL],
         too_little="K and V must visit every rank, and so must their gradients.",
         why="K and V go round once; the sum of their gradients follows one step behind.",
     ),
     Peak(
-        at_most=_peak,
-        windows=[FORWARD],
-        why="The block at work, the one arriving and the gradients of both are enough.",
+        at_most=_peak, windows=[CALL], why="Two blocks, at work and arriving, and their gradients are enough."
     ),
 ]

@@ -1,5 +1,6 @@
 """`numbers_11`: what Mixtral and DeepSeek-V3 store, compute and send."""
 
+from functools import partial
 from typing import Any
 
 from course_lib.grading.core.types import Exercise
@@ -48,9 +49,10 @@ EXERCISE = Exercise(
 
 OPEN: list[Any] = []
 HIDDEN: list[Any] = []
+number = partial(Number, rel=1e-3)
 PARTS = answers(
     {
-        "mixtral_total": Number(
+        "mixtral_total": number(
             TOTAL,
             mistakes={
                 "the name was taken at its word, 8 x 7 B: attention is shared": 56e9,
@@ -59,7 +61,7 @@ PARTS = answers(
                 "keys and values have 32 heads: 8 are shared by them": TOTAL + 32 * 2 * 4096 * 24 * 128,
             },
         ),
-        "mixtral_active": Number(
+        "mixtral_active": number(
             ACTIVE,
             mistakes={
                 "the name was taken at its word, 2 x 7 B": 14e9,
@@ -68,7 +70,7 @@ PARTS = answers(
                 "one expert is counted: a token visits two": OTHERS + 32 * EXPERT,
             },
         ),
-        "deepseek_routed": Number(
+        "deepseek_routed": number(
             ROUTED,
             mistakes={
                 "all 61 layers are counted: the first three are dense": ROUTED * 61 / 58,
@@ -77,7 +79,7 @@ PARTS = answers(
                 "the width of the dense layers was taken": ROUTED * 9,
             },
         ),
-        "token_bytes": Number(
+        "token_bytes": number(
             TOKEN_BYTES,
             mistakes={
                 "only dispatch is counted": TOKEN_BYTES / 3,
@@ -86,7 +88,7 @@ PARTS = answers(
                 "one row is counted: the token goes to 8 experts": TOKEN_BYTES / 8,
             },
         ),
-        "across_s": Number(
+        "across_s": number(
             ACROSS_S,
             mistakes={
                 "all rows leave the server: 8 of 64 GPUs are in it": ACROSS_S * 8 / 7,
@@ -96,7 +98,7 @@ PARTS = answers(
                 "combine is counted, too": ACROSS_S * 3,
             },
         ),
-        "hidden_from_ffn": Number(
+        "hidden_from_ffn": number(
             WIDTH,
             mistakes={
                 "all rows leave the server": WIDTH * 8 / 7,
