@@ -90,7 +90,7 @@ def ring_attention_backward(grad_out, query, key, value, out, lse, group, causal
 # %% wrong values: the block's own out and lse, computed anew
 # from: K, V and their gradients as one message, which ends at home after n hops
 # says: each block had its own out and lse
-# change: found = block_gradients(grad_out, query, -> from course_lib.model.partial_attention import block_attention; out, lse = block_attention(query, *kv, causal and source == rank); found = block_gradients(grad_out, query,
+# change: more, own = addends(grad_out, query, kv, out, lse, (rank -> from course_lib.model.partial_attention import block_attention; here = block_attention(query, *kv, causal and step == 0); more, own = addends(grad_out, query, kv, *here, (rank
 # %% wrong values: ignores causal
 # from: K, V and their gradients as one message, which ends at home after n hops
 # change: (rank - step) % n, rank, causal) -> (rank - step) % n, rank, False)
