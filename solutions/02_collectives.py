@@ -69,7 +69,8 @@ draw_axes()
 #
 # S is the size of the **whole** tensor. **One convention for bytes holds in the whole course**: texts, cards
 # and tables count what one rank **sends**, by the textbook ring of this lab. Where that helps, what a call is
-# given stands beside it: what a rank **hands in** (S for an all_reduce).
+# given stands beside it: what a rank **hands in** (S for an all_reduce). Cards of later labs leave (n − 1)/n
+# out and say **moves**: a reduce_scatter, an all_gather, a broadcast or a reduce moves S, an all_reduce 2S.
 #
 # A collective runs in a **process group**: the world, or some of its ranks. `dist.new_group(ranks)` makes
 # one, and *all* ranks of the world must call it, members or not. The messages go through a **backend**:

@@ -552,6 +552,7 @@ except RanksError as error:
 # ```python
 # model = nn.parallel.DistributedDataParallel(model)  # averages whole gradients
 # optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
+# optimizer.step()                                    # updates its share, and broadcasts it
 # ```
 #
 # **Predict:** which of the two sends more, and how do their losses differ from one process's?
@@ -699,7 +700,7 @@ def offload_step(params, store, update):
 #
 # 1. **`state_bytes`**: Llama 3 8B has 8,030,261,248 parameters. Bytes of parameters, gradients and optimizer
 #    state on one GPU without ZeRO?
-# 2. **`largest_8`**: the largest model, in parameters, whose states fit each of 8 GPUs with **stage 1**?
+# 2. **`largest_24`**: the largest model, in parameters, whose states fit each of 24 GPUs with **stage 2**?
 # 3. **`largest_rule`**: and with **stage 3** on 8 GPUs, if half of the memory is left to activations?
 # 4. **`offload_s`**: the 8B model on 8 GPUs with stage 2 and offload. Each GPU moves its eighth of the bf16
 #    gradients down, and its eighth of the bf16 parameters up *at the same time*, over its own PCIe 4.0 x16
@@ -711,12 +712,12 @@ def offload_step(params, store, update):
 
 # %% exercise="numbers_04"
 def numbers_04() -> dict[str, float]:
-    """Return the five numbers: state_bytes, largest_8, largest_rule, offload_s, wire_ratio."""
+    """Return the five numbers: state_bytes, largest_24, largest_rule, offload_s, wire_ratio."""
     ### BEGIN SOLUTION
     num_params = 8_030_261_248
     return {
         "state_bytes": 16 * num_params,
-        "largest_8": 80e9 / (2 + 2 + 12 / 8),
+        "largest_24": 80e9 / (2 + (2 + 12) / 24),
         "largest_rule": 8 * 40e9 / 16,
         "offload_s": 2 * num_params / 8 / 32e9,
         "wire_ratio": (1 + 1 + 2) / (2 + 2 + 2),

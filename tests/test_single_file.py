@@ -20,6 +20,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
 
 from course_lib import REPOSITORY, __version__, kernels
+from course_lib.staff import template
 
 ROOT = Path(__file__).resolve().parents[1]
 LAB = "00_start_here"
@@ -113,6 +114,16 @@ def test_a_notebook_alone_says_what_failed_or_installs_the_course_and_checks(
 
     again = run(tmp_path, python, "file:///nowhere", cells("course-set-up"))  # the network is not asked again
     assert again[0].outputs == []
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_until_the_course_has_an_address_its_links_say_so(
+    is_published: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template, "IS_PUBLISHED", is_published)
+    text = "".join(cell.source for cell in (*template.after_title(LAB), *template.at_end(LAB)))
+    assert ("no public address yet" in text) != is_published
+    assert (f"]({REPOSITORY}/blob/" in text) == is_published
 
 
 def test_the_address_stands_in_one_place() -> None:

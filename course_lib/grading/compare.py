@@ -155,14 +155,15 @@ def fingerprint(
     def target(r: int) -> Any:
         return asarray(want.on(r), dtype=float64)
 
-    if any(not isfinite(got[r]).all() for r in wrong if got[r].dtype.kind == "f"):
-        return "it holds NaN or infinity."
     for words, near in want.mistakes.items():
         value = near() if callable(near) else near
         if all_match(lambda r, v=value: v[r] if isinstance(v, list) else v):
             return f"this is what you get if {words}".rstrip(".?") + ("?" if words.endswith("?") else ".")
+    if any(not isfinite(got[r]).all() for r in wrong if got[r].dtype.kind == "f"):
+        return "it holds NaN or infinity."
     rank_0_only = n > 1 and wrong == list(range(1, n)) and target(0).any()  # zeros are no achievement
     reached_0 = want.local_only is not None and not close(got[0], want.local_only[0], tolerance)
+    due_on_0 = want.local_only is None or not close(asarray(want.local_only[0]), want.on(0), tolerance)
     if rank_0_only and reached_0:
         return "right on rank 0 only: does every rank get the result?"
     alone = want.local_only if n > 1 else None
@@ -174,7 +175,7 @@ def fingerprint(
         return f"rank {wrong[0]} holds its own value over {n} = world_size: {silence}"
     if alone is not None and _in_groups(case) and all_match(lambda r: _total(alone, want.on(r))):
         return f"it is the sum over all {n} ranks: those of the group alone count."
-    if rank_0_only:
+    if rank_0_only and due_on_0:  # else nothing had to change there: it is the root, or no member
         return "right on rank 0 only: does every rank get the result?"
     if n > 1 and _scaled(got, target, wrong, n, tolerance):
         twice = " Or sum twice?" if n == 2 else ""
@@ -187,6 +188,8 @@ def fingerprint(
         return f"too small by exactly {n}^2: divided by world_size twice?"
     if _scaled(got, target, wrong, 2, tolerance):
         return "doubled: was it summed twice?"
+    if n > 2 and _scaled(got, target, wrong, n / 2, tolerance):
+        return f"off by exactly {n}/2: was a sum of {n} ranks divided by 2, and not by world_size?"
     if all(not got[r].any() for r in wrong):
         return "it is all zeros: was it ever filled? (A gradient: is something detached on the way?)"
     if all_match(lambda r: -target(r)):

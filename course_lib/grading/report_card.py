@@ -31,6 +31,7 @@ _BUTTON = (
     "display:inline-block;cursor:pointer;border:1px solid currentColor;border-radius:4px;padding:2px 10px"
 )
 _CASE = re.compile(r"At ([^:\n]+): ")
+_POINTS = re.compile(r" (Wrong at \d+ of \d+ points), such as\n +")
 _SENTENCE_ENDS = re.compile(r"(?<=[.?!])\s+(?=[A-Z`])")
 
 
@@ -43,6 +44,7 @@ class Said:
         must: what must hold; all of the first sentence if it names nothing seen.
         seen: what was seen instead.
         case: in which case.
+        point: of an answer that is asked at many points: at how many it is wrong, and one of them.
         report: further lines: a traceback, or what each rank waits for.
     """
 
@@ -50,19 +52,23 @@ class Said:
     must: str
     seen: str = ""
     case: str = ""
+    point: str = ""
     report: str = ""
 
 
 def take_apart(message: str) -> Said:
     """Return the pieces of a message that is written as the course's errors are."""
     first, _, report = message.strip().partition("\n")
-    found = _CASE.match(first)
-    case = found.group(1) if found else ""
+    found, at = _CASE.match(first), _POINTS.search(message)
+    case, point = found.group(1) if found else "", ""
+    if at:  # of all points one is shown: that it was one of so many says the same as the case
+        first, case, report = message[: at.start()].strip(), "", ""
+        point = f"{at.group(1)}, such as {' '.join(message[at.end() :].split())}"
     sentences = _SENTENCE_ENDS.split(first[found.end() :] if found else first)
     must, parted, seen = sentences[0].partition("; ")
     if not parted or "must" not in must:
         must, seen = sentences[0], ""
-    return Said(" ".join(sentences[1:]), must.rstrip("."), seen.rstrip("."), case, report.strip("\n"))
+    return Said(" ".join(sentences[1:]), must.rstrip("."), seen.rstrip("."), case, point, report.strip("\n"))
 
 
 def card_html(verdict: Result) -> str:
@@ -98,11 +104,12 @@ def _gate(verdict: Result) -> str:
 
 
 def _first_sentence(said: Said) -> str:
-    """What must hold and what was seen, a line each; one line where nothing was seen."""
+    """What must hold, what was seen and at which point, a line each; one line where nothing was seen."""
     where = f" (at {html.escape(said.case)})" if said.case else ""
+    point = f"<div>{html.escape(said.point)}</div>" if said.point else ""
     if not said.seen:
-        return f"<div>{_prose(said.must)}{where}.</div>"
-    return f"<div>Expected: {_prose(said.must)}.</div><div>Seen{where}: {_prose(said.seen)}.</div>"
+        return f"<div>{_prose(said.must)}{where}.</div>{point}"
+    return f"<div>Expected: {_prose(said.must)}.</div><div>Seen{where}: {_prose(said.seen)}.</div>{point}"
 
 
 def _mistakes(verdict: Result) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from course_lib.grading.probe import Probe
 
-AGAIN = {"second": 3, "third": 5, "fourth": 7}
+AGAIN = {"second": 7, "third": 5, "fourth": 11}  # none is a world size: "did you average?" is not meant
 
 
 def group_of(params: dict[str, Any], probe: Probe) -> tuple[Any, bool]:
@@ -21,7 +21,7 @@ def group_of(params: dict[str, Any], probe: Probe) -> tuple[Any, bool]:
 
 
 def calls(name: str, call: Callable[[Tensor], Any], tensor: Tensor, params: dict[str, Any]) -> dict[str, Any]:
-    """Return what the call gives; in a case that calls again, also that for 3, 5 and 7 times the tensor.
+    """Return what the call gives; in a case that calls again, also that for 7, 5 and 11 times the tensor.
 
     Each call gets the same tensor with other values. All results are read after the last call, so a buffer
     that an answer uses again shows.

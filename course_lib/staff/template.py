@@ -12,10 +12,14 @@ from pathlib import Path
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from course_lib import REPOSITORY, __version__
+from course_lib import IS_PUBLISHED, REPOSITORY, __version__
 
 # Carried inside the notebook: it shows without a network. JupyterLab shows no attached SVG, hence a PNG.
 BADGE = Path(__file__).with_name("open_in_colab.png")
+NO_ADDRESS = (
+    "The course has no public address yet: badge and links lead nowhere until its publisher sets "
+    "`REPOSITORY` in `course_lib/__init__.py`."
+)
 
 
 def after_title(lab: str) -> list[NotebookNode]:
@@ -23,9 +27,10 @@ def after_title(lab: str) -> list[NotebookNode]:
     tag = f"v{__version__}"
     path = REPOSITORY.removeprefix("https://github.com/")
     colab = f"https://colab.research.google.com/github/{path}/blob/{tag}/notebooks/{lab}/{lab}.ipynb"
+    missing = "" if IS_PUBLISHED else f"\n\n*{NO_ADDRESS}*"
     links = new_markdown_cell(
         f"[![Open in Colab](attachment:colab.png)]({colab}) &nbsp; version {__version__} of "
-        f"[the course]({REPOSITORY})",
+        f"[the course]({REPOSITORY}){missing}",
         attachments={"colab.png": {"image/png": base64.b64encode(BADGE.read_bytes()).decode()}},
         id="course-links",
     )
@@ -34,6 +39,7 @@ def after_title(lab: str) -> list[NotebookNode]:
 
 def set_up_code() -> str:
     """Return the first code cell: installs the course where it is missing, and does nothing elsewhere."""
+    why = "Is there a network?" if IS_PUBLISHED else "Is there a network? Has the course an address yet?"
     return f'''\
 # Set-up: installs the course where it is missing (Colab, this file alone); does nothing elsewhere.
 import importlib.util
@@ -46,7 +52,7 @@ if importlib.util.find_spec("course_lib") is None:
     done = subprocess.run(INSTALL, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"course_lib must be installed; `pip install --no-deps {{COURSE}}` failed. "
-                           f"Is there a network?\\n{{done.stderr[-600:]}}")
+                           f"{why}\\n{{done.stderr[-600:]}}")
     importlib.invalidate_caches()
 from course_lib import notebook
 
@@ -56,6 +62,7 @@ notebook.start("{__version__}")'''
 def at_end(lab: str) -> list[NotebookNode]:
     """Return the last cells of a lab: the map of its exercises, and the way to the solutions."""
     solution = f"solutions/{lab}/{lab}.ipynb"
+    where = f"[{solution}]({REPOSITORY}/blob/v{__version__}/{solution})" if IS_PUBLISHED else f"`{solution}`"
     links = new_markdown_cell(
         "## Your map of this lab\n\n"
         "One row an exercise, with the verdict of its last check. `course progress` shows the same for all "
@@ -63,8 +70,7 @@ def at_end(lab: str) -> list[NotebookNode]:
         "(On Colab: `!course progress`, and `grading.check(exercise, globals(), hidden=True)` in a cell.)\n\n"
         "<details><summary>Solutions of this lab, and answers to its reflections: open them when you have "
         "tried, and the third hint did not help</summary>\n\n"
-        f"[{solution}]({REPOSITORY}/blob/v{__version__}/{solution}), run from top to bottom. In a checkout "
-        "of the course it is the same path.\n\n</details>",
+        f"{where}, run from top to bottom. In a checkout of the course it is the same path.\n\n</details>",
         id="course-solutions",
     )
     code = f'from course_lib import grading\n\ngrading.progress_map("{lab}")'

@@ -137,7 +137,7 @@ def draw_frontier(
         figure = style.new_figure(7.4, 4.0, alt)
         ax = figure.subplots()
         xs, ys = zip(*(shown[label] for label in best), strict=True)
-        ax.plot(xs, ys, color=style.FAINT, lw=6, zorder=0, label="nothing is better in both")
+        ax.plot(xs, ys, color=style.GREY, alpha=0.4, lw=6, zorder=0, label="nothing is better in both")
         for label, (x, y) in shown.items():
             ax.plot([x], [y], "o", ms=8, color=style.BLUE if label in best else style.GREY)
             ax.annotate(label, (x, y), xytext=(7, 5), textcoords="offset points", fontsize=9)

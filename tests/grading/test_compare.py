@@ -31,6 +31,7 @@ WANT = Expected(FULL, local_only=ALONE, mistakes={"only the last microbatch was 
         ([FULL / N] * N, "too small by exactly 3 = world_size"),
         ([FULL / N**2] * N, "divided by world_size twice"),
         ([FULL * 2] * N, "doubled"),
+        ([FULL * N / 2] * N, "off by exactly 3/2: was a sum of 3 ranks divided by 2"),
         ([FULL * 0] * N, "all zeros"),
         ([-FULL] * N, "wrong sign"),
         (ALONE, "rank 0 holds its own value: nothing was communicated"),
@@ -45,6 +46,11 @@ WANT = Expected(FULL, local_only=ALONE, mistakes={"only the last microbatch was 
 )
 def test_fingerprint(arrays, says):
     assert says in _message([np.array(a) for a in arrays], WANT)
+
+
+def test_right_on_rank_0_is_no_finding_where_nothing_was_due_there():
+    want = Expected(OWN, per_rank=True, local_only=[OWN[0], *OWN[:2]])  # rank 0 is the root, or no member
+    assert "right on rank 0" not in _message([OWN[0], OWN[1] * 0.3, OWN[2] * 0.7], want)
 
 
 def test_swapped_ranks():

@@ -58,3 +58,13 @@ def test_an_argument_that_a_call_changed_is_named() -> None:
     with pytest.raises(GateFailed, match="argument 'spec' must stay as it was") as refused:
         answers_at(ask, POINTS)
     assert refused.value.gate == "inputs"
+    assert "dict(spec)" in str(refused.value)
+
+
+def test_of_a_list_that_a_call_changed_a_list_is_advised() -> None:
+    def ask(point: dict[str, Any]) -> int:
+        point["sizes"].clear()
+        return 0
+
+    with pytest.raises(GateFailed, match=r"list\(sizes\)"):
+        answers_at(ask, [{"sizes": [1, 2]}])

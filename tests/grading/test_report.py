@@ -76,6 +76,15 @@ def test_a_message_is_taken_apart() -> None:
     assert said.mistake == "Off by exactly 3 = world_size: did you average?"
 
 
+def test_of_many_points_the_card_shows_one_beside_what_was_seen() -> None:
+    text = "At 9 points: it must be 345; got 830. This is a slip. Wrong at 5 of 9 points, such as"
+    said = take_apart(f"{text}\n    k=1,\n    n=2")
+    assert (said.must, said.seen, said.mistake) == ("it must be 345", "got 830", "This is a slip.")
+    assert said.point == "Wrong at 5 of 9 points, such as k=1, n=2"
+    assert not said.report
+    assert not said.case
+
+
 def test_a_message_of_another_form_stays_whole() -> None:
     said = take_apart("rank 0 stopped: ZeroDivisionError; nothing came back\n  line 3\n  line 4")
     assert said.must == "rank 0 stopped: ZeroDivisionError; nothing came back"

@@ -39,7 +39,8 @@ def first_problem(part: str, ranks: Sequence[Any], problem: Callable[[int, Any],
 
 def times(count: float, bound: float) -> str:
     """How many times the bound, in brackets; nothing where that says nothing."""
-    return f" ({count / bound:.3g}x)" if bound and count > bound else ""
+    ratio = f"{count / bound:.3g}" if bound and count > bound else "1"
+    return f" ({ratio}x)" if ratio != "1" else ""
 
 
 def plural(count: int, word: str) -> str:

@@ -16,7 +16,11 @@ from course_lib.grading.points import judge
 
 
 def _named(point: Point) -> str:
-    return ", ".join(f"{name}={value}" for name, value in point.items())
+    return ", ".join(f"{name}={_short(value)}" for name, value in point.items())
+
+
+def _short(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,21 @@ def in_place(results: list[Array], memory: list[Array] | None = None) -> World:
     return {"tensor": results, "memory": results if memory is None else memory}
 
 
+OTHER_ROOTS: dict[str, dict[str, Any]] = {
+    "rank 0 is the root: the argument `root` is asked": {"root": 0},
+    "`root` is taken for a place in the group: it is a global rank": {"root": "place"},
+}
+
+
+def taken_for_root(case: Case, root: int | str) -> int:
+    """The global rank that an answer takes for the root: a rank, or "place"; the right one if it is none."""
+    wanted: int = case.params["root"]
+    ring = members(case, wanted)
+    if root == "place":
+        return ring[wanted % len(ring)]
+    return int(root) if root in ring else wanted
+
+
 OTHER_MEMORY = "the tensor was given other memory (.data = ..., set_): write into what it has, with copy_"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from course_lib.grading.core.types import Array, Case, Scenario, World
@@ -15,9 +16,11 @@ from course_lib.grading.zero_toy_models import STEPS, loss_of, weights_of
 
 Log = list[list[Any]]  # (kind, number of the transfer, bytes), see `host_store.HostStore`
 CALLS = [Window(f"begin {step}", f"called {step}", f"in the call of step {step}") for step in range(STEPS)]
+TOUCHED = "a tensor was read or written to while it travelled, and is NaN: touch neither end before wait()"
 MISTAKES: dict[str, dict[str, Any]] = {
     "the host's state is as it was: the host must update, with `update`": {"stale": "store.state"},
     "the parameters are as they were: nothing came up, or it was never waited for": {"stale": "parameters"},
+    TOUCHED: {"stale": "touched"},
 }
 
 
@@ -35,11 +38,13 @@ def trained(case: Case, *, stale: str = "") -> World:
     """Weights and the host's state after each step.
 
     stale: "store.state" or "parameters", which are as if no step had been taken. Without new parameters later
-    gradients are others, so then only the first step's state is known.
+    gradients are others, so then only the first step's state is known. "touched": all is NaN.
     """
     right = _steps(case, STEPS)
     if not stale:
         return right
+    if stale == "touched":
+        return {name: [np.full_like(array, np.nan) for array in arrays] for name, arrays in right.items()}
     as_before = _steps(case, 0)
     if stale == "store.state":
         return right | {name: as_before[name] for name in right if name.startswith("store.state")}

@@ -23,6 +23,10 @@ LOCAL_ONLY = {"local": True}
 MISTAKES: dict[str, dict[str, Any]] = {
     "gradients are summed and not divided: did you average?": {"scale": 1.0},
     "only the last backward of a step counts": {"only_last": True},
+    "a backward's gradient is counted again by the next: .grad must go when it has been reduced": {
+        "counted_again": True
+    },
+    "the inner optimizer is built anew in each step, and its states begin at zero": {"anew": True},
 }
 
 
@@ -69,35 +73,47 @@ def tensors(case: Case, rank: int) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in inputs(case, rank).items()}
 
 
-def trained(case: Case, *, scale: float | None = None, only_last: bool = False, local: bool = False) -> World:
+def trained(case: Case, *, scale: float | None = None, local: bool = False, **mistake: bool) -> World:
     """Every parameter after each step.
 
-    scale: of each rank's loss; 1/n if None. only_last: of the backwards of a step, only the last counts.
-    local: each rank trains on its own batches.
+    scale: of each rank's loss; 1/n if None. local: each rank trains on its own batches. mistake: of `_train`.
     """
     n = case.world_size
     shards = [tensors(case, rank) for rank in range(n)]
     if local:
         alone = [_train(case, [shard], 1.0) for shard in shards]
         return {name: [own[name] for own in alone] for name in alone[0]}
-    found = _train(case, shards, 1 / n if scale is None else scale, only_last=only_last)
+    found = _train(case, shards, 1 / n if scale is None else scale, **mistake)
     return {name: [value] * n for name, value in found.items()}
 
 
 def _train(
-    case: Case, shards: Sequence[Mapping[str, Tensor]], scale: float, *, only_last: bool = False
+    case: Case,
+    shards: Sequence[Mapping[str, Tensor]],
+    scale: float,
+    *,
+    only_last: bool = False,
+    counted_again: bool = False,
+    anew: bool = False,
 ) -> dict[str, Array]:
-    """Train one model on the sum over shards of scale * loss; return each parameter after each step."""
+    """Train one model on the sum over shards of scale * loss; return each parameter after each step.
+
+    only_last: of the backwards of a step, only the last counts. counted_again: each counts once more at every
+    later one. anew: an optimizer of its own for each step.
+    """
     model = build_toy(case.params["model"], shards[0])
     optimizer = make_inner(case.params["optimizer"], trainable(model))
     num: int = case.params["microbatches"]
     out: dict[str, Array] = {}
     for step in range(STEPS):
         optimizer.zero_grad()
+        if anew:
+            optimizer = make_inner(case.params["optimizer"], trainable(model))
         for micro in range(num - 1 if only_last else 0, num):
+            times = num - micro if counted_again else 1
             for shard in shards:
                 late = step >= case.params["optional_from"]
-                (scale * loss_of(model, shard, step, micro, num, with_optional=late)).backward()
+                (times * scale * loss_of(model, shard, step, micro, num, with_optional=late)).backward()
         optimizer.step()
         out |= weights_of(model, step)
     return out

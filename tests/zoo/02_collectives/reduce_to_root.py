@@ -28,6 +28,7 @@ def reduce_to_root_(tensor, root, group=None):
 # says: rank 0 is the root
 # change: ring.index(root) -> ring.index(root if 0 not in ring else 0)
 # %% wrong values: partial sums are left on the way
+# says: partial sums are left in the tensors
 # change: tensor if place == 0 else tensor.clone() -> tensor
 # %% wrong bytes: everyone sends to the root
 # says: pass one partial sum on
@@ -42,7 +43,7 @@ def reduce_to_root_(tensor, root, group=None):
 
 
 # %% wrong bytes: the root sends the sum back
-# says: may send at most
+# says: the root keeps what it has
 # from: everyone sends to the root
 # change: dist.send(tensor, root, group=group) -> dist.send(tensor, root, group=group); dist.recv(tensor.clone(), root, group)
 # change: tensor += received -> tensor += received; dist.send(tensor, other, group=group)

@@ -3,7 +3,7 @@
 # %% setup
 RIGHT = {
     "state_bytes": 128.5e9,
-    "largest_8": 14.55e9,
+    "largest_24": 30.97e9,
     "largest_rule": 20e9,
     "offload_s": 0.0627,
     "wire_ratio": 0.667,
@@ -21,14 +21,14 @@ def numbers_04():
     memory = 80 * 10**9
     return {
         "state_bytes": (2 + 2 + 4 + 4 + 4) * size,
-        "largest_8": memory / 5.5,
+        "largest_24": memory / (2 + 14 / 24),
         "largest_rule": memory / 2 / (16 / 8),
         "offload_s": size * 2 / 8 / 32e9,
         "wire_ratio": 2 / 3,
     }
 
 
-# %% wrong state_bytes, largest_8, largest_rule, offload_s, wire_ratio: a list
+# %% wrong state_bytes, largest_24, largest_rule, offload_s, wire_ratio: a list
 # says: must return a dict
 def numbers_04():
     return list(RIGHT.values())
@@ -40,16 +40,16 @@ def numbers_04():
     return RIGHT | {"state_bytes": 4 * 8_030_261_248}
 
 
-# %% wrong largest_8: stage 3
+# %% wrong largest_24: stage 3
 # says: that is stage 3
 def numbers_04():
-    return RIGHT | {"largest_8": 40e9}
+    return RIGHT | {"largest_24": 120e9}
 
 
-# %% wrong largest_8: stage 2
-# says: that is stage 2
+# %% wrong largest_24: stage 1
+# says: that is stage 1
 def numbers_04():
-    return RIGHT | {"largest_8": 80e9 / 3.75}
+    return RIGHT | {"largest_24": 80e9 / 4.5}
 
 
 # %% wrong largest_rule: activations forgotten
@@ -84,7 +84,7 @@ def numbers_04():
         "wire_ratio": (2 * 1 + 2) / (3 * 2),
         "offload_s": max(grads * size / n / 32e9, weights * size / n / 32e9),
         "largest_rule": gpu / 2 / ((weights + grads + adam) / n),
-        "largest_8": gpu / (weights + grads + adam / n),
+        "largest_24": gpu / (weights + (grads + adam) / 24),
         "state_bytes": (weights + grads + adam) * size,
     }
 
@@ -97,10 +97,10 @@ def numbers_04():
     return {name: np.float64(value) for name, value in RIGHT.items()}
 
 
-# %% wrong state_bytes, largest_8: rules of thumb
+# %% wrong state_bytes, largest_24: rules of thumb
 # says: rule of thumb of 8 bytes
 def numbers_04():
-    return RIGHT | {"state_bytes": 8 * 8_030_261_248, "largest_8": 80e9 / 8}
+    return RIGHT | {"state_bytes": 8 * 8_030_261_248, "largest_24": 80e9 / 8}
 
 
 # %% wrong largest_rule: one GPU

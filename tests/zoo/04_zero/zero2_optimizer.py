@@ -110,9 +110,11 @@ class Zero2Optimizer:
 # %% wrong values: reads the buffer before the data arrived
 # change: dist.reduce_scatter_tensor(mine, self.flat(param.grad)) -> work = dist.reduce_scatter_tensor(mine, self.flat(param.grad), async_op=True); early = shard * 0; work.wait(); mine = early
 # %% wrong values: leaves .grad, so a second backward counts the first again
+# says: .grad must go when it has been reduced
 # change: param.grad = None -> pass
 # change: shard.grad = None -> shard.grad = None; _ = [setattr(p, "grad", None) for p in self.params]
 # %% wrong values: builds the inner optimizer anew at each step
+# says: its states begin at zero
 # change: self.inner = make_optimizer(list(self.shards.values())) -> self.make = make_optimizer
 # change: self.inner.step() -> self.make(list(self.shards.values())).step()
 # %% wrong values: zero_grad forgets the parameters' gradients, not the shards'

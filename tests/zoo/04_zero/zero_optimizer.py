@@ -95,6 +95,7 @@ class ZeroOptimizer:
 # %% wrong values: never gathers
 # change: dist.all_gather_into_tensor(full, self.shard) -> full = self.flat(self.params); full.chunk(self.world_size)[dist.get_rank()].copy_(self.shard)
 # %% wrong values: builds the inner optimizer anew at each step
+# says: its states begin at zero
 # change: self.inner = make_optimizer([self.shard]) -> self.make = make_optimizer
 # change: self.inner.step() -> self.make([self.shard]).step()
 # %% wrong values: each rank updates its shard with its own gradient

@@ -3,7 +3,7 @@
 # %% setup
 RIGHT = {
     "fsdp_sent_bytes": 42.16e9,
-    "over_ddp": 1.5,
+    "over_ddp": 1.0,
     "hsdp_across_bytes": 33.07e9,
     "parameter_peak_bytes": 13.54e9,
     "min_gpus": 97,
@@ -27,7 +27,7 @@ def numbers_05():
         n += 1
     return {
         "fsdp_sent_bytes": ring + ring + ring,
-        "over_ddp": np.float64(3) / 2,
+        "over_ddp": np.float64(2 * 2 + 4) / (2 * 4),
         "hsdp_across_bytes": shard * 30 / 16,
         "parameter_peak_bytes": 405_853_388_800 * 2 / 1024 + unit + unit,
         "min_gpus": np.int64(n),
@@ -41,9 +41,9 @@ def numbers_05():
 
 
 # %% wrong fsdp_sent_bytes, over_ddp: three moves against one
-# says: counted as one move
+# says: it is two moves of 4 bytes
 def numbers_05():
-    return RIGHT | {"fsdp_sent_bytes": 3 * 16_060_522_496, "over_ddp": 3}
+    return RIGHT | {"fsdp_sent_bytes": 3 * 16_060_522_496, "over_ddp": 2}
 
 
 # %% wrong fsdp_sent_bytes: gathered once
@@ -84,7 +84,7 @@ def numbers_05():
 
 # %% wrong over_ddp, min_gpus: words
 def numbers_05():
-    return RIGHT | {"over_ddp": "1.5x", "min_gpus": None}
+    return RIGHT | {"over_ddp": "1x", "min_gpus": None}
 
 
 # %% wrong fsdp_sent_bytes: the factor (n - 1)/n is left out
@@ -107,9 +107,10 @@ def numbers_05():
     return RIGHT | {"parameter_peak_bytes": 13.54e9 * 1e9 / 2**30, "min_gpus": 88}
 
 
-# %% wrong over_ddp: three times, as one hears
+# %% wrong over_ddp: as in bf16
+# says: all moves have equally many bytes: parameters
 def numbers_05():
-    return RIGHT | {"over_ddp": 3}
+    return RIGHT | {"over_ddp": 1.5}
 
 
 # %% right: fractions and Python's own integers
@@ -117,12 +118,12 @@ from fractions import Fraction
 
 
 def numbers_05():
-    moves = Fraction(3, 2)
+    moves, mixed = Fraction(3, 2), Fraction(2 + 2 + 4, 4 + 4)
     ddp = Fraction(2 * 7, 8) * 2 * 8_030_261_248
     return {
         "min_gpus": -(-16 * 405_853_388_800 // (80 * 10**9 - 4 * 3_187_703_808)),
         "fsdp_sent_bytes": float(moves * ddp),
-        "over_ddp": float(moves),
+        "over_ddp": float(mixed),
         "hsdp_across_bytes": 33_072_049_920,
         "parameter_peak_bytes": 2 * (405_853_388_800 / 1024) + 2 * 2 * 3_187_703_808,
     }

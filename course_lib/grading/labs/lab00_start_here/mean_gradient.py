@@ -23,7 +23,7 @@ EXERCISE = Exercise(
     difficulty=2,
     importance=5,
     lines=8,
-    points={"values": 2.0, "bytes": 1.0},
+    points={"values": 1.0, "bytes": 2.0},
     task="Write a function that returns, on every rank, the gradients of the mean loss over the rows of all "
     "ranks, as a list in the order of `model.parameters()`.",
     graded={

@@ -82,7 +82,8 @@ def _other_shape(seen: Seen) -> str:
     for i, p in enumerate(seen.case.params["points"]):
         tensors = seen.got[0].tensors
         if f"c{i}" not in tensors:
-            return f"the result must be a tensor; got {seen.got[0].values.get(f'c{i}')!r:.60}."
+            other = seen.got[0].values.get(f"c{i}")
+            return f"the result must be a tensor; got a {type(other).__name__}, {other!r:.60}."
         shape = tensors[f"c{i}"].shape
         if shape != (p["m"], p["n"]):
             return f"the result must have shape {(p['m'], p['n'])}; got {shape}, with {_describe(p)}."

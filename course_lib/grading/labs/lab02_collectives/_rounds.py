@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from course_lib.grading.core.types import Case, Seen
+from course_lib.grading.parts.common import plural
 from course_lib.grading.worlds.collective import members
 from course_lib.trace import Launch, RankTrace, Wait
 
@@ -25,7 +26,8 @@ def problem_of_rounds(seen: Seen) -> str:
         return ""
     chain = ", then ".join(f"{m.src} to {m.dst}" for m in last.chain())
     return (
-        f"the tensor must reach all {n} ranks in ceil(log2 {n}) = {allowed} rounds; it took {last.round_}: "
+        f"the tensor must reach all {n} ranks in ceil(log2 {n}) = {plural(allowed, 'round')}; it took "
+        f"{last.round_}: "
         f"{chain}.{_shape(messages, last)}"
     )
 

@@ -85,7 +85,8 @@ EXERCISE = Exercise(
         "other, and the bytes of the message in each.",
         "The ring: 2(n-1) steps, each with a chunk of size/n. The tree: ceil(log2 n) rounds for the reduce "
         "and as many for the broadcast, each with the whole size.",
-        "(n - 1).bit_length() is ceil(log2 n), exactly and for n = 1 too. 'auto' calls the function twice.",
+        "Count the rounds of a tree of 1, 2, 3 and 1,024 ranks by hand: does your logarithm, rounded up, say "
+        "exactly so? 'auto' needs no crossover: what would you compare?",
     ),
 )
 

@@ -1,9 +1,20 @@
 """`reduce_to_root_`: the tree of a broadcast turned round; partial sums flow to the root."""
 
+import numpy as np
+
 from course_lib.grading.core.types import Case, Exercise, World
 from course_lib.grading.labs.lab02_collectives._rounds import rounds_needed
 from course_lib.grading.parts.bytes import BytesAtMost, Messages, SentAtLeast
-from course_lib.grading.worlds.collective import case, collective, in_place, members, own_tensors, total
+from course_lib.grading.worlds.collective import (
+    OTHER_ROOTS,
+    case,
+    collective,
+    in_place,
+    members,
+    own_tensors,
+    taken_for_root,
+    total,
+)
 
 EXERCISE = Exercise(
     order=3,
@@ -13,7 +24,7 @@ EXERCISE = Exercise(
     difficulty=3,
     importance=3,
     lines=12,
-    points={"values": 1.0, "bytes": 1.0},
+    points={"values": 0.5, "bytes": 1.5},
     task="Write a function that replaces the tensor of the rank `root` by the sum of all members' tensors. "
     "The others' tensors stay as they are. `root` is a global rank, also in a group.",
     graded={
@@ -45,10 +56,22 @@ OPEN = [
 HIDDEN = [case(5, [7], root=3), case(6, [5], groups=[[0, 2, 3, 4, 5]], root=4), case(8, [150_000], root=6)]
 
 
-def expected(case: Case, root: int | None = None, summed: bool = True, own: bool = True) -> World:
-    """The sum on the root, all other tensors as they were."""
+def expected(
+    case: Case, root: int | str = "", summed: bool = True, own: bool = True, left: str = ""
+) -> World:
+    """The sum on the root, all other tensors as they were.
+
+    left: "partial sums" in the tensors of those that add them up along the tree, or "all" has the sum.
+    """
     tensors, wanted = own_tensors(case), case.params["root"]
-    at = root if root in members(case, wanted) else wanted
+    at, ring = taken_for_root(case, root), members(case, wanted)
+    first, before = ring.index(at), list(tensors)
+    for place in range(1, len(ring)) if left else ():
+        below = range(place, min(place + (place & -place), len(ring)))  # the lowest bit: its part of the tree
+        added = range(len(ring)) if left == "all" else below
+        tensors[ring[(place + first) % len(ring)]] = np.sum(
+            [before[ring[(p + first) % len(ring)]] for p in added], axis=0
+        )
     if summed:
         tensors[at] = total(case, wanted) - (0 if own else tensors[at])
     return in_place(tensors)
@@ -57,11 +80,19 @@ def expected(case: Case, root: int | None = None, summed: bool = True, own: bool
 LOCAL_ONLY = {"summed": False}
 MISTAKES = {
     "the root's own tensor is missing": {"own": False},
-    "rank 0 is the root: the argument `root` is asked": {"root": 0},
+    "partial sums are left in the tensors of ranks on the way: theirs stay as they are": {
+        "left": "partial sums"
+    },
+    "every member ends with the sum: only the root's tensor changes": {"left": "all"},
+    **OTHER_ROOTS,
 }
 PARTS = [
     SentAtLeast(elements=lambda g: (g.n - 1) * g.numel),
-    Messages(total=lambda g: g.numel if g.n > 1 else 0, of="the elements of its tensor"),
+    Messages(
+        total=lambda g: g.numel if g.n > 1 else 0,
+        of="the elements of its tensor",
+        why=lambda sent: "Each member sends one partial sum, once; the root keeps what it has.",
+    ),
     BytesAtMost(
         at_most=lambda case: rounds_needed(case) * own_tensors(case)[0].size,
         count="received",

@@ -25,7 +25,7 @@ EXERCISE = Exercise(
     difficulty=3,
     importance=5,
     lines=10,
-    points={"values": 1.5, "bytes": 1.0},
+    points={"values": 0.75, "bytes": 1.75},
     task="Write a function that returns the whole 1-D tensor of `numel` elements: rank r of the group "
     "gives chunk r, as "
     "`torch.tensor_split` cuts it.",

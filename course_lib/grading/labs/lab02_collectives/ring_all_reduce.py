@@ -20,7 +20,7 @@ EXERCISE = Exercise(
     difficulty=2,
     importance=5,
     lines=3,
-    points={"values": 1.0, "bytes": 1.5},
+    points={"values": 0.75, "bytes": 1.75},
     task="Write a function that replaces `tensor` by the sum over the group, in place, out of the two "
     "functions that "
     "it is given.",
@@ -41,7 +41,8 @@ EXERCISE = Exercise(
         "the others get it.",
         "reduce_scatter(tensor, group) returns a 1-D chunk, all_gather(chunk, numel, group) a 1-D tensor. "
         "The result must be in `tensor` itself: assigning to the name changes nothing for the caller.",
-        "tensor.view(-1) is a 1-D view of a contiguous tensor; .copy_ into it writes the result in place.",
+        "The sum comes back 1-D, and `tensor` has a shape of its own. Which view of it is 1-D, too, and how "
+        "does one write into a view, so that nothing new is made?",
     ),
 )
 

@@ -22,7 +22,7 @@ EXERCISE = Exercise(
     difficulty=4,
     importance=5,
     lines=12,
-    points={"values": 2.0, "bytes": 1.0},
+    points={"values": 1.0, "bytes": 2.0},
     task="Write a function that returns this rank's chunk of the sum of all tensors of `group`, 1-D: rank "
     "r of the "
     "group returns chunk r as `torch.tensor_split` cuts it.",

@@ -7,12 +7,14 @@ from course_lib.grading.parts.counts import Calls
 from course_lib.grading.parts.order import Holds
 from course_lib.grading.worlds.collective import (
     OTHER_MEMORY,
+    OTHER_ROOTS,
     case,
     collective,
     in_place,
     members,
     own_tensors,
     rank_input,
+    taken_for_root,
 )
 
 EXERCISE = Exercise(
@@ -23,7 +25,7 @@ EXERCISE = Exercise(
     difficulty=3,
     importance=4,
     lines=13,
-    points={"values": 2.0, "bytes": 1.0, "order": 1.0},
+    points={"values": 1.0, "bytes": 1.0, "order": 2.0},
     task="Write a function that replaces every member's `tensor` by that of the rank `root`, in place. "
     "`root` is a "
     "global rank, also in a group.",
@@ -67,17 +69,17 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case, root: int | None = None, moved: bool = False, spread: bool = True) -> World:
+def expected(case: Case, root: int | str = "", moved: bool = False, spread: bool = True) -> World:
     """The root's tensor on every member."""
     own, wanted = own_tensors(case), case.params["root"]
     ring = members(case, wanted)
-    source = root if root in ring else wanted
+    source = taken_for_root(case, root)
     results = [rank_input(case, source) if spread and r in ring else own[r] for r in range(case.world_size)]
     return in_place(results, own if moved else None)
 
 
 LOCAL_ONLY = {"spread": False}
-MISTAKES = {OTHER_MEMORY: {"moved": True}, "rank 0 is the root: the argument `root` is asked": {"root": 0}}
+MISTAKES = {OTHER_MEMORY: {"moved": True}, **OTHER_ROOTS}
 
 
 def _received(case: Case, rank: int, _: int) -> dict[str, list[int]]:
@@ -90,7 +92,7 @@ PARTS = [
     Calls(
         exactly=_received,
         others=True,
-        must="the tensor must come in {count} messages, {bytes_:,} bytes (the root has it)",
+        must="every member must receive the tensor in one message, and the root in none",
         why="One parent sends it to each other rank, whole, once.",
         passed="each rank but the root receives the tensor once",
     ),

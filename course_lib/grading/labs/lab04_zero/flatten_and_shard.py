@@ -33,7 +33,8 @@ EXERCISE = Exercise(
         "All shards have the same size, so the flat vector must be made longer until n divides it.",
         "ceil(P/n) in whole numbers is -(-P // n). torch.cat of flattened tensors, then new_zeros for what "
         "is missing.",
-        "A slice is a view, and a view keeps its whole storage alive: clone it.",
+        "What does a slice share with the vector it was cut from? If memory is lost, ask what keeps that "
+        "vector alive when the function has returned.",
     ),
 )
 

@@ -6,9 +6,9 @@ from course_lib.grading.worlds.numbers import numbers
 
 _PARAMS = 8_030_261_248
 _STATE = 16.0 * _PARAMS
-_LARGEST = 80e9 / (4 + 12 / 8)
+_LARGEST = 80e9 / (2 + 14 / 24)
 _OFFLOAD = 2 * _PARAMS / 8 / 32e9
-NAMES = ("state_bytes", "largest_8", "largest_rule", "offload_s", "wire_ratio")
+NAMES = ("state_bytes", "largest_24", "largest_rule", "offload_s", "wire_ratio")
 
 EXERCISE = Exercise(
     order=7,
@@ -23,7 +23,7 @@ EXERCISE = Exercise(
     graded=dict.fromkeys(NAMES, "Within 1%."),
     hints=(
         "Begin with the bytes of one parameter: what is kept, in which precision, and on how many ranks.",
-        "Stage 3 divides all 16 bytes by n; stage 1 leaves 4 whole and divides 12. 80 GB are 80e9 bytes.",
+        "Stage 3 divides all 16 bytes by n; what does stage 2 leave whole? 80 GB are 80e9 bytes.",
         "Offload: 1/8 of the gradients goes down and 1/8 of the parameters comes up, both ways at the same "
         "time. Wire: count each of stage 3's three moves with its own bytes.",
     ),
@@ -47,14 +47,14 @@ PARTS = answers(
                 "the result is in GB: give bytes": _STATE / 1e9,
             },
         ),
-        "largest_8": Number(
+        "largest_24": Number(
             _LARGEST,
             unit="parameters",
             mistakes={
-                "everything is sharded: that is stage 3": 40e9,
-                "nothing is sharded: stage 1 divides the optimizer's 12 bytes": 5e9,
-                "gradients are sharded too: that is stage 2": 80e9 / (2 + 14 / 8),
-                "the memory of all GPUs is divided by stage 1's bytes: the formula is of one rank": 8
+                "everything is sharded: that is stage 3": 80e9 / (16 / 24),
+                "nothing is sharded: stage 2 divides the gradients and the optimizer's 12 bytes": 5e9,
+                "gradients are not sharded: that is stage 1": 80e9 / (4 + 12 / 24),
+                "the memory of all GPUs is divided by stage 2's bytes: the formula is of one rank": 24
                 * _LARGEST,
                 "the result is in billions: give parameters": _LARGEST / 1e9,
             },

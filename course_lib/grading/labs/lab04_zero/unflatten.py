@@ -26,7 +26,8 @@ EXERCISE = Exercise(
     hints=(
         "The shapes are all the metadata you need: they say how many elements each tensor has.",
         "Cut off the padding first; torch.split wants sizes that add up to all.",
-        "split gives 1-D views; .view(shape) keeps them views. A scalar's shape is (), with one element.",
+        "The parts of a split are views, but 1-D. Which call gives a view another shape, and never copies? "
+        "How many elements has a tensor whose shape is ()?",
     ),
 )
 

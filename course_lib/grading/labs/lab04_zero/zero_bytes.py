@@ -50,7 +50,8 @@ EXERCISE = Exercise(
         "Three lines of a bill: parameters, gradients, optimizer. Each is held whole or as a share.",
         "In mixed precision a parameter and a gradient have 2 bytes each; `optimizer_bytes` is the rest of "
         "what a parameter needs (12 for Adam).",
-        "Stage 1 divides the optimizer's line by the world size, stage 2 the gradients' too, stage 3 all.",
+        "Which lines does each stage divide? Test on 7.5 B parameters and 64 ranks: a stage whose number is "
+        "not that of the card differs from its neighbour in one line only.",
     ),
 )
 

@@ -174,6 +174,11 @@ def _link_at(share: Callable[[Point], float]) -> Callable[[Point], float]:
     return lambda p: _least_bandwidth(p) * share(p)
 
 
+def _step_over(words: str) -> Callable[[Point], float]:
+    """The step if what a unit sends is as many times too much as SHARES says."""
+    return lambda p: _replay({**p, "link_bytes_per_s": p["link_bytes_per_s"] / SHARES[words](p)})
+
+
 def _step_at(step_s: Callable[[int, float, float], float]) -> Callable[[Point], float]:
     return lambda p: step_s(p["num_units"], *_times(p))
 
@@ -199,6 +204,7 @@ MISTAKEN: dict[str, dict[str, Callable[[Point], float]]] = {
             lambda units, f, g: max(3 * units * f, (3 * units - 1) * g)
         ),
         "backward takes as long as forward": lambda p: _replay(p, backward=1),
+        **{words: _step_over(words) for words in SHARES if "(n-1)/n" in words or "bytes_per_param" in words},
     },
 }
 PARTS = entries(dict(zip(NAMES, (_tokens, _bandwidth, _step), strict=True)), MISTAKEN, near=_near)

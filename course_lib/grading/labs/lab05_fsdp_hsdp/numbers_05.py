@@ -65,13 +65,13 @@ PARTS = answers(
             },
         ),
         "over_ddp": Number(
-            1.5,
+            (2 + 2 + 4) / (4 + 4),
             unit="",
             mistakes={
-                "DDP's all_reduce is counted as one move: it is a reduce_scatter and an all_gather": 3.0,
-                "the fraction is upside down": 2 / 3,
-                "the parameters are gathered once: they are freed after forward": 1.0,
-                "you give what is added: give the ratio": 0.5,
+                "all moves have equally many bytes: parameters have 2 an element, gradients 4": 1.5,
+                "DDP's all_reduce is one move, or has 2 bytes: it is two moves of 4 bytes": 2.0,
+                "the parameters are gathered once: they are freed after forward": 0.75,
+                "you give what is added: give the ratio": 0.0,
             },
         ),
         "hsdp_across_bytes": Number(
