@@ -480,7 +480,7 @@ for name, found in results.items():
     calls = found.trace[0].collectives()
     total = sum(map(sent_bytes, calls)) / 3
     took = replay(found.trace, cluster, precision="bfloat16").step_s
-    print(f"{name:7} {len(calls) // 3:3} calls, {total:,.0f} bytes sent a step, {1e3 * took:.1f} ms")
+    print(f"{name:7} {len(calls) // 3:3} calls, {total:,.0f} bytes sent per step, {1e3 * took:.1f} ms")
 print(f"formula 2 (n - 1)/n S = {2 * 3 / 4 * 8 * P:,.0f} bytes")
 
 # %% [markdown]
@@ -763,7 +763,7 @@ def numbers_04() -> dict[str, float]:
 # <details><summary>Does stage 2 work with gradient accumulation?</summary>
 #
 # Yes, but it must reduce in *every* backward, or keep full gradients and lose its point. Stage 1 reduces once
-# a step. So with many micro-batches stage 1 may be faster; with pipelines it usually is.
+# per step. So with many micro-batches stage 1 may be faster; with pipelines it usually is.
 #
 # </details>
 # <details><summary>Clipping by the global norm?</summary>
