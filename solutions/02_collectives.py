@@ -115,22 +115,21 @@ for name, value in run_ranks(all_six, 4)[1].items():
 
 
 # %%
-def ping_pong(sizes, repeats=20):
-    seconds, other = [], 1 - dist.get_rank()
-    for size in sizes:
-        x, samples = torch.zeros(size, dtype=torch.uint8), []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            for sender in (0, 1):
-                (dist.send if dist.get_rank() == sender else dist.recv)(x, other)
-            samples.append((time.perf_counter() - start) / 2)
-        seconds.append(min(samples))
-    return seconds
+def ping_pong(sizes, repeats=40):
+    seconds, other = dict.fromkeys(sizes, 1.0), 1 - dist.get_rank()
+    for size in sizes * repeats:  # in turn: what disturbs the machine for a while strikes all sizes
+        x = torch.zeros(size, dtype=torch.uint8)
+        start = time.perf_counter()
+        for sender in (0, 1):
+            (dist.send if dist.get_rank() == sender else dist.recv)(x, other)
+        seconds[size] = min(seconds[size], (time.perf_counter() - start) / 2)
+    return list(seconds.values())
 
 
 sizes = [10**e for e in range(1, 8)]
 seen = run_ranks(ping_pong, 2, sizes, monitor=False)[0]  # watching for hangs would cost a little time too
-alpha, beta = seen[0], sizes[-1] / (seen[-1] - seen[0])
+alpha = min(seen)
+beta = sizes[-1] / (seen[-1] - alpha)
 formula = {"latency + size / bandwidth": [alpha + size / beta for size in sizes]}
 title = f"one message here: {alpha * 1e6:.0f} µs, {beta / 1e9:.1f} GB/s"
 draw_times(sizes, formula, points={"measured": seen}, title=title)

@@ -131,7 +131,7 @@ draw_predictions(ring_gb, {name: PREDICTED[name] for name in ring_gb}, unit="GB"
 
 # %% exercise="shard_batch"
 def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
-    """Return one 1-D tensor (or list) of sample numbers per step: this rank's share of each batch of the epoch.
+    """Return one 1-D tensor (or list) of sample numbers per step: this rank's share of each batch.
 
     num_samples: the data set is 0 .. num_samples - 1.
     batch_size: samples of a step over all ranks; the last batch holds what is left.
@@ -559,8 +559,8 @@ for bytes_per_s in (50e9, 2e9):
 # Move the sliders: where does the curve leave the diagonal?
 #
 # Measured, long before Llama: from 8 to 256 GPUs, with 32 images on each, ResNet-50 kept about 90% of linear
-# (Goyal et al. 2017), and trained as well with 8,192 images per step as with 256. With still larger batches the
-# *model* got worse: "4 GPUs = 4 times" ends twice, at the link and at the batch.
+# (Goyal et al. 2017), and trained as well with 8,192 images per step as with 256. With still larger batches
+# the *model* got worse: "4 GPUs = 4 times" ends twice, at the link and at the batch.
 
 
 # %%
