@@ -200,15 +200,17 @@ def mismatch_report(graph: WaitGraph, mismatch: Mismatch) -> str:
     differs = f"{mismatch.differs} {'differ' if mismatch.differs.endswith('s') else 'differs'}"
     if {a.op, b.op} == {"send", "recv"}:
         head = f"a send and its recv must have the same dtype and size; their {differs}."
+        advice = "Receive into a tensor of the shape and dtype that the peer sends: chunks may differ in length."
     else:
         head = f"call #{a.ordinal + 1} of {_group(a, n)} must be the same on all its ranks; "
         head += f"its {differs}."
+        advice = _ORDER
     lines = [f"Mismatch: {head}"]
     lines += [
         f"  rank {r}: {describe(c, n)} at {where(c.site)}"
         for r, c in zip(mismatch.ranks, (a, b), strict=True)
     ]
-    return "\n".join([*lines, f"What to do: {_ORDER[0].lower()}{_ORDER[1:]}"])
+    return "\n".join([*lines, f"What to do: {advice[0].lower()}{advice[1:]}"])
 
 
 def death_report(graph: WaitGraph, rank: int) -> str:

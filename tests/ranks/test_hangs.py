@@ -211,7 +211,7 @@ PROVABLE = [
     (send_without_recv, "hang", 1, "send to rank 1"),
     (recv_without_send, "hang", 1, "recv from any rank"),
     (ring_of_recvs, "hang", 0, "wait for each other for ever"),
-    (other_size_received, "mismatch", 0, "a send and its recv"),
+    (other_size_received, "mismatch", 0, "receive into a tensor of the shape and dtype that the peer sends"),
     (cycle_over_groups, "hang", None, "group [0, 1]"),
     (skipped_monitored_barrier, "hang", 2, "monitored_barrier"),
     (leaves_the_group, None, None, "rank 1"),
