@@ -200,7 +200,9 @@ def mismatch_report(graph: WaitGraph, mismatch: Mismatch) -> str:
     differs = f"{mismatch.differs} {'differ' if mismatch.differs.endswith('s') else 'differs'}"
     if {a.op, b.op} == {"send", "recv"}:
         head = f"a send and its recv must have the same dtype and size; their {differs}."
-        advice = "Receive into a tensor of the shape and dtype that the peer sends: chunks may differ in length."
+        advice = (
+            "Receive into a tensor of the shape and dtype that the peer sends: chunks may differ in length."
+        )
     else:
         head = f"call #{a.ordinal + 1} of {_group(a, n)} must be the same on all its ranks; "
         head += f"its {differs}."
