@@ -137,7 +137,7 @@ def tree_broadcast_(tensor, root, group=None):
 # %% wrong values: the plan of the first call is kept, whatever the root
 # change: n, first = len(ring), ring.index(root) -> n = len(ring); first = vars(tree_broadcast_).setdefault((n, dist.get_rank(group)), ring.index(root))
 # %% wrong bytes, order: at two ranks the other answers the root
-# says: on rank 0 every member must receive the tensor in one message, and the root in none
+# says: on rank 0 the tensor must come in one message, and on the root in none
 # change: span *= 2 -> span *= 2; other = ring[1 - dist.get_rank(group)] if n == 2 else None; n == 2 and (dist.send(tensor, other, group=group) if place else dist.recv(tensor.clone(), other, group=group))
 # %% wrong bytes, order: in two pieces, one after the other along the tree
 # says: it received 2

@@ -92,7 +92,7 @@ PARTS = [
     Calls(
         exactly=_received,
         others=True,
-        must="every member must receive the tensor in one message, and the root in none",
+        must="the tensor must come in one message, and on the root in none",
         why="One parent sends it to each other rank, whole, once.",
         passed="each rank but the root receives the tensor once",
     ),
