@@ -58,6 +58,12 @@ def test_swapped_ranks():
     assert "rank 0 holds what belongs to rank 1" in _message([OWN[1], OWN[2], OWN[0]], want)
 
 
+def test_one_process_hears_nothing_of_ranks():
+    got = [RankData({"out": FULL * 5}, dtypes={"out": "float64"})]
+    (part,) = gate_parts(Case(world_size=1, seed=0), got, {"out": FULL})
+    assert part.message.startswith("`out` must equal the one-process result; got ")
+
+
 def test_gradients_have_a_gate_of_their_own():
     assert "gradient of `w`" in _message([FULL * 2] * N, FULL, name="grad:w", gate="gradients")
 
