@@ -106,7 +106,7 @@ print("the chain equals the model:", torch.allclose(x, LOGITS))
 # %% [markdown]
 # ## Naive, for real: every unit has an owner
 #
-# The first idea that comes to mind: deal the units out like cards. Of three ranks, rank 0 keeps units 0, 3,
+# The first idea: deal the units out like cards. Of three ranks, rank 0 keeps units 0, 3,
 # 6, ..., rank 1 units 1, 4, 7, ... (the checks deal otherwise: read `unit.owner`). When a unit's turn
 # comes, its owner **broadcasts** it; all compute on their own samples; all but the owner **delete** it. In
 # backward the same again, and the gradients are **reduced** to the owner, who updates.
@@ -605,8 +605,8 @@ for place, n, gb_per_s in (("a server", 8, 450), ("a cluster", 512, 50), ("Ether
 # ## HSDP: shard inside a server, replicate across
 #
 # A step of FSDP has **three moves** of P: two all_gathers, one reduce_scatter. DDP has **two**, the halves of
-# its all_reduce. So FSDP costs 1.5 times DDP's bytes, *not* three times. That is not what makes people look
-# further; it is *where* the bytes go: over 512 ranks every gather crosses the slow links between servers.
+# its all_reduce. So FSDP costs 1.5 times DDP's bytes, *not* three times. What makes people look further is
+# *where* the bytes go: over 512 ranks every gather crosses the slow links between servers.
 #
 # **Hybrid** sharding uses a 2-D mesh. Inside a server (`dp_shard`, fast) the model is sharded as before;
 # servers (`dp_replicate`) hold copies. Gathers stay inside. Across goes one all_reduce of gradients, of the
@@ -640,8 +640,7 @@ def hsdp_reduce(grad, mesh):
 
 # %% [markdown]
 # Bytes, measured: the library's `FSDP` (hooks instead of your loop, the same moves) on four ranks that we
-# call two servers of two. A flat list of shards over all four, or a 2 x 2 mesh: HSDP is a choice of mesh, no
-# other code.
+# call two servers of two. HSDP is a choice of mesh, no other code.
 
 
 # %%
@@ -701,7 +700,7 @@ figure
 #
 # ## Which mesh?
 #
-# A choice with a stated cost model. P parameters in L equal units, n ranks, dp_shard = k, dp_replicate = n/k;
+# The cost model: P parameters in L equal units, n ranks, dp_shard = k, dp_replicate = n/k;
 # ranks 0 .. k − 1 shard, ranks 0, k, 2k, ... replicate.
 #
 # - **Memory**, bytes a GPU: 16 P/k of states, two whole units in bf16 (4 P/L, for k = 1 too), and

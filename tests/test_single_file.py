@@ -122,7 +122,7 @@ def test_until_the_course_has_an_address_its_links_say_so(
 ) -> None:
     monkeypatch.setattr(template, "IS_PUBLISHED", is_published)
     text = "".join(cell.source for cell in (*template.after_title(LAB), *template.at_end(LAB)))
-    assert ("no public address yet" in text) != is_published
+    assert ("No public address yet" in text) != is_published
     assert (f"]({REPOSITORY}/blob/" in text) == is_published
 
 

@@ -16,10 +16,7 @@ from course_lib import IS_PUBLISHED, REPOSITORY, __version__
 
 # Carried inside the notebook: it shows without a network. JupyterLab shows no attached SVG, hence a PNG.
 BADGE = Path(__file__).with_name("open_in_colab.png")
-NO_ADDRESS = (
-    "The course has no public address yet: badge and links lead nowhere until its publisher sets "
-    "`REPOSITORY` in `course_lib/__init__.py`."
-)
+NO_ADDRESS = "No public address yet: badge and links lead nowhere until `course_lib.REPOSITORY` is set."
 
 
 def after_title(lab: str) -> list[NotebookNode]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from course_lib.grading.core.types import Array, Case, Expected, Scenario, World
 from course_lib.grading.worlds.ring_worlds import cast as cast
 from course_lib.grading.worlds.ring_worlds import ceil_div as ceil_div
@@ -56,6 +58,20 @@ def taken_for_root(case: Case, root: int | str) -> int:
     if root == "place":
         return ring[wanted % len(ring)]
     return int(root) if root in ring else wanted
+
+
+def sums_on_the_way(case: Case, root: int, left: str) -> list[Array]:
+    """What ranks hold if a binomial tree leaves sums in the tensors of all but the root.
+
+    left: "partial" sums, each of a place's own part of the tree, or "all" of the group.
+    """
+    own, ring = own_tensors(case), members(case, root)
+    places = ring[ring.index(root) :] + ring[: ring.index(root)]
+    tensors = list(own)
+    for place, rank in enumerate(places[1:], start=1):
+        below = places[place : place + (place & -place)]  # as many as the lowest bit says
+        tensors[rank] = np.sum([own[other] for other in (ring if left == "all" else below)], axis=0)
+    return tensors
 
 
 OTHER_MEMORY = "the tensor was given other memory (.data = ..., set_): write into what it has, with copy_"

@@ -1,7 +1,5 @@
 """`reduce_to_root_`: the tree of a broadcast turned round; partial sums flow to the root."""
 
-import numpy as np
-
 from course_lib.grading.core.types import Case, Exercise, World
 from course_lib.grading.labs.lab02_collectives._rounds import rounds_needed
 from course_lib.grading.parts.bytes import BytesAtMost, Messages, SentAtLeast
@@ -10,8 +8,8 @@ from course_lib.grading.worlds.collective import (
     case,
     collective,
     in_place,
-    members,
     own_tensors,
+    sums_on_the_way,
     taken_for_root,
     total,
 )
@@ -59,30 +57,18 @@ HIDDEN = [case(5, [7], root=3), case(6, [5], groups=[[0, 2, 3, 4, 5]], root=4), 
 def expected(
     case: Case, root: int | str = "", summed: bool = True, own: bool = True, left: str = ""
 ) -> World:
-    """The sum on the root, all other tensors as they were.
-
-    left: "partial sums" in the tensors of those that add them up along the tree, or "all" has the sum.
-    """
-    tensors, wanted = own_tensors(case), case.params["root"]
-    at, ring = taken_for_root(case, root), members(case, wanted)
-    first, before = ring.index(at), list(tensors)
-    for place in range(1, len(ring)) if left else ():
-        below = range(place, min(place + (place & -place), len(ring)))  # the lowest bit: its part of the tree
-        added = range(len(ring)) if left == "all" else below
-        tensors[ring[(place + first) % len(ring)]] = np.sum(
-            [before[ring[(p + first) % len(ring)]] for p in added], axis=0
-        )
+    """The sum on the root, the others as they were. left: "partial" sums on the way, or "all" of it."""
+    at = taken_for_root(case, root)
+    tensors = sums_on_the_way(case, at, left) if left else own_tensors(case)
     if summed:
-        tensors[at] = total(case, wanted) - (0 if own else tensors[at])
+        tensors[at] = total(case, at) - (0 if own else tensors[at])
     return in_place(tensors)
 
 
 LOCAL_ONLY = {"summed": False}
 MISTAKES = {
     "the root's own tensor is missing": {"own": False},
-    "partial sums are left in the tensors of ranks on the way: theirs stay as they are": {
-        "left": "partial sums"
-    },
+    "partial sums are left in the tensors of ranks on the way: theirs stay as they are": {"left": "partial"},
     "every member ends with the sum: only the root's tensor changes": {"left": "all"},
     **OTHER_ROOTS,
 }
