@@ -88,7 +88,8 @@ class Table:
 def number(row: Csv, column: str, default: float | None = None) -> float:
     """Return a number of a row; an empty field is the default.
 
-    Raises: ValueError for text that is no number, NotDescribed for an empty field without a default.
+    Raises: ValueError for text that is no number or a negative one, NotDescribed for an empty field without
+        a default.
     """
     text = row[column].strip()
     if not text and default is not None:
@@ -99,8 +100,11 @@ def number(row: Csv, column: str, default: float | None = None) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"column {column} must hold a number; got {text!r} in {dict(row)}. Mend the row.")
+    if not math.isfinite(value) or value < 0:
+        what = ", ".join(list(row.values())[:6])
+        raise ValueError(
+            f"column {column} must hold a number of 0 or more; got {text!r} in {what}. Mend the row."
+        )
     return value
 
 
@@ -447,8 +451,10 @@ def read(folder: Path) -> list[Table]:
     """
     found = [name for name in READERS if (folder / name).is_file()]
     if not found and not any((folder / name).is_file() for name in COLUMNS):
+        there = [path.name for path in folder.glob("*")][:6] if folder.is_dir() else ["no such folder"]
         raise ValueError(
-            f"{folder} must hold files named as {', '.join(COLUMNS)}; got none. Name their folder."
+            f"{folder} must hold files named as {', '.join(COLUMNS)}; got {', '.join(there) or 'none'}. Name "
+            "their folder."
         )
     tables = []
     for name in found:
@@ -472,11 +478,13 @@ def _tables(name: str, rows: list[Csv]) -> list[Table]:
 
 
 def rows_of(path: Path) -> list[Csv]:
-    """Return a file's rows. Raises: ValueError for columns that its reader does not know."""
+    """Return a file's rows. Raises: ValueError for columns that its reader does not know, or no row."""
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         rows, columns = list(reader), list(reader.fieldnames or [])
     check_columns(path.name, columns)
+    if not rows:
+        raise ValueError(f"{path.name} must hold rows; got its first line alone. Fill it, or take it away.")
     return rows
 
 

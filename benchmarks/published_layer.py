@@ -32,7 +32,7 @@ class LayerTable:
 
     def predict(self, fitted: Calibration) -> Array:
         """Return seconds of each block, as `seconds`."""
-        block, again, _ = block_time(*self.blocks, fitted)
+        block, again, *_ = block_time(*self.blocks, fitted)
         return np.stack([block.forward, block.backward + again], 1)
 
     def line(self, fitted: Calibration) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from published import Run, arrays
+from published_stages import layers_of_stages
 
 from course_lib.config import ModelConfig
 from course_lib.cost.activations import Mode
 from course_lib.cost.constants import Array
-from course_lib.cost.flops import Recompute
+from course_lib.cost.flops import Recompute, array
 from course_lib.cost.layout import Layout
 from course_lib.cost.memory import Precision, memory_per_gpu
 from course_lib.cost.peak import PLAIN, Stack, peak_bytes
@@ -23,8 +24,9 @@ exponential."""
 def used_bytes(runs: list[Run]) -> Array:
     """Return each rank's memory by formula, at the peak of the worse end.
 
-    nanotron: what PyTorch's autograd saves, gradients in float32 beside those in 16 bits. Other stacks: fused
-    kernels; without fused attention the scores are stored.
+    nanotron: what PyTorch's autograd saves, gradients in float32 alone (its `FP32GradientAccumulator` drops
+    each 16-bit one once it is added), stages by weight. Other stacks: fused kernels; without fused attention
+    the scores are stored.
     """
     out = np.zeros(len(runs))
     groups: dict[tuple[object, ...], list[int]] = {}
@@ -52,11 +54,12 @@ def _peak(runs: list[Run], *, last: bool) -> Array:
         virtual_stages=rows.virtual_stages, sequence_parallel=rows.sequence_parallel,
     )  # fmt: skip
     stage = rows.pp - 1 if last else 0 * rows.pp
+    stages = [layers_of_stages(run.sizes)[-1 if last else 0] for run in runs] if eager else None
     mode: Mode = "autograd" if eager else "fused" if sizes.get("flash") else "paper"
     kept = memory_per_gpu(
-        config, layout, seq_len=seq_len, stage=stage, mode=mode,
+        config, layout, seq_len=seq_len, stage=stage, mode=mode, num_stage_layers=stages and array(stages),
         recompute=RECOMPUTE[int(sizes.get("recompute", 0))],
-        precision=Precision(grad_bytes=6 if eager else sizes.get("grad_bytes", 4)),
+        precision=Precision(grad_bytes=4 if eager else sizes.get("grad_bytes", 4)),
     )  # fmt: skip
     stack = EAGER if eager else PLAIN
     return np.asarray(

@@ -4,9 +4,9 @@ A line along a mesh axis is n ranks at equal distance (`stride`). It lies inside
 share a server and their rings share the server's network cards. A ring that leaves a pod crosses its border
 once: what counts there is the pod's uplink shared by all lines of the axis. Latency is that of a ring, a
 step a rank: on Ethernet with 8 GPUs a server it outweighs bandwidth from four servers on (`data/
-nccl_bus_bandwidth.csv`). Switches that add up (NVLS, SHARP) make an all_reduce cheaper than its two
-halves. `cost/collectives` prices one
-group exactly; this module prices 100,000 layouts a second. Lab 12 and `planner` use it.
+nccl_bus_bandwidth.csv`). Switches of a server that add up (NVLS) make an all_reduce cheaper than its two
+halves; a network's (SHARP) are not counted. `cost/collectives` prices one group exactly; this module prices
+100,000 layouts a second. Lab 12 and `planner` use it.
 """
 
 from __future__ import annotations
@@ -97,8 +97,12 @@ def gather_time_s(
 def all_reduce_time_s(
     size: Array, stride: Array, full_bytes: Array, machine: Machine, fitted: Calibration
 ) -> Array:
-    """Time an all_reduce: a reduce_scatter and an all_gather, less where switches add up."""
-    share = fitted.at("all_reduce_share", machine.generation)
+    """Time an all_reduce: a reduce_scatter and an all_gather, less where the servers' switches add up.
+
+    They do for ranks of one server: a line with a single rank in each has nothing to add there.
+    """
+    shares_server = (stride < machine.server_size) & (size > 1)
+    share = np.where(shares_server, fitted.at("all_reduce_share", machine.generation), 1.0)
     return 2 * share * gather_time_s(size, stride, full_bytes, machine, fitted)
 
 

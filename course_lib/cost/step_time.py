@@ -52,7 +52,8 @@ class ModelSizes:
 class StepLayout:
     """Hold a layout and its batch, one value or one a row; tp is innermost, then cp, dp, pp.
 
-    dp: ranks of data parallelism, sharded and replicated. shard: ranks that share one copy of sharded state.
+    dp: ranks of data parallelism, sharded and replicated. shard: those of dp that share one copy of sharded
+    state; ranks of cp share it too.
     zero: 0 to 3. recompute: 0 nothing, 1 attention's core, 2 all. stack: index of `constants.STACKS`.
     """
 
@@ -102,6 +103,8 @@ class StepTime:
     """Forwards that backward runs again."""
     context_s: Array
     """Context-parallel communication that compute does not hide."""
+    experts_s: Array
+    """Sending tokens to their experts and back; nothing hides it."""
     ends_s: Array
     """Embedding, output head and loss, averaged over stages."""
     bubble_s: Array
@@ -137,10 +140,10 @@ def step_time(
     used_bytes: device memory of a rank by formula; with it, stalls of a nearly full memory are priced.
     Raises: nothing; rows that cannot exist must be left out before.
     """
-    block, again, context = block_time(model, layout, machine, fitted)
+    block, again, context, routing = block_time(model, layout, machine, fitted)
     ends = _ends(model, layout, machine, fitted)
     per_stage = model.num_layers / layout.pp
-    whole = block.forward + block.backward + again + context
+    whole = block.forward + block.backward + again + context + routing
     average = per_stage * whole + (ends[0] + ends[1]) / layout.pp
     busiest = _busiest_s(model, layout, whole, ends)
     later = _linears(model, layout, machine, fitted).backward / 2  # weights' gradients
@@ -151,6 +154,7 @@ def step_time(
         blocks_s=blocks * (block.forward + block.backward),
         recompute_s=blocks * again,
         context_s=blocks * context,
+        experts_s=blocks * routing,
         ends_s=layout.num_microbatches * (ends[0] + ends[1]) / layout.pp,
         bubble_s=bubble,
         send_s=_send_s(model, layout, machine, fitted),
@@ -170,9 +174,9 @@ def params_per_rank(model: ModelSizes, layout: StepLayout) -> Array:
 
 def block_time(
     model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration
-) -> tuple[Pass, Array, Array]:
-    """Return a block's pass, what backward recomputes, and exposed context-parallel communication."""
-    tokens, core = layout.tokens, _attention(model, layout, machine, fitted)
+) -> tuple[Pass, Array, Array, Array]:
+    """Return a block's pass, what backward recomputes, exposed communication of cp, and that of ep."""
+    core = _attention(model, layout, machine, fitted)
     linears = _linears(model, layout, machine, fitted)
     moved = _elementwise(model, layout, machine, fitted)
     device = linears + core + moved + _tensor_parallel(model, layout, machine, fitted)
@@ -185,10 +189,10 @@ def block_time(
     kv_heads = model.num_kv_heads / np.minimum(layout.tp, model.num_kv_heads)
     kv_bytes = 2 * 2 * layout.microbatch_size * layout.seq_len * kv_heads * model.head_dim
     gather = gather_time_s(layout.cp, layout.tp, kv_bytes, machine, fitted)
-    exposed = 3 * (1 - fitted["context_hidden"]) * gather + _experts_s(model, layout, machine, fitted, tokens)
+    exposed = 3 * (1 - fitted["context_hidden"]) * gather
     selective = np.where(layout.fused_attention, 0.0, core.forward)
     again = np.choose(layout.recompute, [np.zeros_like(block.forward), selective, block.forward])
-    return block, again, exposed
+    return block, again, exposed, _experts_s(model, layout, machine, fitted)
 
 
 def _linears(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
@@ -239,7 +243,7 @@ def _accumulate(model: ModelSizes, layout: StepLayout, machine: Machine) -> Pass
     """Each micro-batch after the first adds gradients to what is there, a shard with ZeRO-2 and 3."""
     params = model.attention_params + model.num_experts / layout.ep * model.expert_params
     not_first = 1 - 1 / layout.num_microbatches
-    kept = layout.tp * np.where(layout.zero >= 2, layout.shard, 1.0)
+    kept = layout.tp * np.where(layout.zero >= 2, layout.shard * layout.cp, 1.0)
     moved = 2 * layout.grad_bytes * not_first * params / kept
     return Pass(forward=np.zeros_like(moved), backward=moved / machine.memory_bytes_per_s)
 
@@ -260,11 +264,9 @@ def _tensor_parallel(model: ModelSizes, layout: StepLayout, machine: Machine, fi
     )
 
 
-def _experts_s(
-    model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration, tokens: Array
-) -> Array:
+def _experts_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Array:
     """Dispatch and combine, forward and backward: an all_to_all sends (n-1)/n of its bytes, as a gather."""
-    sent = 2 * tokens * model.experts_per_token * model.model_dim / layout.tp
+    sent = 2 * layout.tokens * model.experts_per_token * model.model_dim / layout.tp
     return 4 * gather_time_s(layout.ep, layout.tp * layout.cp, sent, machine, fitted)
 
 
@@ -328,13 +330,16 @@ def _reduce_s(
     block: Pass,
     stage: Array,
 ) -> Array:
-    """Gradients once a step; a micro-batch: sharded gradients (ZeRO-2) once, sharded weights (3) twice."""
-    params, stride = params_per_rank(model, layout), layout.tp * layout.cp
+    """Gradients once a step; a micro-batch: sharded gradients (ZeRO-2) once, sharded weights (3) twice.
+
+    Ranks of cp hold the same weights as those of dp, and take part in all of it.
+    """
+    params, stride = params_per_rank(model, layout), layout.tp
     grad_bytes, weight_bytes = layout.grad_bytes * params, 2 * params
-    replicas = layout.dp / layout.shard
-    reduced = gather_time_s(layout.dp, stride, grad_bytes, machine, fitted)
-    gathered = gather_time_s(layout.dp, stride, weight_bytes, machine, fitted)
-    whole = all_reduce_time_s(layout.dp, stride, grad_bytes, machine, fitted)
+    ranks, shard, replicas = layout.dp * layout.cp, layout.shard * layout.cp, layout.dp / layout.shard
+    reduced = gather_time_s(ranks, stride, grad_bytes, machine, fitted)
+    gathered = gather_time_s(ranks, stride, weight_bytes, machine, fitted)
+    whole = all_reduce_time_s(ranks, stride, grad_bytes, machine, fitted)
     once = np.where(layout.zero == 0, whole, reduced + gathered)
     behind = fitted["reduce_hidden"] * model.num_layers / layout.pp
     hidden = layout.overlap_reduce * behind * block.backward
@@ -342,9 +347,9 @@ def _reduce_s(
     exposed = np.maximum(once - hidden - later, 0.1 * once)
     scattered = layout.num_microbatches * np.maximum(reduced - hidden, 0.1 * reduced)
     exposed = np.where(layout.zero == 2, scattered + gathered, exposed)
-    across = all_reduce_time_s(replicas, stride * layout.shard, grad_bytes / layout.shard, machine, fitted)
-    each = 2 * gather_time_s(layout.shard, stride, weight_bytes, machine, fitted)
-    each = each + gather_time_s(layout.shard, stride, grad_bytes, machine, fitted)
+    across = all_reduce_time_s(replicas, stride * shard, grad_bytes / shard, machine, fitted)
+    each = 2 * gather_time_s(shard, stride, weight_bytes, machine, fitted)
+    each = each + gather_time_s(shard, stride, grad_bytes, machine, fitted)
     moved = (2 * weight_bytes + grad_bytes) / machine.inside_bytes_per_s
     late = np.maximum(each - fitted["gather_hidden"] * stage, 0) + fitted["gather_interference"] * moved
     sharded = layout.num_microbatches * late + np.maximum(across - hidden, 0.1 * across)
@@ -352,7 +357,7 @@ def _reduce_s(
 
 
 def _optimizer_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Array:
-    own = params_per_rank(model, layout) / np.where(layout.zero >= 1, layout.shard, 1)
+    own = params_per_rank(model, layout) / np.where(layout.zero >= 1, layout.shard * layout.cp, 1)
     moved = own * fitted["optimizer_bytes"] / machine.memory_bytes_per_s
     return moved + fitted.at("step_s", layout.stack)
 

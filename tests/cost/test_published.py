@@ -44,7 +44,8 @@ def test_a_row_is_priced_with_its_terms(tmp_path: Path) -> None:
         ({"gpu": "TPU v4"}, "no constants for TPU v4: 1"),
         ({"gbs": ""}, "no gbs printed: 1"),
         ({"iter_time_s_derived": "0"}, "a run must take more than 0 seconds; got 0.0 for 7.5B"),
-        ({"hidden": "wide"}, "column hidden must hold a number; got 'wide'"),
+        ({"hidden": "wide"}, "column hidden must hold a number of 0 or more; got 'wide'"),
+        ({"hidden": "-4096"}, "column hidden must hold a number of 0 or more; got '-4096'"),
         ({"fast": "1"}, "got unknown fast"),
     ],
 )
@@ -55,8 +56,32 @@ def test_a_row_that_cannot_be_priced_is_named(tmp_path: Path, change: dict[str, 
     assert "Traceback" not in found.stderr
 
 
+def test_a_table_without_rows_is_an_error(tmp_path: Path) -> None:
+    """So is a folder with files of other names alone."""
+    (tmp_path / NAME).write_text(",".join(ROW) + "\n", encoding="utf-8")
+    command = [sys.executable, "benchmarks/accuracy.py", "--tables", str(tmp_path)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert f"{NAME} must hold rows" in found.stderr
+    (tmp_path / NAME).rename(tmp_path / "mine.csv")
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "got mine.csv" in found.stderr
+
+
 def test_a_missing_column_is_named(tmp_path: Path) -> None:
     """A column that its source prints and the file lacks is an error."""
     found = report(tmp_path, {name: value for name, value in ROW.items() if name != "pp"})
     assert found.returncode == 1
     assert "got no pp" in found.stderr
+
+
+def test_stages_of_nanotron_are_those_its_authors_print() -> None:
+    """Llama 3 8B on eight stages begins with five layers, then four; the head stands for two of the last."""
+    code = (
+        "from published_stages import layers_of_stages as of; "
+        "print(of({'L': 32, 'V': 128256, 'D': 4096, 'F': 14336, 'pp': 8}))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "benchmarks", capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[5, 4, 4, 5, 4, 4, 4, 2]"

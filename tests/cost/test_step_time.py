@@ -1,5 +1,7 @@
 """The step-time model: terms by hand, monotone where physics says so, published runs within their errors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -153,3 +155,35 @@ def test_published_present_work_of_korthikanti():
 def test_constants_must_be_complete():
     with pytest.raises(ValueError, match="must give half_rows for all"):
         from_rows([{"constant": "half_rows", "of": "A100", "value": "1"}])
+
+
+def test_a_server_s_switches_add_nothing_for_ranks_alone_in_their_servers():
+    one, fitted = np.atleast_1d, calibration()
+    line = (one(8.0), one(8.0), one(1e9))
+    assert all_reduce_time_s(*line, H100, fitted) == pytest.approx(2 * gather_time_s(*line, H100, fitted))
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_ranks_of_context_parallelism_reduce_gradients_too(zero):
+    """Four ranks of cp hold the same weights as four of dp would: the same bytes, over the same line."""
+    shared = {"zero": zero, "overlap_reduce": 0, "num_microbatches": 1}
+    by_dp, by_cp = ({"dp": 4, "shard": 4}, {"cp": 4, "microbatch_size": 4})
+    found = [
+        step_time(sizes_of(config()), layout(**shared, **axes), H100, calibration())
+        for axes in (by_dp, by_cp)
+    ]
+    assert found[1].reduce_s[0] == pytest.approx(found[0].reduce_s[0], rel=1e-6)
+    assert found[1].optimizer_s[0] == pytest.approx(found[0].optimizer_s[0])
+    assert found[0].reduce_s[0] > 0
+
+
+def test_sharded_weights_are_gathered_over_context_parallelism():
+    found = step_time(sizes_of(config()), layout(zero=3, cp=4), H100, calibration())
+    assert found.reduce_s[0] > 0
+
+
+def test_a_mixture_sends_tokens_under_a_name_of_its_own():
+    sizes = sizes_of(replace(config(), num_experts=8, experts_per_token=2, expert_ffn_dim=4096))
+    found = step_time(sizes, layout(dp=8, shard=8, ep=8), H100, calibration())
+    assert found.experts_s[0] > 0
+    assert found.context_s[0] == 0
