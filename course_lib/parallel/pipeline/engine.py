@@ -232,7 +232,8 @@ class _Run:
         if (tuple(out.shape), out.dtype) != want:
             raise ValueError(
                 f"a stage's output must be of activation_shape {list(want[0])} and {want[1]}; got "
-                f"{list(out.shape)} and {out.dtype} from {action}. All micro-batches must be equal."
+                f"{list(out.shape)} and {out.dtype} from {action}. Let every stage but the last "
+                "give this shape, and every micro-batch have as many samples; or change activation_shape."
             )
 
     # ---- passing on
