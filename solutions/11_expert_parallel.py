@@ -60,15 +60,16 @@ from course_lib.comm.autograd import all_to_all
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import dgx_h100, meta_24k, uniform
-from course_lib.cost.collectives import collective_time_s
 from course_lib.cost.models import model as published_model
 from course_lib.model.corpus import batches, load_corpus
 from course_lib.model.moe import Experts, MoE
 from course_lib.model.routing import balance_bias_, capacity_of, slots
-from course_lib.model.transformer import Transformer, cross_entropy
-from course_lib.parallel.expert import shard_experts
+from course_lib.model.transformer import Transformer, cross_entropy, made_in
+from course_lib.parallel.expert import EvenlyRoutedMoE, shard_experts
 from course_lib.ranks import RanksError, run_ranks
-from course_lib.replay import Efficiency, replay
+from course_lib.ranks.fake import fake_rank
+from course_lib.replay import Efficiency, RankClasses, replay
+from course_lib.trace import mark
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.experts import draw_balance, draw_traffic
@@ -554,35 +555,55 @@ figure
 # Few wide experts (Mixtral, width 14,336) may lie on different servers. For many narrow ones (DeepSeek-V3,
 # 2,048) communication costs half as much as the products inside a server, and five times as much across.
 # But 256 experts fill more than one server. What does one layer's forward cost a GPU of Meta's cluster, with
-# 4,096 tokens of its own and even routing?
+# 4,096 tokens of its own? `fake_rank` runs the library's mixture at full size on tensors without values: its
+# `EvenlyRoutedMoE` gives every expert as many rows. Replay puts times to what was recorded.
 
-
-# %%
-def layer_ms(name, ranks):
-    config = published_model(name)
-    rows = 4096 * config.experts_per_token
-    products_s = 6 * rows * config.model_dim * config.expert_ffn_dim / (0.8 * peak)
-    exchange_s = 2 * collective_time_s(meta_24k(), "all_to_all", ranks, rows * config.model_dim * 2)
-    return 1e3 * products_s, 1e3 * exchange_s
-
-
-PLACES = {
+# %% tags=["demonstration"]
+SPREAD = {
     "8 in a server": range(8),
     "8, one a server": range(0, 64, 8),
     "64 in 8 servers": range(64),
 }
+
+
+def layer_ms(name, gpus):
+    """What a rank's milliseconds are of in a mixture's forward, with one rank on each of these GPUs."""
+    config, ep = published_model(name), len(gpus)
+    with fake_rank(ep) as recorder, made_in(torch.bfloat16), torch.no_grad():
+        mixture, x = EvenlyRoutedMoE(config, dist.group.WORLD), torch.empty(4096, config.model_dim)
+        mark("begins")
+        mixture(x)
+    cluster = meta_24k().placed(list(gpus))
+    alike = RankClasses.of({"ep": ep}, cluster, by=())
+    run = replay(alike.trace([recorder.result().between("begins")]), cluster, classes=alike)
+    products, computing = run.ranks[0].flops / (0.8 * peak), run.ranks[0].compute_s
+    seconds = {"products": products, "sorting, adding up": computing - products, "waiting": run.exposed_s}
+    return {what: 1e3 * s for what, s in seconds.items()}
+
+
+LAYERS = {
+    name: {place: layer_ms(name, SPREAD[place]) for place in places}
+    for name, places in (("mixtral-8x7b", list(SPREAD)[:2]), ("deepseek-v3-like", SPREAD))
+}
+
+# %%
 with style.course_style():
     figure = style.new_figure(9, 2.4)
-    for axes, name in zip(figure.subplots(1, 2), ("mixtral-8x7b", "deepseek-v3-like"), strict=True):
-        fits = {p: ranks for p, ranks in PLACES.items() if len(ranks) <= published_model(name).num_experts}
-        products, ways = zip(*(layer_ms(name, list(ranks)) for ranks in fits.values()), strict=True)
-        axes.barh(list(fits), products, height=0.6, color=style.BLUE, label="products")
-        axes.barh(list(fits), ways, height=0.6, left=products, color=style.ORANGE, label="communication")
-        axes.set(title=name, xlabel="ms", ylim=(len(PLACES) - 0.5, -0.5))
+    for axes, (name, at_place) in zip(figure.subplots(1, 2), LAYERS.items(), strict=True):
+        left, colors = [0.0] * len(at_place), iter((style.BLUE, style.GREEN, style.ORANGE))
+        for what in ("products", "sorting, adding up", "waiting"):
+            width = [ms[what] for ms in at_place.values()]
+            axes.barh(list(at_place), width, height=0.6, left=left, color=next(colors), label=what)
+            left = [a + b for a, b in zip(left, width, strict=True)]
+        axes.set(title=name, xlabel="ms", ylim=(len(SPREAD) - 0.5, -0.5))
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 figure
 
 # %% [markdown]
+# Nothing hides dispatch: it must end before a product begins. Once the experts of DeepSeek-V3 fill eight
+# servers, a rank waits more than twice as long as it computes. (Sorting and adding up are memory traffic: in
+# eager PyTorch they are kernels of their own. Mixtral has too few experts for 64 GPUs.)
+#
 # DeepSeek's answers: a token's experts lie in at most **four** servers, and a row crosses to each once, then
 # goes on inside by NVLink; dispatch is in 8 bits; and communication of one micro-batch runs beside the
 # products of another (DualPipe).
