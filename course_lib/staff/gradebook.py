@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,7 @@ def cell_timeout_s(cell: Any) -> int:
 
 
 ADDRESS = Path("grading") / "gradebook.url"  # of another gradebook than a file; git does not know it
+NOT_SAID = re.compile(r"^\[\w+\] (Removing failed|There was an error|Please see) .*\n", re.MULTILINE)  # after why
 LOCKED_S = 60  # to wait for a gradebook that formgrader, say, is writing to
 
 
@@ -171,9 +174,8 @@ class Course:
     @staticmethod
     def _must(result: dict[str, Any], step: str) -> None:
         if not result.get("success"):
-            raise ValueError(
-                f"{step} must succeed; nbgrader says:\n{result.get('error') or result.get('log')}"
-            )
+            log = textwrap.dedent(NOT_SAID.sub("", result.get("log") or "")).strip()
+            raise ValueError(f"{step} must succeed; nbgrader says:\n{log or result.get('error')}")
 
 
 @contextlib.contextmanager

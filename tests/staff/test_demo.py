@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from course_lib.staff import demo
+from course_lib.staff.gradebook import Course
 from course_lib.staff.supervise import Ended
 
 
@@ -26,3 +28,17 @@ def test_a_submission_without_a_result_is_named_and_the_table_still_printed() ->
     assert rows["total"] == ["none"] * len(graded)
     assert rows["seconds"] == ["7"] * len(graded)
     assert graded[3].problems() == [f"hangs was not graded: {why}"]
+
+
+def test_a_step_that_failed_ends_with_why_and_not_with_where_to_look() -> None:
+    why = "NotebookStopped: the kernel of hangs must start; twice it did not: Kernel died"
+    log = (
+        "[ERROR] There was an error processing assignment: submitted/hangs/03\n"
+        f"[ERROR] Traceback (most recent call last):\n    course_lib.kernels.{why}\n    \n"
+        "[WARNING] Removing failed assignment: autograded/hangs/03\n"
+        "[ERROR] There was an error processing assignment '03' for student 'hangs'\n"
+        "[ERROR] Please see the the above traceback for details on the specific errors.\n"
+    )
+    with pytest.raises(ValueError, match="autograding hangs must succeed") as raised:
+        Course._must({"success": False, "error": "Please see", "log": log}, "autograding hangs")
+    assert str(raised.value).splitlines()[-1].endswith(why)
