@@ -18,7 +18,7 @@ from rich.console import Console
 
 from course_lib.staff import build, term
 
-_LEFT_OUT = ("solutions/", "tests/", "benchmarks/", "docs/zoo/", ".ci/", ".github/")
+_LEFT_OUT = ("solutions/", "tests/", "benchmarks/", ".ci/", ".github/")
 _FILES_LEFT_OUT = (
     "nbgrader_config.py",
     "CONTRIBUTING.md",

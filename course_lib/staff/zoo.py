@@ -142,22 +142,6 @@ def table(rows: list[Row], title: str = "Zoo") -> Table:
     return out
 
 
-def markdown(lab: str, rows: list[Row]) -> str:
-    """The table as a page of the docs; no times, so that it changes only when a verdict does."""
-    lines = [f"| `{r.exercise}` | {r.answer} | {r.expected} | {r.got} |" for r in rows]
-    head = f"# The zoo of {lab}\n\nKnown answers, what each must lose, and what it got (`make zoo`).\n\n"
-    return head + "\n".join(["| exercise | answer | must lose | got |", "|---|---|---|---|", *lines]) + "\n"
-
-
-def write_pages(root: Path, rows: list[Row]) -> None:
-    """Write docs/zoo/<lab>.md of each lab whose answers all got what they must."""
-    for lab in sorted({get(row.exercise).lab for row in rows}):
-        mine = [row for row in rows if get(row.exercise).lab == lab]
-        if not any(row.problem for row in mine):
-            (root / "docs" / "zoo").mkdir(exist_ok=True)
-            (root / "docs" / "zoo" / f"{lab}.md").write_text(markdown(lab, mine), encoding="utf-8")
-
-
 @contextlib.contextmanager
 def _as_submissions_are() -> Iterator[Judge]:
     from course_lib.staff.judge import judge_exercise
@@ -200,7 +184,5 @@ def command(
         console.print(
             f"\n{row.exercise}: {row.answer}: {row.problem}\n{row.report}", markup=False, highlight=False
         )
-    if not chosen and not sandbox:  # a page tells of a whole lab, and of the check that students see
-        write_pages(root, rows[: len(rows) // repeat])
     console.print(f"{len(rows)} answers, {len(bad)} false verdicts")
     return int(bool(bad))
