@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import errno
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Awaitable
@@ -34,6 +36,7 @@ START_S = 120  # for a kernel to answer: many may be starting
 END_S = 20.0  # for a kernel to be gone: asked, then told, then killed, it takes 5
 MOST_CHARACTERS = 100  # of a socket's path; Linux takes 107, macOS 103
 LONGEST_NAME = "/course-kernel-12345678/kernel-ipc-5"
+ROOM_BYTES = 100_000_000  # for a notebook's ranks and pictures; with less, a right answer fails in the middle
 KILLED_S = 5.0  # for the system to end what is killed
 STARTED = "its kernel started"
 T = TypeVar("T")
@@ -247,8 +250,15 @@ def run(notebook: nbformat.NotebookNode, folder: str | Path, **options: Any) -> 
 
 
 def private_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a new folder that only this user can read, with a path short enough for sockets."""
+    """Return a new folder that only this user can read, with a path short enough for sockets.
+
+    Raises: OSError where there is no room for what a notebook writes.
+    """
     usual = tempfile.gettempdir()
+    if (room := shutil.disk_usage(usual).free) < ROOM_BYTES:
+        raise OSError(
+            errno.ENOSPC, f"{usual} must have {ROOM_BYTES / 1e6:.0f} MB of room; got {room / 1e6:.1f}"
+        )
     place = usual if len(usual + LONGEST_NAME) <= MOST_CHARACTERS else "/tmp"
     return tempfile.TemporaryDirectory(prefix="course-kernel-", dir=place, ignore_cleanup_errors=True)
 

@@ -177,6 +177,12 @@ def test_no_room_for_sockets_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
         kernels.run(notebook("1"), tmp_path, name="lab 03")
 
 
+def test_too_little_room_is_said_before_an_answer_fails_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "ROOM_BYTES", 10**18)
+    with pytest.raises(kernels.NotebookStopped, match=r"(?s)MB of room; got .*Make room in"):
+        kernels.run(notebook("1"), ".", name="lab 03")
+
+
 def test_a_process_ends_with_all_it_started() -> None:
     script = "sleep 300 & setsid sleep 300 & echo $!; wait"
     with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True) as shell:

@@ -88,7 +88,8 @@ def cell_timeout_s(cell: Any) -> int:
 
 
 ADDRESS = Path("grading") / "gradebook.url"  # of another gradebook than a file; git does not know it
-NOT_SAID = re.compile(r"^\[\w+\] (Removing failed|There was an error|Please see) .*\n", re.MULTILINE)  # after why
+# Lines of nbgrader's log that follow the reason.
+NOT_SAID = re.compile(r"^\[\w+\] (Removing failed|There was an error|Please see) .*\n", re.MULTILINE)
 LOCKED_S = 60  # to wait for a gradebook that formgrader, say, is writing to
 
 
