@@ -12,6 +12,23 @@ from course_lib import doctor
 
 torch.set_num_threads(1)  # oracles are small: threads would wait for each other on cores that ranks need
 WITHOUT = "this machine is without "
+# A file is one worker's: the longest first, or the last worker is alone with one of them.
+LONGEST = (
+    "tests/staff/test_contract.py",
+    "tests/staff/test_matrix.py",
+    "tests/test_zoo.py",
+    "tests/ranks/test_launch.py",
+    "tests/simulate/test_extend.py",
+    "tests/staff/test_resume.py",
+    "tests/ranks/test_hangs.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest."""
+    place = {name: n for n, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONGEST)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -373,7 +373,13 @@ class World:
 
 def _open_store() -> tuple[TCPStore, int]:
     """Serve what ranks tell each other to meet; returns the store, and its port on the loopback."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    try:
+        listener = socket.create_server(("127.0.0.1", 0))
+    except OSError as error:
+        raise OSError(
+            f"ranks need one free port of this machine to meet; got {error.strerror}. End programs that hold "
+            "ports (`ss -tan` lists them), and run it again"
+        ) from error
     port = listener.getsockname()[1]
     store = TCPStore(
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()

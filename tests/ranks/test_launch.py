@@ -1,9 +1,11 @@
 """run_ranks: values, output, arguments, environment, generators, errors and bad input."""
 
 import argparse
+import errno
 import multiprocessing
 import os
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -486,3 +488,12 @@ def test_the_children_of_a_process_that_is_just_ending(monkeypatch: pytest.Monke
         monkeypatch.setattr(os, "listdir", lambda path: [] if str(path).endswith("/task") else real(path))
         end_children(os.getpid())
         assert process.wait() < 0
+
+
+def test_a_machine_without_a_free_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(*_: object) -> None:
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(socket, "create_server", taken)
+    with pytest.raises(OSError, match="need one free port.*Address already in use.*End programs"):
+        run_ranks(dist.get_rank, 1)
