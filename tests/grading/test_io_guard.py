@@ -78,6 +78,7 @@ OPEN = {
     "a mesh": "torch.distributed.device_mesh.init_device_mesh('cpu', (1, dist.get_world_size()))",
     "nowhere": "import os; open(os.devnull, 'w')",
     "an import": "import fractions, tabnanny, colorsys",
+    "tensors in memory": "import io; torch.save(x, io.BytesIO())",
     "an optimizer": "torch.optim.SGD(model.parameters(), lr=0.0)",
 }
 
