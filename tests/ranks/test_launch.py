@@ -495,5 +495,5 @@ def test_a_machine_without_a_free_port_is_named(monkeypatch: pytest.MonkeyPatch)
         raise OSError(errno.EADDRINUSE, "Address already in use")
 
     monkeypatch.setattr(socket, "create_server", taken)
-    with pytest.raises(OSError, match="need one free port.*Address already in use.*End programs"):
+    with pytest.raises(OSError, match=r"need one free port.*Address already in use.*End programs"):
         run_ranks(dist.get_rank, 1)
