@@ -87,8 +87,9 @@ def checkpoint(function, *inputs, **kwargs):
     return function(*inputs, **kwargs)
 
 
-# %% wrong memory: keeps everything
+# %% wrong memory, compute: keeps everything
 # says: Keep the inputs of each call
+# says: layer 0 must run twice in a step; it ran 1 times
 def checkpoint(function, *inputs, **kwargs):
     return function(*inputs, **kwargs)
 

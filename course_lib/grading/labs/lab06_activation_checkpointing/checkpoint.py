@@ -69,7 +69,13 @@ MISTAKES = {
 
 
 def _runs(seen: Seen, rank: int) -> str:
-    return twice(seen.case, seen.got[rank].values["runs"])
+    runs = seen.got[rank].values["runs"]
+    fewest = min(range(len(runs)), key=lambda i: runs[i])
+    if runs[fewest] < 2:
+        return (
+            f"layer {fewest} must run twice in a step; it ran {runs[fewest]} times. Run it again in backward."
+        )
+    return twice(seen.case, runs)
 
 
 PARTS = [
