@@ -244,6 +244,16 @@ def test_a_policy_may_be_a_function() -> None:
     assert not {"t", "view"} & asked, "a view has no result of its own"
 
 
+def test_a_policy_that_changes_its_mind_is_asked_once_a_name() -> None:
+    module, asked = layer(), list[str]()
+
+    def policy(name: str) -> bool:
+        asked.append(name)
+        return name == "addmm" and asked.count(name) == 2
+
+    assert_same(module, lambda x: checkpoint(module, x, save=policy), module)
+
+
 def test_a_policy_recomputes_no_operation_it_names() -> None:
     grads, plain = step(lambda _: None)
     selective, flops = step(with_ours(MATMULS))

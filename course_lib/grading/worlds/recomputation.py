@@ -57,11 +57,14 @@ def _anew(function: Call, *args: Any, **kwargs: Any) -> Any:
     return torch_checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
 
-def computed(case: Case, *, anew: bool = False, without: str = "", ones: bool = False) -> World:
+def computed(
+    case: Case, *, anew: bool = False, without: str = "", ones: bool = False, skipped: bool = False
+) -> World:
     """Output and gradients.
 
     anew: dropout draws other numbers in backward. without: "x" or "parameters", whose gradients are lost.
     ones: backward begins from ones, whatever comes from behind.
+    skipped: a call with integers alone has no backward.
     """
     arrays = {name: torch.from_numpy(array) for name, array in inputs(case, 0).items()}
     layers = layers_of(case.params, arrays)
@@ -79,6 +82,8 @@ def computed(case: Case, *, anew: bool = False, without: str = "", ones: bool = 
     for name in found:
         if name.startswith("grad:") and without and (name == "grad:x") == (without == "x"):
             found[name] = torch.zeros_like(found[name])
+    if skipped and case.params.get("use") == "tokens":
+        found |= {name: torch.zeros_like(found[name]) for name in ("grad:x", "grad:up_0", "grad:down_0")}
     return {name: [value.numpy()] for name, value in found.items()}
 
 

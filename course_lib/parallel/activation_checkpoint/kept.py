@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ def chosen_operations(save: Policy) -> Callable[[str], bool] | None:
     Raises: ValueError for a name that no operation has.
     """
     if callable(save):
-        return save
+        return functools.cache(save)  # one answer a name: results are given back by name and order
     names = _known_operations(save)
     return names.__contains__ if names else None
 

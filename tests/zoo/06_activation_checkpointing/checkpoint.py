@@ -108,6 +108,7 @@ def checkpoint(function, *inputs, **kwargs):
 # says: the function's own weights get none
 # change: torch.autograd.backward(result, grad) -> result.backward(grad, inputs=inputs[:1])
 # %% wrong values: integers alone, and no gradient
+# says: none of whose inputs needs a gradient
 # change: torch.empty(0, requires_grad=True) -> torch.empty(0)
 # %% wrong values: the inputs get no gradient
 # says: the inputs get no gradient

@@ -61,6 +61,9 @@ HIDDEN = [
 
 expected = computed
 MISTAKES = {
+    "autograd skips your Function, none of whose inputs needs a gradient: pass one more that does": {
+        "skipped": True
+    },
     "dropout draws other numbers when it is computed again": {"anew": True},
     "gradients stop at the inputs: the function's own weights get none": {"without": "parameters"},
     "the inputs get no gradient: return it from backward": {"without": "x"},
