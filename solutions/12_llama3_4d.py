@@ -425,8 +425,8 @@ print(report.explain(metas, 0))
 
 # %% [markdown]
 # Meta measured 400 TFLOP/s a GPU, 6.5 s a step. The planner's memory is too pessimistic for this layout (see
-# above), so it would have chosen a little context parallelism: the same compute with fewer sequences in
-# flight. Its favourite and Meta's are closer in time than the model can tell apart.
+# above), so it would have chosen some context parallelism: the same compute with fewer sequences in flight.
+# Its favourite and Meta's are closer in time than the model can tell apart.
 #
 # Turn it yourself. The line is the memory of a GPU: try 141 or 192 GB, or longer sequences.
 
