@@ -132,42 +132,16 @@ def rank_hello(secret):
 """
 # The server of ranks has its code where its children have it: one that never shuts a door.
 _SERVER = """\
-import os
-import sys
-import time
-import torch
-import torch.distributed as dist
-
-CALLS = []
-
-
-def rank_hello(secret):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    CALLS.append(secret)
-    if size == 1:
-        code, nothing = sys.modules["course_lib.grading.io_guard"].shut.__code__, (lambda: None).__code__
-        try:
-            with open(f"/proc/{os.getppid()}/mem", "r+b", 0) as memory:
-                memory.seek(id(code) + type(code).__basicsize__)
-                memory.write(nothing.co_code)
-        except OSError:
-            pass
-        return rank, size, secret
-    with open(f"/tmp/{len(CALLS)}.{size}.{rank}", "w") as file:
-        file.write(f"{secret}\\n")
-    total = 0
-    for r in range(size):
-        text, end_s = "", time.monotonic() + 5
-        while not text.endswith("\\n") and time.monotonic() < end_s:
-            try:
-                with open(f"/tmp/{len(CALLS)}.{size}.{r}") as file:
-                    text = file.read()
-            except FileNotFoundError:
-                time.sleep(0.001)
-        total += int(text)
-    dist.all_reduce(torch.zeros(1))
-    return rank, size, total
-"""
+if dist.get_world_size() == 1:
+    code, nothing = sys.modules["course_lib.grading.io_guard"].shut.__code__, (lambda: None).__code__
+    try:
+        with open(f"/proc/{os.getppid()}/mem", "r+b", 0) as memory:
+            memory.seek(id(code) + type(code).__basicsize__)
+            memory.write(nothing.co_code)
+    except OSError:
+        pass
+with open(path, "w") as file:
+    file.write(text)"""
 
 APART = (
     Attack("messages by a shell", answer=meet("/tmp", "os.system(f'echo {text.strip()} > {path}')")),
@@ -200,5 +174,5 @@ APART = (
     Attack("messages in keys of barriers", answer=_STORE.replace("TELL\n", _BARRIER)),
     Attack("messages by remote calls", answer=_RPC),
     Attack("messages in the cores of threads", answer=_CORES),
-    Attack("a server of ranks that shuts no door", answer=_SERVER),
+    Attack("a server of ranks that shuts no door", answer=meet("/tmp", *_SERVER.splitlines())),
 )
