@@ -68,3 +68,16 @@ def test_of_a_list_that_a_call_changed_a_list_is_advised() -> None:
 
     with pytest.raises(GateFailed, match=r"list\(sizes\)"):
         answers_at(ask, [{"sizes": [1, 2]}])
+
+
+def test_an_answer_that_finds_nothing_at_some_points_is_written() -> None:
+    def ask(point: dict[str, Any]) -> Any:
+        if point["n"] > most:
+            raise GateFailed("implemented", "not written yet")
+        return point["n"]
+
+    most = 2
+    assert answers_at(ask, POINTS) == [1, 2, None]
+    most = 0
+    with pytest.raises(GateFailed, match="not written yet"):
+        answers_at(ask, POINTS)

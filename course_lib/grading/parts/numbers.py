@@ -107,7 +107,7 @@ class EveryPoint:
     def check(self, seen: Seen) -> Part | None:
         """The first point with a problem speaks."""
         pairs = list(zip(seen.case.params["points"], seen.got[0].values["answers"], strict=True))
-        wrong = [(point, text) for point, answer in pairs if (text := self.problem(point, answer))]
+        wrong = [(point, text) for point, answer in pairs if (text := self._problem(point, answer))]
         if not wrong:
             return None if self.gate else Part(self.part, True, f"right at {len(pairs)} points")
         at = f"Wrong at {len(wrong)} of {len(pairs)} points, such as\n    {self.describe(wrong[0][0])}"
@@ -115,9 +115,16 @@ class EveryPoint:
         return Part(self.part, False, f"{wrong[0][1]}{finger} {at}", gate=self.gate)
 
     def _finger(self, pairs: Sequence[tuple[Point, Any]]) -> str:
-        chosen = [(p, self.same(a)) for p, a in pairs if self.shows(p)]
-        words = (w for w, rule in self.rules.items() if all(self.near(a, rule(p)) for p, a in chosen))
+        chosen = [(p, a) for p, a in pairs if self.shows(p)]
+        words = (w for w, rule in self.rules.items() if all(self._like(a, rule(p)) for p, a in chosen))
         return next((f" This is what you get if {w}." for w in words), "")
+
+    def _problem(self, point: Point, answer: Any) -> str:
+        text = "the function must return a value; got None." if answer is None else ""
+        return text or self.problem(point, answer)
+
+    def _like(self, answer: Any, value: Any) -> bool:
+        return value is None if answer is None else self.near(self.same(answer), value)
 
 
 @dataclass(frozen=True, kw_only=True)
