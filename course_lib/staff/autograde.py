@@ -122,7 +122,7 @@ def _compare_with_list(run: Run, students: set[str], handed: list[Submission]) -
             yield f"{student}: is forgotten; the gradebook has no such student, and no folder is there"
     for student in sorted(students - there):
         known = run.ledger.entry(lab, student)
-        if known is None or known.state in ("missing", "failed"):
+        if known is None or known.state in ("missing", "failed", "unreadable"):
             nothing = "nothing was handed in"
             run.ledger.write(Entry(student=student, lab=lab, digest="", state="missing", detail=nothing))
             continue
@@ -278,7 +278,7 @@ def _report(run: Run, problems: dict[str, str], console: Console) -> int:
         table.add_column(head, justify="left" if head in ("student", "state") else "right")
     most = sum(e.max_score for e in exercises(lab) if not e.bonus)
     for entry in entries:
-        points, seconds = f"{entry.score:g}", f"{entry.seconds:.0f}"
+        points, seconds = f"{entry.score:g}" if entry.has_points else "", f"{entry.seconds:.0f}"
         table.add_row(Text(entry.student), entry.state, points, f"{most:g}", seconds)
     console.print(table)
     _print_changes(run.before, entries, console)

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from course_lib.staff.submissions import MAX_NOTEBOOK_BYTES, id_problem, one_spelling
 
+MOST_BYTES = 10 * MAX_NOTEBOOK_BYTES  # what is too large to be read is handed in all the same
 _PLAIN = re.compile(r"(?P<id>.+)_attempt_(?P<stamp>\d{4}-\d\d-\d\d(-\d\d-\d\d-\d\d)?)_(?P<file>.+\.ipynb)")
 # Students choose the rest of the name, folders included: it must not say whose file it is.
 _MOODLE = re.compile(r"(.*?/)??(?P<name>[^/]+?)_\d+_assignsubmission_file_?(?P<rest>.+\.ipynb)", re.DOTALL)
@@ -117,8 +118,8 @@ def _extracted(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) ->
     """Copy one file out of a zip; return why not, "" if it was."""
     if not info.filename.endswith(".ipynb"):
         return "" if info.is_dir() else "it is not a notebook: ask for the .ipynb"
-    if info.file_size > MAX_NOTEBOOK_BYTES:
-        return f"it has {info.file_size:,} bytes"
+    if info.file_size > MOST_BYTES:
+        return f"it has {info.file_size:,} bytes: ask for it with its outputs cleared"
     try:
         with tempfile.TemporaryDirectory(dir=folder) as part:  # whole, or not at all
             whole = Path(archive.extract(info, part))  # names like ../x and /x stay inside `part`
@@ -235,7 +236,7 @@ def _found(
     path: Path, student: str, file: str, lab: str, order: tuple[str, int], stamp: str = ""
 ) -> Found | str:
     if why := id_problem(student):
-        return why
+        return f"{why}. Choose another one in the class list"
     named = bool(re.fullmatch(rf"{re.escape(lab)}(-\d+| \(\d+\))?\.ipynb", file))
     return Found(path=path, student=student, is_named=named, order=order, stamp=stamp)
 

@@ -16,11 +16,14 @@ from course_lib.staff.ledger import LEDGER, Ledger
 def command(root: Path, console: Console, db_url: str | None = None) -> int:
     """Write every student's points of the graded labs, and the final grade in percent.
 
+    Where a lab's points are not known, the cells of that lab and of the final grade are empty.
+
     Returns 1 if somebody who handed in is not in the gradebook as judged.
     """
     course = term.read(root)
     ledger = Ledger(root / LEDGER)
-    graded = {lab: plan for lab, plan in course.labs.items() if ledger.entries(lab)}
+    known = {lab: {entry.student: entry for entry in ledger.entries(lab)} for lab in course.labs}
+    graded = {lab: plan for lab, plan in course.labs.items() if known[lab]}
     if not graded:
         raise ValueError("a lab of this class must be graded first; got none. run `course autograde LAB`")
     for lab in graded:
@@ -34,10 +37,15 @@ def command(root: Path, console: Console, db_url: str | None = None) -> int:
     total = sum(plan.weight for plan in graded.values())
     rows = []
     for student in sorted({*people, *(name for found in scores.values() for name in found)}):
-        found = {lab: scores[lab].get(student, 0.0) for lab in graded}
-        points = [f"{plan.scaled(found[lab]):g}" for lab, plan in graded.items()]
-        final = sum(plan.weight * found[lab] / plan.possible for lab, plan in graded.items() if plan.possible)
-        rows.append([student, people.get(student, ""), *points, f"{100 * final / (total or 1):.2f}"])
+        found = {
+            lab: reports.points_of(known[lab].get(student), scores[lab].get(student, 0.0)) for lab in graded
+        }
+        points = [reports.number(plan.scaled(found[lab])) for lab, plan in graded.items()]
+        weighed = [(found[lab], plan.weight / plan.possible) for lab, plan in graded.items() if plan.possible]
+        final = sum((score or 0.0) * weight for score, weight in weighed)
+        is_known = all(score is not None or not weight for score, weight in weighed)
+        percent = f"{100 * final / (total or 1):.2f}" if is_known else ""
+        rows.append([student, people.get(student, ""), *points, percent])
     head = ["student", "name", *(f"{lab} (of {plan.points:g})" for lab, plan in graded.items()), "percent"]
     folder = root / reports.FOLDER
     folder.mkdir(parents=True, exist_ok=True)

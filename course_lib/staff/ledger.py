@@ -63,6 +63,11 @@ class Entry:
         """Points of all exercises, bonus included."""
         return float(sum(verdict["score"] for verdict in self.verdicts.values()))
 
+    @property
+    def has_points(self) -> bool:
+        """It was judged, or there is nothing to judge; else a table that says 0 would be wrong."""
+        return bool(self.verdicts) or self.state == "missing"
+
 
 class Ledger:
     """The file; each call is one transaction. Raises: ValueError if the file is something else."""

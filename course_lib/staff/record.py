@@ -152,8 +152,13 @@ def bring_up_to_date(root: Path, lab: str, ledger: Ledger, db_url: str | None, c
 
 
 def say_open_ends(lab: str, ledger: Ledger, console: Console) -> set[str]:
-    """Name and return who handed in and is not in the gradebook as judged."""
-    left = {e.student for e in ledger.entries(lab) if not e.recorded and e.state != "missing"}
+    """Name who has no points in the tables; return who handed in and is not in the gradebook as judged."""
+    entries = ledger.entries(lab)
+    for entry in entries:
+        if entry.state == "unreadable":
+            why = f"has no points in the tables, not 0, as it cannot be read: {entry.detail}"
+            say(console, f"{entry.student} {why}. Ask for the file again; without its folder it is missing")
+    left = {e.student for e in entries if not e.recorded and e.state != "missing"}
     for student in sorted(left):
         say(console, f"{student} is not in the gradebook as judged: `course autograde {lab}` enters it")
     return left

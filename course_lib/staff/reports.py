@@ -34,13 +34,13 @@ FOLDER = Path("grading") / "reports"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One student's line: who, how many points, and why not more."""
+    """One student's line: who, how many points, None where nobody can say yet, and why not more."""
 
     student: str
     name: str
     email: str
     lms_id: str
-    points: float
+    points: float | None
     state: str
 
 
@@ -138,7 +138,15 @@ def rows_of(root: Path, lab: str, entries: Iterable[Entry], db_url: str | None =
     with in_words(), record.gradebook_api(root, db_url).gradebook as gradebook:
         scores = {s.student.id: net_score(s) for s in gradebook.assignment_submissions(lab)}
         people = {student.id: student for student in gradebook.students}
-        return [_row(entry, people.get(entry.student), scores.get(entry.student, 0.0)) for entry in entries]
+        return [
+            _row(entry, people.get(entry.student), points_of(entry, scores.get(entry.student, 0.0)))
+            for entry in entries
+        ]
+
+
+def points_of(entry: Entry | None, score: float) -> float | None:
+    """Return the gradebook's points; None where its 0 means that nobody has judged what was handed in."""
+    return score if score or entry is None or entry.has_points else None
 
 
 def net_score(submission: Any) -> float:
@@ -146,7 +154,7 @@ def net_score(submission: Any) -> float:
     return max(0.0, float(submission.score) - float(submission.late_submission_penalty or 0.0))
 
 
-def _row(entry: Entry, person: Any, points: float) -> Row:
+def _row(entry: Entry, person: Any, points: float | None) -> Row:
     first, last = getattr(person, "first_name", None), getattr(person, "last_name", None)
     return Row(
         student=entry.student,
@@ -162,7 +170,7 @@ def canvas(lab: str, rows: Iterable[Row], most: float) -> list[list[str]]:
     """Return what Canvas imports: its five leading columns, then one a lab, points possible first."""
     head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", lab]
     possible = ["    Points Possible", "", "", "", "", f"{most:g}"]
-    return [head, possible, *([r.name, r.lms_id, r.student, r.student, "", f"{r.points:g}"] for r in rows)]
+    return [head, possible, *([r.name, r.lms_id, r.student, r.student, "", number(r.points)] for r in rows)]
 
 
 def moodle(lab: str, rows: Iterable[Row]) -> list[list[str]]:
@@ -172,7 +180,12 @@ def moodle(lab: str, rows: Iterable[Row]) -> list[list[str]]:
     """
     head = ["username", "Email address", lab, f"{lab} (feedback)"]
     said = {"graded": "", "flagged": "", "failed": ""}
-    return [head, *([r.student, r.email, f"{r.points:g}", said.get(r.state, r.state)] for r in rows)]
+    return [head, *([r.student, r.email, number(r.points), said.get(r.state, r.state)] for r in rows)]
+
+
+def number(points: float | None) -> str:
+    """Write points into a table; an empty cell leaves what the learning platform has."""
+    return "" if points is None else f"{points:g}"
 
 
 def by_exercise(lab: str, entries: Iterable[Entry]) -> list[list[str]]:

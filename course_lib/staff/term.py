@@ -30,8 +30,10 @@ class LabPlan:
     points: float
     weight: float
 
-    def scaled(self, score: float) -> float:
-        """Return points of the learning platform for points of the gradebook."""
+    def scaled(self, score: float | None) -> float | None:
+        """Return points of the learning platform for points of the gradebook; None if these are not known."""
+        if score is None:
+            return None
         return round(score * self.points / self.possible, 4) if self.possible else 0.0
 
 

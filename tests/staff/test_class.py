@@ -279,6 +279,33 @@ def test_points_and_weights_of_a_lab_reach_the_tables(course: Path) -> None:
 
 
 @pytest.mark.needs("bubblewrap")
+def test_what_is_too_large_has_no_points_and_is_named_until_its_folder_is_gone(course: Path) -> None:
+    path = course / "class.csv"
+    path.write_text("id,lms_user_id\nann,1\nbob,2\n", encoding="utf-8")
+    roster.command(course, path, QUIET)
+    archive = course / "grading" / "downloaded" / LAB / "archive" / "canvas.zip"
+    archive.parent.mkdir(parents=True)
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr(f"ann_1_1_{LAB}.ipynb", bytes(submissions.MAX_NOTEBOOK_BYTES + 1))
+        made.writestr(f"bob_2_2_{LAB}.ipynb", submission(course, []))
+    assert classwork.collect(course, LAB, QUIET) == 0
+    assert autograde.command(course, LAB, QUIET, show=False) == 0
+    for command in (lambda to: reports.command(course, LAB, to), lambda to: final.command(course, to)):
+        console = loud()
+        command(console)
+        said = " ".join(console.export_text().split())
+        assert "ann has no points in the tables, not 0, as it cannot be read: a notebook must have" in said
+        assert "it has 100,000,001 bytes. Clear its outputs and hand it in again" in said
+    folder = course / reports.FOLDER
+    assert [row[5] for row in table(folder / LAB / "canvas.csv")[2:]] == ["", "0"]
+    assert table(folder / "grades.csv")[1] == ["ann", "", "", ""]
+    shutil.rmtree(course / submissions.SUBMITTED / "ann")
+    assert autograde.command(course, LAB, QUIET, show=False) == 0
+    final.command(course, QUIET)
+    assert table(folder / "grades.csv")[1] == ["ann", "", "0", "0.00"]
+
+
+@pytest.mark.needs("bubblewrap")
 def test_who_is_gone_keeps_the_points_and_who_is_new_is_named(course: Path) -> None:
     wanted = hand_in_class(course, 2)
     roster_file = course / "class.csv"
