@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import itertools
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -122,6 +123,66 @@ _COLLECTIVES: dict[str, tuple[str, str, str, str]] = {
 }
 
 
+def torch_entries(closed: str) -> tuple[str, ...]:
+    """Resolve "torch:ddp" or "torch:collectives:all_reduce" to "module:attribute" entries.
+
+    Raises: ValueError for a group that does not exist.
+    """
+    group, _, collective = closed.removeprefix("torch:").partition(":")
+    if group in TORCH and not collective:
+        return TORCH[group]
+    if group != "collectives" or collective not in _COLLECTIVES:
+        known = sorted([*TORCH, *(f"collectives:{name}" for name in _COLLECTIVES)])
+        raise ValueError(
+            f"closed entries of torch are {known}; got {closed!r}. Use one, or add it to import_guard.py."
+        )
+    functions, functional, methods, operators = (words.split() for words in _COLLECTIVES[collective])
+    c10d, core = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"
+    return (
+        *(f"{c10d}:{name}" for name in functions),
+        *(f"torch.distributed._functional_collectives:{name}" for name in functional),
+        *(f"torch.distributed.nn.functional:{name}" for name in functions),
+        *(f"{core}:{owner}.{name}" for owner in ("ProcessGroup", "Backend") for name in methods),
+        *(f"torch:ops.c10d.{name}" for name in operators),
+    )
+
+
+_NAMES = frozenset(
+    entry.rpartition(":")[2].rpartition(".")[2]
+    for closed in (
+        [f"torch:{group}" for group in TORCH] + [f"torch:collectives:{name}" for name in _COLLECTIVES]
+    )
+    for entry in (*SIDE_DOORS, *torch_entries(closed))
+)
+_looked: set[str] = set()  # modules that are in the two tables
+_owners: dict[str, frozenset[str]] = {}  # a module of the course: the modules whose things it holds
+_holders: dict[str, list[types.ModuleType]] = {}  # a name of an entry point: torch's modules that have it
+
+
+def look_around() -> None:
+    """Note what modules hold, each once.
+
+    Looking counts references, and a rank copies each page on which it counts one. So the judge's sandbox
+    looks in the process from which ranks are forked, and a rank only at what it has imported itself.
+    """
+    new = list(itertools.takewhile(lambda name: name not in _looked, reversed(sys.modules)))
+    if len(new) + len(_looked) != len(sys.modules):  # some have gone, or came again
+        new = [name for name in sys.modules if name not in _looked]
+    for name in new:
+        module = sys.modules[name]
+        if getattr(getattr(module, "__spec__", None), "_initializing", False):
+            continue
+        _looked.add(name)
+        if name.startswith("course_lib."):
+            owners = [getattr(value, "__module__", None) for value in list(vars(module).values())]
+            _owners[name] = frozenset(
+                owner for owner in owners if isinstance(owner, str) and owner.startswith("course_lib.")
+            )
+        elif name.split(".")[0] == "torch" and isinstance(module, types.ModuleType):
+            for key in vars(module).keys() & _NAMES:
+                _holders.setdefault(key, []).append(module)
+
+
 class Guard(importlib.abc.MetaPathFinder):
     """Block closed modules, make closed entry points raise, note what was reached."""
 
@@ -136,6 +197,7 @@ class Guard(importlib.abc.MetaPathFinder):
     def install(self) -> None:
         """Close everything. Call it after the program was imported and before the answer is loaded."""
         sys.meta_path.insert(0, self)
+        look_around()
         self._forget_modules()
         self.patch(entry for entry in self.entries if entry.partition(":")[0] in sys.modules)
 
@@ -174,24 +236,18 @@ class Guard(importlib.abc.MetaPathFinder):
         return spec
 
     def _forget_modules(self) -> None:
-        keep = ("course_lib.grading",)
-        for name, module in list(sys.modules.items()):
-            if not name.startswith("course_lib.") or (name.startswith(keep) and not self.is_closed(name)):
-                continue
-            if self.is_closed(name) or self._holds_closed(module):
-                del sys.modules[name]
+        for name, owners in _owners.items():
+            is_ours = name.startswith("course_lib.grading")
+            if self.is_closed(name) or (not is_ours and any(map(self.is_closed, owners))):
+                sys.modules.pop(name, None)
+                _looked.discard(name)
                 parent, _, last = name.rpartition(".")
                 if hasattr(sys.modules.get(parent), last):
                     delattr(sys.modules[parent], last)
 
-    def _holds_closed(self, module: types.ModuleType) -> bool:
-        owners = (getattr(value, "__module__", None) for value in list(vars(module).values()))
-        names = {owner for owner in owners if isinstance(owner, str) and owner.startswith("course_lib.")}
-        return any(self.is_closed(name) for name in names)
-
     def patch(self, entries: Iterable[str]) -> None:
         """Make entry points raise, wherever torch holds a reference to them."""
-        swaps: list[tuple[str, Any, Any]] = []
+        look_around()
         for entry in entries:
             module_name, _, path = entry.partition(":")
             owner: Any = sys.modules[module_name]
@@ -205,9 +261,9 @@ class Guard(importlib.abc.MetaPathFinder):
             elif found is not None and not getattr(found, "__closed_here__", False):
                 stand_in = self._raising(name)
                 setattr(owner, last, stand_in)
-                if isinstance(found, types.FunctionType):
-                    swaps.append((found.__name__, found, stand_in))
-        _swap_everywhere(swaps)
+                for module in _holders.get(last, ()):
+                    if vars(module).get(last) is found:
+                        setattr(module, last, stand_in)
 
     def _raising(self, name: str) -> Callable[..., Any]:
         def closed(*_args: Any, **_kwargs: Any) -> NoReturn:
@@ -245,30 +301,6 @@ def closed_message(exercise_id: str, name: str) -> str:
     return f"exercise {exercise_id} asks you to write this; {name} is closed here. Use what stays open."
 
 
-def torch_entries(closed: str) -> tuple[str, ...]:
-    """Resolve "torch:ddp" or "torch:collectives:all_reduce" to "module:attribute" entries.
-
-    Raises: ValueError for a group that does not exist.
-    """
-    group, _, collective = closed.removeprefix("torch:").partition(":")
-    if group in TORCH and not collective:
-        return TORCH[group]
-    if group != "collectives" or collective not in _COLLECTIVES:
-        known = sorted([*TORCH, *(f"collectives:{name}" for name in _COLLECTIVES)])
-        raise ValueError(
-            f"closed entries of torch are {known}; got {closed!r}. Use one, or add it to import_guard.py."
-        )
-    functions, functional, methods, operators = (words.split() for words in _COLLECTIVES[collective])
-    c10d, core = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"
-    return (
-        *(f"{c10d}:{name}" for name in functions),
-        *(f"torch.distributed._functional_collectives:{name}" for name in functional),
-        *(f"torch.distributed.nn.functional:{name}" for name in functions),
-        *(f"{core}:{owner}.{name}" for owner in ("ProcessGroup", "Backend") for name in methods),
-        *(f"torch:ops.c10d.{name}" for name in operators),
-    )
-
-
 def closed_ops(closed: Sequence[str]) -> frozenset[str]:
     """Return the names of closed collectives in a trace, which shows calls that got past the entry points."""
     names = {c.rpartition(":")[2] for c in closed if c.startswith("torch:collectives:")}
@@ -283,16 +315,3 @@ def closed_ops(closed: Sequence[str]) -> frozenset[str]:
 
 def _full_name(module: str) -> str:
     return module if module.startswith("course_lib") else f"course_lib.{module}"
-
-
-def _swap_everywhere(swaps: Sequence[tuple[str, Any, Any]]) -> None:
-    """Replace functions, (name, old, new), in every torch module that imported them.
-
-    One name can stand for several functions: torch has three `all_reduce`.
-    """
-    for name, module in list(sys.modules.items()) if swaps else ():
-        if name.split(".")[0] == "torch" and isinstance(module, types.ModuleType):
-            held = vars(module)
-            for key, old, new in swaps:
-                if held.get(key) is old:
-                    setattr(module, key, new)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 
+from course_lib.grading.import_guard import look_around
 from course_lib.grading.own_server import fork_server
 from course_lib.grading.seclusion import prepare_server
 from course_lib.ranks.forkserver import preload
@@ -19,7 +20,13 @@ from course_lib.ranks.forkserver import preload
 def main(requests: int, answers: int, alone: bool) -> None:
     """Load torch, fork the server of ranks, then serve. `alone`: each rank in namespaces of its own."""
     preload("course_lib.grading.sandbox_worker")  # or each rank would import it: a sixth of its work
-    fork_server(prepare=prepare_server if alone else lambda: None)
+
+    def prepare() -> None:
+        look_around()
+        if alone:
+            prepare_server()
+
+    fork_server(prepare=prepare)
     importlib.import_module("course_lib.grading.sandbox_worker").serve(requests, answers)
 
 

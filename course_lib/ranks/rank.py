@@ -161,7 +161,10 @@ def seed_everything(seed: int, rank: int) -> None:
     state = np.random.SeedSequence([seed, rank]).generate_state(1)[0]
     random.seed(int(state))
     np.random.seed(int(state))
-    torch.manual_seed(int(state))
+    if torch.cuda.is_available():
+        torch.manual_seed(int(state))
+    else:  # the same, but without a note of the stack for devices that are not there
+        torch.default_generator.manual_seed(int(state))
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:

@@ -8,6 +8,8 @@ nothing that a notebook prints, patches or kills can add or lose a point.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -30,6 +32,10 @@ _WORKER = (
     "course_lib.grading.sandbox_worker",
     "course_lib.ranks.preload",
 )
+
+
+_OF_THE_MOMENT = ("runs", "terminates")  # gates
+_judged: dict[bytes, Judgement] = {}  # in this process, which knows one version of the course
 
 
 class Unreadable(Exception):
@@ -62,7 +68,8 @@ def read_code_cells(path: Path) -> list[Any]:
     size = path.stat().st_size
     if not 0 < size <= MAX_NOTEBOOK_BYTES:
         raise Unreadable(
-            f"a notebook must have 1 byte to {MAX_NOTEBOOK_BYTES // 1_000_000} MB; it has {size:,} bytes"
+            f"a notebook must have 1 byte to {MAX_NOTEBOOK_BYTES // 1_000_000} MB; it has {size:,} bytes. "
+            "Clear its outputs and hand it in again"
         )
     try:
         notebook = notebook_of(path)
@@ -171,5 +178,17 @@ def _overlaps(name: str, needed: Collection[str]) -> bool:
 
 
 def judge_file(path: Path, chosen: Iterable[Exercise], **options: Any) -> Judgement:
-    """Judge the exercises of `chosen` on a submitted notebook. Raises: Unreadable."""
-    return judge_cells(code_cells(path), chosen, **options)
+    """Judge the exercises of `chosen` on a submitted notebook; equal code is judged once in a process.
+
+    All code of the notebook must be equal, cell by cell: an answer that deceives the judge gives a verdict
+    to its copies alone. What may depend on how busy the machine was is judged again.
+
+    Raises: Unreadable.
+    """
+    cells, wanted = code_cells(path), list(chosen)
+    asked = json.dumps([cells, [exercise.id for exercise in wanted], sorted(options.items())])
+    key = hashlib.sha256(asked.encode()).digest()
+    found = _judged.get(key) or judge_cells(cells, wanted, **options)
+    if not found.killed and not any(v.gate in _OF_THE_MOMENT for v in found.verdicts.values()):
+        _judged[key] = found
+    return found

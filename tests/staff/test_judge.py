@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 from rich.console import Console
 
+from course_lib.grading import engine
 from course_lib.grading.exercise import GateFailed, Result
 from course_lib.grading.registry import exercises, get, program_of
 from course_lib.staff import build, judge, zoo
@@ -231,3 +233,33 @@ def test_the_zoo_is_judged_as_submissions_are() -> None:
     """Known right and wrong answers of one exercise; `make zoo SANDBOX=1` does it for a whole lab."""
     root = Path(__file__).resolve().parents[2]
     assert zoo.command(root, None, 1, Console(quiet=True), ["numbers_00"], sandbox=True) == 0
+
+
+def test_equal_code_is_judged_once_but_not_what_a_busy_machine_may_have_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times, exercise, gate = [0], get("rank_hello"), "values"
+    killed: dict[str, str] = {}
+
+    def judge_cells(cells: list[str], *_: object) -> judge.Judgement:
+        times[0] += 1
+        verdict = engine.merge(exercise, [], [], GateFailed(gate, str(cells)).part, 0)
+        return judge.Judgement({exercise.id: verdict}, dict(killed))
+
+    def judgements(*cells: str) -> int:
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
+        nbformat.write(notebook, tmp_path / "it.ipynb")
+        before = times[0]
+        found = [judge.judge_file(tmp_path / "it.ipynb", [exercise]) for _ in range(3)]
+        assert all(one.verdicts[exercise.id].message == str(list(cells)) for one in found)
+        return times[0] - before
+
+    monkeypatch.setattr(judge, "_judged", {})
+    monkeypatch.setattr(judge, "judge_cells", judge_cells)
+    assert judgements("x = 1", RIGHT) == 1
+    assert judgements("x = 2", RIGHT) == 1  # another cell is another submission
+    assert judgements("x = 1", RIGHT) == 0
+    for gate in ("runs", "terminates"):
+        assert judgements(gate) == 3
+    gate, killed = "values", {exercise.id: "time"}
+    assert judgements("killed") == 3
