@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import os
 import resource
@@ -28,6 +29,7 @@ from course_lib.grading.source import FromSource, definitions
 from course_lib.ranks import serialize
 
 MAX_TEXT = 20_000  # characters of one message
+_WRITE_LESS = "\nThe ranks of a world may write 600 MB together, and 300 MB into a file: write less."
 _TO_END_S = 20  # far more than killing all of a sandbox's processes takes
 
 
@@ -61,8 +63,10 @@ def _answer(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
     except GateFailed as failed:
         part = failed.part
         gate = "terminates" if TooMuchTime.__name__ in part.message else part.name
+        full = any(f"OSError: [Errno {number}]" in part.message for number in (errno.ENOSPC, errno.EFBIG))
         output = [[text[:MAX_TEXT] for text in texts] for texts in failed.output or ([], [])]
-        return wire.pack({"failed": [gate, part.message[:MAX_TEXT]], "output": output})
+        message = part.message[:MAX_TEXT] + (_WRITE_LESS if full else "")
+        return wire.pack({"failed": [gate, message], "output": output})
 
 
 def _run(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:

@@ -23,6 +23,13 @@ NUM_STEPS = 2
 STRAY = "parameters that must have no gradient and have one"
 
 
+class Linear(nn.Linear):
+    """A layer whose weights are drawn elsewhere: torch's own would be drawn for nothing."""
+
+    def reset_parameters(self) -> None:
+        """Leave them as they are."""
+
+
 class ToyNet(nn.Module):
     """Map [samples, 5] to [samples, 3] through tanh layers of odd widths.
 
@@ -45,15 +52,15 @@ class ToyNet(nn.Module):
         dtype: str = "float64",
     ) -> None:
         super().__init__()
-        self.embed = nn.Linear(5, width, bias=False)
-        self.hidden = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.embed = Linear(5, width, bias=False)
+        self.hidden = nn.ModuleList(Linear(width, width) for _ in range(depth))
         if tied:
             self.hidden[-1].weight = self.hidden[0].weight
-        self.optional = nn.Linear(width, width) if optional else None
-        self.frozen = nn.Linear(width, width).requires_grad_(False) if frozen else None
-        self.unused = nn.Linear(width, 2) if unused else None
+        self.optional = Linear(width, width) if optional else None
+        self.frozen = Linear(width, width).requires_grad_(False) if frozen else None
+        self.unused = Linear(width, 2) if unused else None
         self.gain = nn.Parameter(torch.ones(()))
-        self.head = nn.Linear(width, 3)
+        self.head = Linear(width, 3)
         self.scale: Tensor
         self.register_buffer("scale", torch.ones(3))
         if odd_buffers:

@@ -41,8 +41,8 @@ def bytes_outside_tensors() -> int:
     """Count the bytes of numbers in Python's containers and of buffers that containers and objects hold.
 
     A float counts 8 bytes, a long text or whole number its size. A buffer that is a view of other memory,
-    such as a tensor's, does not count, nor does a docstring. Objects that the fork server made before it
-    froze the garbage collector are not examined.
+    such as a tensor's, does not count, nor does a docstring. Objects that were there before the garbage
+    collector was frozen, in the fork server and before an answer is loaded, are not examined.
     """
     total, seen = 0, set[int]()
     dull = set(_PLAIN)  # types without numbers

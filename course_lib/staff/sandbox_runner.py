@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -122,9 +123,10 @@ class SandboxRunner:
         try:
             wire.receive(self._from, START_S)
         except wire.Broken as error:
-            with contextlib.suppress(Exception):
-                self._box.wait(0.5)
-            said = self._box.output()[-500:].strip() or str(error)
+            how = f"limit on {self._box.killed}" if self._box.killed else "still running"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                how = f"exit status {self._box.wait(0.5)}"
+            said = self._box.output()[-500:].strip() or f"{error} ({how})"
             self.close()
             raise SandboxMissing(
                 f"the sandbox must start before any student's code is read; it did not: {said}. "

@@ -59,6 +59,13 @@ def test_the_stub_and_a_missing_answer_are_not_written(room: SandboxRunner) -> N
 
 
 @pytest.mark.needs("bubblewrap")
+def test_who_writes_more_than_a_world_may_is_told_how_much_it_is(room: SandboxRunner) -> None:
+    verdict = judged(room, RIGHT.replace("    total", "    open('x', 'wb').truncate(10**9)\n    total", 1))
+    assert verdict.gate == "runs"
+    assert "may write 600 MB together, and 300 MB into a file: write less" in verdict.message
+
+
+@pytest.mark.needs("bubblewrap")
 def test_a_cell_that_kills_its_surroundings_loses_its_own_exercise_only(room: SandboxRunner) -> None:
     killer = RIGHT + "\nimport os, signal\nfor _ in range(4): os.kill(os.getppid(), signal.SIGKILL)\n"
     assert judged(room, killer).passed  # what is no definition is not run
