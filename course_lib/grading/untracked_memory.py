@@ -22,7 +22,7 @@ import numpy as np
 
 OUTSIDE_TENSORS = "bytes outside tensors"  # name of the value a rank reports
 LIMIT_BYTES = 512
-_FEW = 4  # up to so many numbers in one container are settings, not data
+_FEW = 4  # up to so many numbers in one container are settings, not data; unless that is one of many rows
 _LONG = 256  # a text of fewer characters is a name, not data
 _HUGE = 2 ** (8 * _LONG)  # a smaller whole number is a counter
 _WIDE = 2**48  # ids and offsets are below it, the bits of a float64 above
@@ -30,6 +30,7 @@ _BITS_OF_FLOAT32 = range(2**26, 2**32)  # offsets of a check's tensors are below
 _BOXES = (list, tuple, dict, set, frozenset, deque)
 _FILES = (io.BytesIO, io.StringIO)
 _BUFFERS = (np.ndarray, bytes, bytearray, array.array, mmap.mmap, ctypes.Array, *_FILES)
+_ROWS = frozenset((id(list), id(tuple)))
 _PLAIN = frozenset((id(str), id(int)))  # by id, here and below: a metaclass can override ==
 _FLOATS = {id(float): 8, id(complex): 16, id(decimal.Decimal): 8} | {
     id(kind): np.dtype(kind).itemsize for kind in set(np.sctypeDict.values()) if issubclass(kind, np.inexact)
@@ -53,6 +54,10 @@ def bytes_outside_tensors() -> int:
         kinds = list(map(id, map(type, referents)))
         if type(box) in _BOXES and len(kinds) > _FEW and not _NUMBERS.isdisjoint(kinds):
             total += _numbers_of(referents, kinds)
+        if type(box) in _BOXES and len(kinds) > _FEW and not _ROWS.isdisjoint(kinds):
+            rows = [held for held in referents if id(type(held)) in _ROWS and len(held) <= _FEW]
+            held_in_rows = [number for row in rows for number in row]
+            total += _numbers_of(held_in_rows, list(map(id, map(type, held_in_rows))))
         if id(str) in kinds and max(map(len, compress(referents, map(id(str).__eq__, kinds)))) >= _LONG:
             total += _long_ones(str, box, referents, seen)
         if id(int) in kinds and max(map(abs, compress(referents, map(id(int).__eq__, kinds)))) >= _HUGE:

@@ -31,7 +31,8 @@ FORMS = {
     "a file in memory": "io.BytesIO(array.tobytes())",
     "a list of an array": "list(array)",
     "complex numbers": "[complex(x, 0) for x in padded.tolist()]",
-    "tuples of whole numbers": "[(x >> 32, x) for x in padded.view(torch.int64).tolist()]",
+    "a tuple of whole numbers": "tuple(int(x * 2**52) for x in padded.tolist())",
+    "pairs of whole numbers": "[(int(x * 2**26), int(x * 2**52)) for x in padded.tolist()]",
 }
 
 

@@ -38,6 +38,7 @@ def _mapped(data: bytes) -> mmap.mmap:
 KEPT = {
     "a list": lambda v: v.tolist(),
     "rows of a matrix": lambda v: v.view(-1, 5).tolist(),
+    "pairs": lambda v: [tuple(pair) for pair in v.view(-1, 2).tolist()],
     "a tuple in a dict": lambda v: {"shard": tuple(v.tolist())},
     "an array of numpy": lambda v: v.numpy().copy(),
     "arrays in a dict of plain values": lambda v: {"a": v.numpy().copy(), "b": 1},
