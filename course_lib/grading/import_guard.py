@@ -170,17 +170,20 @@ def look_around() -> None:
         new = [name for name in sys.modules if name not in _looked]
     for name in new:
         module = sys.modules[name]
-        if getattr(getattr(module, "__spec__", None), "_initializing", False):
-            continue
+        is_ours = name.startswith("course_lib.")
+        if (is_ours or name.startswith("torch")) and isinstance(module, types.ModuleType):
+            if getattr(getattr(module, "__spec__", None), "_initializing", False):
+                continue  # there may come more
+            held = vars(module)
+            if is_ours:
+                owners = [getattr(value, "__module__", None) for value in list(held.values())]
+                _owners[name] = frozenset(
+                    o for o in owners if isinstance(o, str) and o.startswith("course_lib.")
+                )
+            elif not _NAMES.isdisjoint(held):
+                for key in _NAMES.intersection(held):
+                    _holders.setdefault(key, []).append(module)
         _looked.add(name)
-        if name.startswith("course_lib."):
-            owners = [getattr(value, "__module__", None) for value in list(vars(module).values())]
-            _owners[name] = frozenset(
-                owner for owner in owners if isinstance(owner, str) and owner.startswith("course_lib.")
-            )
-        elif name.split(".")[0] == "torch" and isinstance(module, types.ModuleType):
-            for key in vars(module).keys() & _NAMES:
-                _holders.setdefault(key, []).append(module)
 
 
 class Guard(importlib.abc.MetaPathFinder):
