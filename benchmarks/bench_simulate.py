@@ -42,7 +42,7 @@ def rows() -> list[Row]:
             "FSDP of 405B, a rank of 16,384",
             fsdp_s,
             "s",
-            "goal: at most 60; forward, backward and AdamW of 126 layers",
+            "goal: at most 60; 126 layers and AdamW",
         ),
         ("its events", num_events, "", ""),
         (
