@@ -586,7 +586,7 @@ LAYERS = {
     for name, places in (("mixtral-8x7b", list(SPREAD)[:2]), ("deepseek-v3-like", SPREAD))
 }
 
-# %%
+# %% tags=["demonstration"]
 with style.course_style():
     figure = style.new_figure(9, 2.4)
     for axes, (name, at_place) in zip(figure.subplots(1, 2), LAYERS.items(), strict=True):
