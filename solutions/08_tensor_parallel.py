@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3.5 hours, {{minutes}} minutes of them for the seven exercises |
+# | **time** | 4 hours, {{minutes}} minutes of them for the seven exercises |
 # | **ranks** | 1 to 4, all on this machine's CPU |
 # | **needs** | labs 02, 05 and 06 |
 # | **points** | {{points}} |
@@ -19,12 +19,12 @@
 # 1. cut a linear layer by columns and by rows, and say which of its gradients is a sum over ranks;
 # 2. pair the two so that a whole feed-forward network, or attention, needs one sum forward and one backward;
 # 3. compute the loss of 128,256 classes without any rank holding the logits;
-# 4. cut the sequence between the pairs: the same bytes, less memory;
+# 4. cut the sequence between the pairs: a quarter more bytes, less memory;
 # 5. calculate why the group ends where the server ends.
 #
-# **Predict.** A block of Llama 3 405B (sequence 8,192, forward and backward) takes 232 ms on one H100, if it
-# fits. How long does it take when 2, 4 or 8 GPUs of a server share it, and when 16 of two servers do? Write
-# your milliseconds in place of `None`; the measurement will be drawn beside them.
+# **Predict.** A replayed block of Llama 3 405B (sequence 8,192, forward and backward) takes 232 ms on one
+# H100. How long does it take when 2, 4 or 8 GPUs of a server share it, and when 16 of two servers do? Write
+# your milliseconds in place of `None`; the replayed times will be drawn beside them.
 
 # %%
 PREDICTED_MS = {2: None, 4: None, 8: None, 16: None}
@@ -100,8 +100,9 @@ draw_matrix_cuts(4)
 
 # %% [markdown]
 # In the upper row the *hidden* activations are gathered, and they are the widest tensor of the block (53,248
-# against 16,384 in Llama 3 405B); the activation function then runs n times on the same numbers. The lower
-# row does without. Before we build it, the upper row for real, to have something to compare with:
+# against 16,384 in Llama 3 405B). Every rank then holds all of them. The lower row does without. Before we
+# build it, the upper row for real, to have something to compare with. (`copy_to`, `all_gather` and `gather`
+# communicate and know their backward; a table of them follows.)
 
 
 # %%
@@ -135,17 +136,18 @@ print("equals the oracle:", all(torch.allclose(y, want) for y, want in naive))
 # ## Columns: whose gradient is a sum?
 #
 # Forward of a column-parallel layer needs no communication at all, if x is on every rank. Backward: with y =
-# x W + b and the gradient g of y,
+# x W + b and the gradient d of y,
 #
 # | gradient | formula | on rank r |
 # |---|---|---|
-# | of W | xᵀ g | its columns need its columns of g: local |
-# | of b | Σ g | local |
-# | of x | g Wᵀ | a sum over *all* columns: each rank has one term |
+# | of W | xᵀ d | its columns need its columns of d: local |
+# | of b | Σ d | local |
+# | of x | d Wᵀ | a sum over *all* columns: each rank has one term |
 #
 # So between x and the product stands an operation that does nothing in forward and sums over ranks in
-# backward. Megatron calls it **f**, torch has no name for it; you write it as an `autograd.Function`. What
-# autograd hands to `backward` may be shared with others: sum a copy.
+# backward. Megatron calls it **f**, torch has no name for it; you write it as an `autograd.Function`. Other
+# operations may hold the same gradient tensor. Do not sum in place: sum a clone. Return one gradient for each
+# argument of `forward`; that of `group` is None.
 
 
 # %% exercise="column_parallel_linear"
@@ -193,7 +195,7 @@ class ColumnParallelLinear(nn.Module):
 # Cut the other way: rank r has some **rows** of W, and those inputs that they multiply, which is just what a
 # column-parallel layer left there. The products are terms of one sum. Forward sums (Megatron's **g**),
 # backward passes the gradient on: every rank computes the same loss from the same y, so each already has the
-# *whole* gradient of y.
+# *whole* gradient of y. The bias is added once, after the sum.
 #
 # The commonest mistake of this lab: `dist.nn.all_reduce`, or any operation whose backward sums *again*. Then
 # gradients are n times too large.
@@ -258,6 +260,7 @@ class RowParallelLinear(nn.Module):
 # |---|---|---|
 # | `copy_to(x, group)` | nothing | all_reduce |
 # | `reduce_from(x, group)` | all_reduce | nothing |
+# | `gather(x, group, dim)` | all_gather | nothing |
 # | `all_gather(x, group, dim)` | all_gather | reduce_scatter |
 # | `reduce_scatter(x, group, dim)` | reduce_scatter | all_gather |
 
@@ -282,12 +285,13 @@ def parallel_mlp(x, gate, up, down, group):
 
 # %% [markdown]
 # **Measure.** What did the trick save? Before you run the cell: the hidden layer is three times as wide as x.
-# How many times as many bytes does the naive version move?
+# How many times as many bytes does the naive version move? (The list shows what a rank puts in. `moves`
+# counts what comes out of an all_gather, and an all_reduce twice.)
 #
 # <details><summary>Answer</summary>
 #
-# 2.25 times. With x of S bytes: the naive version gathers 3 S of hidden units and S of outputs; backward
-# scatters 3 S and sums x's gradient, which counts double: 9 S. The pair sums S forward and S backward: 4 S.
+# 2.25 times. With x of X bytes: the naive version gathers 3 X of hidden units and X of outputs; backward
+# scatters 3 X and sums x's gradient, which counts double: 9 X. The pair sums X forward and X backward: 4 X.
 # And the naive version keeps the whole hidden layer.
 #
 # </details>
@@ -316,10 +320,10 @@ draw_heads(8, 2, [2, 4])
 # from its own queries, so the *gradients of these weights* must be added over the ranks with the same head,
 # or the copies drift apart.
 #
-# A mesh says it best. Split the tensor-parallel ranks into two axes: `heads`, along which key/value heads
-# differ, and `copies`, along which they are the same. Query heads are cut over both; `mesh.group("heads",
-# "copies")` is the whole group, and `mesh.rank` and `mesh.size` take the same names. In the exercise, copies
-# is 1 where there are enough heads.
+# A query head needs one key/value head, which may be on several ranks. Split the tensor-parallel ranks into
+# two axes: `heads`, along which key/value heads differ, and `copies`, along which they are the same. Query
+# heads are cut over both; `mesh.group("heads", "copies")` is the whole group, and `mesh.rank` and `mesh.size`
+# take the same names. In the exercise, copies is 1 where there are enough heads.
 #
 # `mix_heads((q, k, v), cos, sin, positions, head_dim, sdpa)` turns queries and keys by position and mixes
 # tokens, for however many heads it gets; [B, S, heads · H] in and out.
@@ -367,7 +371,8 @@ class ParallelAttention(nn.Module):
 # loss = log Σ exp(z − m) − (z[target] − m),  m = the largest logit
 #
 # and needs three numbers from each rank: its largest logit, its sum of exponentials, and the target's logit
-# if the target is among its columns. Three numbers a token instead of 128,256.
+# if the target is among its columns. Three numbers a token instead of 128,256. m needs no gradient: take it
+# from `logits.detach()`.
 
 
 # %% exercise="vocab_parallel_cross_entropy"
@@ -403,13 +408,14 @@ def vocab_parallel_cross_entropy(logits, targets, group):
 draw_what_is_whole(4)
 
 # %% [markdown]
-# **The same bytes, 1/n of the memory**: this is *sequence parallelism* (Korthikanti et al.). Do not mix it up
-# with context parallelism (lab 10), which cuts the sequence in attention too.
+# **The same bytes in forward, one gather more in backward, 1/n of the memory**: this is *sequence
+# parallelism* (Korthikanti et al.). Do not mix it up with context parallelism (lab 10), which cuts the
+# sequence in attention too.
 #
 # Two catches. A column-parallel layer needs its whole input for the gradient of its weight: if it keeps the
 # gathered tensor, the memory is back. So it keeps S/n positions and **gathers again** in backward: one
-# all_gather more, which hides behind a product. And a norm's weight is now used on other positions by each
-# rank: its gradient is a sum.
+# all_gather more, which can run while the gradient of the input is computed. And a norm's weight is now used
+# on other positions by each rank: its gradient is a sum.
 
 
 # %% exercise="sequence_parallel_block"
@@ -417,26 +423,26 @@ class GatherLinear(torch.autograd.Function):
     """Gather the positions, multiply with gate and up; backward gathers them once more."""
 
     @staticmethod
-    def forward(ctx, n, gate, up, group):
+    def forward(ctx, z, gate, up, group):
         ### BEGIN SOLUTION
         ctx.group = group
-        ctx.save_for_backward(n, gate, up)
-        full = all_gather(n, group, 1)
+        ctx.save_for_backward(z, gate, up)
+        full = all_gather(z, group, 1)
         return F.linear(full, gate), F.linear(full, up)
         ### END SOLUTION
 
     @staticmethod
     def backward(ctx, grad_gate, grad_up):
         ### BEGIN SOLUTION
-        n, gate, up = ctx.saved_tensors
-        full = all_gather(n, ctx.group, 1).flatten(0, 1)
-        grad_n = reduce_scatter(grad_gate @ gate + grad_up @ up, ctx.group, 1)
-        return grad_n, grad_gate.flatten(0, 1).T @ full, grad_up.flatten(0, 1).T @ full, None
+        z, gate, up = ctx.saved_tensors
+        full = all_gather(z, ctx.group, 1).flatten(0, 1)
+        grad_z = reduce_scatter(grad_gate @ gate + grad_up @ up, ctx.group, 1)
+        return grad_z, grad_gate.flatten(0, 1).T @ full, grad_up.flatten(0, 1).T @ full, None
         ### END SOLUTION
 
 
 def sequence_parallel_block(x, norm, gate, up, down, group):
-    """Return this rank's positions of x + down(silu(gate(n)) * up(n)), n = rms_norm(x, norm, 1e-5).
+    """Return this rank's positions of x + down(silu(gate(z)) * up(z)), z = rms_norm(x, norm, 1e-5).
 
     x [B, S/n, D]: this rank's positions. norm [D]: the same on every rank.
     gate, up [F/n, D], down [D, F/n]: this rank's parts.
@@ -452,7 +458,7 @@ def sequence_parallel_block(x, norm, gate, up, down, group):
 # ## Verify
 #
 # Your parts in the course's model: attention, feed-forward, head and loss, on 2 and 4 ranks (at 4 a kv head
-# has two copies), against the oracle's loss and gradients.
+# has two copies), against the oracle's loss and some of its gradients.
 
 
 # %%
@@ -498,10 +504,13 @@ def verify():
 
 for n in (2, 4):
     seen = run_ranks(verify, n)
-    wanted = ORACLE.blocks[0].ffn.gate_proj.weight.grad
+    block, embedding = ORACLE.blocks[0], ORACLE.embedding
+    wanted = block.ffn.gate_proj.weight.grad
+    same = [torch.allclose(e, embedding.weight.grad) for _, e, _, _ in seen]
+    same += [torch.allclose(norm, block.attention_norm.weight.grad) for *_, norm in seen]
     print(n, "ranks:")
     print("  the loss:", all(torch.allclose(loss, LOSS) for loss, *_ in seen))
-    print("  whole gradients:", all(torch.allclose(e, ORACLE.embedding.weight.grad) for _, e, _, _ in seen))
+    print("  whole gradients:", all(same))
     print("  parts, put together:", torch.allclose(torch.cat([gate for _, _, gate, _ in seen]), wanted))
 
 # %% [markdown]
@@ -592,16 +601,16 @@ for name, gpus in {
 
 # %% [markdown]
 # The rule everybody follows: **tp at most the GPUs of a server**, neighbours in the rank order. Communication
-# does not shrink with n (an all_reduce sends 2(n − 1)/n S), computing does. And unlike FSDP's traffic it does
-# not shrink beside computing when the batch grows: both grow.
+# does not shrink with n (an all_reduce sends 2(n − 1)/n times its bytes), computing does. And unlike FSDP's
+# traffic it does not shrink beside computing when the batch grows: both grow.
 #
 # ## Hide it: the asynchronous idea
 #
 # In backward something can be hidden for free, and the library does: the input's gradient is summed *while*
-# the weight's is computed. Forward has nothing to do meanwhile, unless the product itself is cut. Split x by
-# rank: multiply the positions you have while the next rank's arrive, one step of a ring at a time; and let
-# partial sums go round while the next are computed. torch calls it *async tensor parallelism*. The bytes are
-# those of a ring. Four ranks, replayed:
+# the weight's is computed. Forward has nothing to do meanwhile, so the product is cut. Each rank multiplies
+# the positions it has. Meanwhile the next rank's positions arrive, one step of a ring at a time. Row-parallel
+# layers do the same with partial sums. torch calls it *async tensor parallelism*. It sends the bytes of a
+# ring. Four ranks, replayed:
 
 # %%
 plain = replay(alike(record_block(4, sequence_parallel=True), 4), SERVERS)
@@ -657,8 +666,9 @@ draw_losses({"one process": one_process, "yours, two ranks": yours}, title="The 
 # ## torch beside it
 #
 # The way a practitioner writes it: a **plan**, a style for each module by name. `parallelize_module` turns
-# the weights into DTensors, tensors that know how they are cut, and derives the collectives.
-# `PrepareModuleInput` gathers once what q, k and v share.
+# the weights into DTensors, tensors that know how they are cut (`Replicate()`: whole on every rank,
+# `Shard(1)`: cut along dim 1), and derives the collectives. `PrepareModuleInput` gathers once what q, k and v
+# share.
 
 
 # %% tags=["demonstration"]
@@ -735,8 +745,8 @@ print(f"last loss {broken[-1]:.3f}, and {one_process[-1]:.3f} in one process")
 _ = grading.check("parallel_mlp", forgets_f)
 
 # %% [markdown]
-# And the hang that everybody writes once: rank 0 alone computes the loss, to print it. But the loss
-# *communicates*.
+# And a mistake that everybody makes once: rank 0 alone computes the loss, to print it. But the loss
+# *communicates*. On GPUs it may hang; our ranks name the mismatch.
 
 
 # %%
@@ -757,12 +767,12 @@ except RanksError as error:
 # ## In numbers
 #
 # A block of Llama 3 405B (3,187,703,808 parameters, D = 16,384), one sequence of 8,192 tokens, bf16 on the
-# wire, tensor parallelism of 8.
+# wire, tensor parallelism of 8, without sequence parallelism (except in 5).
 #
 # 1. **`sent_bytes`**: bytes that one rank sends for the block in a step, forward and backward, as rings.
 # 2. **`share_inside`**: what part of the block's time that is at 450 GB/s, if nothing is hidden. Computing: 6
 #    FLOPs a parameter and token, divided by 8, at 800 TFLOP/s.
-# 3. **`share_across`**: the same at 50 GB/s.
+# 3. **`share_across`**: the same at 50 GB/s. (The replay found less: it hides a part, and computes longer.)
 # 4. **`logits_bytes`**: bytes of the logits that a rank holds, float32, V = 128,256.
 # 5. **`kept_less_bytes`**: by the paper's formulas above, how many bytes less a rank keeps of a block with
 #    sequence parallelism than without (sbh is s · b · h; the factors are bytes).
@@ -792,8 +802,7 @@ def numbers_08() -> dict[str, float]:
 # - Column, then row: one all_reduce forward, one backward, and nothing in between. Heads and hidden units are
 #   the natural parts.
 # - Ask of every gradient: is it a local one, a whole one, or a term of a sum?
-# - Sequence parallelism splits the all_reduce into its halves: the same bytes, activations / n, one gather
-#   more in backward.
+# - Sequence parallelism splits the all_reduce into its halves: activations / n, one gather more in backward.
 # - Logits never have to be whole: three numbers a token.
 # - The communication is in the middle of the layer and does not shrink with n: stay inside the server.
 #

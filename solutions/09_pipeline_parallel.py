@@ -3,8 +3,9 @@
 #
 # | | |
 # |---|---|
-# | **time** | 4.5 hours: six exercises of {{minutes}} minutes, three for a bonus of {{bonus_minutes}} |
-# | **ranks** | 1 to 6, all on this machine's CPU |
+# | **time** | 3.5 hours, {{minutes}} minutes of them for the six exercises |
+# | **bonus** | 2 hours more, {{bonus_minutes}} minutes of them for three exercises |
+# | **ranks** | 1 to 8, all on this machine's CPU |
 # | **needs** | labs 02, 03 and 05 |
 # | **points** | {{points}}, and {{bonus_points}} bonus points |
 #
@@ -22,7 +23,8 @@
 # 4. choose the number of micro-batches;
 # 5. say what interleaving, zero-bubble schedules and asynchronous updates buy, and what each costs.
 #
-# **Predict.** Write your numbers into the cell. They are not graded; figures draw them beside the results.
+# **Predict.** Write shares as fractions (0.5 for half), and a count for `held`. They are not graded; figures
+# draw them beside the results.
 #
 # 1. A model on 8 GPUs as 8 stages, one batch goes through all of them and back. Which share of the time is a
 #    GPU busy?
@@ -38,7 +40,7 @@ PREDICTED = {"naive, 8 stages": None, "4 stages, 4 micro-batches": None, "held":
 # %% [markdown]
 # <details><summary>Answers, for later</summary>
 #
-# (1) 12%. (2) 57%. (3) 4. (4) 40%. All four are measured below.
+# (1) 12.5%. (2) 57%. (3) 4. (4) 40%. All four are simulated below.
 #
 # </details>
 
@@ -94,8 +96,9 @@ draw_axes(["layer"])
 
 # %% exercise="split_stages"
 def split_stages(costs, num_stages):
-    """Return a list: how many consecutive layers each stage gets; the slowest stage is as fast as can be.
+    """Return a list: how many consecutive layers each stage gets, at least one.
 
+    The slowest stage must be as fast as can be.
     costs: the time of each layer, first to last.
     """
     ### BEGIN SOLUTION
@@ -209,7 +212,7 @@ draw_schedules(
 )
 
 # %% [markdown]
-# The grey triangle is the **bubble**: filling the pipeline and draining it. Each rank computes m
+# The grey triangle is the **bubble**: filling the pipeline and draining it. Each of p stages computes m
 # micro-batches in the time of m + p − 1, so it is busy for **m / (m + p − 1)**.
 
 # %%
@@ -232,8 +235,8 @@ figure
 # ## The validator
 #
 # It asks four questions: is everything there exactly once; is each rank's own order possible; can every input
-# come; and do **both ends of a link agree on the order** of what passes? The last one finds what nothing else
-# does. Two messages of one shape in swapped order hang nothing:
+# come; and do **both ends of a link agree on the order** of what passes? Only the last question finds this
+# mistake: two messages of one shape arrive in swapped order. Nothing hangs, and the values are wrong:
 
 # %%
 swapped = gpipe_schedule(2, 2)
@@ -250,8 +253,8 @@ except ScheduleError as error:
 # activations of **all** m micro-batches. And more micro-batches are exactly what makes the bubble small.
 #
 # But why wait? The last stage can go backward as soon as its first forward is done. If every stage starts a
-# backward as soon as it can, and from then on does **one forward, one backward** in turn, each backward frees
-# what the next forward needs.
+# backward as soon as it can, and from then on does **one forward, one backward** in turn (the **steady
+# state**, after the **warm-up**), each backward frees what the next forward needs.
 
 
 # %% exercise="one_f_one_b_schedule"
@@ -283,8 +286,9 @@ print(f"1F1B holds {peak(BOTH['1F1B'], rank=0):g} on the first stage; you predic
 draw_in_flight(BOTH, rank=0)
 
 # %% [markdown]
-# The bubble is the same, to the microsecond. In flight are p − s micro-batches on stage s, however large m
-# is. So 1F1B can afford the m that GPipe cannot. It is what every framework runs, or starts from.
+# The bubble is the same: both take the time of 33 forwards. On stage s of p (the first is 0) p − s
+# micro-batches are in flight, however large m is. So 1F1B can afford the m that GPipe cannot. It is what
+# every framework runs, or starts from.
 #
 # ## Messages that cannot deadlock
 #
@@ -316,11 +320,11 @@ except RanksError as error:
 
 # %% [markdown]
 # The cure: do not wait for sends. `dist.isend` returns a `Work` at once; wait for all of them when everything
-# is done. (GPUs want more care, because a communicator does its messages in order: Megatron joins each send
-# with the receive opposite it, torch and this course place all messages into one order that all ranks share.)
+# is done. (On GPUs a communicator does its messages in order. Megatron joins each send with the receive
+# opposite it. torch and this course put all messages into one order for all ranks.)
 #
 # What has to be kept from F to B? The input, whose gradient goes back, and the output, from which backward
-# begins.
+# begins. A received tensor needs `requires_grad_()`, or it gets no gradient to send back.
 
 
 # %% exercise="run_stage"
@@ -368,8 +372,8 @@ def run_stage(actions, module, inputs, targets, loss_fn, like):
 #
 # The course's transformer in four stages, your schedules, your `run_stage`: loss and gradients against one
 # process. The loss of a micro-batch is a **sum over its tokens, divided by the tokens of the whole batch**. A
-# mean of means is wrong as soon as micro-batches differ, and the mean of each micro-batch alone is m times
-# too large.
+# mean of micro-batch means is wrong if they have different numbers of tokens. If each micro-batch's mean is
+# not divided by m, the gradient is m times too large.
 
 # %%
 CONFIG = ModelConfig(model_dim=64, num_layers=6, ffn_dim=128, num_heads=4, num_kv_heads=2, vocab_size=256)
@@ -471,7 +475,8 @@ turn(draw_uneven, last_stage_costs=[1.5, 1.0, 1.25, 2.0], message_costs=[0.0, 0.
 # %% [markdown]
 # That is why Meta removed one layer each from the first and the last stage of Llama 3 405B: 126 layers, not
 # 128. It is also why a planner simulates. This simulator gets the rates that the zero-bubble paper computed
-# from profiled times of 12 real runs to the last printed digit, where the formula is off by up to 3 points:
+# from profiled times of 12 real runs to the last printed digit, where the formula is off by up to 2.7 points
+# (three of the 12 runs here):
 
 # %%
 for row in rows("zero_bubble_rates.csv")[::4]:
@@ -537,9 +542,10 @@ figure
 # ## Interleaving (bonus)
 #
 # Filling costs (p − 1) stages' time. Make stages shorter! Give each rank v **chunks** of the model instead of
-# one run of layers: rank r holds stages r, r + p, r + 2p, ... A micro-batch goes round the ranks v times, and
-# the bubble is (p − 1)/v micro-batches. Llama 3's 16 stages and 16 micro-batches: the bubble is 94% of the
-# work without, 12% with 8 chunks.
+# one run of layers: rank r holds stages r, r + p, r + 2p, ... A micro-batch goes round the ranks v times: p
+# micro-batches go through chunk 0, then the same p through chunk 1, and so on. The bubble is (p − 1)/v
+# micro-batches. Llama 3's 16 stages and 16 micro-batches: measured against the work (not the time), the
+# bubble is 15/16 = 94% without, 12% with 8 chunks.
 #
 # It is not free: v times as many messages, also from the last rank back to the first, and 1 + (p − 1)/(pv)
 # times the activations.
@@ -617,16 +623,17 @@ draw_schedules(
 # %% [markdown]
 # ZB-H2 lets each rank hold almost twice as many micro-batches. No rank is idle between its own first and last
 # action, but the last rank starts and ends later. If the optimizer waits for all ranks (clipping by a global
-# norm does), the bubble is back: the paper validates the norm afterwards.
+# norm does), the bubble is back. So the paper steps first, checks the norm afterwards, and takes the step
+# back if the norm was too large.
 #
-# **How W waits.** Asking autograd twice computes the input's gradients twice, 37% more work on a stack of
-# four linears. So each linear notes its input and its output's gradient, and W is that one product
+# **How W waits.** Asking autograd twice computes input gradients twice: on a stack of four linears 11
+# products instead of 8. So each linear notes its input and its output's gradient, and W is that one product
 # (`parallel/pipeline/deferred.py`).
 #
-# **Fold it.** Rank r can also hold a stage of the way there and one of the way back, r and 2p − 1 − r.
-# Backwards start early on every rank, and the bubble is halved once more, in the same memory. DeepSeek's
-# **DualPipe** goes further: it folds two pipelines in opposite directions over one another, and while a
-# forward of one computes, the messages of a backward of the other travel.
+# **Fold it.** Rank r can also hold two stages: r, and 2p − 1 − r. A micro-batch then goes from rank 0 to the
+# last and back to 0. Backwards start early on every rank, and the bubble is halved once more, in the same
+# memory. DeepSeek's **DualPipe** goes further: it folds two pipelines in opposite directions over one
+# another, and while a forward of one computes, the messages of a backward of the other travel.
 
 # %%
 THIRDS = {
@@ -755,7 +762,7 @@ curves = {
     "4 ranks, your 1F1B": run_ranks(train, 4, 40, one_f_one_b_schedule(4, 4), timeout_s=300)[-1],
 }
 print(f"largest difference: {max(abs(a - b) for a, b in zip(*curves.values(), strict=True)):.0e}")
-draw_losses(curves, title="The same training, a quarter of the layers each")
+draw_losses(curves, title="The same training, four stages")
 
 
 # %% [markdown]
@@ -797,6 +804,9 @@ print("torch, 1F1B:       ", numbers_of(run_ranks(torchs, 2, 1, trace=True)))
 print("torch, interleaved:", numbers_of(run_ranks(torchs, 2, 2, trace=True)))
 
 # %% [markdown]
+# Interleaved, rank 0 sends 12 messages, not 4: the outputs of its two chunks, and the gradients of its second
+# chunk's input.
+#
 # ## Pipelines in numbers
 #
 # 1. **`busy_share`**: 8 stages, 8 micro-batches, 1F1B: the share of the time a GPU is busy.
@@ -806,9 +816,9 @@ print("torch, interleaved:", numbers_of(run_ranks(torchs, 2, 2, trace=True)))
 # 4. **`boundary_bytes`**: bytes that *one GPU* sends to the next stage for a micro-batch of one sequence:
 #    8,192 tokens, D = 16,384, bf16, and the activation is cut over the server's 8 GPUs (sequence parallelism,
 #    lab 08).
-# 5. **`held_bytes`**: its activations on a GPU of the first of 16 stages under 1F1B (no chunks), with 8
-#    layers a stage and 34 S D / 8 bytes a layer and micro-batch. (More than 80 GB in all: so activations are
-#    recomputed, lab 06.)
+# 5. **`held_bytes`**: the most activations that a GPU of the first of 16 stages holds under 1F1B (no chunks),
+#    with 8 layers a stage and 34 S D / 8 bytes a layer and micro-batch. (Weights and gradients come on top,
+#    more than 80 GB in all: so activations are recomputed, lab 06.)
 
 
 # %% exercise="numbers_09"
@@ -836,7 +846,8 @@ def numbers_09() -> dict[str, float]:
 # - More micro-batches: less bubble, more overhead, and the batch is finite.
 # - Interleaving buys bubble with messages, zero-bubble with weight gradients that wait, asynchrony with other
 #   mathematics.
-# - A schedule is data. Validate the order of every pair: values do not hang.
+# - A schedule is data. Validate the order of every pair: swapped messages do not hang, they give wrong
+#   values.
 #
 # **What production code does**
 #

@@ -7,7 +7,7 @@ from course_lib.grading.worlds.numbers import numbers
 EXERCISE = Exercise(
     order=7,
     title="Tensor parallelism in numbers",
-    minutes=15,
+    minutes=20,
     difficulty=2,
     importance=4,
     lines=14,

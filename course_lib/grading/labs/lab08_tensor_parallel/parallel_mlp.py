@@ -29,7 +29,7 @@ def _inputs(case: Case, rank: int) -> dict[str, Array]:
 EXERCISE = Exercise(
     order=3,
     title="Two layers, one sum",
-    minutes=15,
+    minutes=10,
     difficulty=2,
     importance=5,
     lines=7,

@@ -1,4 +1,4 @@
-"""`sequence_parallel_block`: the same bytes as an all_reduce, with S/n positions between the layers.
+"""`sequence_parallel_block`: in forward the bytes of an all_reduce, with S/n positions between the layers.
 
 Longer than 120 lines: five tensors, each cut in its own way, and three bounds.
 """
@@ -41,7 +41,7 @@ EXERCISE = Exercise(
     importance=5,
     lines=35,
     points={"values": 1.0, "bytes": 1.0, "memory": 1.0},
-    task="Write x + down(silu(gate(n)) * up(n)) with n = rms_norm(x, norm, 1e-5), where every rank has "
+    task="Write x + down(silu(gate(z)) * up(z)) with z = rms_norm(x, norm, 1e-5), where every rank has "
     "S/n positions of x, and F/n hidden units of all positions.",
     graded={
         "values": "This rank's positions of the output, and all gradients, equal one process's.",
@@ -66,11 +66,11 @@ EXERCISE = Exercise(
         "all_gather before gate and up, reduce_scatter after down: that alone is right, and keeps the "
         "gathered tensor for the gradients of gate and up. Where else could backward get it from? And "
         "whose gradient is a sum, because each rank uses the weight on other positions?",
-        "An autograd.Function for gather and both products: save n (S/n positions) and the weights; in "
-        "backward gather n again, compute the three gradients, reduce_scatter that of n. copy_to(norm, "
+        "An autograd.Function for gather and both products: save z (S/n positions) and the weights; in "
+        "backward gather z again, compute the three gradients, reduce_scatter that of z. copy_to(norm, "
         "group) sums norm's gradient.",
-        "forward: full = all_gather(n, group, 1); return full @ gate.T, full @ up.T. backward: full = "
-        "all_gather(n, group, 1); reduce_scatter(grad_gate @ gate + grad_up @ up, group, 1), "
+        "forward: full = all_gather(z, group, 1); return full @ gate.T, full @ up.T. backward: full = "
+        "all_gather(z, group, 1); reduce_scatter(grad_gate @ gate + grad_up @ up, group, 1), "
         "grad_gate.flatten(0, 1).T @ full.flatten(0, 1), the same for up. The output: x + "
         "reduce_scatter(hidden @ down.T, group, 1).",
     ),

@@ -91,7 +91,7 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
 EXERCISE = Exercise(
     order=5,
     title="How many micro-batches?",
-    minutes=15,
+    minutes=10,
     difficulty=2,
     importance=4,
     lines=10,

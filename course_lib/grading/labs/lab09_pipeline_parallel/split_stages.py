@@ -71,7 +71,7 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
 EXERCISE = Exercise(
     order=1,
     title="Cut the model",
-    minutes=20,
+    minutes=30,
     difficulty=3,
     importance=4,
     lines=15,
