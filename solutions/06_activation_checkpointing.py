@@ -29,7 +29,7 @@
 #
 # <details><summary>Answers</summary>
 #
-# (a) About 750 GB with PyTorch's written-out norms, ten times a GPU's memory: we measure it below. (b) 34
+# (a) About 750 GB with PyTorch's written-out norms, nine times a GPU's memory: we measure it below. (b) 34
 # GB: 126 tensors of 8,192 × 16,384 × 2 bytes. (c) By a third: the forward pass is a third of the step's
 # FLOPs, and is paid twice.
 #
@@ -88,16 +88,16 @@ Square.apply(x).sum().backward()
 print(x.grad)
 
 # %% [markdown]
-# A transformer block is some sixty operations, and most save something. Two ways to count it:
+# A transformer block is some forty operations, views aside, and most save something. Two ways to count it:
 #
 # **paper**: Korthikanti et al. count a GPT block in 16 bits, with dropout and written-out scores. With s
 # tokens, b sequences, width h and a heads, a layer saves **s b h (34 + 5 a s / h)** bytes. The second
 # term are the scores [a, s, s]: softmax 2, dropout mask 1, dropped-out scores 2 bytes. Recomputing *them*
 # alone leaves 34 s b h; recomputing the layer leaves its input, 2 s b h.
 #
-# **autograd**: what PyTorch saves of *this course's* block (RMSNorm written out, GQA, fused attention,
-# SwiGLU), in elements a token. D is the width, N and K query and kv heads of size H = D/N, F the hidden
-# width:
+# **autograd**: what PyTorch saves of *this course's* block, in elements a token. Its RMSNorm is written
+# out, its attention fused, with several query heads to a kv head (GQA), its MLP gated (SwiGLU). D is the
+# width, N and K query and kv heads of size H = D/N, F the hidden width:
 #
 # | saved by | elements a token | kept by "selective" |
 # |---|---|---|
@@ -106,8 +106,9 @@ print(x.grad)
 # | SwiGLU: gate, silu(gate), up, their product | 4 F | results of gate and up: 2 F |
 #
 # (The mix, attention's weighted sum of values, is saved twice: as attention leaves it, and copied into the
-# order that the out product wants.) "full" keeps the input, D. Here "selective" keeps the products with
-# weights, and computes the rest again.
+# order that the out product wants. A log-sum-exp, one for each head, lets backward rebuild the softmax.)
+# "full" keeps the input, D. In mode "autograd", "selective" keeps the results of products with weights, and
+# computes the rest again. In mode "paper" it drops the scores alone.
 
 
 # %% exercise="activation_bytes"
@@ -136,7 +137,8 @@ def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_
 
 # %% [markdown]
 # Does PyTorch agree? One block, traced: what was made between two marks and is alive when backward
-# begins. (The block's result is counted in place of its input; they are of one size.)
+# begins. The trace counts the block's result and not its input. Both have the same size, so the sum is
+# right.
 
 # %%
 CONFIG = ModelConfig(vocab_size=256, model_dim=64, num_layers=8, num_heads=4, num_kv_heads=2, ffn_dim=176)
@@ -242,11 +244,14 @@ my_peak_mb = None  # such as 3.5
 #            gradients of inputs <──────────────── gradient of the result
 # ```
 #
-# Four traps, each of them in the check. *Leaves*: the inputs have a graph of their own, so detach them
-# before the second run, or backward runs through all that came before, again and again. *Random numbers*:
-# dropout must draw the same mask, so keep the generator's state, and leave the generator as you found it.
-# *Nothing but integers*: an embedding's input needs no gradient, and autograd skips a Function none of
-# whose inputs does. *Keywords and other values*: `save_for_backward` takes tensors only.
+# PyTorch runs both halves of `Recomputed` without a graph, so open the second run with
+# `torch.enable_grad()`. `Recomputed.backward` returns one gradient for each argument of forward, None where
+# there is none. The check has four traps. *Leaves*: a kept input still hangs on the graph of the layer
+# before. Detach it, give it its `requires_grad` again, and call `torch.autograd.backward(result, grad)`, so
+# that weights inside get gradients, too. *Random numbers*: dropout must draw the same mask. Keep
+# `torch.get_rng_state()`, and set it again inside `torch.random.fork_rng()`. *Integers only*: autograd
+# skips a Function if no input of it needs a gradient. Pass one more tensor that does. *Other values*:
+# `save_for_backward` takes tensors only. Everything else goes on `ctx` as an attribute.
 
 
 # %% exercise="checkpoint"
@@ -315,8 +320,9 @@ draw_step_memory(traces, predicted_bytes=predicted, title="Activations of one st
 # in backward one block at a time that rises and falls. The peak is 8 inputs and **one** block: 8 · 0.066
 # + 1.38 = 1.9 MB. (With a real vocabulary the logits would stand above both: lab 08 splits them.)
 #
-# **torch beside it.** `torch.utils.checkpoint` has two modes. The older, `use_reentrant=True`, works as
-# yours. The newer recomputes inside hooks on saved tensors. **Predict**: do they repeat the same FLOPs?
+# **torch beside it.** `torch.utils.checkpoint` has two modes. The older, `use_reentrant=True`, runs a
+# backward inside backward, as yours does. The newer recomputes when backward first asks for a saved
+# tensor. **Predict**: do they repeat the same FLOPs?
 
 
 # %%
@@ -336,7 +342,7 @@ for name, found in results.items():
 # %% [markdown]
 # Not 100%: the head is not in a block. And the newer mode **stops early**: backward of a block's last
 # product needs that product's inputs and not its result, so once its inputs are there, the last matmul is
-# left out. "One extra forward" is exact for the first two only.
+# left out. "One extra forward" of the blocks is exact for yours and for torch's reentrant mode only.
 #
 # ## What recomputation costs: four laws
 #
@@ -406,8 +412,8 @@ draw_cost_laws(laws, SIZES, measured)
 
 # %% [markdown]
 # The dots are counted, the lines are the laws. Segments cost as little as keeping every layer's input,
-# and keep as little as checkpoints that start over. Now for real layers. The last segment may go
-# unchecked (its backward comes at once), which saves part of the extra forward.
+# and keep as little as checkpoints that start over. Now for real layers. The last segment may run without
+# a checkpoint, for its backward comes at once. That saves part of the extra forward.
 
 
 # %% exercise="checkpoint_sequential"
@@ -432,7 +438,7 @@ def checkpoint_sequential(layers, x, segments, checkpoint):
 # How many? A layer saves `layer_bytes`, of which a segment keeps all while it works, and its input is
 # `boundary_bytes`. With C segments the peak is C · boundary + ⌈N/C⌉ · layer. The minimum of the smooth
 # curve is at C = √(N · layer/boundary): for a transformer, whose layers save 20 times their input,
-# **more** than √N, and often every layer.
+# **more** than √N; up to some 40 layers, every layer. Segments are whole layers, so try every C.
 
 
 # %% exercise="best_segments"
@@ -464,11 +470,11 @@ for name in dict.fromkeys(operation.name for operation in operations):
     print(f"{name:42} {sum(o.flops for o in mine):12,} {sum(o.written_bytes for o in mine):14,}")
 
 # %% [markdown]
-# The products with weights (`mm`) do nearly all the work. Everything elementwise is free to compute again
-# and saves as much. And attention? Fused, its result is small. Written out (`bmm`, `_softmax`, `bmm`),
-# its scores have N · S · S elements and cost few FLOPs for their size: Korthikanti's **selective
-# recomputation** drops them, and them alone, and removes most of the memory for a few percent of the
-# time.
+# The products with weights (`mm`) do nearly all the work. Everything elementwise costs next to nothing to
+# compute again. With attention it holds half of what the block saves. And attention? Fused, its result is
+# small. Written out (`bmm`, `_softmax`, `bmm`), its scores have N · S · S elements and cost few FLOPs for
+# their size: Korthikanti's **selective recomputation** drops them, and them alone, and removes most of the
+# memory for a few percent of the time.
 #
 # A **policy** is a function of an operation's name: keep its result, or not. Write one that keeps the
 # products with weights. The check runs it on a layer with written-out attention.
@@ -527,7 +533,7 @@ draw_frontier(points, predicted=predicted, title="8 layers: what is kept, what i
 # %% [markdown]
 # Keeping matmuls repeats attention only and keeps little more than half: gone is what norms, SiLU and
 # attention hold. To keep "all but attention" is worse than to keep all: a policy keeps *results*, also
-# those that backward never asks for. And segments of several blocks are beaten by segments of one: these
+# those that backward never asks for. And segments of several blocks are beaten by segments of one: these 8
 # layers are thick.
 #
 # **Which point do you take?** The cheapest that fits. torchtitan's per-operation mode keeps every second
@@ -602,7 +608,7 @@ _ = grading.check("checkpoint", forgetful_checkpoint)
 # **Diagnosis.** The first case, without dropout, passes; with it the gradients are "what you get if
 # dropout draws other numbers". Nobody would notice from the loss.
 #
-# And a hang. A function that communicates communicates **again** when it is recomputed. If one rank
+# And a hang. A recomputed function calls its collectives **again**. If one rank
 # checkpoints it and the other does not ("rank 0 has less memory free"), rank 0 makes a call in backward
 # that nobody answers.
 
@@ -629,8 +635,7 @@ except RanksError as error:
 
 # %% [markdown]
 # **Diagnosis.** Rank 0 waits in its second all_reduce, called from backward. Which rank checkpoints what
-# must be the same
-# everywhere, as all that decides on communication.
+# must be the same everywhere, as all that decides on communication.
 #
 # ## Recomputation in numbers
 #
@@ -640,8 +645,8 @@ except RanksError as error:
 # 2. **`full_bytes`**: bytes that all 96 layers save if each is recomputed in full?
 # 3. **`overhead`**: FLOPs of a step with full recomputation, over those of a step without?
 # 4. **`crossing_tokens`**: at which sequence length are the scores half of what a layer saves?
-# 5. **`root_segments`**: 126 layers save 10 times their input each. How many segments are best, by the
-#    smooth law, not rounded?
+# 5. **`root_segments`**: another model has 126 layers, and each saves 10 times its input. How many segments
+#    are best, by the smooth law, not rounded?
 
 
 # %% exercise="numbers_06"
@@ -664,8 +669,10 @@ def numbers_06() -> dict[str, float]:
 #
 # - Activations grow with batch × sequence, and no ZeRO stage shards them.
 # - Recomputed in full, a layer keeps its input. Price: one more forward, a third of the step.
-# - C segments: one more forward, O(N/C + C) memory. Transformer layers are thick: segments of one layer.
-# - Selective: keep products with weights, compute cheap things again. Most of the gain for a few percent.
+# - C segments: one more forward, O(N/C + C) memory. Transformer layers are thick: segments of one or two
+#   layers.
+# - Selective: keep products with weights, compute cheap things again. Nearly half of the memory for 5% of
+#   the step; most of it where scores are written out.
 # - Values, losses, gradients stay the same to the bit, if random numbers do.
 # - What is recomputed communicates again.
 #

@@ -67,7 +67,11 @@ draw_axes(["layer", "batch", "sequence", "dim"])
 # ## What a token costs
 #
 # Only matrix products count, 2 FLOPs a multiply-add. Norms, activation functions and softmax count nothing:
-# they take time, but their FLOPs are a thousandth. For one token, forward:
+# they take time, but their FLOPs are a thousandth.
+#
+# Letters: D width, F hidden width, L layers, V vocabulary, s tokens that a query sees; N query heads and K kv
+# heads, each H wide (`head_dim`, not always D/N). NH is a product. In the famous "6N" alone, N is the number of
+# parameters. For one token, forward:
 #
 # | part | FLOPs |
 # |---|---|
@@ -75,9 +79,12 @@ draw_axes(["layer", "batch", "sequence", "dim"])
 # | k and v, each D × KH (grouped heads are cheaper) | 2 · 2 D K H |
 # | scores and mix: one query against s keys, in N heads | 2 · 2 s N H |
 # | SwiGLU: gate, up, down (GPT: two matrices) | 3 · 2 D F |
-# | router, and the experts a token visits | 2 D E + k · 3 · 2 D F |
+# | router, and the k experts that a token visits, shared ones too | 2 D E + k · 3 · 2 D F |
 # | head | 2 D V |
 # | embedding, RoPE | 0: a look-up, and element by element |
+#
+# A mixture of experts (lab 11) has E networks in place of one, each with F = `expert_ffn_dim`. A router of
+# D × E picks those that a token visits.
 #
 # Blocks come L times. **Backward is twice forward**: each product has two, one for its input and one for its
 # weight. So a parameter in a matrix costs 6 FLOPs a token: the famous **6N**, and attention's two products
@@ -162,8 +169,9 @@ CASES = [("llama3-8b", 2048), ("llama3-8b", 131_072), ("llama3-405b", 8192)]
 draw_flops({f"{name}, {s:,} tokens": flops_by_part(model(name), s) for name, s in CASES})
 
 # %% [markdown]
-# At 2,048 tokens attention hardly counts, and 6N is a good rule. At 131,072 it is four fifths, and **whether
-# you count its causal half decides your MFU**. One speed of Llama 3 405B, 150 and 60 tokens/s a GPU:
+# At 2,048 tokens attention hardly counts, and 6N is a good rule. For the 8B model at 131,072 it is four
+# fifths, and **whether you count its causal half decides your MFU**. Take Llama 3 405B at 150 and at 60
+# tokens/s a GPU, and count each in three ways:
 
 # %%
 llama = model("llama3-405b")
@@ -205,7 +213,7 @@ def mfu_hfu(forward_flops, step_time_s, num_gpus, peak_flops_per_s, recompute):
 
 # %% [markdown]
 # Published runs. Those with a step's time or tokens/s are computed here with your function, in the convention
-# of their paper; the black line is what the paper prints.
+# of their paper; the black line is what the paper prints. Llama's rows are its printed TFLOP/s over the peak.
 
 
 # %%
@@ -330,9 +338,9 @@ for name, x in {"norm": 1.0, **{f"matmul, {n} tokens": intensity(n) for n in (64
 
 # %% [markdown]
 # The ridge moved from 153 to 295 FLOP/byte. What lies left of it gained 1.6 times, what lies right of it 3.2
-# times; a matmul of 256 tokens was bound by arithmetic, and is bound by memory now. The H100 is 2.6 times
-# faster here, and its MFU is lower. The remedies move bytes out of the way: fused kernels (`torch.compile`,
-# Flash Attention), larger micro-batches, communication behind computation.
+# times; a matmul of 256 tokens was bound by arithmetic, and is bound by memory now. The whole block above is
+# 2.6 times faster on the H100, and its MFU is lower. The remedies move bytes out of the way: fused kernels
+# (`torch.compile`, Flash Attention), larger micro-batches, communication behind computation.
 #
 # ## Profile: who keeps the device waiting?
 #
@@ -343,7 +351,7 @@ for name, x in {"norm": 1.0, **{f"matmul, {n} tokens": intensity(n) for n in (64
 # - a hidden **sync** (`loss.item()`, `print(x)`, `.cpu()`) made the host wait, and the queue ran dry;
 # - kernels are so small that the host **launches** them more slowly than they run.
 #
-# Below are four steps on a clock that is a number: the host's lane above, the device's below.
+# The figure shows one step of each of four loops, on a simulated clock: the host above, the device below.
 
 # %%
 LOOPS = {
@@ -363,8 +371,9 @@ draw_loops(LOOPS)
 def profile_step(events):
     """Return {"compute": s, "loader": s, "sync": s, "launch": s, "slow": name of the largest} of one step.
 
-    Idle time before a kernel is the loader's while the host loads; the rest is sync's if the host was in a
-    sync since it launched the kernel before, else launch's.
+    A step starts at 0; launch k belongs to kernel k. Each kernel's gap begins where the kernel before ended.
+    Seconds of the gap in which the host loads are the loader's. The rest is sync's if a sync lies between this
+    kernel's launch and the one before it, else launch's.
     """
     ### BEGIN SOLUTION
     found = {"compute": 0.0, "loader": 0.0, "sync": 0.0, "launch": 0.0}
@@ -399,19 +408,20 @@ for name, events in LOOPS.items():
 # ## The scaling recipe
 #
 # Which technique when? Most runs follow one chart. Its numbers are rules of thumb for 80 GB GPUs in servers
-# of 8.
+# of 8. Later labs bring four of its names: TP cuts each layer's matrices, PP the stack of layers, CP the sequence,
+# and EP spreads the experts.
 
 # %%
 draw_recipe()
 
 # %% [markdown]
 # **Try it.** (1) 0.5 B parameters, 16 GPUs, sequences of 2,048. (2) 13 B, 64 GPUs, and activations do not
-# fit. (3) 70 B, 512 GPUs. (4) 405 B, 16,384 GPUs, 131,072 tokens.
+# fit. (3) 30 B, 512 GPUs, sequences of 4,096. (4) 405 B, 16,384 GPUs, 131,072 tokens.
 #
 # <details><summary>Answers</summary>
 #
 # (1) DDP: 8 GB of states. (2) FSDP: 208 GB of states over 64; then a smaller micro-batch, then recomputation.
-# (3) HSDP: 1.1 TB of states shared by 32 GPUs, four servers, leave room; the other axis replicates.
+# (3) HSDP: 480 GB of states shared by 32 GPUs, four servers, leave room; the other axis replicates.
 # (4) Everything: TP 8 in the server, CP 16, PP 16, and what is left is DP 8. That is Llama 3 (lab 12).
 #
 # </details>
@@ -442,8 +452,8 @@ turn(book, micro_batch=[1, 2, 4, 8, 16], recompute=["none", "full"], shard_size=
 # Now write the player. `trials` has
 #
 # - the choices `microbatch_sizes`, `recomputes`, `shard_sizes`, and `limit_bytes` of one GPU;
-# - `memory_bytes(microbatch_size, recompute, shard_size)`: free of charge, for a dry run on fake tensors
-#   finds it (lab 12);
+# - `memory_bytes(microbatch_size, recompute, shard_size)`: free of charge, for a dry run finds it, as
+#   `fake_rank` in lab 06;
 # - `run(microbatch_size, recompute, shard_size)`: the MFU, 0 if memory ran out. It costs GPU hours:
 #   `max_runs` of them are paid for, two for each shard size.
 
@@ -475,17 +485,19 @@ print(
 )
 print(f"MFU {trials.reached[best]:.1%}; you had predicted {my_tuned}")
 print(f"at micro-batch 1 with full recomputation {trials.reached[1, 'full', 64]:.1%}")
+print(f"at micro-batch 4 with full recomputation {trials.reached[4, 'full', 64]:.1%}")
 
 # %% [markdown]
-# Micro-batch 1 without recomputation wins over micro-batch 4 with it, 55% to 50%. Recomputation costs a third
-# more FLOPs, and buys matrices four times longer and a quarter of the gathers: most of its price, not
-# all. The HFU of the second is a fifth higher; **a high HFU is no aim**.
+# Recomputation costs a third more FLOPs: MFU falls from 55% to 44%. The memory it frees allows micro-batch 4,
+# with longer matrices and a quarter of the gathers: MFU returns to 50%. The HFU of that run is a fifth higher
+# than the winner's; **a high HFU is no aim**.
 #
 # ## Weak scaling
 #
 # Give every GPU the same work and add GPUs: tokens/s should grow with n. What stops it is communication that
-# backward does not hide. Gradients travel in buckets (lab 03): bucket i is ready after i/b of backward, and
-# leaves when the bucket before it has arrived. The last is ready when backward ends, so it is always exposed.
+# backward does not hide. Gradients travel in buckets (lab 03): of b buckets, the i-th is ready after i/b of
+# backward, and leaves when the bucket before it has arrived. The last is ready when backward ends, so it is
+# always exposed.
 
 
 # %% exercise="weak_scaling"
@@ -501,7 +513,8 @@ def weak_scaling(
 ):
     """Return {"exposed_s": ..., "tokens_per_s": ...} of one step on all GPUs.
 
-    Backward is the last two thirds of computing; a bucket is all-reduced by a ring over all GPUs.
+    Backward is the last two thirds of computing; a bucket is all-reduced by a ring over all GPUs. It takes
+    2(n − 1) latency_s + 2(n − 1)/n × its bytes / bandwidth.
     """
     ### BEGIN SOLUTION
     compute_s = tokens_per_gpu * flops_per_token / flops_per_s
@@ -535,7 +548,8 @@ draw_scaling(curves, ylabel="speed of a GPU, of that of one", title="8B, bf16 gr
 # %% [markdown]
 # Three regimes. Enough tokens a GPU: all is hidden but the last bucket, and the line is flat. Too few: the
 # exposed part is bytes over bandwidth, which does not depend on n. And on the right the ring's latency, 2(n
-# − 1) messages a bucket, grows with n: that is why libraries use trees, and why HSDP shortens the ring.
+# − 1) messages a bucket, grows with n: that is why libraries use trees, and why HSDP shortens the ring. Your
+# prediction (c): at 16,384 tokens and 512 GPUs 99% is left.
 #
 # **Strong scaling** keeps the *global* batch, so tokens a GPU shrink with n: you walk down the three curves.
 #
@@ -557,8 +571,8 @@ for name, config in {"llama3-405b": llama, "lab": TrainOptions(model="lab").conf
 _ = grading.check("flops_per_token", six_n)
 
 # %% [markdown]
-# **Diagnosis.** 6N counts what multiplies nothing and leaves attention out. The errors have different signs,
-# and where they cancel nobody looks.
+# **Diagnosis.** 6N counts the embedding table, which multiplies nothing, and leaves attention out. The errors
+# have different signs, and where they cancel nobody looks.
 #
 # And the hang of everybody who measures: only rank 0 logs, so only rank 0 asks for the mean loss.
 
@@ -582,8 +596,9 @@ except RanksError as error:
 #
 # ## MFU in numbers
 #
-# 1. **`palm_mfu`**: PaLM has N = 540.35 · 10⁹ parameters, 118 layers, 48 heads of 256, sequences of 2,048. It
-#    trained 238,300 tokens/s on 6,144 chips of 275 TFLOP/s. MFU by 6N + 12 L s NH?
+# 1. **`palm_mfu`**: PaLM has 540.35 · 10⁹ parameters (the N of 6N), 118 layers, 48 heads of 256
+#    (NH = 12,288), sequences of 2,048. It trained 238,300 tokens/s on 6,144 chips of 275 TFLOP/s. MFU by
+#    6N + 12 L s NH?
 # 2. **`days`**: Llama 3 405B took 3.8 · 10²⁵ FLOPs. Days on 16,384 GPUs at 400 TFLOP/s each?
 # 3. **`h100_mfu`**: on A100 a step has an MFU of 50%; 70% of its time are matmuls, 20% memory, 10% NVLink.
 #    All of it moves to H100: peak 312 → 989 TFLOP/s (matmuls reach the same fraction), memory 2.04 →
@@ -614,8 +629,8 @@ def numbers_07() -> dict[str, float]:
 # %% [markdown]
 # ## Takeaways
 #
-# - A parameter that multiplies costs 6 FLOPs a token; attention adds 12 L s NH, and matters from some 8 K
-#   tokens on.
+# - A parameter that multiplies costs 6 FLOPs a token; attention adds 12 L s NH: at 8,192 tokens 22% of all for
+#   8B, 8% for 405B.
 # - MFU counts what the model needs, HFU what was computed. Recomputation raises HFU and lowers MFU.
 # - An MFU without its convention and its peak is no number. Compare tokens/s.
 # - The peak is out of reach: the best matmul has 80 to 90% of it. 30% is good, 40% the state of the art at
@@ -628,8 +643,8 @@ def numbers_07() -> dict[str, float]:
 #
 # - **Megatron-LM** (`megatron/training/training.py`, `num_floating_point_operations`): every matrix product,
 #   with switches for GQA, SwiGLU, experts; prints TFLOP/s a GPU each step.
-# - **torchtitan** (`torchtitan/components/metrics.py`): 6N' + 12 L s NH, peaks by the GPU's name, MFU beside
-#   tokens/s and memory.
+# - **torchtitan** (`torchtitan/components/metrics.py`): 6N' (N without the embedding) + 12 L s NH, peaks by the
+#   GPU's name, MFU beside tokens/s and memory.
 # - **llm-foundry** (`scripts/train/benchmarking`): MFU and HFU in one table for each size and GPU.
 # - **PyTorch** (`torch/utils/flop_counter.py`, `torch.profiler`): counts operations, records timelines.
 #

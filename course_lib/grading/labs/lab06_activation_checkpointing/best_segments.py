@@ -20,7 +20,7 @@ def _draw(rng: np.random.Generator, count: int) -> list[Row]:
 EXERCISE = Exercise(
     order=4,
     title="How many segments",
-    minutes=10,
+    minutes=5,
     difficulty=2,
     importance=4,
     lines=4,

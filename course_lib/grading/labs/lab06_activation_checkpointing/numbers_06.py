@@ -7,7 +7,7 @@ from course_lib.grading.worlds.numbers import numbers
 EXERCISE = Exercise(
     order=6,
     title="Recomputation in numbers",
-    minutes=15,
+    minutes=10,
     difficulty=2,
     importance=4,
     lines=9,

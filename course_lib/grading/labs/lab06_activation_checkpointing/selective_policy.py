@@ -16,7 +16,7 @@ from course_lib.grading.worlds.recomputation import (
 EXERCISE = Exercise(
     order=5,
     title="Keep matmuls, recompute attention",
-    minutes=15,
+    minutes=10,
     difficulty=2,
     importance=4,
     lines=2,

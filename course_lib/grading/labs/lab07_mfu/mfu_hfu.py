@@ -49,7 +49,7 @@ def _gpt(batch: int, layers: int, width: int, step_time_s: float, gpus: int) -> 
 EXERCISE = Exercise(
     order=2,
     title="MFU and HFU",
-    minutes=15,
+    minutes=10,
     difficulty=1,
     importance=5,
     lines=10,

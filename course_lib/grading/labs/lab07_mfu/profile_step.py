@@ -42,7 +42,7 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
 EXERCISE = Exercise(
     order=3,
     title="Name the slow part",
-    minutes=25,
+    minutes=30,
     difficulty=3,
     importance=4,
     lines=22,

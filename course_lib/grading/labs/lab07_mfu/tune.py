@@ -40,7 +40,7 @@ def _loses(rule: Callable[[Point], Setting]) -> Callable[[Point], bool]:
 EXERCISE = Exercise(
     order=4,
     title="Tune it",
-    minutes=25,
+    minutes=20,
     difficulty=3,
     importance=5,
     lines=12,
