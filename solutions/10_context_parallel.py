@@ -5,7 +5,7 @@
 # |---|---|
 # | **time** | 4 hours, {{minutes}} minutes of them for the seven exercises |
 # | **ranks** | 1 to 8, all on this machine's CPU |
-# | **needs** | labs 02, 03 and 08 |
+# | **needs** | labs 02, 03 and 08; lab 09 helps with `isend` |
 # | **points** | {{points}} |
 #
 # Llama 3 405B was first trained on sequences of 8,192 tokens, at the end on 131,072. At that length the
@@ -39,7 +39,8 @@ PREDICTED = {"scores_gb": None, "times_as_fast": None, "hidden_from_tokens": Non
 # <details><summary>Answers, for later</summary>
 #
 # (1) 34 GB, for one head of one layer; a mask of one byte a score would take 17 GB more. (2) 1.75 times: 3.5
-# blocks of time against 2. (3) About 2,200: FLOP/s over bytes/s. All three are measured below.
+# blocks of time against 2. (3) About 2,200: FLOP/s over bytes/s. (1) is computed below, (2) and (3) are
+# measured.
 #
 # </details>
 
@@ -173,8 +174,9 @@ with style.course_style():
 figure
 
 # %% [markdown]
-# The scores are never stored: flash attention computes them in tiles, so even one GPU's line is straight. But
-# a single block takes 33 of its 80 GB at 131,072 tokens, and the activations of all 32 wait for backward.
+# The scores are never stored: flash attention computes them in tiles, so even one GPU's memory grows with S,
+# not with S². But a single block takes 33 of its 80 GB at 131,072 tokens, and the activations of all 32
+# blocks wait for backward.
 #
 # ## Half of a softmax
 #
@@ -226,7 +228,8 @@ def merge_attention(out_a, lse_a, out_b, lse_b):
 #
 # Two functions are given. `block_attention(query, key, value, causal)` returns (out, lse) of queries against
 # one block, all keys or, with causal=True, the triangle; it knows GQA. `partial_attention.merge_attention` is
-# the library's, in case yours is not there yet.
+# the library's, in case yours is not there yet. As in lab 02, peers of `isend` and `irecv` are global ranks:
+# `dist.get_process_group_ranks(group)` lists them.
 
 
 # %% exercise="ring_attention"
@@ -261,8 +264,8 @@ def ring_attention(query, key, value, group, causal):
 
 # %% [markdown]
 # Verify, against one process, and look at it: the run of four ranks, replayed on a server where a hop takes
-# 0.8 of a block. Rank 0's compute is above, what it sends and receives below. Beside it, the same ring with
-# each hop awaited before the block computes.
+# 0.8 of a block. Rank 0's compute is above, what it sends and receives below it. The second pair of bars is
+# the same ring with each hop awaited first.
 
 
 # %%
@@ -287,7 +290,7 @@ def ring_alone(forward):
 
 
 def waits_first(query, key, value, group, _causal):
-    """A ring that waits for the next block before it computes with this one."""
+    """A ring of the whole world that waits for the next block before it computes with this one."""
     n, rank = dist.get_world_size(group), dist.get_rank(group)
     kv, out = torch.stack((key, value)), torch.zeros_like(query)
     lse = query.new_full(query.shape[:-1], -math.inf)
@@ -324,10 +327,13 @@ draw_simulated(replays, title="Four blocks, three hops", sent="K and V on the wi
 # Autograd cannot help: the blocks of other ranks are gone. They have to come round once more. A block's part
 # of the softmax is exp(scores − lse), with the **final** lse, so each block's gradients can be computed
 # alone: `block_gradients(grad_out, query, key, value, out, lse, causal)` gives its addends to the gradients
-# of query, key and value. `out` and `lse` are the local queries' final ones.
+# of query, key and value; it knows GQA too. `out` and `lse` are the local queries' final ones.
 #
 # A query's gradient adds up at home. A key's gradient gets an addend on *every* rank that its block visits,
-# so the sum travels one step behind its block:
+# so its sum follows the block. At step 1 a rank computes its addend for the block that came, and sends it on.
+# At each later step it computes its addend, adds the sum that the rank before it sent for this block, and
+# sends the result on. The last of these hops brings the sum home, where the addend of step 0 waits. A block
+# that the mask hides adds 0; its sum still goes on:
 #
 # ```text
 #           step 1                   step 2                          step 3                   then
@@ -381,9 +387,10 @@ def ring_attention_backward(grad_out, query, key, value, out, lse, group, causal
 
 
 # %% [markdown]
-# **Bytes.** Forward, a rank sends K and V cp − 1 times: 2(cp − 1) · B K H S/cp elements. Backward as much
-# again, and the gradients as often, or once more if they start at home. None of this grows with the number of
-# query heads: GQA makes a ring cheaper.
+# **Bytes.** Forward, a rank sends K and V cp − 1 times: 2(cp − 1) · B K H S/cp elements. Backward, K and V
+# take cp − 1 hops again. Their gradients take cp − 1 hops if each sum starts on the next rank, as above, or
+# cp hops if it starts at home; the check allows both. None of this grows with the number of query heads: GQA
+# makes a ring cheaper.
 #
 # ## Who waits?
 #
@@ -395,8 +402,8 @@ draw_attention_matrix(["contiguous", "zigzag"])
 
 # %% [markdown]
 # Cut in order, rank 0 is done after its own triangle, and rank 3 computes at every step. The ring is as slow
-# as its slowest rank, so half of the cluster idles. **Zigzag** cuts the sequence into 2 cp pieces and gives
-# rank r pieces r and 2 cp − 1 − r: an early one and a late one.
+# as its slowest rank, so 43% of these four ranks' time is idle, and nearly half with many ranks. **Zigzag**
+# cuts the sequence into 2 cp pieces and gives every rank two. Which two?
 
 
 # %% exercise="zigzag_shard"
@@ -418,7 +425,8 @@ draw_ring_work(["contiguous", "zigzag"])
 # third layout, *striped*, deals tokens out in turn, and is as balanced.)
 #
 # Now measured: the library's ring in both layouts, replayed where links are no obstacle. The trace counts a
-# triangle as its full square, so both first blocks look dearer than they are.
+# triangle as its full square: the first block costs 1 and not 0.5 in order, 0.75 and not 0.5 in zigzag. So
+# 4 / 2.25 = 1.78 is to be expected.
 
 
 # %%
@@ -443,7 +451,7 @@ print(
 # A block of c tokens costs 4 c² N H FLOPs; the hop that runs beside it moves 4 c K H bytes in bf16. Compute
 # grows with c squared, the transfer with c. With as many kv as query heads they are equal at
 #
-# **c = F / B**, FLOP/s over bytes/s.
+# **c = F / W**, FLOP/s F over the link's bytes/s W.
 #
 # An H100 in a server: 989e12 / 450e9, about 2,200 tokens *a rank*. GQA divides it by N/K. A causal zigzag
 # block is half of a block, which doubles it. Theory as a line, replay of recorded runs as dots:
@@ -498,7 +506,7 @@ with style.course_style():
     if PREDICTED["hidden_from_tokens"]:
         axes.axvline(PREDICTED["hidden_from_tokens"], color=style.MUTED, ls=":", label="you predicted")
     axes.set(
-        xlabel="tokens a rank", ylabel="exposed, µs", title="Past F/B tokens a rank, a ring's hops are free"
+        xlabel="tokens a rank", ylabel="exposed, µs", title="Long enough blocks hide a ring's hops"
     )
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 figure
@@ -547,7 +555,8 @@ def ulysses_attention(query, key, value, group):
 # ## Why Llama 3 gathers
 #
 # Meta used neither. Each rank of Llama 3's CP **all_gathers** K and V of the layer, then attends from its own
-# (zigzag) queries. Nothing hides that. What each way sends, in heads of a block, B S/cp H elements each:
+# (zigzag) queries. Nothing hides that. What each way sends; the unit is one head of one rank's tokens, B ·
+# S/cp · H elements:
 #
 # | | forward, a rank | N = 128, K = 8, cp = 16 |
 # |---|---|---|
@@ -555,9 +564,10 @@ def ulysses_attention(query, key, value, group):
 # | all-gather | 2 K (cp − 1), exposed | 240 |
 # | Ulysses | (2 N + 2 max(K, cp)) (cp − 1)/cp, exposed | 270 |
 #
-# GQA made K and V sixteen times smaller than the queries. Next, time: attention of a rank beyond its
-# products, replayed on Meta's cluster with four ranks on four servers. Left, what a GPU of Llama 3 405B has
-# under 8-way tensor parallelism: 16 query heads, one kv head. Right, a model without GQA.
+# (The check also counts the part that stays.) GQA made K and V sixteen times smaller than the queries. Next,
+# time, without a mask: attention of a rank beyond its products at 80% of the peak, replayed on Meta's cluster
+# with four ranks on four servers. Left, what a GPU of Llama 3 405B has under 8-way tensor parallelism: 16
+# query heads, one kv head. Right, a model without GQA.
 
 # %%
 PLACES = [0, 8, 16, 24]  # one GPU on each of four servers
@@ -593,10 +603,10 @@ figure
 # %% [markdown]
 # - **With GQA** the gather is small, and Ulysses loses: it moves queries and outputs, and copies of the one
 #   kv head. The ring's time is not communication but **merging**: in eager PyTorch each block's output is
-#   read and written again. Production rings merge inside the kernel, and then win at every length by what the
-#   gather exposes.
-# - **Without GQA** the gather is the worst. Ulysses leads, until blocks are long enough for the ring to hide
-#   its hops.
+#   read and written again. Production rings merge inside the kernel, and would win here by what the gather
+#   exposes.
+# - **Without GQA** the gather is the worst. Ulysses leads until, at 32K tokens, the ring hides more than half
+#   of each hop; from 64K it hides all.
 #
 # Meta's reasons, from the paper: all-gather takes any mask, above all the one that keeps packed **documents**
 # apart, and what it exposes is small, because attention grows with S² and the gather with S.
@@ -708,8 +718,8 @@ print(f"largest difference: {max(abs(a - b) for a, b in zip(*curves.values(), st
 draw_losses(curves, title="The same training, a quarter of the sequence each")
 
 # %% [markdown]
-# And a length that would not fit otherwise: attention to 32,768 tokens with two heads, on four ranks of this
-# machine. The plain matrix of scores would need 8.6 GB.
+# And a long one: attention to 32,768 tokens with two heads, on four ranks of this machine. Stored, the scores
+# would need 8.6 GB.
 
 
 # %%
@@ -730,10 +740,10 @@ print(f"a rank's tensors: {peak_bytes / 1e6:.0f} MB at most; the scores: {2 * 32
 
 
 # %%
-def leaves_early(query, key, value, group, causal):
+def leaves_early(query, key, value, group, _causal):
     if dist.get_rank() == 0:
         return block_attention(query, key, value, True)
-    return ring_attention(query, key, value, group, causal)
+    return ring_attention(query, key, value, group, True)
 
 
 try:
@@ -742,8 +752,8 @@ except RanksError as error:
     print(error)
 
 # %% [markdown]
-# Its keys are needed elsewhere, and it stands between others. A quieter mistake: every rank counts its
-# positions from 0. Nothing hangs, the mask is right, only RoPE turns all keys by wrong angles.
+# Its keys are needed elsewhere. A quieter mistake: every rank counts its positions from 0. Nothing hangs, the
+# mask is right, only RoPE turns queries and keys of later tokens by wrong angles.
 
 
 # %%
@@ -797,7 +807,7 @@ def numbers_10() -> dict[str, float]:
 #
 # - Everything but attention splits by tokens. Attention splits too, because softmax can be merged from parts:
 #   keep lse.
-# - A ring sends K and V cp − 1 times and never holds more than three blocks. Past F/B tokens a rank its hops
+# - A ring sends K and V cp − 1 times and never holds more than three blocks. Past F/W tokens a rank its hops
 #   are free.
 # - A causal ring must be balanced: zigzag nearly halves its time.
 # - Ulysses trades tokens for heads: simple and lean, for as many ranks as there are heads.
@@ -863,7 +873,7 @@ def numbers_10() -> dict[str, float]:
 #
 # 1. *Good:* 16 does not divide 40, so no plain Ulysses; ring or all-gather. *Better:* Ulysses over 8 inside
 #    the server, a ring of 2 across, with bytes for both.
-# 2. *Good:* tokens a rank against F/B, with the FLOP/s it really reaches. *Better:* whether a transfer is
+# 2. *Good:* tokens a rank against F/W, with the FLOP/s it really reaches. *Better:* whether a transfer is
 #    launched before its block, the slowest link of the ring, and the time of merging.
 #
 # </details>

@@ -5,7 +5,7 @@
 # |---|---|
 # | **time** | 4 hours, {{minutes}} minutes of them for the six exercises |
 # | **ranks** | 1 to 6, all on this machine's CPU |
-# | **needs** | labs 03 and 08; lab 10 is no condition |
+# | **needs** | labs 03 and 08; lab 09 helps with micro-batches, lab 10 is no condition |
 # | **points** | {{points}} |
 #
 # More parameters make a better model, and every parameter costs FLOPs for every token. A **mixture of
@@ -28,11 +28,12 @@
 # results.
 #
 # 1. Eight experts on four ranks, two experts a token, a router that knows nothing yet. Which share of the
-#    rows leaves its rank?
+#    choices asks for an expert on another rank?
 # 2. The same router, trained for 80 steps with nothing that keeps it fair. How many times the mean load does
 #    the busiest expert have? (4 is the most there can be: then every token goes to it.)
-# 3. Four GPUs in four servers, 50 GB/s each, an H100's 989 TFLOP/s. A row of D bf16 numbers travels to an
-#    expert, SwiGLU of width F, and back. From which F on does the expert compute longer than the row travels?
+# 3. Four GPUs in four servers, 50 GB/s each, an H100's 989 TFLOP/s. A token of D bf16 numbers travels to
+#    an expert, SwiGLU of width F, and back. From which F on does the expert compute longer than the token
+#    travels?
 
 # %%
 PREDICTED = {"leaves": None, "times_the_mean": None, "width": None}
@@ -41,8 +42,8 @@ PREDICTED = {"leaves": None, "times_the_mean": None, "width": None}
 # <details><summary>Answers, for later</summary>
 #
 # (1) Three quarters: the experts are anywhere. (2) About 4: without help the router collapses. (3) About
-# 9,900: two thirds of FLOP/s over bytes/s, and three quarters of that, as one row in four stays. D cancels,
-# and so does the number of tokens. All three are measured below.
+# 9,900: two thirds of FLOP/s over bytes/s, and three quarters of that, as one in four stays. D cancels, and
+# so does the number of tokens. (1) and (2) are measured below; (3) is the formula's, which replay confirms.
 #
 # </details>
 
@@ -87,7 +88,8 @@ draw_axes(["batch"])
 # For a token x with router matrix W:
 #
 # - logits = x Wᵀ, scores = softmax(logits), over all E experts;
-# - the k experts with the best scores are chosen, with weights w = their scores, divided by their sum;
+# - the k experts with the best scores are chosen, with weights w = their scores, divided by their sum (not
+#   if k = 1: the weight would always be 1, and the router would learn nothing);
 # - y = Σ wᵢ · expertᵢ(x), and a *shared* expert's result, if there is one, for all tokens.
 #
 # `model.moe.MoE` does that in one process and is our oracle. Which experts a token takes is a decision, and
@@ -136,7 +138,7 @@ print("you predicted", PREDICTED["leaves"])
 
 # %% [markdown]
 # About three quarters of the choices ask for an expert that is elsewhere. Moving experts to tokens would be
-# FSDP, and would move all parameters for a few rows. So rows move.
+# FSDP, and would move all parameters for a few tokens. So tokens move.
 #
 # ## The router
 #
@@ -190,13 +192,15 @@ def route(logits, k, capacity):
 # ```
 #
 # 1. Sort your rows by expert: then the rows for each rank lie together.
-# 2. Nobody knows how many rows come. Tell: one all_to_all of E counts.
+# 2. Nobody knows how many rows will come. Exchange the numbers first, E counts:
+#    `dist.all_to_all_single(received, sent, group=group)`.
 # 3. Send the rows: one all_to_all with **uneven splits**.
 # 4. What arrives is sorted by sender, and by expert only inside. Sort it by expert, for one product each.
 #
 # `all_to_all(x, group, output_splits, input_splits)` of `course_lib.comm.autograd` sends the first
 # `input_splits[0]` rows of x to the group's first rank, and so on; lists of numbers, which may be 0. Its
-# backward sends gradients the opposite way. A choice that was dropped arrives in your `experts` as −1.
+# backward sends gradients the opposite way. The caller marks dropped choices, `experts.masked_fill(~kept,
+# -1)`; your `route` does not.
 
 
 # %% exercise="dispatch"
@@ -227,7 +231,7 @@ def dispatch(x, experts, num_experts, group):
 #
 # The experts' results lie as the rows did. Everything now happens backwards, and nothing must be told: what
 # came from a rank goes back to it, and what a rank sent comes home. There each row is multiplied by its
-# weight and added to its token.
+# weight and added to its token. `p.argsort()` undoes a sorting by p: if y = x[p], then x = y[p.argsort()].
 
 
 # %% exercise="combine"
@@ -290,9 +294,10 @@ for rank, trace in enumerate(run.trace.ranks):
     print(f"rank {rank}: {24 + rank} tokens x 2 rows x 64 x 8 bytes = {(24 + rank) * 1024:,}; sent {sent}")
 
 # %% [markdown]
-# The first number is the counts, the second dispatch: it follows the routing exactly. The third, combine,
-# is what *other* ranks' routers made of this rank's experts. So a rank's work and its bytes are decided by
-# all the others, and the slowest rank decides for all: balance matters more than anywhere else.
+# The first number is the counts, the second dispatch: it follows the routing exactly. (Rows that stay are
+# counted, too.) The third, combine, is what *other* ranks' routers made of this rank's experts. So a rank's
+# work and its bytes are decided by all the others, and the slowest rank decides for all: balance matters more
+# than anywhere else.
 #
 # ## Gradients
 #
@@ -335,7 +340,7 @@ def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params,
 # ## Train
 #
 # Your mixture in a whole model, on *Pride and Prejudice*: two ranks share the experts, twice (ep 2 x dp 2),
-# and each has a quarter of every batch. On top of it one process with all.
+# and each has a quarter of every batch. The figure compares it with one process that has all experts.
 
 
 # %%
@@ -454,13 +459,14 @@ draw_balance(
 )
 
 # %% [markdown]
-# Left to itself, the router sends **every** token to one and the same expert, and second choices to a few
-# others. With a capacity of 1.25 times the mean, half of all choices would be dropped. Both remedies spread
-# the load: the loss quickly, the bias in steps of 0.005, and less evenly. The model's own loss hardly differs
-# after so few steps; what the other experts could have learnt shows later.
+# Left to itself, the second layer's router sends **every** token to one and the same expert, and second
+# choices to a few others. With a capacity of 1.25 times the mean, at the last step half of all choices would
+# be dropped. Both remedies spread the load from step 20 on: at the end the busiest expert has about 1.5 times
+# the mean. The model's own loss hardly differs after so few steps; what the other experts could have learnt
+# shows later.
 #
 # What that means on the wire: rows from four ranks, with a quarter of the batch each, to eight experts, two
-# on each rank. A column that is dark is a rank that everybody waits for.
+# on each rank. A dark column is a busy expert; everybody waits for its rank.
 
 
 # %%
@@ -493,9 +499,9 @@ for expert in range(8):
 # ## Inside a server, or across?
 #
 # A row of D bf16 numbers goes there and back: 4 D bytes, if it leaves its rank. Its SwiGLU expert of width F
-# costs three products, 6 D F FLOPs. So, with n ranks on links of B bytes/s:
+# costs three products, 6 D F FLOPs. So, with n ranks:
 #
-# **communication / products = (2/3) · (n − 1)/n · (FLOP/s) / (B F)**
+# **communication / products = (2/3) · (n − 1)/n · (FLOP/s) / (bytes/s · F)**
 #
 # D cancels. So does the number of tokens: **longer batches do not help**, as they helped the ring of lab 10.
 # Only wider experts do, and faster links. The formula as lines; as dots, your dispatch and combine on four
@@ -554,9 +560,10 @@ figure
 # %% [markdown]
 # Few wide experts (Mixtral, width 14,336) may lie on different servers. For many narrow ones (DeepSeek-V3,
 # 2,048) communication costs half as much as the products inside a server, and five times as much across.
-# But 256 experts fill more than one server. What does one layer's forward cost a GPU of Meta's cluster, with
-# 4,096 tokens of its own? `fake_rank` runs the library's mixture at full size on tensors without values: its
-# `EvenlyRoutedMoE` gives every expert as many rows. Replay puts times to what was recorded.
+# But 256 experts of 58 layers do not fit one server; the bars for 8 GPUs only compare links. What does one
+# layer's forward cost a GPU of Meta's cluster, with 4,096 tokens of its own? `fake_rank` runs the library's
+# mixture at full size on tensors without values: its `EvenlyRoutedMoE` gives every expert as many rows.
+# Replay puts times to what was recorded.
 
 # %% tags=["demonstration"]
 SPREAD = {
@@ -641,8 +648,8 @@ except RanksError as error:
 
 # %% [markdown]
 # An all_to_all needs everybody, also those with nothing to say. A quieter mistake: experts' gradients are
-# averaged like a replica's, over the tokens of the ranks that hold them. Losses fall, only experts learn ep
-# times too fast.
+# averaged like a replica's, over the tokens of the ranks that hold them. The loss falls all the same:
+# experts' gradients are about ep times too large. SGD and clipping feel that; AdamW hides it.
 
 
 # %%
@@ -675,9 +682,10 @@ _ = grading.check("expert_parallel_backward", like_replicas)
 # 2. **`mixtral_active`**: those that act on one token.
 # 3. **`deepseek_routed`**: parameters of DeepSeek-V3's routed experts (not the shared ones).
 # 4. **`token_bytes`**: bytes of a token's rows in one layer's forward, there and back, wherever they go.
-# 5. **`across_s`**: how long the rows of a GPU that leave its server take in dispatch, without latency.
-# 6. **`hidden_from_ffn`**: the width of an expert from which a row's products take longer than its crossing
-#    between servers, there and back.
+# 5. **`across_s`**: how long dispatch of a GPU's rows takes between servers, without latency. Count all 8
+#    rows a token, without the limit of four servers; those for its own server do not cross.
+# 6. **`hidden_from_ffn`**: the width of an expert from which the products of a GPU's rows take longer than
+#    those rows' crossings, there and back; rows for its own server do not cross.
 
 
 # %% exercise="numbers_11"
@@ -702,24 +710,26 @@ def numbers_11() -> dict[str, float]:
 # ## Takeaways
 #
 # - A mixture's parameters grow with E, its FLOPs with k; EP cuts the experts' memory by ep.
-# - A choice is a row, a row travels twice, in two all_to_alls forward and two backward. Padding and
-#   broadcasting send more, and nothing less is right.
+# - A choice is a row, a row travels twice, in two all_to_alls forward, beside that of the counts, and two
+#   backward. Padding and broadcasting send more.
 # - Other ranks' routers decide how much a rank computes. Keep the load even: by a loss, or by a bias.
-# - An expert's gradient is summed by the way back. Over dp, sum it; over ep, never. Divide by all tokens.
-# - Way over products does not depend on the batch. Narrow experts stay inside the server, or hide elsewhere.
+# - Backward of dispatch and combine sums an expert's gradient over ep. Sum it over dp yourself; over ep,
+#   never. Divide by all tokens.
+# - Communication over products does not depend on the batch. Narrow experts stay inside the server, or their
+#   communication runs beside other products.
 #
 # **What production code does**
 #
 # - **DeepEP** (DeepSeek): dispatch and combine as kernels that permute while they send, rows between servers
 #   once and on by NVLink, 8 bits there, 16 back; a mode of low latency for inference.
 # - **Megatron-Core** (`transformer/moe/`): `token_dispatcher.py` with all_to_all, all-gather or DeepEP;
-#   `router.py` with loss, bias, z-loss and capacity; experts by grouped GEMM; groups of EP beside those of TP
-#   (`--expert-model-parallel-size`, `--expert-tensor-parallel-size`).
+#   `router.py` with loss, bias, z-loss (keeps logits small) and capacity; experts by grouped matrix products;
+#   groups of EP beside those of TP (`--expert-model-parallel-size`, `--expert-tensor-parallel-size`).
 # - **DeepSpeed-MoE** (`deepspeed/moe/sharded_moe.py`): capacity and padding, so that splits are even, as in
 #   GShard; groups of experts and of their replicas apart.
 # - **torchtitan** (`models/moe`): `ExpertParallel` as a DTensor style, `grouped_mm`, DeepSeek's bias.
-# - **Grouped GEMM** (CUTLASS, MegaBlocks): one launch for experts with different numbers of rows, none for
-#   padding.
+# - **Grouped GEMM** (matrix products; CUTLASS, MegaBlocks): one launch for experts with different numbers of
+#   rows, none for padding.
 # - **This course** (`course_lib/parallel/expert.py`): EP with TP inside experts, shared experts, capacity.
 #
 # ## Questions people ask
