@@ -3,9 +3,9 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3 hours, {{minutes}} minutes of them for the seven exercises |
+# | **time** | 3 hours 10 minutes, {{minutes}} minutes of them for the seven exercises |
 # | **ranks** | 16 on this machine's CPU; 16,384 by arithmetic |
-# | **needs** | labs 05, 08, 09 and 10 |
+# | **needs** | labs 04, 05, 08, 09 and 10 |
 # | **points** | {{points}} |
 #
 # Each lab so far split one axis. Meta split all four at once: tensor parallelism inside a server, context
@@ -22,9 +22,10 @@
 # 4. calculate whether a layout fits;
 # 5. search for a layout, and argue for it against Meta's.
 #
-# **Predict**, and write your numbers into the cell below; the lab draws them beside what comes out. Llama 3
-# 405B on 16,384 GPUs, sequences of 8,192 tokens, 16 M tokens a step, TP 8, PP 16: (a) seconds of a step,
-# (b) GB of memory a GPU needs without recomputation, (c) percent of a step that a GPU waits for its pipeline.
+# **Predict**, and write your numbers into the cell below; the lab shows them beside what comes out. Llama 3
+# 405B on 16,384 GPUs, sequences of 8,192 tokens, 16 M tokens a step, TP 8, PP 16, 8 virtual stages (chunks of
+# layers on each rank of the pipeline, lab 09): (a) seconds of a step, (b) GB of memory a GPU needs without
+# recomputation, (c) percent of a step that a GPU waits for its pipeline.
 
 # %%
 PREDICTED = {"step_s": 5.0, "memory_gb": 60.0, "bubble_percent": 15.0}  # your numbers here
@@ -62,13 +63,13 @@ draw_axes(["layer", "batch", "sequence", "dim"])
 # ## Four axes, one order
 #
 # The ranks of a **mesh** stand in a grid with a name for each direction. The last axis varies fastest, so its
-# ranks are neighbours: they share a server. The rule is one sentence: **whoever talks most stands
-# nearest.**
+# ranks are neighbours: they share a server. The rule is one sentence: **whoever must be waited for most often
+# stands nearest.**
 #
 # | axis | what its ranks exchange | how often | hidden behind compute |
 # |---|---|---|---|
 # | tp | activations, BSD elements | 4 times a layer and micro-batch | hardly |
-# | cp | keys and values, 2BSKH elements | once a layer and micro-batch, and back | partly |
+# | cp | keys and values, 2BSKH elements | 3 times a layer and micro-batch | partly |
 # | pp | activations, to one neighbour | once a stage and micro-batch | yes |
 # | dp | gradients and weights | once a step | mostly |
 #
@@ -95,8 +96,8 @@ def rank_to_coords(rank, sizes):
 
 # %% [markdown]
 # Communication needs the other direction: with whom? Along **several axes together**, too: a weight that
-# ranks of dp and of cp share gets its gradient from both, and one all_reduce over the flattened group moves
-# half of what two would.
+# ranks of dp and of cp share gets its gradient from both. One all_reduce over one group of both axes (a
+# flattened axis) moves about half of what two would, in large groups.
 
 
 # %% exercise="groups_of"
@@ -129,8 +130,8 @@ for axis in ("tp", "pp", "dp"):
 # ## One step on 16 ranks
 #
 # The library's `compose` puts your techniques together: stages (lab 09), each cut by heads and columns (lab
-# 08), on a rank's own tokens (lab 10), with optimizer state sharded (lab 05). The oracle is one process that
-# sees the whole batch. Both train on the text of `data/`.
+# 08), on a rank's own tokens (lab 10), with optimizer state sharded (labs 04 and 05). The oracle is one
+# process that sees the whole batch. Both train on the text of `data/`.
 
 # %% tags=["demonstration"]
 CONFIG = ModelConfig(
@@ -189,18 +190,22 @@ figure
 # to them is the heart of every 4-D trainer, and where its bugs live: they show as a loss that is a little
 # worse. Three kinds of parameters tell all of it.
 #
-# | parameter | who holds the same weights | what each of them has met |
+# | parameter | ranks that hold the same weights | what each of them has met |
 # |---|---|---|
-# | `matrix`: a weight cut by tp | ranks of dp and cp | other sequences, other tokens |
-# | `norm`: a norm's weight, with sequence parallelism | also ranks of tp | other positions |
-# | `table`: the embedding, tied to the output head | also the other end of the pipeline | another use of it |
+# | `matrix`: a weight cut by tp | of dp and cp | other sequences, other tokens |
+# | `norm`: a norm's weight, with sequence parallelism | of dp, cp and tp | and other positions |
+# | `table`: the embedding, tied to the head, cut by tp | of dp, cp; of the last (first) stage | another use |
+#
+# Llama 3 405B does not tie its table; many smaller models do.
 #
 # And the loss: a batch of documents has uneven numbers of real tokens. The mean over all tokens is the sum of
 # sums over the sum of counts, not a mean of means. `num_tokens` is this rank's count; ranks of tp and pp
 # that work on the same tokens have the same count, so it is added over dp and cp only.
 #
-# `mesh.group("dp", "cp")` is one group of both axes. `mesh.rank("pp")`, `mesh.size("pp")` and
-# `mesh.peer("pp", offset)` (a global rank) help with the table.
+# `mesh.group("dp", "cp")` is one group of both axes. `mesh.rank("pp")` and `mesh.size("pp")` help with the
+# table. `mesh.peer("pp", offset)` is a global rank, counted round a ring: from stage 0, -1 is the last stage.
+# Two ranks that send to each other start `isend` and `irecv` first and wait afterwards (lab 02). If pp is 1,
+# there is nobody to exchange the table with.
 
 
 # %% exercise="reduce_gradients_4d"
@@ -208,7 +213,8 @@ def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
     """Return the gradients (matrix, norm, table) of the mean loss over all tokens, as new tensors.
 
     matrix, norm: this rank's gradients of the sum of its tokens' losses.
-    table: the same on the first and the last stage; 0 rows on stages between them.
+    table: on the first and the last stage, this rank's gradient of its own use of the table; 0 rows on
+        stages between them.
     num_tokens: 0-dim int64, tokens that this rank's loss was summed over.
     mesh: with axes pp, dp, cp, tp in any order.
     """
@@ -299,7 +305,7 @@ except RanksError as error:
 #
 # What one GPU of the **first stage** needs, in the mixed precision of lab 04:
 #
-# - Its parameters: L/pp layers and the embedding, over tp.
+# - Its parameters: L/pp layers (7.875 for Llama 3: do not round) and the embedding, over tp.
 # - Weights 2 bytes and gradients 4 bytes a parameter (gradients add up in float32 over micro-batches), whole
 #   on every rank of dp and cp.
 # - Optimizer 12 bytes a parameter, sharded over dp and cp together: their ranks hold the same weights.
@@ -326,8 +332,8 @@ def memory_per_gpu(model, layout):
 
 
 # %% [markdown]
-# Meta's three configurations, with today's kernels (no stored scores; 34 bytes a token and width, a little
-# more for SwiGLU), beside the 80 GB that an H100 has:
+# Meta's three configurations, with today's kernels (no stored scores; lab 06's 34 bytes a token and width,
+# about 32 with Llama's kv heads and SwiGLU), beside the 80 GB that an H100 has:
 
 # %%
 llama = model("llama3-405b")
@@ -405,7 +411,8 @@ for memory in (16e9, 24e9, 40e9, 80e9):
 #
 # The library's planner does the same with measured constants: matmuls by shape, links that lose bandwidth
 # with distance, bubbles, what overlaps. It is judged on published runs that its constants have never seen
-# (docs/accuracy.md), and says in which interval eight of ten of them lay.
+# (docs/accuracy.md), and says in which interval eight of ten of them lay. In its table v is the number of
+# virtual stages, mbs the sequences of a micro-batch, and zero lab 04's stage.
 
 # %%
 request = Request(
@@ -417,16 +424,20 @@ print()
 print("Against the best,", report.why_second_lost(found))
 
 # %% [markdown]
-# And Meta's own layout, TP 8, PP 16, with 8 virtual stages, as the planner sees it:
+# And Meta's TP 8, PP 16, as the planner sees it. The paper does not say how many virtual stages; we take 8:
 
 # %%
 metas = report.priced("tp=8,pp=16,v=8,mbs=1,zero=1", request)
 print(report.explain(metas, 0))
+print(f"you guessed a bubble of {PREDICTED['bubble_percent']}%")
 
 # %% [markdown]
-# Meta measured 400 TFLOP/s a GPU, 6.5 s a step. The planner's memory is too pessimistic for this layout (see
-# above), so it would have chosen some context parallelism: the same compute with fewer sequences in flight.
-# Its favourite and Meta's are closer in time than the model can tell apart.
+# Meta measured 400 TFLOP/s a GPU. That is 6.5 s a step if half of attention is counted (its causal part), and
+# 6.7 s if all of it is, as the planner counts. The paper does not say which it counts.
+#
+# The planner's formula keeps more than Meta did, so Meta's layout does not fit. With CP 2 it does: half the
+# tokens of each sequence on a GPU, for 1% more time. The planner's favourite and Meta's layout are closer in
+# time than the model can tell apart.
 #
 # Turn it yourself. The line is the memory of a GPU: try 141 or 192 GB, or longer sequences.
 
@@ -436,18 +447,21 @@ turn(
     tp=[8, 4, 2, 16],
     cp=[1, 2, 4, 8, 16],
     pp=[16, 8, 4, 1],
-    virtual_stages=[7, 4, 2, 1],
+    virtual_stages=[8, 7, 4, 2, 1],
     seq_len=[8_192, 16_384, 131_072],
     memory_gb=[80, 141, 192],
 )
 
 # %% [markdown]
-# There is a second way to know. `course simulate` runs the step you trained above (`course_lib/compose`) at
-# full size, on fake ranks of all 16,384, and replays it on Meta's cluster. A row takes half a minute, so the
-# results are read from a file here (docs/simulation.md). It knows each call and byte, but no fused kernel:
-# its norms and RoPE cost more than Meta's, and it gives each matmul 80% of the peak.
+# There is a second way to know. `course simulate` records the step you trained above (`course_lib/compose`)
+# at full size, on one fake rank of each kind. It lays the recording out to all 16,384 and replays that on
+# Meta's cluster, with 7 virtual stages. A row takes half a minute, so the results are read from a file here
+# (docs/simulation.md). It knows each call and byte, but no fused kernel: its norms and RoPE cost more than
+# Meta's, and it gives each matmul 80% of the peak.
 #
-# All three rows of Meta's table, planned and simulated, and your prediction:
+# All three rows of Meta's table, planned and simulated, and your prediction. The published seconds are
+# calculated from Meta's TFLOP/s with half of attention. For 131,072 tokens that decides: 10.9 s, or 15.3 s if
+# Meta counted all of it.
 
 # %%
 published = {"8,192 GPUs": 12.1, "16,384 GPUs": 6.5, "16,384 GPUs, 131,072 tokens": 10.9}
@@ -488,7 +502,8 @@ figure
 # ## The whole machine
 #
 # One GPU of 16,384 in the long-context configuration, and everybody it talks to. Bytes are those of a step:
-# tensor parallelism moves the most, over the shortest way.
+# tensor parallelism moves the most, over the shortest way. The bytes of dp are those of dp and cp together:
+# these 128 ranks hold the same weights.
 
 # %%
 tokens, micro, layers = 131_072 / 16, 16, 126 / 16
@@ -496,14 +511,14 @@ width, kv_heads, head = llama.model_dim, llama.num_kv_heads, llama.head_dim
 stage_params = (126 / 16 * llama.num_params_per_layer) / 8
 traffic = {
     "pp": AxisTraffic(2 * micro * 8 * 2 * tokens * width / 8, 2 * micro * 8, "network"),
-    "dp": AxisTraffic(7 / 8 * (4 + 2) * stage_params, 2, "network"),
+    "dp": AxisTraffic(127 / 128 * (4 + 2) * stage_params, 2, "network"),
     "cp": AxisTraffic(
         3 * micro * layers * 15 / 16 * 2 * 2 * 131_072 * kv_heads * head / 8, 3 * micro * layers, "network"
     ),
     "tp": AxisTraffic(4 * micro * layers * 2 * 7 / 8 * 2 * tokens * width, 8 * micro * layers, "NVLink"),
 }
 draw_cluster_poster(
-    {"pp": 16, "dp": 8, "cp": 16, "tp": 8},
+    {"dp": 8, "pp": 16, "cp": 16, "tp": 8},
     traffic,
     rank=1_290,
     title="Llama 3 405B: one GPU of 16,384 and its groups",
@@ -541,13 +556,13 @@ def numbers_12() -> dict[str, float]:
 # %% [markdown]
 # ## Takeaways
 #
-# - Order axes by how much they talk: TP inside the server, then CP, PP, DP.
+# - Order axes by how often they make compute wait: TP inside the server, then CP, PP, DP.
 # - Every parameter has a set of ranks that hold the same weights and have met other tokens. That set is the
 #   group of its gradient; everything else follows.
 # - Sum losses and tokens; divide once.
 # - Count each parameter once in the norm.
 # - Memory decides which layouts exist, time which one is chosen. Layouts near the best differ by less than
-#   any model knows: measure the last five.
+#   any model knows: measure the best five.
 #
 # **What production code does**
 #
@@ -562,11 +577,11 @@ def numbers_12() -> dict[str, float]:
 #
 # ## Questions people ask
 #
-# <details><summary>Why is pp not inside dp, or the other way round?</summary>
+# <details><summary>Must pp be inside dp?</summary>
 #
-# Stages send little, to one neighbour, and can wait; gradients are large, but go once a step and hide behind
-# backward. Both tolerate distance. Llama 3 put DP outermost, where pods meet; with PP outermost each stage
-# is one block of servers, which is what `compose` does here. Both keep TP and CP near.
+# No. Stages send little, to one neighbour, and can wait; gradients are large, but go once a step and hide
+# behind backward. Both tolerate distance. Llama 3 put DP outermost, where pods (lab 01) meet; with PP
+# outermost each stage is one block of servers, which is what `compose` does here. Both keep TP and CP near.
 #
 # </details>
 # <details><summary>Why did Meta need CP only for long sequences?</summary>
@@ -576,10 +591,10 @@ def numbers_12() -> dict[str, float]:
 # leaves 8 data-parallel ranks with 16 micro-batches, and cuts the activations by 16.
 #
 # </details>
-# <details><summary>Does the 1:7 oversubscription between pods matter?</summary>
+# <details><summary>Does the 1:7 oversubscription between pods (lab 01) matter?</summary>
 #
 # Little for rings: each ring crosses the border between two pods once in each direction. The axis whose ranks
-# lie in different pods should still be the one that talks least.
+# lie in different pods should still be the one that is waited for least.
 #
 # </details>
 # <details><summary>How wrong can the planner be?</summary>
@@ -590,7 +605,7 @@ def numbers_12() -> dict[str, float]:
 # </details>
 # <details><summary>What happens when a GPU fails?</summary>
 #
-# All 16,384 stop; the job restarts from the last checkpoint. With 7.8 interruptions a day it is worth to
+# All 16,384 stop; the job restarts from the last checkpoint. With 7.8 interruptions a day it pays to
 # save often and fast: lab 13.
 #
 # </details>

@@ -137,8 +137,9 @@ def why_second_lost(found: Plan) -> str:
     behind = float(found.step_s[1] / found.step_s[0] - 1)
     close = " That is less than the model can tell apart." if behind < CLOSE else ""
     gain = min(loses, key=lambda name: loses[name])
-    back = f"; it gains {-loses[gain]:.3f} s in {gain}" if loses[gain] < -1e-4 else ""
-    return f"the runner-up is {100 * behind:.2f}% slower: {loses[worst]:+.3f} s in {worst}{back}.{close}"
+    back = f'; it gains {-loses[gain]:.3f} s in the term "{gain}"' if loses[gain] < -1e-4 else ""
+    lost = f'{loses[worst]:+.3f} s in the term "{worst}"{back}'
+    return f"the runner-up is {100 * behind:.2f}% slower: {lost}.{close}"
 
 
 def priced(text: str, request: Request) -> Plan:
@@ -159,7 +160,7 @@ def against_best(found: Plan) -> str:
     close = ", less than the model can tell apart" if abs(own / other - 1) < CLOSE else ""
     return (
         f"The best that fits takes {other:.3g} s ({words(row_of(best, 0)['layout'])}): this one "
-        f"{100 * (own / other - 1):+.1f}%{close}; most of it in {most}, {terms[most]:+.3f} s."
+        f'{100 * (own / other - 1):+.1f}%{close}; most of it in the term "{most}", {terms[most]:+.3f} s.'
     )
 
 

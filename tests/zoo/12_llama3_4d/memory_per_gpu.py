@@ -4,7 +4,7 @@
 # %% right: by category
 def memory_per_gpu(model, layout):
     tp, pp, cp = layout["tp"], layout["pp"], layout["cp"]
-    layers = model["num_layers"] // pp
+    layers = model["num_layers"] / pp
     params = (layers * model["layer_params"] + model["embedding_params"]) / tp
     weights, gradients = 2 * params, 4 * params
     optimizer = 12 * params / (layout["dp"] * cp)
@@ -22,6 +22,10 @@ def memory_per_gpu(model, layout):
     return (states + held / per_layer / layout["cp"]) / width
 
 
+# %% wrong memory: whole layers
+# says: rounded down
+# from: by category
+# change: model["num_layers"] / pp -> model["num_layers"] // pp
 # %% wrong memory: no embedding
 # says: embedding is left out
 # from: by category

@@ -59,7 +59,7 @@ EXERCISE = Exercise(
 OPEN = [
     {
         "model": {**LLAMA, "layer_activation_bytes": 2_000_000_000},
-        "layout": {"tp": 8, "cp": 1, "pp": 14, "dp": 128, "num_microbatches": 16},
+        "layout": {"tp": 8, "cp": 1, "pp": 16, "dp": 64, "num_microbatches": 32},
     },
     4,
 ]
@@ -74,9 +74,10 @@ def _bytes(
     shard: bool = True,
     held: str = "min",
     split: bool = True,
+    whole: bool = False,
 ) -> float:
     model, layout = p["model"], p["layout"]
-    layers = model["num_layers"] / layout["pp"]
+    layers = model["num_layers"] // layout["pp"] if whole else model["num_layers"] / layout["pp"]
     params = (layers * model["layer_params"] + embedding * model["embedding_params"]) / layout["tp"]
     ranks = (layout["dp"] * (layout["cp"] if over_cp else 1)) if shard else 1
     m, pp = layout["num_microbatches"], layout["pp"]
@@ -96,6 +97,7 @@ def _mistakes(p: Point) -> dict[str, float]:
         "one micro-batch is held": _bytes(p, held="one"),
         "a stage holds pp micro-batches even where there are fewer": _bytes(p, held="pp"),
         "cp does not divide the activations": _bytes(p, split=False),
+        "L/pp is rounded down: a stage has 7.875 of Llama 3's layers on average": _bytes(p, whole=True),
         "gradients have 2 bytes: they are added up in float32": _bytes(p) - 2 * _params(p),
         "the result is in GB: give bytes": _bytes(p) / 1e9,
     }

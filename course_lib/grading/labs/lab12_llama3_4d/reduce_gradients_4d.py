@@ -43,11 +43,9 @@ EXERCISE = Exercise(
         "values": "Each gradient is that of one process, on every rank.",
         "bytes": "Each gradient goes through each of its groups once.",
     },
-    details="16 ranks on pp 2 x dp 2 x cp 2 x tp 2 (hidden: other orders, pp 4, an axis of one rank), "
-    "uneven numbers of "
-    "tokens. Bytes: a rank moves at most 2(M + 2N + 2T) bytes for gradients of M, N and T bytes (matrix, "
-    "norm, table), "
-    "and 64 more.",
+    details="16 ranks on pp 2 x dp 2 x cp 2 x tp 2, and 4 on pp 4 alone (hidden: other orders, pp 1, large "
+    "tensors), uneven numbers of tokens. Bytes: a rank moves at most 2(M + 2N + 2T) bytes for gradients of "
+    "M, N and T bytes (matrix, norm, table), and 64 more.",
     signature="(matrix, norm, table, num_tokens, mesh)",
     forbids=("ddp", "zero"),
     scenario=on_ranks(
@@ -60,14 +58,15 @@ EXERCISE = Exercise(
         "`mesh.group('dp', 'cp')` is one group: one all_reduce, not two. Sum the losses' gradients, sum the "
         "tokens, "
         "divide at the end.",
-        "The norm's weight has met only S/tp of the positions on each rank of tp. The table is held by the "
-        "first and "
-        "the last stage: their sums are added, whoever else is in the pp group contributes zeros or is not "
-        "asked.",
+        "The norm's weight has met only S/tp of the positions on each rank of tp. The first and the last "
+        "stage send each other their tables, and each adds what it receives. Stages between do nothing.",
     ),
 )
 
-OPEN = [case(mesh={"pp": 2, "dp": 2, "cp": 2, "tp": 2})]
+OPEN = [
+    case(mesh={"pp": 2, "dp": 2, "cp": 2, "tp": 2}),
+    case(mesh={"pp": 4, "dp": 1, "cp": 1, "tp": 1}),
+]
 HIDDEN = [
     case(mesh={"dp": 2, "pp": 4, "tp": 2, "cp": 1}),
     case(mesh={"pp": 1, "dp": 3, "cp": 2, "tp": 1}, large=1),
