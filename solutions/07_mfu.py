@@ -70,8 +70,8 @@ draw_axes(["layer", "batch", "sequence", "dim"])
 # they take time, but their FLOPs are a thousandth.
 #
 # Letters: D width, F hidden width, L layers, V vocabulary, s tokens that a query sees; N query heads and K kv
-# heads, each H wide (`head_dim`, not always D/N). NH is a product. In the famous "6N" alone, N is the number of
-# parameters. For one token, forward:
+# heads, each H wide (`head_dim`, not always D/N). NH is a product. In the famous "6N" alone, N is the number
+# of parameters. For one token, forward:
 #
 # | part | FLOPs |
 # |---|---|
@@ -372,8 +372,8 @@ def profile_step(events):
     """Return {"compute": s, "loader": s, "sync": s, "launch": s, "slow": name of the largest} of one step.
 
     A step starts at 0; launch k belongs to kernel k. Each kernel's gap begins where the kernel before ended.
-    Seconds of the gap in which the host loads are the loader's. The rest is sync's if a sync lies between this
-    kernel's launch and the one before it, else launch's.
+    Seconds of the gap in which the host loads are the loader's. The rest is sync's if a sync lies between
+    this kernel's launch and the one before it, else launch's.
     """
     ### BEGIN SOLUTION
     found = {"compute": 0.0, "loader": 0.0, "sync": 0.0, "launch": 0.0}
@@ -408,8 +408,8 @@ for name, events in LOOPS.items():
 # ## The scaling recipe
 #
 # Which technique when? Most runs follow one chart. Its numbers are rules of thumb for 80 GB GPUs in servers
-# of 8. Later labs bring four of its names: TP cuts each layer's matrices, PP the stack of layers, CP the sequence,
-# and EP spreads the experts.
+# of 8. Later labs bring four of its names: TP cuts each layer's matrices, PP the stack of layers, CP the
+# sequence, and EP spreads the experts.
 
 # %%
 draw_recipe()
@@ -629,8 +629,8 @@ def numbers_07() -> dict[str, float]:
 # %% [markdown]
 # ## Takeaways
 #
-# - A parameter that multiplies costs 6 FLOPs a token; attention adds 12 L s NH: at 8,192 tokens 22% of all for
-#   8B, 8% for 405B.
+# - A parameter that multiplies costs 6 FLOPs a token; attention adds 12 L s NH: at 8,192 tokens 22% of all
+#   for 8B, 8% for 405B.
 # - MFU counts what the model needs, HFU what was computed. Recomputation raises HFU and lowers MFU.
 # - An MFU without its convention and its peak is no number. Compare tokens/s.
 # - The peak is out of reach: the best matmul has 80 to 90% of it. 30% is good, 40% the state of the art at
@@ -643,8 +643,8 @@ def numbers_07() -> dict[str, float]:
 #
 # - **Megatron-LM** (`megatron/training/training.py`, `num_floating_point_operations`): every matrix product,
 #   with switches for GQA, SwiGLU, experts; prints TFLOP/s a GPU each step.
-# - **torchtitan** (`torchtitan/components/metrics.py`): 6N' (N without the embedding) + 12 L s NH, peaks by the
-#   GPU's name, MFU beside tokens/s and memory.
+# - **torchtitan** (`torchtitan/components/metrics.py`): 6N' (N without the embedding) + 12 L s NH, peaks by
+#   the GPU's name, MFU beside tokens/s and memory.
 # - **llm-foundry** (`scripts/train/benchmarking`): MFU and HFU in one table for each size and GPU.
 # - **PyTorch** (`torch/utils/flop_counter.py`, `torch.profiler`): counts operations, records timelines.
 #

@@ -505,9 +505,7 @@ with style.course_style():
         )
     if PREDICTED["hidden_from_tokens"]:
         axes.axvline(PREDICTED["hidden_from_tokens"], color=style.MUTED, ls=":", label="you predicted")
-    axes.set(
-        xlabel="tokens a rank", ylabel="exposed, µs", title="Long enough blocks hide a ring's hops"
-    )
+    axes.set(xlabel="tokens a rank", ylabel="exposed, µs", title="Long enough blocks hide a ring's hops")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 figure
 

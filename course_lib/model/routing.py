@@ -48,8 +48,7 @@ def route(
     """Send each token to the k experts with the best score, and drop what exceeds an expert's capacity.
 
     score: softmax over experts, or a sigmoid for each alone. bias [E] is added for choosing only, never to
-    the weights. Weights are the chosen scores, divided by their sum where k > 1: from their logarithms, so
-    that k scores too small for a float still have weights.
+    the weights. Weights are the chosen scores, divided by their sum where k > 1.
     Ties: the expert with the lower index. Drops: an expert takes all first choices in token order, then all
     second choices, and so on, until `capacity` tokens; None takes all (dropless).
     Layout: logits [T, E] -> Routing over T tokens.
@@ -66,11 +65,12 @@ def route(
 
 def route_all(logits: Tensor, k: int, *, score: Score = "softmax", bias: Tensor | None = None) -> Routing:
     """Route as `route`, without capacity and without a look at values."""
-    log_scores = logits.log_softmax(-1) if score == "softmax" else F.logsigmoid(logits)
-    scores = log_scores.exp()
+    scores = logits.softmax(-1) if score == "softmax" else logits.sigmoid()
     ranked = scores if bias is None else scores + bias
     experts = ranked.detach().sort(dim=-1, descending=True, stable=True).indices[:, :k]  # [T, k]
-    weights = log_scores.gather(1, experts).softmax(-1) if k > 1 else scores.gather(1, experts)
+    weights = scores.gather(1, experts)
+    if k > 1:
+        weights = weights / weights.sum(-1, keepdim=True)
     return Routing(experts, weights, torch.ones_like(experts, dtype=torch.bool), scores)
 
 
