@@ -37,9 +37,8 @@ EXERCISE = Exercise(
         "bytes": "A call launches one all_reduce and no other collective.",
     },
     details="1 to 4 ranks (hidden: 6); secrets are ints from -10^12 to 10^12, and 0 on one rank. Called "
-    "twice, "
-    "with other secrets. A call that was started with async_op=True must have been waited for when the "
-    "function returns: sleeping is no waiting. Barriers are free, and one rank alone may skip the "
+    "twice, with other secrets. A call that was started with async_op=True must have been waited for when "
+    "the function returns: sleeping is no waiting. Barriers are free, and one rank alone may skip the "
     "all_reduce.",
     signature="(secret)",
     scenario=own_numbers(inputs=_inputs, arguments=("secret",), returns=NAMES, whole=True),

@@ -39,10 +39,9 @@ EXERCISE = Exercise(
         "random": "The error against float64 is as small as the accumulator allows.",
     },
     details="bf16, fp16 and fp32 at several tiles. 4,096 ones, tile 1: 256 in bf16, 2,048 in fp16, 4,096 in "
-    "fp32. "
-    "Relative error (Frobenius norm) of random products: at most 1e-5 in fp32, in 16 bits at most eps/2, "
-    "the error of one rounding, times the root of the number of tiles; eps = 2^-7 (bf16), 2^-10 (fp16), as "
-    "torch.finfo has it. Some tiles do not divide K, some factors are larger than fp16 can hold.",
+    "fp32. Relative error (Frobenius norm) of random products: at most 1e-5 in fp32, in 16 bits at most "
+    "eps/2, the error of one rounding, times the root of the number of tiles; eps = 2^-7 (bf16), 2^-10 "
+    "(fp16), as torch.finfo has it. Some tiles do not divide K, some factors are larger than fp16 can hold.",
     signature="(a, b, accumulate_dtype, tile)",
     scenario=matrix_products(),
     hints=(

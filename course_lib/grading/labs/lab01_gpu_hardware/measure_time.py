@@ -20,16 +20,14 @@ EXERCISE = Exercise(
     lines=11,
     points={"seconds": 1.5, "calls": 0.5},
     task="Write a function that returns the seconds that one call of `fn` takes on a device that goes on "
-    "working "
-    "after the call has returned.",
+    "working after the call has returned.",
     graded={
         "seconds": "The median of one call's time, warm-up left out.",
         "calls": "fn is called exactly warmup + repeats times.",
     },
     details="5 pretended devices (hidden: 9), each measured twice: it has cooled down in between. Within "
-    "0.1% of "
-    "the median. Read the time with `clock`; the device's other work may still be in its queue when you "
-    "begin.",
+    "0.1% of the median. Read the time with `clock`; the device's other work may still be in its queue when "
+    "you begin.",
     signature="(fn, *, clock, synchronize, warmup, repeats)",
     forbids=("cost model",),
     scenario=pretended_device(),

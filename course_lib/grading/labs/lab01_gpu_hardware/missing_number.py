@@ -57,8 +57,7 @@ EXERCISE = Exercise(
         "peak": "The peak as this sheet prints it.",
     },
     details="Sheets of the H100, A100 and V100, and 10 you have not seen (hidden: 40). Peaks are printed "
-    "with "
-    "3 or 4 digits. Counts exactly, clock and peak within 0.5%.",
+    "with 3 or 4 digits. Counts exactly, clock and peak within 0.5%.",
     signature="(sheet)",
     forbids=("cost model",),
     scenario=samples(stream=11, draw=_draw, expand=lambda sheet: [{"sheet": sheet}]),
@@ -66,11 +65,9 @@ EXERCISE = Exercise(
         "First write the equation in which all numbers of the sheet stand. Then ask which of them is "
         "unknown.",
         "A multiply-add is two FLOPs. Two numbers of the sheet do not belong into the equation, and a "
-        "footnote "
-        "may double one side of it.",
+        "footnote may double one side of it.",
         "Multiply what is known, skip what is None. A printed peak is rounded, so what you divide out of it "
-        "is "
-        "near a whole number, and not always above it.",
+        "is near a whole number, and not always above it.",
     ),
 )
 

@@ -28,8 +28,7 @@ EXERCISE = Exercise(
         "Cache of one token: a key and a value, each as wide as the model, in every layer, 2 bytes an "
         "entry. Count the tokens of all sequences.",
         "A part-filled GPU is a whole GPU. 80 GB are 80e9 bytes. A day has 86,400 seconds. Ask of each watt "
-        "and "
-        "of each bit whether it is one GPU's, one server's, or everybody's.",
+        "and of each bit whether it is one GPU's, one server's, or everybody's.",
     ),
 )
 

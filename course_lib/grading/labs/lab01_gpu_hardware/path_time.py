@@ -80,8 +80,7 @@ EXERCISE = Exercise(
     scenario=samples(stream=14, draw=_draw),
     hints=(
         "GPU 7 and GPU 8 are neighbours by number. In which servers are they, and which card of its server "
-        "is "
-        "beside each?",
+        "is beside each?",
         "Draw a row for each link and time to the right. Where does the second piece stand in the first row, "
         "and when may it begin in the second?",
         "Keep two kinds of times: since when a piece lies at the end of a link, and since when a link is "

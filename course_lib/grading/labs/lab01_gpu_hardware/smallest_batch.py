@@ -66,30 +66,25 @@ EXERCISE = Exercise(
     lines=14,
     points={"linear": 1.5, "small": 0.5, "attention": 1.0},
     task="Write a function that returns the smallest batch at which a kernel is compute-bound on a GPU, and "
-    "0 "
-    "if no batch is large enough.",
+    "0 if no batch is large enough.",
     graded={
         "linear": "A linear layer whose weight is large enough.",
         "small": "One whose weight is too small for any batch.",
         "attention": "The attention of decoding, where each sequence brings a cache of its own.",
     },
     details="16 kernels you have not seen (hidden: 40), exactly. Compute-bound: computing takes at least as "
-    "long "
-    "as moving. Sparse peaks do not count. Answers go beyond 10,000.",
+    "long as moving. Sparse peaks do not count. Answers go beyond 10,000.",
     signature="(kernel, sizes, element_bytes, spec)",
     forbids=("cost model", "flop counts"),
     scenario=samples(stream=12, draw=_draw),
     hints=(
         "Split what a kernel moves: bytes that are moved once, and bytes that each row or sequence adds. "
-        "Does "
-        "its compute have both kinds, too?",
+        "Does its compute have both kinds, too?",
         "Write both times as functions of the batch b. One is a line through zero, the other one starts "
-        "higher. "
-        "What decides whether they ever meet?",
-        "Computing grows with every row; moving starts at what is moved once, and grows, too. Find where "
-        "the two "
-        "lines cross and round up. Where moving is the steeper line they never do. A cache belongs to its "
-        "sequence, so it is not moved once for all.",
+        "higher. What decides whether they ever meet?",
+        "Computing grows with every row; moving starts at what is moved once, and grows, too. Find where the "
+        "two lines cross and round up. Where moving is the steeper line they never do. A cache belongs to "
+        "its sequence, so it is not moved once for all.",
     ),
 )
 

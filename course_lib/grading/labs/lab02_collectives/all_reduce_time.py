@@ -67,16 +67,14 @@ EXERCISE = Exercise(
     lines=9,
     points={"ring": 1.0, "tree": 1.0, "crossover": 1.0},
     task="Write a function that returns the seconds of an all-reduce of `size_bytes` over n ranks; "
-    "`algorithm` is 'ring', "
-    "'tree' or 'auto', the faster of the two.",
+    "`algorithm` is 'ring', 'tree' or 'auto', the faster of the two.",
     graded={
         "ring": "'ring' is right: 2(n-1) steps with a chunk each.",
         "tree": "'tree' is right: a binomial reduce, then a binomial broadcast, whole messages.",
         "crossover": "'auto' takes the faster one on both sides of the size at which they change places.",
     },
-    details="Within 0.1%, at points you have not seen: 1 to 4,096 ranks, 0 bytes to 100 GB. A message of "
-    "b bytes takes "
-    "latency_s + b / bandwidth.",
+    details="Within 0.1%, at points you have not seen: 1 to 4,096 ranks, 0 bytes to 100 GB. A message of b "
+    "bytes takes latency_s + b / bandwidth.",
     signature="(size_bytes, n, latency_s, bandwidth, algorithm)",
     forbids=("cost model",),
     scenario=samples(stream=2, draw=_draw),

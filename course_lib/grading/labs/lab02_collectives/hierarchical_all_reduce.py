@@ -23,18 +23,15 @@ EXERCISE = Exercise(
     importance=5,
     lines=4,
     points={"values": 1.0, "bytes": 2.0},
-    task="Write a function that replaces `tensor` by the sum over all ranks, in place. `inside` is the "
-    "group of this "
-    "rank's server, `across` that of the ranks at its place in all servers.",
+    task="Write a function that replaces `tensor` by the sum over all ranks, in place. `inside` is the group "
+    "of this rank's server, `across` that of the ranks at its place in all servers.",
     graded={
         "values": "Every rank's tensor becomes the sum.",
         "bytes": "Only a k-th of what a flat ring sends crosses between servers, k = ranks of a server.",
     },
-    details="m servers of k ranks: up to 2 x 2 and 3 x 1 (hidden: up to 2 x 4 and 4 x 2), sizes that do "
-    "not divide, "
-    "float64 and float32. Bytes: a rank sends at most 2(m-1)/m x S/k elements to other servers, rounded "
-    "up as 2(m-1) "
-    "ceil(ceil(S/k)/m). The groups and the three collectives are supplied.",
+    details="m servers of k ranks: up to 2 x 2 and 3 x 1 (hidden: up to 2 x 4 and 4 x 2), sizes that do not "
+    "divide, float64 and float32. Bytes: a rank sends at most 2(m-1)/m x S/k elements to other servers, "
+    "rounded up as 2(m-1) ceil(ceil(S/k)/m). The groups and the three collectives are supplied.",
     signature="(tensor, inside, across, reduce_scatter, all_gather, all_reduce_)",
     forbids=("collectives",),
     scenario=collective(

@@ -26,19 +26,16 @@ EXERCISE = Exercise(
     importance=5,
     lines=10,
     points={"values": 0.75, "bytes": 1.75},
-    task="Write a function that returns the whole 1-D tensor of `numel` elements: rank r of the group "
-    "gives chunk r, as "
-    "`torch.tensor_split` cuts it.",
+    task="Write a function that returns the whole 1-D tensor of `numel` elements: rank r of the group gives "
+    "chunk r, as `torch.tensor_split` cuts it.",
     graded={
         "values": "Every rank returns the whole tensor, chunks in the order of the ranks.",
         "bytes": "A rank sends one chunk in each of n - 1 steps.",
     },
-    details="1 to 4 ranks (hidden: 5, 6, 8), groups that are not the world, sizes that n does not divide "
-    "or that are "
-    "smaller than n, float64 and float32. The input stays as it was, later calls leave what earlier ones "
-    "returned, "
-    "and each isend and irecv was waited for. Bytes: at most n - 1 messages of at most ceil(numel/n) "
-    "elements each.",
+    details="1 to 4 ranks (hidden: 5, 6, 8), groups that are not the world, sizes that n does not divide or "
+    "that are smaller than n, float64 and float32. The input stays as it was, later calls leave what earlier "
+    "ones returned, and each isend and irecv was waited for. Bytes: at most n - 1 messages of at most "
+    "ceil(numel/n) elements each.",
     signature="(chunk, numel, group)",
     forbids=("collectives",),
     scenario=collective(

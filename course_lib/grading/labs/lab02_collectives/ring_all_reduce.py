@@ -22,17 +22,15 @@ EXERCISE = Exercise(
     lines=3,
     points={"values": 0.75, "bytes": 1.75},
     task="Write a function that replaces `tensor` by the sum over the group, in place, out of the two "
-    "functions that "
-    "it is given.",
+    "functions that it is given.",
     graded={
         "values": "Every rank's tensor becomes the sum, in its own memory and shape.",
         "bytes": "A rank sends what two rounds of the ring need, and no more.",
     },
     details="1 to 4 ranks (hidden: 5, 6, 8), groups that are not the world, sizes that n does not divide, "
-    "float64 and "
-    "float32; others may hold views of the tensor. Bytes: a rank sends at most 2(n-1) ceil(S/n) elements, "
-    "S = elements "
-    "of the tensor. reduce_scatter(tensor, group) and all_gather(chunk, numel, group) are supplied.",
+    "float64 and float32; others may hold views of the tensor. Bytes: a rank sends at most 2(n-1) ceil(S/n) "
+    "elements, S = elements of the tensor. reduce_scatter(tensor, group) and all_gather(chunk, numel, group) "
+    "are supplied.",
     signature="(tensor, reduce_scatter, all_gather, group)",
     forbids=("collectives",),
     scenario=collective(in_place=True, arguments=["reduce_scatter", "all_gather", "group"]),

@@ -23,20 +23,16 @@ EXERCISE = Exercise(
     importance=5,
     lines=12,
     points={"values": 1.0, "bytes": 2.0},
-    task="Write a function that returns this rank's chunk of the sum of all tensors of `group`, 1-D: rank "
-    "r of the "
-    "group returns chunk r as `torch.tensor_split` cuts it.",
+    task="Write a function that returns this rank's chunk of the sum of all tensors of `group`, 1-D: rank r "
+    "of the group returns chunk r as `torch.tensor_split` cuts it.",
     graded={
         "values": "Every rank returns its chunk of the sum, also where the chunks differ in length.",
         "bytes": "A rank sends one chunk in each of n - 1 steps.",
     },
-    details="1 to 4 ranks (hidden: 5, 6, 8), groups that are not the world, sizes that n does not divide "
-    "or that are "
-    "smaller than n, float64 and float32. The input stays as it was, later calls leave what earlier ones "
-    "returned, "
-    "and each isend and irecv was waited for. Bytes: at most n - 1 messages of at most ceil(S/n) elements "
-    "each, "
-    "S = elements of the tensor.",
+    details="1 to 4 ranks (hidden: 5, 6, 8), groups that are not the world, sizes that n does not divide or "
+    "that are smaller than n, float64 and float32. The input stays as it was, later calls leave what earlier "
+    "ones returned, and each isend and irecv was waited for. Bytes: at most n - 1 messages of at most "
+    "ceil(S/n) elements each, S = elements of the tensor.",
     signature="(tensor, group)",
     forbids=("collectives",),
     scenario=collective(returns="chunk", flat=True),

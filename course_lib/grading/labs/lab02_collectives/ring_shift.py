@@ -13,17 +13,14 @@ EXERCISE = Exercise(
     lines=8,
     points={"values": 1.5, "bytes": 0.5},
     task="Write a function that sends this rank's tensor to the next rank of `group`, a ring, and returns "
-    "the "
-    "one that the rank before it sent.",
+    "the one that the rank before it sent.",
     graded={
         "values": "Every rank returns the tensor of the rank before it, and nobody waits for ever.",
         "bytes": "A rank sends its tensor once.",
     },
     details="1 to 4 ranks (hidden: 5, 6, 8), groups that are not the world, 5 elements to 1.2 MB (hidden: "
-    "1.6 MB), "
-    "float64 and float32. The input stays as it was, later calls leave what earlier ones returned, and "
-    "each isend "
-    "and irecv was waited for. Bytes: a rank sends at most the elements of its tensor.",
+    "1.6 MB), float64 and float32. The input stays as it was, later calls leave what earlier ones returned, "
+    "and each isend and irecv was waited for. Bytes: a rank sends at most the elements of its tensor.",
     signature="(tensor, group)",
     forbids=("collectives",),
     scenario=collective(returns="shifted"),

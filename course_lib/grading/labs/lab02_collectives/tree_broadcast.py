@@ -27,18 +27,15 @@ EXERCISE = Exercise(
     lines=13,
     points={"values": 1.0, "bytes": 1.0, "order": 2.0},
     task="Write a function that replaces every member's `tensor` by that of the rank `root`, in place. "
-    "`root` is a "
-    "global rank, also in a group.",
+    "`root` is a global rank, also in a group.",
     graded={
         "values": "Every member's tensor becomes the root's.",
         "bytes": "Every member but the root receives the tensor once, whole.",
         "order": "It takes ceil(log2 n) rounds: in each, all who have the tensor send it to one who has not.",
     },
-    details="1 to 4 ranks (hidden: 5, 6, 8), any root, groups that are not the world, float64 and "
-    "float32. Bytes: "
-    "every member but the root receives exactly one message, the tensor; the root receives none. Order: "
-    "in a round a "
-    "rank sends at most one message, and only what it received in an earlier one.",
+    details="1 to 4 ranks (hidden: 5, 6, 8), any root, groups that are not the world, float64 and float32. "
+    "Bytes: every member but the root receives exactly one message, the tensor; the root receives none. "
+    "Order: in a round a rank sends at most one message, and only what it received in an earlier one.",
     signature="(tensor, root, group)",
     forbids=("collectives",),
     scenario=collective(in_place=True, arguments=["root", "group"]),

@@ -23,19 +23,16 @@ EXERCISE = Exercise(
     lines=10,
     points={"values": 1.0, "bytes": 2.0, "memory": 1.0},
     task="Write a function that runs this rank's micro-batches one after the other, and leaves in `.grad` "
-    "the "
-    "gradient of the mean loss over the `num_samples` samples of all ranks.",
+    "the gradient of the mean loss over the `num_samples` samples of all ranks.",
     graded={
         "values": "Gradients, and the weights after SGD, equal one process on all samples of all ranks.",
         "bytes": "Gradients are sent once.",
         "memory": "Activations of one micro-batch live at a time.",
     },
-    details="1 to 4 ranks (hidden: 5, 6); micro-batches of different sizes, and ranks with different "
-    "numbers of "
-    "them; called twice on the same `ddp`. Bytes: a rank hands at most one gradient of the model, plus 64 "
-    "bytes, "
-    "to collectives. Memory: what lives at once, activations, gradients and all else, is at most 1.5 times "
-    "what the largest micro-batch needs alone.",
+    details="1 to 4 ranks (hidden: 5, 6); micro-batches of different sizes, and ranks with different numbers "
+    "of them; called twice on the same `ddp`. Bytes: a rank hands at most one gradient of the model, plus 64 "
+    "bytes, to collectives. Memory: what lives at once, activations, gradients and all else, is at most 1.5 "
+    "times what the largest micro-batch needs alone.",
     signature="(ddp, microbatches, loss_fn, num_samples) -> None",
     forbids=("ddp", "saved tensors hooks"),
     scenario=accumulation(),

@@ -27,8 +27,7 @@ EXERCISE = Exercise(
     lines=40,
     points={"values": 2.0, "bytes": 1.0, "order": 2.0, "clock": 2.0},
     task="Write a wrapper as before for buckets that are packed already: launch a bucket from the hook of "
-    "the "
-    "last gradient it was missing, and wait in `sync_gradients()`.",
+    "the last gradient it was missing, and wait in `sync_gradients()`.",
     graded={
         "values": "As for NaiveDDP; a rank that did not use a parameter counts as zero.",
         "bytes": "The constructor sends the model once; a step sends each bucket once.",
@@ -37,32 +36,26 @@ EXERCISE = Exercise(
         "clock": "Replayed on simulated clusters, a step hides at least half of what backward can hide.",
     },
     details="1 to 4 ranks (hidden: 3, 5, 6), tied and frozen parameters, parameters that some ranks or no "
-    "rank "
-    "uses, gradients that are set to None or to zero between steps, float64 (hidden: also float32). Every "
-    "call was waited for when `sync_gradients` returns. Bytes: the constructor hands at most the model once "
-    "to collectives; a step launches exactly one all_reduce a bucket, of its bytes, and nothing else. Order, "
-    "where all parameters are used: the last gradient is the first layer's; before it nothing was waited "
-    "for or polled. Clock: 4 ranks, a bucket a layer, on one cluster where communication takes half as long "
-    "as "
-    "backward, and on one where it takes twice as long. One rank alone may skip all of it.",
+    "rank uses, gradients that are set to None or to zero between steps, float64 (hidden: also float32). "
+    "Every call was waited for when `sync_gradients` returns. Bytes: the constructor hands at most the model "
+    "once to collectives; a step launches exactly one all_reduce a bucket, of its bytes, and nothing else. "
+    "Order, where all parameters are used: the last gradient is the first layer's; before it nothing was "
+    "waited for or polled. Clock: 4 ranks, a bucket a layer, on one cluster where communication takes half "
+    "as long as backward, and on one where it takes twice as long. One rank alone may skip all of it.",
     signature="(module, buckets)",
     forbids=("ddp",),
     scenario=wrapped_training.wrapped_training(buckets=True, mark_last_gradient=True),
     hints=(
         "Two jobs: a hook counts the gradients a bucket still misses and launches it when none is missing; "
         "`sync_gradients` launches what is left, waits for all, and puts the means into `.grad`. What must "
-        "both "
-        "know of a bucket?",
+        "both know of a bucket?",
         "To pack a bucket, flatten its gradients and join them with torch.cat; a parameter without one adds "
-        "zeros "
-        "of its size. dist.all_reduce(flat, async_op=True) returns a Work: keep it beside the flat tensor. "
-        "To "
-        "unpack, split that by numel, in the order of the bucket, and give each piece its shape.",
+        "zeros of its size. dist.all_reduce(flat, async_op=True) returns a Work: keep it beside the flat "
+        "tensor. To unpack, split that by numel, in the order of the bucket, and give each piece its shape.",
         "Ranks pair their collectives by order of launch, and a rank that does not use a parameter never "
-        "gets its "
-        "hook. So a full bucket may leave only after all before it have left; when one leaves, later ones "
-        "may "
-        "be waiting. What the hooks could not launch is launched at the end, and all counters start anew.",
+        "gets its hook. So a full bucket may leave only after all before it have left; when one leaves, "
+        "later ones may be waiting. What the hooks could not launch is launched at the end, and all counters "
+        "start anew.",
     ),
 )
 

@@ -17,22 +17,17 @@ EXERCISE = Exercise(
     lines=16,
     points={"values": 1.0, "bytes": 2.5},
     task="Write a wrapper around a module. Calling it calls the module; `sync_gradients()`, called after "
-    "backward, "
-    "leaves the mean over all ranks in every `.grad`.",
+    "backward, leaves the mean over all ranks in every `.grad`.",
     graded={
         "values": "Two training steps equal those of one process on the whole batch, on every rank.",
         "bytes": "The constructor sends the model once; a step sends each gradient in one all_reduce.",
     },
     details="1 to 4 ranks (hidden: 5, 6). Outputs, gradients and the weights after SGD are compared, with "
-    "tied "
-    "weights, a frozen layer, parameters no rank uses (`.grad` stays None) or all use from the second "
-    "step on; ranks "
-    "that start different end equal, buffers and frozen parameters too; each call was waited for when the "
-    "constructor and `sync_gradients` return. Bytes: the constructor hands at most the model once to "
-    "collectives; "
-    "a step launches exactly one all_reduce for each parameter that has a gradient (a tied one once), of "
-    "its bytes, "
-    "and nothing else. One rank alone may skip them.",
+    "tied weights, a frozen layer, parameters no rank uses (`.grad` stays None) or all use from the second "
+    "step on; ranks that start different end equal, buffers and frozen parameters too; each call was waited "
+    "for when the constructor and `sync_gradients` return. Bytes: the constructor hands at most the model "
+    "once to collectives; a step launches exactly one all_reduce for each parameter that has a gradient (a "
+    "tied one once), of its bytes, and nothing else. One rank alone may skip them.",
     signature="(module)",
     forbids=("ddp",),
     scenario=wrapped_training.wrapped_training(),

@@ -21,8 +21,7 @@ EXERCISE = Exercise(
         ("sent_bytes", "all_reduce_s", "num_buckets", "efficiency", "repeated_samples"), 0.5
     ),
     task="Write a function that returns a dict of the five numbers above, in SI units (bytes, seconds, "
-    "fractions "
-    "of 1). Each is a part of its own.",
+    "fractions of 1). Each is a part of its own.",
     graded={
         "sent_bytes": "Within 1%.",
         "all_reduce_s": "Within 1%.",

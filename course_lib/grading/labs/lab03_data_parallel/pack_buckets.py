@@ -49,9 +49,8 @@ EXERCISE = Exercise(
     points={"packing": 1.0},
     task="Write a function that packs parameters into buckets by the rule above.",
     graded={"packing": "The buckets are those of the rule."},
-    details="10 lists of sizes you have not seen (hidden: 40), with parameters that are larger than a "
-    "bucket or "
-    "fill one exactly, and none at all.",
+    details="10 lists of sizes you have not seen (hidden: 40), with parameters that are larger than a bucket "
+    "or fill one exactly, and none at all.",
     signature="(sizes, bucket_bytes)",
     forbids=("ddp",),
     scenario=samples(stream=31, draw=_draw),

@@ -38,9 +38,8 @@ EXERCISE = Exercise(
         "order": "Each epoch deals out every sample, in another order than the one before.",
     },
     details="2 processes (graded: 3) with `--gpus 0`: your lines for GPUs are not judged, the check has "
-    "none. "
-    "float64 as the data are, or float32. At most n - 1 samples of an epoch are taken twice, none is left "
-    "out. A check takes about 3 seconds.",
+    "none. float64 as the data are, or float32. At most n - 1 samples of an epoch are taken twice, none is "
+    "left out. A check takes about 3 seconds.",
     signature="()",
     scenario=torchrun_script(),
     hints=(

@@ -55,10 +55,9 @@ EXERCISE = Exercise(
         "schedules.",
     },
     details="1 to 4 ranks (hidden: 5, 6) and sizes that do not divide (hidden: 301 samples; a last batch "
-    "with "
-    "fewer samples than ranks). Every rank has ceil(num_samples / batch_size) steps, with an empty shard "
-    "where it has no sample. A step holds batch_size samples (the last one: what is left), of which the "
-    "ranks' shares differ by at most one. The batches of an epoch are the same at any world size.",
+    "with fewer samples than ranks). Every rank has ceil(num_samples / batch_size) steps, with an empty "
+    "shard where it has no sample. A step holds batch_size samples (the last one: what is left), of which "
+    "the ranks' shares differ by at most one. The batches of an epoch are the same at any world size.",
     signature="(num_samples, batch_size, rank, world_size, epoch, seed)",
     forbids=("batches",),
     scenario=calls(_calls, before=_another_size),

@@ -32,17 +32,15 @@ EXERCISE = Exercise(
     lines=8,
     points={f"stage_{stage}": 0.5 for stage in range(4)},
     task="Write a function that returns the bytes of model states (parameters, gradients, optimizer) that "
-    "one rank "
-    "holds at a ZeRO stage, 0 to 3.",
+    "one rank holds at a ZeRO stage, 0 to 3.",
     graded={
         "stage_0": "Nothing is sharded.",
         "stage_1": "The optimizer's states are.",
         "stage_2": "Gradients, too.",
         "stage_3": "Parameters, too.",
     },
-    details="Within 0.1% of the paper's formula: 7.5 billion parameters on 64 ranks (120 / 31.4 / 16.6 / "
-    "1.9 GB), and "
-    "points you have not seen.",
+    details="Within 0.1% of the paper's formula: 7.5 billion parameters on 64 ranks (120 / 31.4 / 16.6 / 1.9 "
+    "GB), and points you have not seen.",
     signature="(num_params, world_size, stage, optimizer_bytes)",
     forbids=("zero", "cost model"),
     scenario=samples(stream=41, draw=_draw, expand=_stages),

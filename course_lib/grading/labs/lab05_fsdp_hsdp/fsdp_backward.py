@@ -23,16 +23,11 @@ EXERCISE = Exercise(
         "memory": "What is whole is let go of as soon as it was used; nothing whole is left.",
     },
     details="1 to 4 ranks (hidden: up to 6); sizes that n does not divide (gradients are zero in the "
-    "padding), weights "
-    "tied inside a unit, frozen units (`unit.grad` stays None) and parts of units. Bytes: a rank's calls "
-    "move each "
-    "padded unit but the last at most once (an all_gather counts its output), and the gradients of the "
-    "units that "
-    "train at most once (an all_reduce counts double). Memory: whenever a unit begins its backward, at "
-    "most four "
-    "vectors of the size of the largest unit live beyond shards and their gradients (its parameters, the "
-    "others for "
-    "gradients on their way); none at the end.",
+    "padding), weights tied inside a unit, frozen units (`unit.grad` stays None) and parts of units. Bytes: "
+    "a rank's calls move each padded unit but the last at most once (an all_gather counts its output), and "
+    "the gradients of the units that train at most once (an all_reduce counts double). Memory: whenever a "
+    "unit begins its backward, at most four vectors of the size of the largest unit live beyond shards and "
+    "their gradients (its parameters, the others for gradients on their way); none at the end.",
     signature="(units, grad) -> None",
     forbids=("fsdp",),
     scenario=chain.unit_chain(phase="backward", gradients=True),

@@ -14,20 +14,17 @@ EXERCISE = Exercise(
     lines=9,
     points={"values": 1.0, "bytes": 0.5, "memory": 1.5},
     task="Write the forward pass over a chain of sharded units: for each, gather `unit.full` from all ranks' "
-    "`unit.shard`, call `unit.forward`, and let go of the whole vector. The last unit stays whole, for "
-    "its backward "
-    "comes next. Return the output.",
+    "`unit.shard`, call `unit.forward`, and let go of the whole vector. The last unit stays whole, for its "
+    "backward comes next. Return the output.",
     graded={
         "values": "Every rank's output equals the one-process result, and the shards are unchanged.",
         "bytes": "Each unit is gathered once.",
         "memory": "Only the unit that computes is whole; at the end only the last one is.",
     },
     details="1 to 4 ranks (hidden: up to 6); sizes that n does not divide, tied and frozen units, float64 "
-    "(hidden: "
-    "float32). Bytes: a rank's calls move each padded unit at most once (an all_gather counts its output, an "
-    "all_reduce double). Memory: whenever a unit computes, at most one vector of the size of the largest "
-    "unit lives "
-    "beyond the shards, and none has come ahead.",
+    "(hidden: float32). Bytes: a rank's calls move each padded unit at most once (an all_gather counts its "
+    "output, an all_reduce double). Memory: whenever a unit computes, at most one vector of the size of the "
+    "largest unit lives beyond the shards, and none has come ahead.",
     signature="(units, x)",
     forbids=("fsdp",),
     scenario=chain.unit_chain(phase="forward"),

@@ -16,9 +16,8 @@ EXERCISE = Exercise(
     importance=5,
     lines=8,
     points={"values": 0.75, "inside": 0.5, "across": 1.25},
-    task="Write a function that takes each rank's whole gradient and returns this rank's shard of the "
-    "mean over all ranks, by its place along dp_shard. dp_shard runs inside a server, dp_replicate "
-    "across.",
+    task="Write a function that takes each rank's whole gradient and returns this rank's shard of the mean "
+    "over all ranks, by its place along dp_shard. dp_shard runs inside a server, dp_replicate across.",
     graded={
         "values": "Every rank returns its shard of the mean, zero-padded at the end.",
         "inside": "Inside a server, one reduce_scatter of the padded gradient.",

@@ -24,9 +24,8 @@ EXERCISE = Exercise(
     lines=28,
     points={"values": 1.0, "bytes": 0.5, "memory": 1.0, "order": 1.75, "clock": 1.25},
     task="Write forward and backward over a chain of sharded units, with the gathers of the next `depth` "
-    "units on their way while a unit computes, and reductions on their way behind it. `loss_grad(output)`"
-    " is the gradient that backward begins with. Return the output; leave the mean gradients in "
-    "`unit.grad`.",
+    "units on their way while a unit computes, and reductions on their way behind it. `loss_grad(output)` is "
+    "the gradient that backward begins with. Return the output; leave the mean gradients in `unit.grad`.",
     graded={
         "values": "Output and gradients are those of the two exercises before.",
         "bytes": "Calls move what those of the two exercises before move together.",

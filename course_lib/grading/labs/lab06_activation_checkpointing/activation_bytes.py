@@ -43,8 +43,7 @@ EXERCISE = Exercise(
     lines=12,
     points={"paper": 1.0, "autograd": 1.0},
     task="Write a function that returns the bytes that one layer saves for backward, by either way of "
-    "counting, "
-    "when nothing is recomputed, all of it, or a part.",
+    "counting, when nothing is recomputed, all of it, or a part.",
     graded={
         "paper": "Korthikanti's formula for a GPT block in 16 bits: nothing, the scores, or all recomputed.",
         "autograd": "What PyTorch saves of the course's block in float32, to the byte.",
@@ -58,8 +57,7 @@ EXERCISE = Exercise(
     hints=(
         "Both modes begin with tokens = batch_size * seq_len. Count elements a token, then multiply.",
         "paper: the term 5 a s / h times s b h is 5 a s^2 b, the scores. 'full' keeps the layer's input "
-        "alone, "
-        "2 bytes an element.",
+        "alone, 2 bytes an element.",
         "autograd, none: 6 D + 2 a token for norms and their inputs, (3 N + 2 K) H for attention, 4 F for "
         "SwiGLU, and N for the log-sum-exps; 4 bytes each.",
     ),

@@ -28,8 +28,7 @@ EXERCISE = Exercise(
     task="Write a function that returns the number of segments, 1 to num_layers, with the lowest peak.",
     graded={"memory": "No other number of segments has a lower peak."},
     details="The peak with C segments: C * boundary_bytes + ceil(num_layers / C) * layer_bytes. Where "
-    "several are "
-    "lowest, any counts. Points you have not seen, up to 200 layers.",
+    "several are lowest, any counts. Points you have not seen, up to 200 layers.",
     signature="(num_layers, boundary_bytes, layer_bytes)",
     forbids=("activation checkpointing", "cost model"),
     scenario=samples(
@@ -40,8 +39,7 @@ EXERCISE = Exercise(
     hints=(
         "There are only num_layers answers.",
         "The square root of num_layers * layer_bytes / boundary_bytes is near, but C must be whole, and so "
-        "must a "
-        "segment's length.",
+        "must a segment's length.",
         "min(range(1, num_layers + 1), key=peak)",
     ),
 )

@@ -14,8 +14,7 @@ EXERCISE = Exercise(
     lines=25,
     points={"values": 1.0, "memory": 2.0, "compute": 1.0},
     task="Write a function that returns `function(*inputs, **kwargs)` and keeps only the inputs for "
-    "backward, "
-    "where it runs `function` once more.",
+    "backward, where it runs `function` once more.",
     graded={
         "values": "Output and all gradients are those of the plain call, dropout included.",
         "memory": "After forward, what each call took in lives, and nothing it made inside.",
@@ -23,11 +22,9 @@ EXERCISE = Exercise(
     },
     details="Calls: one after the other; with keywords, numbers and tensors that need no gradient; with two "
     "inputs that need one; with integers as the only input (the function's weights learn all the same); "
-    "inside a "
-    "checkpointed function (the innermost then runs 3 times). Dropout draws the same numbers again, and "
-    "afterwards the generator stands where it stood. Memory: at the end of forward at most one [tokens, "
-    "width] "
-    "tensor a call lives, and two more.",
+    "inside a checkpointed function (the innermost then runs 3 times). Dropout draws the same numbers again, "
+    "and afterwards the generator stands where it stood. Memory: at the end of forward at most one [tokens, "
+    "width] tensor a call lives, and two more.",
     signature="(function, *inputs, **kwargs)",
     forbids=("activation checkpointing",),
     scenario=recomputation("calls"),
@@ -37,9 +34,8 @@ EXERCISE = Exercise(
         "backward: detach the saved inputs and give them requires_grad again, call `function` under "
         "torch.enable_grad(), then torch.autograd.backward(out, grad). Their .grad is what you return.",
         "torch.get_rng_state() before the first run, and inside torch.random.fork_rng() set_rng_state(...) "
-        "before "
-        "the second. If no input needs a gradient, autograd skips your Function: pass one more that does, "
-        "torch.empty(0, requires_grad=True).",
+        "before the second. If no input needs a gradient, autograd skips your Function: pass one more that "
+        "does, torch.empty(0, requires_grad=True).",
     ),
 )
 

@@ -21,9 +21,8 @@ EXERCISE = Exercise(
     importance=4,
     lines=10,
     points={"values": 1.0, "segments": 1.0, "memory": 1.0},
-    task="Write a function that runs `layers` one after the other on `x` in `segments` runs of nearly "
-    "equal length, "
-    "each inside one call of `checkpoint(function, x)`, which is given.",
+    task="Write a function that runs `layers` one after the other on `x` in `segments` runs of nearly equal "
+    "length, each inside one call of `checkpoint(function, x)`, which is given.",
     graded={
         "values": "Output and gradients are those of the plain chain.",
         "segments": "There are `segments` runs, whose lengths differ by at most one layer; no layer runs "
@@ -31,18 +30,16 @@ EXERCISE = Exercise(
         "memory": "At its peak the step holds the segments' inputs and what one segment saves.",
     },
     details="The last segment may be left unchecked. Memory: activations peak at most at segments inputs, "
-    "what the "
-    "longest segment saves, and what one layer more does. Hidden: lengths that segments does not divide, one "
-    "segment, as many segments as layers.",
+    "what the longest segment saves, and what one layer more does. Hidden: lengths that segments does not "
+    "divide, one segment, as many segments as layers.",
     signature="(layers, x, segments, checkpoint)",
     forbids=("activation checkpointing",),
     scenario=recomputation("segments"),
     hints=(
         "A segment is a function: it takes x and runs some layers on it.",
         "The first len(layers) % segments segments have one layer more.",
-        "A function made in a loop must not look up the loop's variable when it runs again: bind the "
-        "segment with "
-        "functools.partial, or a default argument.",
+        "A function made in a loop must not look up the loop's variable when it runs again: bind the segment "
+        "with functools.partial, or a default argument.",
     ),
 )
 

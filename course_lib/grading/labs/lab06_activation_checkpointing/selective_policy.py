@@ -21,19 +21,16 @@ EXERCISE = Exercise(
     importance=4,
     lines=2,
     points={"values": 0.5, "memory": 1.0, "compute": 1.0},
-    task="Write a policy: given the name of an operation, say whether its result is kept. Keep the "
-    "products with "
-    "weights; let attention's scores and everything elementwise be computed again.",
+    task="Write a policy: given the name of an operation, say whether its result is kept. Keep the products "
+    "with weights; let attention's scores and everything elementwise be computed again.",
     graded={
         "values": "Output and gradients are those of the plain call.",
         "memory": "No [heads, S, S] scores live after forward: kept are the products with weights.",
         "compute": "Backward repeats no product with a weight.",
     },
     details="The layer has attention with written-out scores (bmm, _softmax, bmm), products with weights "
-    "(mm) and an "
-    "MLP with gelu. Memory: after forward at most the results of the weights' products, the layers' inputs "
-    "and two "
-    "tensors more. Compute: recomputed FLOPs at most those of attention.",
+    "(mm) and an MLP with gelu. Memory: after forward at most the results of the weights' products, the "
+    "layers' inputs and two tensors more. Compute: recomputed FLOPs at most those of attention.",
     signature="(operation)",
     scenario=recomputation("policy"),
     hints=(

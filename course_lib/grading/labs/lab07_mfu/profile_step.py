@@ -48,28 +48,22 @@ EXERCISE = Exercise(
     lines=22,
     points={"seconds": 1.5, "named": 1.0},
     task="Write a function that reads the timeline of one step and returns how many seconds go to compute, "
-    "to the "
-    "loader, to syncs and to launches, and which of the four takes most.",
+    "to the loader, to syncs and to launches, and which of the four takes most.",
     graded={
         "seconds": 'Under "compute", "loader", "sync" and "launch", seconds that add up to the step.',
         "named": '"slow" is the name of the largest.',
     },
     details="Within 0.1% on timelines you have not seen, driven by a fake clock. compute: a kernel runs. "
-    "Idle time "
-    "before a kernel is the loader's while the host is in load; of the rest, sync's if the host was in a "
-    "sync since "
-    "it launched the kernel before, else launch's. The k-th launch belongs to the k-th kernel; a step "
-    "starts at 0 "
-    "and ends with its last kernel.",
+    "Idle time before a kernel is the loader's while the host is in load; of the rest, sync's if the host "
+    "was in a sync since it launched the kernel before, else launch's. The k-th launch belongs to the k-th "
+    "kernel; a step starts at 0 and ends with its last kernel.",
     signature="(events)",
     scenario=samples(stream=73, draw=_draw),
     hints=(
         "Take kernels in order. The gap before kernel k runs from the end of kernel k - 1 (or 0) to its "
-        "start. What "
-        "did the host do in that gap?",
-        "Of the host's events, those between launch k - 1 and launch k matter: did one of them load, and "
-        "how much of "
-        "the gap does it cover? Was one a sync?",
+        "start. What did the host do in that gap?",
+        "Of the host's events, those between launch k - 1 and launch k matter: did one of them load, and how "
+        "much of the gap does it cover? Was one a sync?",
         "overlap = max(0, min(load_end, gap_end) - max(load_start, gap_start)); loader += overlap; the "
         "rest of the "
         'gap is "sync" if a sync stands between the two launches, else "launch".',

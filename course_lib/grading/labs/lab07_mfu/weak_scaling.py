@@ -54,10 +54,8 @@ EXERCISE = Exercise(
     },
     details="Within 0.1% at points you have not seen, from 1 to 3,000 GPUs. A step computes tokens_per_gpu x "
     "flops_per_token at flops_per_s; backward is its last two thirds. The gradients are num_buckets equal "
-    "buckets; "
-    "the i-th is ready after i / num_buckets of backward. Buckets travel one after the other by a ring "
-    "all_reduce: "
-    "2(n - 1) latency_s + 2(n - 1)/n x its bytes / bandwidth_bytes_per_s.",
+    "buckets; the i-th is ready after i / num_buckets of backward. Buckets travel one after the other by a "
+    "ring all_reduce: 2(n - 1) latency_s + 2(n - 1)/n x its bytes / bandwidth_bytes_per_s.",
     signature="(num_gpus, tokens_per_gpu, flops_per_token, flops_per_s, grad_bytes, num_buckets, latency_s, "
     "bandwidth_bytes_per_s)",
     forbids=("cost model",),
@@ -66,8 +64,7 @@ EXERCISE = Exercise(
         "Two clocks: when a bucket is ready, and when the one before it has arrived. It leaves at the later.",
         "for i in 1 .. num_buckets: done = max(done, i / num_buckets * backward_s) + bucket_s",
         "exposed_s is what is left of `done` after backward_s; a step takes compute_s + exposed_s. One GPU "
-        "sends "
-        "nothing.",
+        "sends nothing.",
     ),
 )
 

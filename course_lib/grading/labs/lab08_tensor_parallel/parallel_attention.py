@@ -58,9 +58,8 @@ EXERCISE = Exercise(
     importance=4,
     lines=24,
     points={"values": 1.0, "bytes": 2.0},
-    task="Write attention of which every rank has some query heads, and the key/value heads that they "
-    "need. Ranks along the mesh's axis `heads` have different key/value heads, ranks along `copies` the "
-    "same ones.",
+    task="Write attention of which every rank has some query heads, and the key/value heads that they need. "
+    "Ranks along the mesh's axis `heads` have different key/value heads, ranks along `copies` the same ones.",
     graded={
         "values": "The output and all gradients are those of one process, or the parts that a rank holds.",
         "bytes": "One sum of the output in forward, one of the input's gradient in backward, and of k "

@@ -34,9 +34,8 @@ EXERCISE = Exercise(
     ),
     hints=(
         "Each part divided by its own denominator. What must it be multiplied with to have the common one?",
-        "out = (exp(lse_a) out_a + exp(lse_b) out_b) / (exp(lse_a) + exp(lse_b)). exp(1000) is inf: "
-        "multiply above and below with exp(-m) and choose m so that no exponent is above 0. What if m is "
-        "-inf?",
+        "out = (exp(lse_a) out_a + exp(lse_b) out_b) / (exp(lse_a) + exp(lse_b)). exp(1000) is inf: multiply "
+        "above and below with exp(-m) and choose m so that no exponent is above 0. What if m is -inf?",
         "Weights exp(lse - m) with m = the larger lse, or 0 where both are -inf. The new lse is m plus the "
         "log of the weights' sum, and log(0) is the -inf you need; only the division needs care there.",
     ),

@@ -25,9 +25,8 @@ EXERCISE = Exercise(
     importance=5,
     lines=16,
     points={"values": 1.0, "bytes": 0.5, "memory": 1.0, "clock": 1.0},
-    task="Each rank of `group` holds a contiguous block of S/cp tokens. Write a function that returns "
-    "`(out, lse)` of its queries against the keys of all ranks, causal or not, while K and V travel "
-    "round the ring.",
+    task="Each rank of `group` holds a contiguous block of S/cp tokens. Write a function that returns `(out, "
+    "lse)` of its queries against the keys of all ranks, causal or not, while K and V travel round the ring.",
     graded={
         "values": "Every rank's output and lse equal those of one process.",
         "bytes": "K and V take cp - 1 hops.",

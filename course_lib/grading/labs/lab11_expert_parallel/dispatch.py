@@ -24,9 +24,8 @@ EXERCISE = Exercise(
     lines=14,
     points={"values": 1.0, "bytes": 2.0},
     task="Each rank of `group` holds E/ep experts, the first rank the first ones. Write a differentiable "
-    "function that sends every kept choice's token to the rank of its expert and returns `(rows, "
-    "counts)`: the tokens that arrived, sorted by expert, and how many came from each rank for each "
-    "expert.",
+    "function that sends every kept choice's token to the rank of its expert and returns `(rows, counts)`: "
+    "the tokens that arrived, sorted by expert, and how many came from each rank for each expert.",
     graded={
         "values": "Every rank has the rows of its experts, in order; counts and the gradient of x are right.",
         "bytes": "Only kept choices travel, each once: no padding, nothing to ranks that do not need it.",

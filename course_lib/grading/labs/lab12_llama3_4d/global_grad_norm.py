@@ -51,8 +51,7 @@ EXERCISE = Exercise(
         "A gradient that all ranks of tp hold must count once: let one of them contribute, or divide by "
         "their number.",
         "Sum over pp and tp, never over dp and cp: after the reduction they hold the same. The table is on "
-        "two stages "
-        "if there are two.",
+        "two stages if there are two.",
     ),
 )
 

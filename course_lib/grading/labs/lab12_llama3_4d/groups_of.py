@@ -66,8 +66,7 @@ EXERCISE = Exercise(
     lines=8,
     points={"groups": 1.0},
     task="Write a function that returns the groups of ranks along one or several axes of a mesh: lists of "
-    "global "
-    "ranks that differ in these axes only.",
+    "global ranks that differ in these axes only.",
     graded={"groups": "Every rank is in its one group."},
     details="Meshes of one to four axes, some of size 1; points you have not seen. Groups "
     "and ranks in any order.",

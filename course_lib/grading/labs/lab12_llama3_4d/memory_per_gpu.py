@@ -39,8 +39,7 @@ EXERCISE = Exercise(
     lines=8,
     points={"memory": 2.0},
     task="Write a function that returns the bytes one GPU of the first pipeline stage needs for weights, "
-    "gradients, "
-    "optimizer and activations.",
+    "gradients, optimizer and activations.",
     graded={"memory": "The bytes are right at every point."},
     details="Within 0.1%, for Llama 3 405B and for points you have not seen.",
     signature="(model, layout)",
@@ -51,8 +50,7 @@ EXERCISE = Exercise(
         "each?",
         "2 bytes of weights and 4 of gradients stay whole over dp and cp; 12 of optimizer state do not.",
         "1F1B holds min(m, pp) micro-batches on the first stage, each with the activations of the stage's "
-        "layers, "
-        "divided by tp and cp.",
+        "layers, divided by tp and cp.",
     ),
 )
 

@@ -136,12 +136,10 @@ EXERCISE = Exercise(
     lines=15,
     points={"layout": 2.0},
     task="Write a function that returns the fastest layout that fits: a dict with tp, pp, dp, "
-    "microbatch_size and recompute "
-    "(0 or 1).",
+    "microbatch_size and recompute (0 or 1).",
     graded={"layout": "The layout fits, and no other is more than 3% faster."},
-    details="8 to 32 GPUs, problems you have not seen; any layout within 3% of the fastest counts. Rules: "
-    "tp x pp x dp is the "
-    "number of GPUs, tp divides the heads, pp the layers, dp x microbatch_size the batch.",
+    details="8 to 32 GPUs, problems you have not seen; any layout within 3% of the fastest counts. Rules: tp "
+    "x pp x dp is the number of GPUs, tp divides the heads, pp the layers, dp x microbatch_size the batch.",
     signature="(problem)",
     forbids=("planner",),
     scenario=samples(stream=126, draw=_draw),

@@ -37,8 +37,7 @@ EXERCISE = Exercise(
     lines=14,
     points={"values": 1.5, "bytes": 1.5},
     task="Write a function that turns the gradients a rank has after its backward into those of the mean "
-    "loss over "
-    "all tokens. It returns three new tensors.",
+    "loss over all tokens. It returns three new tensors.",
     graded={
         "values": "Each gradient is that of one process, on every rank.",
         "bytes": "Each gradient goes through each of its groups once.",
@@ -56,8 +55,7 @@ EXERCISE = Exercise(
     hints=(
         "For each of the three: which ranks hold the same weights, and have met other tokens?",
         "`mesh.group('dp', 'cp')` is one group: one all_reduce, not two. Sum the losses' gradients, sum the "
-        "tokens, "
-        "divide at the end.",
+        "tokens, divide at the end.",
         "The norm's weight has met only S/tp of the positions on each rank of tp. The first and the last "
         "stage send each other their tables, and each adds what it receives. Stages between do nothing.",
     ),
