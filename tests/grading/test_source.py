@@ -38,6 +38,11 @@ OK = {
         "class Base:\n    k = 2",
         "class f(Base):\n    def __new__(cls, x):\n        return x",
     ],
+    "imported again below a class that needs it": [
+        "import enum",
+        "class Base(enum.IntEnum):\n    k = 2",
+        "import enum\ndef f(x):\n    return Base.k + isinstance(x, enum.Enum)",
+    ],
     "a name that is local elsewhere": ["model = object()", "def f(x):\n    model = x\n    return model"],
     "an attribute of that name": [
         "import types",

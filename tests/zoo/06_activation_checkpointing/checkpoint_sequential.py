@@ -55,6 +55,32 @@ def checkpoint_sequential(layers, x, segments, checkpoint):
     return x
 
 
+# %% wrong segments, memory: the last segment takes the rest
+def checkpoint_sequential(layers, x, segments, checkpoint):
+    size = len(layers) // segments
+    for start in range(0, size * segments, size):
+        stop = start + size if start < size * (segments - 1) else len(layers)
+        x = checkpoint(partial(chain, layers[start:stop]), x)
+    return x
+
+
+# %% wrong memory: every layer's result is kept
+kept = []
+
+
+def checkpoint_sequential(layers, x, segments, checkpoint):
+    def run(part, x):
+        for layer in part:
+            x = layer(x)
+            kept.append(x.detach())
+        return x
+
+    bounds = [i * len(layers) // segments for i in range(segments + 1)]
+    for start, stop in zip(bounds[:-1], bounds[1:]):
+        x = checkpoint(partial(run, layers[start:stop]), x)
+    return x
+
+
 # %% wrong values: the loop's variable is looked up again
 def checkpoint_sequential(layers, x, segments, checkpoint):
     for i in range(segments):

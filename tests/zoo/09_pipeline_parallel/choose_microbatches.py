@@ -75,3 +75,8 @@ def choose_microbatches(batch_size, num_stages, sample_s, overhead_s, sample_byt
 
 # %% wrong time: the divisor nearest to the best of all numbers
 # change: key=step_s -> key=lambda m: abs(m - ((num_stages - 1) * sample_s * batch_size / overhead_s) ** 0.5)
+
+
+# %% wrong time: filling takes p micro-batches
+# says: it takes p - 1
+# change: (m + num_stages - 1) -> (m + num_stages)

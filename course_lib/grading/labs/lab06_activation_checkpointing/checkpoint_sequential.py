@@ -43,8 +43,13 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [case(6, 16, 8, segments=3), case(7, 16, 8, segments=3), case(4, 12, 8, segments=1)]
-HIDDEN = [case(11, 20, 8, segments=4), case(5, 12, 8, segments=5), case(9, 12, 16, segments=2, dropout=0.2)]
+OPEN = [
+    case(8, 16, 8, segments=3),
+    case(7, 16, 8, segments=3),
+    case(4, 12, 8, segments=1),
+    case(24, 12, 8, segments=12),  # so many that results of all layers, if kept, outweigh a layer's work
+]
+HIDDEN = [case(11, 20, 8, segments=4), case(40, 12, 8, segments=40), case(9, 12, 16, segments=2, dropout=0.2)]
 
 expected = computed
 MISTAKES = {"gradients of the layers are lost": {"without": "parameters"}}

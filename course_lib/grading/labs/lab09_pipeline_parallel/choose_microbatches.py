@@ -61,12 +61,17 @@ def _always_p(point: Point) -> int:
     return min(fits or [int(batch)], key=lambda m: step_s(point, m))
 
 
+def _one_more_to_fill(point: Point) -> int:
+    return min(possible(point), key=lambda m: step_s({**point, "num_stages": point["num_stages"] + 1}, m))
+
+
 RULES: dict[str, Callable[[Point], Any]] = {
     "memory is left out": _without_memory,
     "the overhead of a micro-batch is left out: more are then always better": _without_overhead,
     "as few micro-batches as fit are taken": lambda point: min(possible(point)),
     "all micro-batches are held at once, as GPipe does": _as_gpipe,
     "p micro-batches are held where there are fewer than p": _always_p,
+    "filling takes p micro-batches: it takes p - 1": _one_more_to_fill,
 }
 
 
