@@ -49,6 +49,12 @@ def simulate(
     from course_lib.simulate import report
 
     name, config = model_named(model)
+    world_size = tp * cp * pp * dp * dp_replicate
+    if gpus and count_of(gpus, "--gpus") != world_size:
+        raise ValueError(
+            f"tp x cp x pp x dp x dp_replicate must be the GPUs; got {tp} x {cp} x {pp} x {dp} x "
+            f"{dp_replicate} = {world_size:,} for {count_of(gpus, '--gpus'):,}. Change one of them."
+        )
     seq_len = count_of(seq, "--seq")
     sequences = _sequences(tokens, batch, seq_len)
     if dp % ep:
@@ -68,11 +74,6 @@ def simulate(
         recompute=recompute,
         sequence_parallel=not config.num_experts,
     )
-    if gpus and count_of(gpus, "--gpus") != degrees.world_size:
-        raise ValueError(
-            f"tp x cp x pp x dp x dp_replicate must be the GPUs; got {tp} x {cp} x {pp} x {dp} x "
-            f"{dp_replicate} = {degrees.world_size:,} for {count_of(gpus, '--gpus'):,}. Change one of them."
-        )
     on = cluster_named(cluster, degrees.world_size)
     found = _run(config, degrees, on, seq_len, microbatch, Efficiency(matmul=efficiency))
     typer.echo(json.dumps(report.facts(found, name), indent=1) if as_json else report.text(found, name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 
 import numpy as np
 
@@ -17,17 +18,11 @@ def layout_of(text: str, request: Request) -> Counts:
     """Read "tp=8,pp=16,v=7,mbs=1" into a table of one layout; what is not given is 1, dp_shard the rest.
 
     Without ZeRO nothing is sharded: dp_shard then counts as dp_replicate.
-    Raises: ValueError for an unknown axis, axes that do not multiply to the GPUs, a batch they do not divide,
-    or stages, heads and experts that the model does not have.
+    Raises: ValueError for an axis that is unknown or named twice, axes that do not multiply to the GPUs, a
+    batch they do not divide, or stages, heads and experts that the model does not have.
     """
     values: dict[str, int] = {**EMPTY, "recompute": 0}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        name, _, value = (part.strip() for part in item.partition("="))
-        name = SHORT.get(name, name)
-        if name not in AXES:
-            near = difflib.get_close_matches(name, AXES, n=1)
-            guess = f"Did you mean {near[0]!r}?" if near else 'Write "tp=8,pp=16".'
-            raise ValueError(f"a layout must name axes among {', '.join(AXES)}; got {name!r}. {guess}")
+    for name, value in _axes(text).items():
         values[name] = _size(name, value)
     values["dp_shard"] = _shards(values, request.num_gpus)
     _check_model(values, request)
@@ -35,6 +30,28 @@ def layout_of(text: str, request: Request) -> Counts:
     if values["zero"] == 0:
         values |= {"dp_replicate": values["dp_replicate"] * values["dp_shard"], "dp_shard": 1}
     return np.array([[values[axis] for axis in AXES]], dtype=np.int64)
+
+
+def _axes(text: str) -> dict[str, str]:
+    """Split "tp=8,pp=16" into axis -> what is written for it; spaces and semicolons separate, too."""
+    found: dict[str, str] = {}
+    joined = re.sub(r"\s*=\s*", "=", text.lower())
+    for item in filter(None, re.split(r"[,;\s]+", joined)):
+        name, _, value = item.partition("=")
+        name = SHORT.get(name, name)
+        if name not in AXES:
+            near = difflib.get_close_matches(name, AXES, n=1)
+            guess = f"Did you mean {near[0]!r}?" if near else 'Write "tp=8,pp=16".'
+            raise ValueError(f"a layout must name axes among {', '.join(AXES)}; got {name!r}. {guess}")
+        if name in found:
+            raise ValueError(
+                f"a layout must name an axis once; got {name}={found[name]} and {name}={value}. Leave one "
+                "out."
+            )
+        found[name] = value
+    if not found:
+        raise ValueError(f'a layout must name an axis; got {text!r}. Write "tp=8,pp=16".')
+    return found
 
 
 def _size(name: str, text: str) -> int:

@@ -1,24 +1,21 @@
 """Say what is to be planned: a model, a cluster, GPUs, sequence length, tokens a step.
 
-Models and clusters come by name, or from a TOML file with the fields of `ModelConfig` or of a cluster
-(`[cluster] accelerator, devices_per_server, inside, across, servers`).
+Models and clusters come by name, or from a TOML file (`planner.toml_files`).
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from course_lib.config import ModelConfig
 from course_lib.cost import cluster as clusters
-from course_lib.cost.cluster import Cluster, Link, Span
-from course_lib.cost.hardware import accelerator
+from course_lib.cost.cluster import Cluster
 from course_lib.cost.models import model, models
+from course_lib.planner.toml_files import cluster_in, model_in
 from course_lib.units import quantity
 
 CLUSTERS: dict[str, Callable[[int], Cluster]] = {
@@ -88,9 +85,10 @@ def count_of(text: str | int, what: str) -> int:
     found = COUNT.match(str(text).replace(",", "").replace("_", ""))
     value = float(found[1]) * {"": 1, "K": 1024, "M": 1024**2}[found[2].upper()] if found else 0.5
     if value != int(value) or value < 1:
+        bytes_ = " It counts no bytes." if re.search(r"\d\s*[KMG]i?B\s*$", str(text), re.I) else ""
         raise ValueError(
             f"{what} must be a whole number of 1 or more, or one with K (1,024) or M (1,048,576); got "
-            f"{text!r}. Write 8192, 8K or 16M."
+            f"{text!r}.{bytes_} Write 8192, 8K or 16M."
         )
     return int(value)
 
@@ -141,12 +139,7 @@ def model_named(name: str) -> tuple[str, ModelConfig]:
     Raises: ValueError for an unknown name or field.
     """
     if name.endswith(".toml"):
-        given = _toml(name).get("model", {})
-        known = {f.name for f in fields(ModelConfig)}
-        if not given:
-            raise ValueError(f"{name} must have a [model] with fields of a model; got none. Give its sizes.")
-        _refuse_unknown(name, given, known)
-        return Path(name).stem, ModelConfig(**given)
+        return Path(name).stem, model_in(name)
     if name.lower() not in models():
         raise ValueError(_unknown("a model", name, models()))
     return name.lower(), model(name)
@@ -165,53 +158,10 @@ def cluster_named(name: str, num_gpus: int) -> Cluster:
     Raises: ValueError for an unknown name or field.
     """
     if name.endswith(".toml"):
-        return _cluster_of(name, _toml(name).get("cluster", {}))
+        return cluster_in(name)
     if name.lower() not in CLUSTERS:
         raise ValueError(_unknown("a cluster", name, tuple(CLUSTERS)))
     return CLUSTERS[name.lower()](num_gpus)
-
-
-def _cluster_of(file: str, given: dict[str, Any]) -> Cluster:
-    known = {"accelerator", "devices_per_server", "inside", "across", "servers", "memory"}
-    _refuse_unknown(file, given, known)
-    needed = known - {"memory"}
-    missing = sorted(needed - set(given))
-    if missing:
-        raise ValueError(
-            f"{file} must give [cluster] {', '.join(sorted(needed))}; got no {missing[0]}. Add it."
-        )
-    for name in ("devices_per_server", "servers"):
-        if type(given[name]) is not int or given[name] < 1:
-            raise ValueError(
-                f"{file}: {name} must be a whole number of 1 or more; got {given[name]!r}. Mend it."
-            )
-    card, size = accelerator(str(given["accelerator"])), given["devices_per_server"]
-    if "memory" in given:
-        card = card.replace(memory_bytes=quantity(str(given["memory"]), "bytes"))
-    near = Link(latency_s=2e-6, bandwidth_bytes_per_s=quantity(str(given["inside"]), "bytes_per_s"))
-    far = Link(latency_s=5e-6, bandwidth_bytes_per_s=quantity(str(given["across"]), "bytes_per_s"))
-    spans = (
-        Span(name="server", devices=size, link=near),
-        Span(name="cluster", devices=size * given["servers"], link=far),
-    )
-    return Cluster(name=Path(file).stem, accelerator=card, spans=spans)
-
-
-def _toml(file: str) -> dict[str, Any]:
-    if not Path(file).is_file():
-        raise ValueError(f"a .toml file must exist; got {file}. Check its name, or the folder you are in.")
-    try:
-        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{file} must be TOML; got an error: {error}. Mend that line.") from error
-
-
-def _refuse_unknown(file: str, given: dict[str, Any], known: set[str]) -> None:
-    strange = sorted(set(given) - known)
-    if strange:
-        raise ValueError(
-            f"{file} must hold fields among {', '.join(sorted(known))}; got {strange[0]}. Remove it."
-        )
 
 
 def _unknown(what: str, name: str, known: tuple[str, ...]) -> str:

@@ -7,7 +7,7 @@ is kept: a plan that finds nothing says which rule was last, and by how much mem
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -279,10 +279,32 @@ def _none_can_run(request: Request, left_out: dict[str, int]) -> str:
 
 def _nothing_fits(request: Request, least: float) -> str:
     have = request.cluster.accelerator.memory_bytes - RESERVED_BYTES
-    size = request.cluster.server_size
-    gpus = size * int(np.ceil(request.num_gpus * least / have / size))
+    enough = _gpus_that_fit(request, least / have)
+    use = f"Use {enough:,} GPUs" if enough else "Use several times as many GPUs"
     return (
         f"some layout must fit into {have / 1e9:.0f} GB of each GPU; the one that needs least takes "
-        f"{least / 1e9:.1f} GB, {(least - have) / 1e9:.1f} GB too much. Use about {gpus:,} GPUs or more, a "
+        f"{least / 1e9:.1f} GB, {(least - have) / 1e9:.1f} GB too much. {use} or more, a "
         "shorter sequence, or GPUs with more memory."
     )
+
+
+def _gpus_that_fit(request: Request, times: float) -> int:
+    """Return a number of GPUs, `times` as many or more, on which a layout fits; 0 if none was found."""
+    servers = int(np.ceil(request.num_gpus * times / request.cluster.server_size))
+    powers = [2**k for k in range(15) if servers < 2**k <= 16 * servers]
+    for count in sorted({servers, servers + 1, servers + 2, *powers}):
+        more = _on(request, count * request.cluster.server_size)
+        table, _ = _candidates(more)
+        columns = dict(zip(AXES, table.T.astype(np.float64), strict=True))
+        need = np.asarray(_memory(more, columns).total) if len(table) else np.array([np.inf])
+        if need.min() + RESERVED_BYTES <= request.cluster.accelerator.memory_bytes:
+            return more.num_gpus
+    return 0
+
+
+def _on(request: Request, num_gpus: int) -> Request:
+    """Return the request on so many GPUs, of a cluster as large as they need."""
+    *near, last = request.cluster.spans
+    step = near[-1].devices if near else 1
+    last = replace(last, devices=max(last.devices, -(-num_gpus // step) * step))
+    return replace(request, num_gpus=num_gpus, cluster=replace(request.cluster, spans=(*near, last)))

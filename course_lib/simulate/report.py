@@ -101,8 +101,8 @@ def _time(found: Simulation, model: str) -> list[str]:
     exposed = found.replay.exposed_by_axis
     size = found.cluster.server_size
     crossing = f"  warning: tp={found.degrees.tp} leaves the server of {size}: it runs over the network"
-    lines = [crossing] if found.degrees.tp > size else []
-    lines += [
+    warned = [crossing] if found.degrees.tp > size else []
+    lines = [
         f"  {_axis(axis):<22} {s:8.3f} s  {100 * s / step_s:5.1f}%"
         for axis, s in exposed.items()
         if s > 1e-3 * step_s
@@ -115,6 +115,7 @@ def _time(found: Simulation, model: str) -> list[str]:
         f"  {'computing':<22} {compute:8.3f} s  {100 * compute / step_s:5.1f}%",
         f"  {'bubble':<22} {bubble * step_s:8.3f} s  {100 * bubble:5.1f}%",
         *lines,
+        *warned,
     ]
 
 
@@ -146,7 +147,7 @@ def _calls(found: Simulation) -> list[str]:
             count, size_bytes = found.calls[place].get(key, (0, 0))
             cells += f"{count:>16,} {size_bytes / 1e9:>8.2f}"
         lines.append(f"{axis:<14} {size:>6} {op:<22}{cells}")
-    return lines
+    return [*lines, "GB: the whole buffer, as often as a ring sends it: an all_reduce twice, a recv not."]
 
 
 def write_perfetto(found: Simulation, path: str | Path) -> Path:

@@ -35,7 +35,7 @@ OUTSIDE = (
 EVEN = "; experts that get more tokens than others"
 """What it leaves out of a mixture, too."""
 Calls = dict[tuple[str, str, int], tuple[int, int]]
-"""(axis, operation, ranks of the group) -> calls, bytes handed in by the rank."""
+"""(axis, operation, ranks of the group) -> calls, bytes: `CommCall.moved_bytes` of the rank's calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,5 +174,5 @@ def _calls(trace: RankTrace) -> Calls:
         if call.op != "new_group" and len(call.group.ranks) > 1:
             key = call.group.axis or "all ranks", call.op, len(call.group.ranks)
             counts[key] += 1
-            sizes[key] += call.bytes_
+            sizes[key] += call.moved_bytes
     return {key: (counts[key], sizes[key]) for key in counts}

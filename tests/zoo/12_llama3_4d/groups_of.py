@@ -69,3 +69,12 @@ def groups_of(axes, sizes):
 # change: return list(groups.values()) -> return [group for group in groups.values() if len(group) > 1]
 # %% wrong groups: every rank's group, so each group comes as often as it has members
 # change: return list(groups.values()) -> return [group for group in groups.values() for _ in group]
+# %% wrong groups: dict values instead of a list
+# says: list of lists
+# change: return list(groups.values()) -> return groups.values()
+# %% wrong groups: its rank_to_coords lets the first axis vary fastest
+# says: your `rank_to_coords`
+# change: coords = rank_to_coords(rank, sizes) -> coords = rank_to_coords(rank, sizes[::-1])
+# %% wrong values: rank_to_coords is still a stub
+# says: exercise rank_to_coords is not written yet
+# change: coords = rank_to_coords(rank, sizes) -> raise NotImplementedError("exercise rank_to_coords")

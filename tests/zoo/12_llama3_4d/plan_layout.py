@@ -105,3 +105,17 @@ def plan_layout(problem):
 # change: and problem["num_layers"] % n == 0 -> and n <= problem["num_layers"]
 # %% wrong layout: heads need not be divided
 # change: and problem["num_heads"] % n == 0] -> ]
+
+
+# %% wrong layout: tp never leaves a server
+# from: five loops
+# change: problem["num_heads"] % tp or -> problem["num_heads"] % tp or tp > problem["server_size"] or
+# %% wrong layout: powers of two only
+# from: five loops
+# change: if n % (tp * pp) or -> if n % (tp * pp) or n // (tp * pp) & (n // (tp * pp) - 1) or tp & (tp - 1) or
+# %% wrong layout: data parallelism is never tried
+# from: five loops
+# change: if n % (tp * pp) or -> if n != tp * pp or
+# %% right: keeps the time in the layout, too
+# from: five loops
+# change: best, best_s = layout, layout_time_s(problem, layout) -> best_s = layout_time_s(problem, layout); best = {**layout, "time_s": best_s}

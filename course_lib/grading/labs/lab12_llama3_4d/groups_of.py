@@ -22,10 +22,12 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
     return points
 
 
-def _groups(point: Point, *, axes: list[str] | None = None) -> list[list[int]]:
-    names, axes = [name for name, _ in point["sizes"]], point["axes"] if axes is None else axes
+def _groups(point: Point, *, axes: list[str] | None = None, first_fastest: bool = False) -> list[list[int]]:
+    sizes, axes = point["sizes"], point["axes"] if axes is None else axes
+    sizes = sizes[::-1] if first_fastest else sizes
+    names = [name for name, _ in sizes]
     lines: dict[tuple[int, ...], list[int]] = {}
-    for rank, place in enumerate(product(*(range(size) for _, size in point["sizes"]))):
+    for rank, place in enumerate(product(*(range(size) for _, size in sizes))):
         others = tuple(at for name, at in zip(names, place, strict=True) if name not in axes)
         lines.setdefault(others, []).append(rank)
     return sorted(lines.values())
@@ -40,6 +42,8 @@ def _plain(answer: Any) -> Any:
 
 def _problem(point: Point, answer: Any) -> str:
     want = _groups(point)
+    if not isinstance(answer, list | tuple):
+        return f"the groups must be a list of lists of ranks; got {answer!s:.60}. Wrap it: list(...)."
     if _plain(answer) == want:
         return ""
     along = " and ".join(point["axes"])
@@ -95,6 +99,9 @@ PARTS = [
         problem=_problem,
         rules={
             "only the first of the axes is taken": lambda p: _groups(p, axes=p["axes"][:1]),
+            "your `rank_to_coords` lets the first axis vary fastest": lambda p: _groups(
+                p, first_fastest=True
+            ),
             "neighbours make a group, whatever the axis": _blocks,
             "ranks that agree in `axes` make a group": lambda p: _groups(
                 p, axes=[a for a, _ in p["sizes"] if a not in p["axes"]]

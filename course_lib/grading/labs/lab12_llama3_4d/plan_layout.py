@@ -68,19 +68,24 @@ def best(
 
 
 def _draw_one(rng: np.random.Generator) -> dict[str, Any]:
-    heads = int(rng.choice([8, 16, 32]))
+    heads = int(rng.choice([8, 12, 16, 24, 32]))
     dim = 128 * heads
     return {
         "num_layers": int(rng.choice([12, 16, 24, 32])),
         "num_heads": heads,
         "model_dim": dim,
         "layer_params": int(12 * dim**2 * rng.uniform(0.8, 4)),
-        "num_gpus": int(rng.choice([8, 16, 32])),
-        "server_size": int(rng.choice([4, 8])),
+        "num_gpus": int(rng.choice([8, 12, 16, 24, 32])),
+        "server_size": int(rng.choice([2, 4, 8])),
         "memory_bytes": float(10 ** rng.uniform(9.8, 11)),
-        "batch": int(rng.choice([16, 32, 64])),
+        "batch": int(rng.choice([12, 16, 24, 32, 64])),
         "seq_len": int(rng.choice([1024, 2048, 4096])),
     }
+
+
+def best_within_servers(problem: dict[str, Any]) -> dict[str, int] | None:
+    """The fastest whose tensor parallelism stays in a server."""
+    return best(problem, most_tp=problem["server_size"])
 
 
 def _loses(problem: dict[str, Any], **wrong: Any) -> bool:
@@ -95,7 +100,7 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
         {"recompute": 0},
         {"microbatch_size": 1},
         {"pp": 1},
-        {"tp": 1},
+        {"dp": 1},
     ]
     points: list[Point] = []
     while len(points) < count:
@@ -109,10 +114,11 @@ def _problem(point: Point, answer: Any) -> str:
     problem = point["problem"]
     if (
         not isinstance(answer, dict)
-        or set(answer) != set(NAMES)
-        or not all(isinstance(v, int) for v in answer.values())
+        or not set(NAMES) <= set(answer)
+        or not all(isinstance(answer[name], int) for name in NAMES)
     ):
         return f"the layout must be a dict of whole numbers {', '.join(NAMES)}; got {answer!s:.100}."
+    answer = {name: answer[name] for name in NAMES}
     broken = valid(problem, answer) if min(answer[n] for n in NAMES[:4]) >= 1 else "sizes must be 1 or more"
     if broken:
         return f"{broken}; got {answer}."
@@ -162,6 +168,17 @@ TWELVE_HEADS = {
     "batch": 16,
     "seq_len": 4096,
 }
+TWELVE_GPUS = {
+    "num_layers": 16,
+    "num_heads": 24,
+    "model_dim": 3072,
+    "layer_params": 450_000_000,
+    "num_gpus": 12,
+    "server_size": 2,
+    "memory_bytes": 66e9,
+    "batch": 16,
+    "seq_len": 4096,
+}
 TWELVE_LAYERS = {
     "num_layers": 12,
     "num_heads": 16,
@@ -176,6 +193,7 @@ TWELVE_LAYERS = {
 OPEN = [
     {"problem": TWELVE_HEADS},
     {"problem": TWELVE_LAYERS},
+    {"problem": TWELVE_GPUS},  # no power of two; tp 3 leaves the server
     5,
 ]  # where a size that does not divide is fastest
 HIDDEN = [10]
@@ -189,6 +207,8 @@ PARTS = [
             "recompute is never tried": lambda p: best(p["problem"], recompute=0),
             "only micro-batches of one sequence are tried": lambda p: best(p["problem"], microbatch_size=1),
             "pipelines are never tried": lambda p: best(p["problem"], pp=1),
+            "data parallelism is never tried": lambda p: best(p["problem"], dp=1),
+            "tp beyond a server is never tried": lambda p: best_within_servers(p["problem"]),
         },
     )
 ]

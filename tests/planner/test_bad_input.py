@@ -1,0 +1,100 @@
+"""What a user mistypes: layouts, counts, files of one's own. Each message says what would do."""
+
+import pytest
+
+from course_lib.cost.models import model
+from course_lib.planner import Request, plan
+from course_lib.planner.layouts import layout_of
+from course_lib.planner.request import cluster_named, count_of, model_named
+
+MODEL = {"model_dim": 4096, "num_layers": 32, "num_heads": 32, "num_kv_heads": 8, "ffn_dim": 14336}
+CLUSTER = {"accelerator": '"H200"', "devices_per_server": 8, "inside": '"450 GB/s"', "across": '"50 GB/s"'}
+
+
+def request(gpus: int = 64) -> Request:
+    config = model("llama3-405b")
+    on = cluster_named("dgx-h100", gpus)
+    return Request(config=config, cluster=on, num_gpus=gpus, seq_len=8192, tokens_per_step=2**24)
+
+
+def written(tmp_path, section: str, keys: dict[str, object]) -> str:
+    path = tmp_path / "own.toml"
+    path.write_text("\n".join([f"[{section}]", *(f"{name} = {value}" for name, value in keys.items())]))
+    return str(path)
+
+
+def test_a_layout_may_be_separated_by_spaces_or_semicolons():
+    small = Request(
+        config=model("llama3-8b"),
+        cluster=cluster_named("dgx-h100", 64),
+        num_gpus=64,
+        seq_len=8192,
+        tokens_per_step=2**22,
+    )
+    want = layout_of("tp=8,pp=4", small).tolist()
+    assert all(layout_of(text, small).tolist() == want for text in ("tp=8 pp=4", "TP = 8; PP = 4"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tp=8,tp=4", "an axis once; got tp=8 and tp=4"),
+        ("dp=8,dp_shard=8", "an axis once; got dp_shard=8 and dp_shard=8"),
+        (",", "must name an axis; got ','"),
+        ("tp=8,qq=2", "axes among .*; got 'qq'"),
+    ],
+)
+def test_a_malformed_layout_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        layout_of(text, request())
+
+
+def test_bytes_are_no_tokens():
+    with pytest.raises(ValueError, match=r"got '16MB'\. It counts no bytes\. Write"):
+        count_of("16MB", "--tokens")
+
+
+def test_no_size_of_a_model_has_a_default(tmp_path):
+    file = written(tmp_path, "model", MODEL)
+    with pytest.raises(ValueError, match=r"own\.toml must give .* in \[model\]; got no vocab_size"):
+        model_named(file)
+    file = written(tmp_path, "model", {**MODEL, "vocab_size": 32000})
+    assert model_named(file)[1].num_layers == 32
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"n_layers": 32}, "got 'n_layers'. Did you mean 'num_layers'"),
+        ({"gated_ffn": '"no"'}, "gated_ffn must be true or false; got 'no'"),
+        ({"rope_theta": '"1e6"'}, "rope_theta must be a number; got '1e6'"),
+        ({"num_heads": 5}, r"own\.toml: model_dim must be num_heads times"),
+    ],
+)
+def test_a_model_of_ones_own_is_read_strictly(tmp_path, keys, message):
+    file = written(tmp_path, "model", {**MODEL, "vocab_size": 32000, **keys})
+    with pytest.raises(ValueError, match=message):
+        model_named(file)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({}, r"in \[cluster\]; got no servers"),
+        ({"servers": 8, "acros": 5}, "got 'acros'. Did you mean 'across'"),
+        ({"servers": 8, "across": 50}, "across must be more than 0, with its unit, in quotes; got 50"),
+        ({"servers": 8, "memory": 141}, 'memory must be more than 0.*Write memory = "80 GB"'),
+        ({"servers": 8, "accelerator": '"H2000"'}, r"own\.toml: an accelerator must be one of the table"),
+    ],
+)
+def test_a_cluster_of_ones_own_is_read_strictly(tmp_path, keys, message):
+    file = written(tmp_path, "cluster", {**CLUSTER, **keys})
+    with pytest.raises(ValueError, match=message):
+        cluster_named(file, 64)
+
+
+def test_the_gpus_that_are_advised_are_enough():
+    for gpus in (8, 104):
+        with pytest.raises(ValueError, match="Use 112 GPUs or more"):
+            plan(request(gpus))
+    assert len(plan(request(112)).table)
