@@ -140,8 +140,10 @@ def _durations(schedule: Schedule, costs: StageCosts) -> Floats:
             f"costs must be numbers or [..., num_stages={schedule.num_stages}]; got shapes "
             f"{[list(array.shape) for array in arrays]}. A virtual stage is a stage of its own."
         )
-    if not all(np.all(np.isfinite(array)) and np.all(array >= 0) for array in (*arrays, comm)):
-        raise ValueError("costs must be finite and >= 0; got others. Give seconds.")
+    for array in (*arrays, comm):
+        odd = array[~np.isfinite(array) | (array < 0)]
+        if odd.size:
+            raise ValueError(f"costs must be finite and >= 0; got {odd.flat[0]:g}. Give seconds.")
     shape = np.broadcast_shapes(*(array.shape[:-1] for array in arrays), comm.shape)
     f, i, w = (np.broadcast_to(array, (*shape, schedule.num_stages)) for array in arrays)
     return np.stack([f, i + w, i, w])

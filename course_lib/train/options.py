@@ -206,6 +206,9 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
         )
 
 
+OTHER_WORDS = {"gpu": "cuda"}  # whose letters are like those of another choice: cpu
+
+
 def meant(word: str, known: Sequence[str]) -> str:
     """Return " Did you mean X?" for the known word most like `word`, or advice to choose one.
 
@@ -213,6 +216,7 @@ def meant(word: str, known: Sequence[str]) -> str:
     """
     near = [name for name in known if len(word) > 1 and (name.startswith(word) or word.startswith(name))]
     near = near or [name for name in known if "-" in name[2:] and _initials(name) == word.strip("-")]
+    near = near or [name for name in known if name == OTHER_WORDS.get(word)]
     near = near or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f" Did you mean {near[0]}?" if near else " Choose one of them."
 

@@ -31,6 +31,7 @@ CPU = torch.device("cpu")
         ("--parallel zero", "Did you mean zero1?"),
         ("--model llama-8b", "Did you mean llama3-8b?"),
         ("--precision fp16", "Did you mean bf16?"),
+        ("--device gpu", "Did you mean cuda?"),
         (
             "--batch-size 6 --ranks 4 --parallel ddp",
             "the ranks must divide the batch; got batch_size=6 for ranks=4",

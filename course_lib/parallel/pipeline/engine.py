@@ -233,7 +233,7 @@ class _Run:
             raise ValueError(
                 f"a stage's output must be of activation_shape {list(want[0])} and {want[1]}; got "
                 f"{list(out.shape)} and {out.dtype} from {action}. Let every stage but the last "
-                "give this shape, and every micro-batch have as many samples; or change activation_shape."
+                "give this shape, and every micro-batch have as many samples; or change activation_shape or dtype."
             )
 
     # ---- passing on
