@@ -52,6 +52,7 @@ def defer_linears_(module: nn.Module) -> WeightQueue:
     """Replace every nn.Linear inside by one whose weight gradient can wait; parameters and names stay.
 
     All other parameters (norms, embeddings) get their gradients with the input's: they cost next to nothing.
+    Raises: ValueError for a linear that holds a part of its weight, as inside FSDP.
     """
     queue = WeightQueue()
     for parent in list(module.modules()):
@@ -69,6 +70,12 @@ class DeferredLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, queue: WeightQueue) -> None:
         super().__init__()
+        if tuple(linear.weight.shape) != (linear.out_features, linear.in_features):
+            raise ValueError(
+                "a linear whose weight gradient waits must hold its whole weight, "
+                f"{[linear.out_features, linear.in_features]}; got {list(linear.weight.shape)}. "
+                "With FSDP around a stage, take a schedule without I and W, such as 1F1B."
+            )
         self.weight, self.bias = linear.weight, linear.bias
         self._queue = queue
         # Keeps the output in the graph where x is data. The weight itself stays out of it: backward would run

@@ -47,7 +47,7 @@ class Pipeline:
 
     Around it: chunks may be wrapped in `BucketedDDP`. All backwards but a chunk's last run under its
     `no_sync()`, the last under `no_wait()`, and `step` ends with its `sync_gradients()`. The
-    mean over replicas is then of their losses.
+    mean over replicas is then of their losses. `FSDP` may stand there too, where no backward is split.
     """
 
     # Simplification: every activation has one shape. torch's runtime learns each stage's shapes by sending
@@ -233,7 +233,8 @@ class _Run:
             raise ValueError(
                 f"a stage's output must be of activation_shape {list(want[0])} and {want[1]}; got "
                 f"{list(out.shape)} and {out.dtype} from {action}. Let every stage but the last "
-                "give this shape, and every micro-batch have as many samples; or change activation_shape or dtype."
+                "give this shape, and every micro-batch have as many samples; or change activation_shape or "
+                "dtype."
             )
 
     # ---- passing on

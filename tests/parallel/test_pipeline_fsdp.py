@@ -1,0 +1,87 @@
+"""FSDP around the stages of a pipeline: two pipelines of two ranks against one process."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from course_lib.comm.mesh import make_mesh
+from course_lib.parallel.fsdp import FSDP
+from course_lib.parallel.pipeline.engine import Pipeline
+from course_lib.ranks.launch import RanksError, run_ranks
+from course_lib.schedules import generators as schedules
+from course_lib.schedules.actions import Schedule
+
+MICROBATCHES, SAMPLES, WIDTH, STEPS = 4, 3, 8, 2
+
+
+def stages_of(schedule: Schedule) -> list[nn.Sequential]:
+    torch.manual_seed(1)
+    return [
+        nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)).double()
+        for _ in range(schedule.num_stages)
+    ]
+
+
+def data() -> Tensor:
+    """[data-parallel ranks, micro-batches, samples, width]."""
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(2, MICROBATCHES, SAMPLES, WIDTH, generator=generator, dtype=torch.float64)
+
+
+def share(out: Tensor, target: Tensor) -> Tensor:
+    return (out - target).square().sum() / (MICROBATCHES * SAMPLES)
+
+
+def in_a_pipeline(schedule: Schedule, reshard_after_forward: bool) -> list[float]:
+    """The losses of the steps, where the last stage is."""
+    mesh = make_mesh(pp=2, dp_shard=2)
+    stages = stages_of(schedule)
+    chunks = {
+        s: FSDP(
+            stages[s], [stages[s][0], stages[s][2]], mesh=mesh, reshard_after_forward=reshard_after_forward
+        )
+        for s in schedule.stages_of(mesh.rank("pp"))
+    }
+    pipeline = Pipeline(
+        chunks,
+        schedule,
+        activation_shape=(SAMPLES, WIDTH),
+        dtype=torch.float64,
+        group=mesh.group("pp"),
+    )
+    optimizer = torch.optim.SGD([p for chunk in chunks.values() for p in chunk.parameters()], lr=0.1)
+    mine, losses = list(data()[mesh.rank("dp_shard")]), []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = pipeline.step(mine, mine, share)
+        losses += [] if loss is None else [loss.item()]
+        optimizer.step()
+    return losses
+
+
+def in_one_process(schedule: Schedule) -> list[list[float]]:
+    """The losses of the steps for each half of the batch."""
+    model = nn.Sequential(*stages_of(schedule))
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        halves = [torch.stack([share(model(x), x) for x in half]).sum() for half in data()]
+        torch.stack(halves).mean().backward()
+        losses.append([half.item() for half in halves])
+        optimizer.step()
+    return [list(of_half) for of_half in zip(*losses, strict=True)]
+
+
+@pytest.mark.parametrize("reshard_after_forward", [True, False])
+@pytest.mark.parametrize(
+    "schedule", [schedules.one_f_one_b(2, 4), schedules.interleaved(2, 4, 2)], ids=lambda s: s.name
+)
+def test_fsdp_around_trains_as_one_process(schedule: Schedule, reshard_after_forward: bool) -> None:
+    found = [losses for losses in run_ranks(in_a_pipeline, 4, schedule, reshard_after_forward) if losses]
+    for got, want in zip(found, in_one_process(schedule), strict=True):
+        assert got == pytest.approx(want, abs=1e-12)
+
+
+def test_a_split_backward_needs_whole_weights() -> None:
+    with pytest.raises(RanksError, match="must hold its whole weight.* take a schedule without I and W"):
+        run_ranks(in_a_pipeline, 4, schedules.zb_h1(2, 4), True)
