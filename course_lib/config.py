@@ -90,15 +90,16 @@ class ModelConfig:
             raise ValueError(
                 f"a model without experts must set none of {COUNTS}; got {got}. Set num_experts."
             )
-        if self.num_experts and not (
-            1 <= self.experts_per_token <= self.num_experts
-            and self.expert_ffn_dim
-            and self.num_dense_layers <= self.num_layers
-        ):
+        if self.num_experts and not 1 <= self.experts_per_token <= self.num_experts:
             raise ValueError(
-                f"a token must visit 1 to num_experts={self.num_experts} experts of positive width, in at "
-                f"most num_layers={self.num_layers} layers; got experts_per_token={self.experts_per_token}, "
-                f"expert_ffn_dim={self.expert_ffn_dim}, num_dense_layers={self.num_dense_layers}. Mend them."
+                f"experts_per_token must be 1 to num_experts={self.num_experts}; got "
+                f"{self.experts_per_token}. Choose a number in between."
+            )
+        if self.num_experts and not (self.expert_ffn_dim and self.num_dense_layers <= self.num_layers):
+            raise ValueError(
+                "experts must have a width, and num_dense_layers must be at most num_layers="
+                f"{self.num_layers}; got expert_ffn_dim={self.expert_ffn_dim}, num_dense_layers="
+                f"{self.num_dense_layers}. Set both."
             )
 
     @property

@@ -224,7 +224,8 @@ def merge_attention(out_a, lse_a, out_b, lse_b):
 #
 # At step t rank r has the block of rank r − t. Three blocks of K and V are in memory at once: its own, the
 # one at work, the one arriving. With a causal mask and the text cut in order, a block of an earlier rank is
-# seen whole, the rank's own as a triangle, a later one not at all. It has to travel on nevertheless.
+# seen whole, the rank's own as a triangle, a later one not at all. It travels on all the same, so that every
+# rank does the same at every step.
 #
 # Two functions are given. `block_attention(query, key, value, causal)` returns (out, lse) of queries against
 # one block, all keys or, with causal=True, the triangle; it knows GQA. `partial_attention.merge_attention` is
@@ -751,7 +752,8 @@ except RanksError as error:
 
 # %% [markdown]
 # Its keys are needed elsewhere. A quieter mistake: every rank counts its positions from 0. Nothing hangs, the
-# mask is right, only RoPE turns queries and keys of later tokens by wrong angles.
+# mask is right, only RoPE turns queries and keys of later tokens by wrong angles. With your core nobody
+# notices; the library's cores know where their tokens stand, and refuse:
 
 
 # %%
@@ -766,6 +768,16 @@ def counts_from_0(model, core, tokens, targets):
     return total
 
 
+def quiet_mistake():
+    core = MyCore(dist.group.WORLD)
+    model = Transformer(CONFIG, dtype=torch.float64, attend=core)
+    loss = counts_from_0(model, core, BATCH.tokens, BATCH.targets)
+    pairs = zip(model.parameters(), GRADS, strict=True)
+    return loss.item(), max(((p.grad - grad).norm() / grad.norm()).item() for p, grad in pairs)
+
+
+loss, error = run_ranks(quiet_mistake, 4)[0]
+print(f"your core: loss {loss:.6f}, one process {LOSS:.6f}; the worst gradient is {error:.0%} off")
 _ = grading.check("context_parallel_step", counts_from_0)
 
 # %% [markdown]

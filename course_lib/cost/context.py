@@ -93,7 +93,11 @@ class AttentionTime:
 def ring_time(
     work: AttentionWork, cluster: Cluster, ranks: Sequence[int], flops_per_s: float
 ) -> AttentionTime:
-    """Time cp blocks, each but the last with a hop of K, V beside it: the longer of the two counts."""
+    """Time cp blocks, each but the last with a hop of K, V beside it: the longer of the two counts.
+
+    Raises: ValueError unless there are cp ranks.
+    """
+    _check_ranks(work, ranks)
     block_s = work.block_flops / positive("flops_per_s", flops_per_s)
     hops = work.cp_size - 1
     pairs = zip(ranks, [*ranks[1:], ranks[0]], strict=True)
@@ -108,7 +112,8 @@ def ring_time(
 def all_gather_time(
     work: AttentionWork, cluster: Cluster, ranks: Sequence[int], flops_per_s: float
 ) -> AttentionTime:
-    """Time one all_gather of K, V, then all blocks: nothing hides it."""
+    """Time one all_gather of K, V, then all blocks: nothing hides it. Raises: as `ring_time`."""
+    _check_ranks(work, ranks)
     gather_s = collective_time_s(cluster, "all_gather", ranks, work.cp_size * work.kv_bytes)
     return _after(work, gather_s, flops_per_s)
 
@@ -118,8 +123,9 @@ def ulysses_time(
 ) -> AttentionTime:
     """Time the all_to_alls of query, key, value and output, and the products between: nothing hides them.
 
-    Raises: ValueError for query heads that cp does not divide.
+    Raises: ValueError for query heads that cp does not divide, and as `ring_time`.
     """
+    _check_ranks(work, ranks)
     if work.num_heads % work.cp_size:
         raise ValueError(
             f"cp must divide the query heads; got {work.num_heads} heads for cp={work.cp_size}. Use a ring."
@@ -129,6 +135,11 @@ def ulysses_time(
     return _after(
         work, sum(collective_time_s(cluster, "all_to_all", ranks, size) for size in sizes), flops_per_s
     )
+
+
+def _check_ranks(work: AttentionWork, ranks: Sequence[int]) -> None:
+    if len(ranks) != work.cp_size:
+        raise ValueError(f"ranks must be cp_size={work.cp_size} of them; got {len(ranks)}. Name each one.")
 
 
 def _after(work: AttentionWork, communication_s: float, flops_per_s: float) -> AttentionTime:
@@ -148,8 +159,9 @@ def hidden_block_len(
 ) -> float:
     """Return the tokens a rank needs for a hop of K, V to hide behind its block.
 
-    4 c^2 N H / F = latency + 2 c K H item_bytes / B. Without latency, in 2 bytes and with as many kv as query
-    heads: c = F/B, FLOP/s over bandwidth. Grouped heads divide it by N/K, causal blocks double it.
+    Of one sequence, 4 c^2 N H / F = latency + 2 c K H item_bytes / W: half of the left side where blocks are
+    causal. Without latency, in 2 bytes and with as many kv as query heads: c = F/W, FLOP/s over bandwidth.
+    Grouped heads then divide it by N/K, causal blocks double it.
     Reference: Liu et al., Ring Attention (arXiv:2310.01889), section 3.
     """
     square = (0.5 if causal else 1.0) * 4 * num_heads * head_dim / positive("flops_per_s", flops_per_s)

@@ -143,6 +143,9 @@ def _check(logits: Tensor, k: int, capacity: int | None, score: str, bias: Tenso
     if capacity is not None and capacity < 1:
         raise ValueError(f"capacity must be 1 or more; got {capacity}. Use None to keep all tokens.")
     if not bool(torch.isfinite(logits.detach()).all()):
-        raise ValueError("the router's logits must be finite; got NaN or infinity. Lower the learning rate.")
+        raise ValueError(
+            "the router's logits must be finite; got NaN or infinity. If its input is finite, lower the "
+            "learning rate."
+        )
     if bias is not None and not bool(torch.isfinite(bias).all()):
         raise ValueError("the router's bias must be finite; got NaN or infinity. Start it from zeros.")

@@ -158,6 +158,12 @@ class Transformer(nn.Module):
                 f"positions must be [S], one a token; got shape {list(positions.shape)} for S={seq_len}. "
                 "Pass the place of each local token in the whole sequence."
             )
+        outside = ((positions < 0) | (positions >= self.config.max_seq_len)).any()
+        if type(outside) is Tensor and bool(outside):  # fake tensors have no values
+            raise ValueError(
+                f"positions must be 0 .. max_seq_len - 1 = {self.config.max_seq_len - 1}; got "
+                f"{int(positions.min())} to {int(positions.max())}. Cut the sequence or raise max_seq_len."
+            )
         if self.attend is sdpa and bool((positions.diff() <= 0).any()):
             raise ValueError(
                 f"the default core needs tokens in the order of their positions; got {positions.tolist()}. "

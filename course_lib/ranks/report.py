@@ -10,7 +10,7 @@ from typing import Any
 
 from course_lib.ranks.causes import ENDED, WrongGroup, culprits, cycle, wrong_group
 from course_lib.ranks.hang import Mismatch, RankState, WaitGraph
-from course_lib.trace.calls import BLOCKS_AT_LAUNCH, CommCall, is_machinery
+from course_lib.trace.calls import BLOCKS_AT_LAUNCH, CommCall, is_machinery, is_of_the_course
 
 _hidden: list[str] = []  # folders
 _ORDER = "Every rank of a group must make the same calls, in the same order, with the same shapes and dtypes."
@@ -296,7 +296,11 @@ def _frames(failure: dict[str, Any]) -> list[str]:
         return [f"  at {where((file, line, '<module>', text or ''))}"]
     frames = [f for f in failure["frames"] if not (is_machinery(f[0]) or f[0].startswith(tuple(_hidden)))]
     student = [f for f in frames if "/site-packages/" not in f[0] and "/lib/python3" not in f[0]]
-    return [f"  at {where(f)}" for f in (student or frames)[-5:]]
+    shown = (student or frames)[-5:]
+    own = [f for f in student if not is_of_the_course(f[0])][-1:]
+    if own and own[0] not in shown:  # deep in the library: the last line of the learner's own comes first
+        shown = own + shown[1:]
+    return [f"  at {where(f)}" for f in shown]
 
 
 def _who(graph: WaitGraph, ranks: Iterable[int]) -> list[str]:

@@ -120,6 +120,11 @@ def is_student_code(file: str) -> bool:
     return not file.startswith((*_SYSTEM_DIRS, "<frozen"))
 
 
+def is_of_the_course(file: str) -> bool:
+    """Whether a file is one of this package."""
+    return file.startswith(_COURSE_DIR)
+
+
 def is_machinery(file: str) -> bool:
     """Whether a file is one of this package that records, starts ranks, communicates or is private."""
     inside = file[len(_COURSE_DIR) + 1 :] if file.startswith(_COURSE_DIR) else ""

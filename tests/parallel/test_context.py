@@ -247,10 +247,10 @@ def refusal(n: int, message: str, core: str, **changed: object) -> None:
             "query": [1, 6, 4, 8],
             "key": [1, 2, 4, 8],
             "value": [1, 2, 4, 8],
-            "positions": [4],
             **changed,
         }
-        made(*(torch.zeros(shape) for shape in shapes.values()))  # type: ignore[arg-type]
+        positions = torch.zeros(shapes.pop("positions")) if "positions" in shapes else made.positions(4 * n)
+        made(*(torch.zeros(shape) for shape in shapes.values()), positions)  # type: ignore[arg-type]
 
     with pytest.raises(RanksError, match=message):
         run_ranks(work, n, quiet=True)
@@ -265,6 +265,41 @@ def test_bad_input_is_refused_before_anything_is_sent() -> None:
     refusal(1, "kv heads must divide query heads; got 6 and 4", "ring", key=[1, 4, 4, 8], value=[1, 4, 4, 8])
     refusal(1, "one a local token; got", "ring", positions=[8])
     refusal(1, "split into heads", "ring", key=[1, 2, 5, 8], value=[1, 2, 5, 8])
+
+
+def places(core: ContextParallel, positions: Tensor | None) -> None:
+    model = Transformer(CONFIG, attend=core)
+    model(core.shard(synthetic_batch(2, SEQ_LEN, CONFIG.vocab_size).tokens), positions)
+
+
+def counts_from_0(kind: type[ContextParallel]) -> None:
+    places(kind(dist.group.WORLD), None)
+
+
+@pytest.mark.parametrize("kind", [RingAttention, AllGatherAttention, UlyssesAttention])
+def test_positions_that_are_not_the_tokens_are_refused(kind: type[ContextParallel]) -> None:
+    """They would hang nothing and mask nothing: only RoPE would be wrong."""
+    with pytest.raises(RanksError, match=r"local token \d of rank ., which stands at \d+ of 24") as caught:
+        run_ranks(counts_from_0, 2, kind, quiet=True)
+    assert "in places: model(" in str(caught.value), "the caller's line, however deep in the library"
+
+
+def counts_documents_from_0() -> None:
+    mesh = make_mesh(ring=2, ulysses=2)
+    documents = (1, 14, 2, 7)
+    inner = RingAttention(mesh.group("ring"), documents=documents)
+    for core in (
+        RingAttention(dist.group.WORLD, documents=documents, layout="striped"),
+        UlyssesAttention(mesh.group("ulysses"), inner=inner),
+    ):
+        from_0 = torch.cat([torch.arange(length) for length in documents])
+        places(core, core.shard(from_0, 0))
+        with pytest.raises(ValueError, match="must be the places"):
+            places(core, core.shard(from_0.roll(1), 0))
+
+
+def test_positions_may_begin_anew_in_each_document() -> None:
+    run_ranks(counts_documents_from_0, 4)
 
 
 def test_documents_are_checked() -> None:

@@ -39,17 +39,23 @@ def whole(factor: float | None, skewed: bool) -> MoE:
     return moe
 
 
-def oracle(num_shards: int, factor: float | None, skewed: bool) -> dict[str, list[torch.Tensor]]:
-    """One process, shard after shard; the loss is the mean of the shards' means of squares."""
+def oracle(num_shards: int, factor: float | None, skewed: bool, steps: int = 1) -> dict[str, list]:
+    """One process, shard after shard; the loss is the mean of the shards' means of squares.
+
+    Outputs and gradients of x are those of the last step.
+    """
     moe = whole(factor, skewed)
-    inputs = [tokens_of(i).requires_grad_() for i in range(num_shards)]
-    outputs = [moe(x) for x in inputs]
-    sum(y.square().mean() / num_shards for y in outputs).backward()
-    torch.optim.SGD(moe.parameters(), lr=0.5).step()
+    optimizer = torch.optim.SGD(moe.parameters(), lr=0.5, momentum=0.9)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        inputs = [tokens_of(i).requires_grad_() for i in range(num_shards)]
+        outputs = [moe(x) for x in inputs]
+        sum(y.square().mean() / num_shards for y in outputs).backward()
+        optimizer.step()
     return {"out": outputs, "grad": [x.grad * num_shards for x in inputs], "after": [moe]}
 
 
-def step(ep: int, tp: int, factor: float | None, skewed: bool) -> dict[str, torch.Tensor]:
+def train(ep: int, tp: int, factor: float | None, skewed: bool, steps: int = 1) -> dict[str, torch.Tensor]:
     mesh = make_mesh(edp=dist.get_world_size() // (ep * tp), ep=ep, tp=tp)
     moe = whole(factor, skewed)
     model = ExpertParallelMoE(
@@ -57,11 +63,14 @@ def step(ep: int, tp: int, factor: float | None, skewed: bool) -> dict[str, torc
     ).double()
     model.load_full_(moe)
     shard = mesh.rank("edp") * ep + mesh.rank("ep")
-    x = tokens_of(shard).requires_grad_()
-    out = model(x)
-    out.square().mean().backward()
-    reduce_gradients_(model, mesh.group("edp", "ep"), mesh.group("edp"), mesh.size("edp") * ep)
-    torch.optim.SGD(model.parameters(), lr=0.5).step()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        x = tokens_of(shard).requires_grad_()
+        out = model(x)
+        out.square().mean().backward()
+        reduce_gradients_(model, mesh.group("edp", "ep"), mesh.group("edp"), mesh.size("edp") * ep)
+        optimizer.step()
     found = {"out": out.detach(), "grad": x.grad, "router": model.whole.router.weight.detach()}
     coords = torch.tensor([mesh.rank("ep"), mesh.rank("tp"), shard])
     experts = {f"expert {k}": v.detach() for k, v in model.whole.experts.named_parameters()}
@@ -81,9 +90,21 @@ def step(ep: int, tp: int, factor: float | None, skewed: bool) -> dict[str, torc
     ],
 )
 def test_equal_to_one_process(world, ep, tp, factor, skewed):
-    want = oracle(world // tp, factor, skewed)
+    equal_to_one_process(world, ep, tp, factor, skewed)
+
+
+@pytest.mark.parametrize(("factor", "skewed"), [(None, False), (0.7, True)])
+def test_all_three_at_once_for_two_steps(factor: float | None, skewed: bool) -> None:
+    """EP 2 x DP 2 x TP 2: eight ranks, for no fewer have all three; the second step shows the first one's."""
+    equal_to_one_process(8, 2, 2, factor, skewed, steps=2)
+
+
+def equal_to_one_process(
+    world: int, ep: int, tp: int, factor: float | None, skewed: bool, steps: int = 1
+) -> None:
+    want = oracle(world // tp, factor, skewed, steps)
     after = want["after"][0]
-    for got in run_ranks(step, world, ep, tp, factor, skewed):
+    for got in run_ranks(train, world, ep, tp, factor, skewed, steps):
         at_ep, at_tp, shard = got["coords"].tolist()
         width = CONFIG.expert_ffn_dim // tp
         cut = slice(at_tp * width, (at_tp + 1) * width)

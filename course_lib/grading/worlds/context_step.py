@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from course_lib.config import ModelConfig
 from course_lib.grading.core.types import Array, Case, Scenario, World, rng
-from course_lib.model.attention import Attend, sdpa
 from course_lib.model.transformer import Transformer, cross_entropy
 
 CONFIG = ModelConfig(vocab_size=32, model_dim=16, num_layers=2, num_heads=4, num_kv_heads=2, ffn_dim=24)
@@ -50,16 +48,13 @@ def _inputs(case: Case, rank: int) -> dict[str, Array]:
 SCENARIO = Scenario(rank_side="course_lib.grading.scenarios.context_step", inputs=_inputs)
 
 
-def one_process(
-    case: Case, *, grads: float = 1.0, loss: float = 1.0, begin_at_0: bool = False, everywhere: bool = False
-) -> World:
+def one_process(case: Case, *, grads: float = 1.0, loss: float = 1.0, everywhere: bool = False) -> World:
     """Loss and gradients of the whole batch, times factors.
 
-    begin_at_0: RoPE takes every rank's tokens for 0, 1, ..., and attention mixes them as it should.
     everywhere: those of all groups' batches are added up.
     """
     n = cp_size(case)
-    of_groups = [_of_group(case, group * n, begin_at_0) for group in range(case.params["dp"])]
+    of_groups = [_of_group(case, group * n) for group in range(case.params["dp"])]
     if everywhere:
         of_groups = [{name: sum(found[name] for found in of_groups) for name in of_groups[0]}] * len(
             of_groups
@@ -71,38 +66,13 @@ def one_process(
     }
 
 
-def _of_group(case: Case, rank: int, begin_at_0: bool) -> dict[str, Any]:
+def _of_group(case: Case, rank: int) -> dict[str, Any]:
     batch = {name: torch.from_numpy(array) for name, array in _inputs(case, rank).items()}
-    order = _held(case) if begin_at_0 else torch.arange(case.params["seq_len"])
-    told = torch.arange(case.params["seq_len"] // cp_size(case)).repeat(cp_size(case))
-    model = Transformer(CONFIG, seed=MODEL_SEED, dtype=torch.float64, attend=_in_true_order(order))
-    logits = model(batch["tokens"][:, order], told if begin_at_0 else order)
-    found = cross_entropy(logits, batch["targets"][:, order])
+    model = Transformer(CONFIG, seed=MODEL_SEED, dtype=torch.float64)
+    found = cross_entropy(model(batch["tokens"]), batch["targets"])
     found.backward()
     grads = {f"grad:{name}": np.asarray(param.grad) for name, param in model.named_parameters()}
     return {"loss": np.asarray(found.detach()), **grads}
-
-
-def _held(case: Case) -> Tensor:
-    """The positions of rank 0's tokens, then of rank 1's, and so on."""
-    n, seq_len, layout = cp_size(case), case.params["seq_len"], case.params["layout"]
-    places = np.arange(seq_len)
-    if layout == "striped":
-        return torch.from_numpy(places.reshape(-1, n).T.copy()).flatten()
-    if layout == "zigzag" and n > 1:
-        pieces = places.reshape(2 * n, -1)
-        return torch.from_numpy(np.concatenate([pieces[[r, 2 * n - 1 - r]] for r in range(n)])).flatten()
-    return torch.from_numpy(places)
-
-
-def _in_true_order(order: Tensor) -> Attend:
-    """Causal attention of tokens that stand in another order."""
-    back = order.argsort()
-
-    def attend(query: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
-        return sdpa(query[:, :, back], key[:, :, back], value[:, :, back], positions)[:, :, order]
-
-    return attend
 
 
 def num_params(case: Case) -> int:

@@ -64,15 +64,17 @@ def expert_bytes(case: Case) -> int:
 def one_process(case: Case, *, experts: str = "dp", common: str = "all", divided: str = "all") -> World:
     """Mean loss and gradients of all tokens.
 
-    experts, common: over whom gradients are summed; divided: by whose tokens, "all" or mistaken.
+    experts, common: over whom gradients are summed; divided: by whose tokens.
     """
     n = case.world_size
     sums = [_rank_sums(case, rank) for rank in range(n)]
     tokens = [num_tokens(case, rank) for rank in range(n)]
     mean = sum(loss for loss, _ in sums) / sum(tokens)
-    scales = [{"all": 1 / sum(tokens), "own": 1 / t, "means": 1 / (n * t)}[divided] for t in tokens]
+    scales = [
+        {"all": 1 / sum(tokens), "own": 1 / t, "means": 1 / (n * t), "nobody": 1.0}[divided] for t in tokens
+    ]
     losses = [mean] * n
-    if divided != "all":
+    if divided in ("own", "means"):
         each = [loss / count for (loss, _), count in zip(sums, tokens, strict=True)]
         losses = [sum(each) / n] * n if divided == "means" else each
     world: dict[str, list[Any]] = {"loss": [np.asarray(loss) for loss in losses]}

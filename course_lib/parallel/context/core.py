@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import accumulate
+from weakref import ReferenceType, ref
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
@@ -27,6 +30,7 @@ class ContextParallel(ABC):
     layout: which tokens each of them holds.
     causal: whether a token sees itself and earlier ones only.
     documents: lengths of the documents packed into the sequence; tokens see their own document only.
+    Each call compares positions with the layout's: RoPE has turned query and key by them.
     Raises: ValueError for an unknown layout, or empty documents.
     """
 
@@ -43,6 +47,7 @@ class ContextParallel(ABC):
         self.documents = None if documents is None else tuple(documents)
         self.size, self.rank = group_size(group), group_rank(group)
         check_documents(self.documents, sum(self.documents or ()))
+        self._known_right: ReferenceType[Tensor] | None = None  # positions of the last call
 
     @abstractmethod
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
@@ -54,6 +59,10 @@ class ContextParallel(ABC):
         Raises: ValueError for a sequence that the layout cannot cut.
         """
         return local_positions(self.layout, seq_len, self.size, self.rank)
+
+    def sequence_len(self, local_len: int) -> int:
+        """Return S of a rank that holds `local_len` tokens."""
+        return self.size * local_len
 
     def shard(self, full_x: Tensor, dim: int = 1) -> Tensor:
         """Keep this rank's tokens of a tensor with the whole sequence along a dim. Raises: as `positions`."""
@@ -69,7 +78,7 @@ class ContextParallel(ABC):
         return out
 
     def check(self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> None:
-        """Raises: ValueError for shapes that do not fit, or no tokens' positions."""
+        """Raises: ValueError for shapes that do not fit, or positions that are not the local tokens'."""
         shapes = [list(x.shape) for x in (query, key, value)]
         fits = query.dim() == key.dim() == 4 and key.shape == value.shape and key.shape[1] > 0
         if not fits or query.shape[::2] != key.shape[::2] or query.shape[-1] != key.shape[-1]:
@@ -87,3 +96,30 @@ class ContextParallel(ABC):
                 f"positions must be [S/cp], one a local token; got {list(positions.shape)} for "
                 f"{query.shape[2]} tokens. Pass positions(seq_len) of this core to the model."
             )
+        self._check_places(positions)
+
+    def _check_places(self, positions: Tensor) -> None:
+        """Wrong positions break nothing here, but RoPE has turned the heads by wrong angles.
+
+        Right are the places in the sequence, or in the document: RoPE sees distances only. One look is enough
+        for all layers of a step; tensors without values (`ranks.fake`) have nothing to look at.
+        """
+        if self._known_right is not None and self._known_right() is positions:
+            return
+        seq_len = self.sequence_len(len(positions))
+        places = self.positions(seq_len).to(positions.device)
+        right = [places]
+        if self.documents is not None:
+            check_documents(self.documents, seq_len)
+            starts = torch.tensor([0, *accumulate(self.documents)], device=places.device)
+            right.append(places - starts[torch.searchsorted(starts, places, right=True) - 1])
+        wrong = torch.stack([(positions != each).any() for each in right]).all()
+        if type(wrong) is Tensor and bool(wrong):
+            at = int((positions != places).nonzero()[0])
+            raise ValueError(
+                "positions must be the places of the rank's tokens in the whole sequence; got "
+                f"{int(positions[at])} for local token {at} of rank {self.rank}, which stands at "
+                f"{int(places[at])} of {seq_len}. Pass positions({seq_len}) of this core to the model; "
+                "without any, it counts from 0."
+            )
+        self._known_right = ref(positions)

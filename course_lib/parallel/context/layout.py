@@ -76,7 +76,8 @@ def check_documents(documents: Sequence[int] | None, seq_len: int) -> None:
         return
     if not documents or min(documents) < 1:
         raise ValueError(
-            f"a document must have a token or more; got lengths {list(documents)}. Drop the empty."
+            f"a document must have a token or more; got lengths {list(documents)}. Drop the empty ones; None "
+            "is a single document."
         )
     if sum(documents) != seq_len:
         raise ValueError(

@@ -18,7 +18,6 @@ from torch import Tensor
 from course_lib.comm.autograd import all_to_all
 from course_lib.model.attention import Attend, packed_sdpa
 from course_lib.parallel.context.core import ContextParallel
-from course_lib.parallel.context.layout import check_documents
 
 
 class UlyssesAttention(ContextParallel):
@@ -49,14 +48,14 @@ class UlyssesAttention(ContextParallel):
                 "the inner core must say what is causal and which documents there are; got causal="
                 f"{causal}, documents={documents} beside an inner core. Pass them to the inner core."
             )
+        documents = inner.documents if inner else documents
         super().__init__(group, layout="contiguous", causal=causal, documents=documents)
         self._inner = inner
-        self._attend: Attend = inner or packed_sdpa(self.documents, causal=causal)
+        self._attend: Attend = inner or packed_sdpa(documents, causal=causal)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
         self.check(query, key, value, positions)
         self._check_heads(query.shape[1], key.shape[1])
-        check_documents(self.documents, self.size * query.shape[2])
         repeats = math.lcm(key.shape[1], self.size) // key.shape[1]
         key, value = (x.repeat_interleave(repeats, 1) if repeats > 1 else x for x in (key, value))
         query, key, value = (self._tokens_for_heads(x) for x in (query, key, value))  # [B, heads/cp, S, H]
@@ -65,9 +64,16 @@ class UlyssesAttention(ContextParallel):
 
     def positions(self, seq_len: int) -> Tensor:
         """Return the place in the whole sequence of each local token, int64 [S/cp]."""
-        ring_size = self._inner.size if self._inner else 1
-        self._check_cut(seq_len, ring_size)
-        return self._group_positions(seq_len // ring_size).chunk(self.size)[self.rank]
+        self._check_cut(seq_len, self._ring_size)
+        return self._group_positions(seq_len // self._ring_size).chunk(self.size)[self.rank]
+
+    def sequence_len(self, local_len: int) -> int:
+        """Return S of a rank that holds `local_len` tokens."""
+        return self.size * self._ring_size * local_len
+
+    @property
+    def _ring_size(self) -> int:
+        return self._inner.size if self._inner else 1
 
     def _group_positions(self, group_tokens: int) -> Tensor:
         """Of all tokens of the group: the whole sequence, or one block of the ring."""
@@ -95,8 +101,10 @@ class UlyssesAttention(ContextParallel):
             )
 
     def _check_cut(self, seq_len: int, ring_size: int) -> None:
-        if seq_len % (self.size * ring_size):
+        cp = self.size * ring_size
+        if seq_len < 1 or seq_len % cp:
             raise ValueError(
-                f"the ranks must divide the sequence; got seq_len={seq_len} for {self.size} x {ring_size}. "
-                f"Pad it to a multiple of {self.size * ring_size}."
+                f"cp must divide the sequence; got seq_len={seq_len}, cp={cp}"
+                + (f" ({self.size} ranks of Ulysses x {ring_size} of the ring)" if ring_size > 1 else "")
+                + f". Pad it to {-(-max(seq_len, 1) // cp) * cp} tokens."
             )

@@ -97,9 +97,13 @@ def context_parallel_step(model, core, tokens, targets):
 # from: the mean of a rank's own tokens, then means over ranks
 # change: n = dist.get_world_size(core.group) -> n = 1
 # %% wrong values: positions from 0 on every rank
-# says: RoPE saw other distances
+# says: positions must be the places of the rank's tokens in the whole sequence
 # from: the mean of a rank's own tokens, then means over ranks
 # change: model(tokens[:, positions], positions) -> model(tokens[:, positions], torch.arange(len(positions)))
+# %% wrong values: positions are left out
+# says: without any, it counts from 0
+# from: the mean of a rank's own tokens, then means over ranks
+# change: model(tokens[:, positions], positions) -> model(tokens[:, positions])
 # %% wrong values: contiguous tokens for a core that expects others
 # from: the mean of a rank's own tokens, then means over ranks
 # change: core.positions(tokens.shape[1]) -> torch.arange(tokens.shape[1]).chunk(core.size)[core.rank]

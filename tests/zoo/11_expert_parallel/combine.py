@@ -77,6 +77,7 @@ def combine(rows, counts, experts, weights, group):
 # from: the plain way
 # change: weights[token, choice] -> weights.detach()[token, choice]
 # %% wrong values: overwrites where it must add
+# says: index_add adds
 def combine(rows, counts, experts, weights, group):
     ep, local = counts.shape
     token, choice, chosen = kept_by_expert(experts)

@@ -92,6 +92,10 @@ def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params,
 # says: summed over ep only
 # from: asynchronous
 # change: group=everyone, async_op=True -> group=mesh.group("ep"), async_op=True
+# %% wrong values: gradients of the sum
+# says: nobody divided by the number of all tokens
+# from: asynchronous
+# change: (loss_sum / totals[1]).backward() -> loss_sum.backward()
 # %% wrong values: divides by its own tokens
 # says: the number of its own tokens
 # from: asynchronous

@@ -70,6 +70,15 @@ def kv_bytes(case: Case) -> int:
     return block_bytes(case, 2 * case.params["kv_heads"])
 
 
+def least_bytes(case: Case) -> int:
+    """What all ranks must send for queries to meet the keys that they see.
+
+    Under a causal mask a block need not travel beyond the last rank: half of the hops.
+    """
+    hops = case.world_size * (cp_size(case) - 1)
+    return kv_bytes(case) * (hops // 2 if case.params["causal"] else hops)
+
+
 def spare_bytes(case: Case) -> int:
     """Beside blocks: eight numbers a query; with fewer than 6 ranks, where nobody can hoard, much more."""
     few = 8 * block_bytes(case, case.params["heads"]) if cp_size(case) < 6 else 0
@@ -177,6 +186,11 @@ def all_blocks(case: Case, _rank: int) -> list[Block]:
 def own_block(case: Case, rank: int) -> list[Block]:
     """Nobody sent anything."""
     return [(rank, case.params["causal"])]
+
+
+def triangles(case: Case, rank: int) -> list[Block]:
+    """The mask of the own block on all."""
+    return [(source, case.params["causal"]) for source, _ in right_blocks(case, rank)]
 
 
 def no_triangle(case: Case, rank: int) -> list[Block]:

@@ -55,7 +55,6 @@ def expected(case: Case, scaled: str = "", **mistake: bool) -> World:
 MISTAKES: dict[str, dict[str, Any]] = {
     "gradients were averaged over ranks: each rank has divided by all tokens already": {"scaled": "averaged"},
     "each rank divided by the number of its own tokens": {"scaled": "own tokens"},
-    "every rank's positions began at 0: RoPE saw other distances": {"begin_at_0": True},
     "ranks outside core.group were added, which have other sequences": {"everywhere": True},
 }
 

@@ -47,8 +47,7 @@ EXERCISE = Exercise(
     ),
     hints=(
         "At step t a rank has the K and V of the rank t places before it. Which of these blocks may a "
-        "causal query see whole, which as a triangle, which not at all? And does a block that it does not "
-        "see still have to go on?",
+        "causal query see whole, which as a triangle, which not at all? All of them go on.",
         "Start both transfers (isend to the next, irecv into new memory from the one before), compute with "
         "the block that is here, and only then wait. Tensors that are sent must be contiguous, and stay as "
         "they are until then.",
@@ -83,6 +82,7 @@ def expected(case: Case, **mistake: Any) -> World:
 LOCAL_ONLY = {"seen": ranks.own_block}
 MISTAKES: dict[str, dict[str, Any]] = {
     "causal=True was ignored": {"seen": ranks.all_blocks},
+    "every block was masked as a triangle: those of earlier ranks are seen whole": {"seen": ranks.triangles},
     "a rank's own block was not masked: its queries saw later keys": {"seen": ranks.no_triangle},
     "the last of the blocks never arrived: cp - 2 hops": {"seen": ranks.one_short},
     "the source of a block was taken as (rank + step) % cp": {"seen": ranks.other_way},
@@ -98,9 +98,9 @@ def _peak(case: Case) -> int:
 PARTS = [
     BytesAtMost(
         at_most=lambda case: (cp_size(case) - 1) * kv_bytes(case),
-        least=lambda case: case.world_size * (cp_size(case) - 1) * kv_bytes(case),
+        least=ranks.least_bytes,
         windows=[FORWARD],
-        too_little="Every query must meet the keys and values of all ranks.",
+        too_little="Every query must meet all keys and values that it sees.",
         why="K and V go on to the next rank cp - 1 times; nothing else has to travel.",
     ),
     Peak(

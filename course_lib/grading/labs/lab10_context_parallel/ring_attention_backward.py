@@ -51,9 +51,9 @@ EXERCISE = Exercise(
         "block_gradients(grad_out, query, key, value, out, lse, causal) gives a block's addends; out and "
         "lse are the local queries' final ones. Send a second message behind K and V: the sum so far of "
         "their gradients.",
-        "At step t > 0: compute the block's addends, add what the rank before sent behind this block, send "
-        "the sum on. After the last step the sum needs one more hop to be at home, where the own block's "
-        "addends of step 0 wait.",
+        "At step t > 0: compute the block's addends, add what the rank before sent behind this block (at "
+        "step 1 it has sent nothing yet), send the sum on. What arrives after the last step is the sum of "
+        "the rank's own block: add the addends of step 0.",
     ),
 )
 

@@ -59,9 +59,16 @@ OPEN, HIDDEN = rows.OPEN, rows.HIDDEN
 
 
 def expected(
-    case: Case, order: rows.Order = rows.by_expert, weighted: bool = True, choices: int | None = None
+    case: Case,
+    order: rows.Order = rows.by_expert,
+    weighted: bool = True,
+    choices: int | None = None,
+    last: bool = False,
 ) -> World:
-    """Sums and gradients. order: how the rows are taken to lie. choices: how many of a token's count."""
+    """Sums and gradients.
+
+    order: how the rows are taken to lie. choices: how many of a token's count. last: only its last row does.
+    """
     n, model_dim = case.world_size, case.params["model_dim"]
     weights = [rows.weights(case, r) for r in range(n)]
     grad_out = [_inputs(case, r)["grad_out"] for r in range(n)]
@@ -70,9 +77,11 @@ def expected(
     grad_weights = [np.zeros_like(each) for each in weights]
     for r in range(n):
         results, line = rows.own_rows(case, r, "rows"), line_of(case, r, "ep")
-        for place, (_, token, choice, _expert) in enumerate(arrived := rows.arrived(case, r, order)):
+        for place, (_, token, choice, expert) in enumerate(arrived := rows.arrived(case, r, order)):
             home = line[arrived[place].sender]
             if choices is not None and choice >= choices:
+                continue
+            if last and expert != rows.choices(case, home)[token].max():
                 continue
             weight = weights[home][token, choice] if weighted else 1.0
             out[home][token] += weight * results[place]
@@ -85,6 +94,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "the weights were left out": {"weighted": False},
     "rows went back sorted by expert: first undo what dispatch sorted": {"order": rows.by_sender},
     "only the first choice of each token counted": {"choices": 1},
+    "rows of one token overwrote one another, as out[token] += rows does: index_add adds": {"last": True},
 }
 
 

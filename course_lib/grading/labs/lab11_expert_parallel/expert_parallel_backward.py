@@ -58,6 +58,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "experts' gradients were not summed over dp": {"experts": "own"},
     "router and shared expert were summed over dp only": {"common": "dp"},
     "router and shared expert were summed over ep only": {"common": "ep"},
+    "the gradients are those of the sum: nobody divided by the number of all tokens": {"divided": "nobody"},
     "each rank divided by the number of its own tokens": {"divided": "own"},
     "the mean of the ranks' means was taken: they have different numbers of tokens": {"divided": "means"},
 }
