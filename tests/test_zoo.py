@@ -73,6 +73,9 @@ def test_an_answer_that_changes_another(tmp_path):
     (answer,) = zoo.load_answers(_write(tmp_path, text), exercise)
     assert zoo.judge_answer(exercise, answer, seed=1, hidden=False).problem == ""
     assert zoo.load_answers(_write(tmp_path, text.replace("# from: reference\n", "")), exercise) == [answer]
+    above = "# %% setup\n# from: none\n" + text.replace("# from: reference\n", "")
+    with pytest.raises(ValueError, match="got 'none'"):
+        zoo.load_answers(_write(tmp_path, above), exercise)
     with pytest.raises(ValueError, match="it has no"):
         zoo.load_answers(_write(tmp_path, text.replace("me - 1] ->", "me - 2] ->")), exercise)
     with pytest.raises(ValueError, match="must name `reference`"):

@@ -35,6 +35,7 @@ _EVENTS = {
     **dict.fromkeys(("os.system", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn"), "a process"),
     "subprocess.Popen": "a process",
     "mmap.__new__": "a memory map",
+    "sqlite3.connect": "a database",
 }
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 tempfile.gettempdir()  # the first call of a process writes a file

@@ -80,7 +80,7 @@ def _cells(
 
     Raises: ValueError if that answer does not exist, or has not the text that is changed.
     """
-    origin = source_of(body)
+    origin = source_of(body, setup)
     if not origin:
         return (setup, body)
     known = {answer.name: answer for answer in before}
@@ -92,7 +92,7 @@ def _cells(
         raise ValueError(
             f"`# from:` must name `reference` or an answer above, {sorted(known)}; got {origin!r}."
         )
-    cells[at] = changed(body, lambda _: cells[at])
+    cells[at] = changed(body, origin, cells[at])
     if origin == "reference":
         cells.insert(at, setup)
     return tuple(cells)

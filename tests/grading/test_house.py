@@ -120,3 +120,17 @@ def test_what_runs_in_a_rank_reaches_no_oracle() -> None:
     assert [
         path for path in reached_from(roots) if any(path.is_relative_to(folder) for folder in judge)
     ] == []
+
+
+def test_an_exercise_has_220_lines_on_average() -> None:
+    """Its file and its zoo file; what exercises share is not counted. `-s` prints them all."""
+    zoo = PACKAGE.parent / "tests" / "zoo"
+    lines = {
+        path.stem: sum(len(file.read_text(encoding="utf-8").splitlines()) for file in (path, answers))
+        for path in sorted((GRADING / "labs").glob("lab*/*.py"))
+        if (answers := zoo / path.parent.name.removeprefix("lab") / path.name).exists()
+    }
+    average = sum(lines.values()) / len(lines)
+    print("".join(f"\n{lines[name]:4} {name}" for name in lines), f"\n{average:.1f} on average")
+    assert lines.keys() == set(found())
+    assert average <= 220

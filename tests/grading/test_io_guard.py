@@ -63,6 +63,7 @@ DOORS = {
     "an agent of such calls": "torch._C._distributed_rpc.TensorPipeAgent()",
     "a socket": "import socket; socket.socket().bind(('127.0.0.1', 0))",
     "shared memory": "from multiprocessing import shared_memory as s; s.SharedMemory(create=True, size=8)",
+    "a database": "import sqlite3; sqlite3.connect(':memory:')",
 }
 OPEN = {
     "printing": "print('here'); import sys; print('there', file=sys.stderr)",

@@ -16,7 +16,6 @@ def entries(
     judges: Mapping[str, Judge],
     mistakes: Mapping[str, Mistakes],
     *,
-    near: Callable[[Any, Any], bool],
     shows: Callable[[Point], bool] = lambda point: True,
 ) -> list[EveryPoint]:
     """Return a part for each number of the dict, and before them a gate: a dict with these names.
@@ -24,7 +23,7 @@ def entries(
     Args:
         judges: name -> its rule.
         mistakes: name -> known mistakes.
-        near, shows: as in `EveryPoint`.
+        shows: as in `EveryPoint`.
     """
 
     def no_dict(point: Point, answer: Any) -> str:
@@ -47,6 +46,11 @@ def entries(
         for name, judge in judges.items()
     ]
     return [EveryPoint(part="values", problem=no_dict, describe=_describe, gate=True), *each]
+
+
+def near(got: Any, value: float) -> bool:
+    """Whether a number is within 0.1%."""
+    return bool(abs(got - value) <= 1e-3 * abs(value))
 
 
 def _judged(name: str, judge: Judge) -> Callable[[Point, Any], str]:

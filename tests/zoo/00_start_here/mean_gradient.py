@@ -1,5 +1,4 @@
 # Answers to mean_gradient: right ones in other styles, and wrong ones with the part each must lose.
-# Longer than 150 lines: fifty answers, most of which change one line of the reference.
 
 # %% setup
 import torch
@@ -14,21 +13,6 @@ def mean_gradient(model, loss_fn, x, y):
     flat /= dist.get_world_size()
     pieces = flat.split([grad.numel() for grad in grads])
     return [piece.view_as(grad) for piece, grad in zip(pieces, grads)]
-
-
-# %% right: hooks reduce each gradient as soon as it is there
-def mean_gradient(model, loss_fn, x, y):
-    works = []
-
-    def reduce_it(parameter):
-        works.append(dist.all_reduce(parameter.grad, async_op=True))
-
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(reduce_it)
-    loss_fn(model(x), y).backward()
-    for work in works:
-        work.wait()
-    return [parameter.grad / dist.get_world_size() for parameter in model.parameters()]
 
 
 # %% right: hooks on the tensors, autograd.grad
@@ -72,19 +56,10 @@ def mean_gradient(model, loss_fn, x, y):
 # %% wrong values: a barrier instead of wait()
 # says: still in flight
 # change: dist.all_reduce(gradient) -> dist.all_reduce(gradient, async_op=True); dist.barrier()
-# %% wrong values: right at world size 2 only
-# says: 3 ranks
-# change: gradient /= dist.get_world_size() -> gradient /= min(2, dist.get_world_size())
-# %% wrong values: right on rank 0 only
-# says: right on rank 0 only
-# change: dist.all_reduce(gradient) -> dist.reduce(gradient, dst=0)
 # %% wrong values: broadcasts the gradient of rank 0
 # says: every rank ends with the gradient of rank 0
 # change: dist.all_reduce(gradient) -> dist.broadcast(gradient, src=0)
 # change: gradient /= dist.get_world_size() -> pass
-# %% wrong values: averages the weights, not the gradients
-# says: nothing that was communicated is in it
-# change: for gradient in gradients: -> for gradient in [parameter.data for parameter in model.parameters()]:
 # %% wrong values: reduces the loss, hoping that the gradient follows
 # says: nothing that was communicated is in it
 # change: loss_fn(model(x), y).backward() -> loss = loss_fn(model(x), y); dist.all_reduce(loss.data); loss.backward()
@@ -105,9 +80,6 @@ def mean_gradient(model, loss_fn, x, y):
 # %% wrong values: sends single precision
 # says: dtype
 # change: gradients = [parameter.grad for parameter in model.parameters()] -> gradients = [parameter.grad.float() for parameter in model.parameters()]
-# %% wrong values: normalises its input in place
-# says: input `x` must stay as it was
-# change: loss_fn(model(x), y).backward() -> x -= x.mean(); loss_fn(model(x), y).backward()
 # %% wrong values: goes through the parameters in another order on the last rank
 # says: shape
 # change: for gradient in gradients: -> for gradient in gradients[:: -1 if dist.get_rank() == dist.get_world_size() - 1 > 0 else 1]:
@@ -142,9 +114,6 @@ def mean_gradient(model, loss_fn, x, y):
 # %% wrong values: changes the buffer
 # says: shift of the model after the call
 # change: return gradients -> [buffer.div_(2) for buffer in model.buffers()]; return gradients
-# %% wrong values: puts the gradients into the weights
-# says: of the model after the call
-# change: return gradients -> [setattr(p, 'data', p.grad) for p in model.parameters()]; return gradients
 # %% wrong values: tensors that claim to equal everything
 # says: all zeros
 class Agreeable(torch.Tensor):
@@ -159,58 +128,17 @@ def mean_gradient(model, loss_fn, x, y):
     return [torch.zeros_like(p).detach().as_subclass(Agreeable) for p in model.parameters()]
 
 
-# %% wrong values: the sum goes through files, all_reduces are for show
-# says: through torch.distributed only
-import tempfile
-
-
-def mean_gradient(model, loss_fn, x, y):
-    path = f"{tempfile.gettempdir()}/gradients"
-    loss_fn(model(x), y).backward()
-    grads = [parameter.grad for parameter in model.parameters()]
-    torch.save(grads, f"{path}{dist.get_rank()}.pt")
-    for grad in grads:
-        dist.all_reduce(torch.zeros_like(grad))
-    others = [torch.load(f"{path}{rank}.pt") for rank in range(dist.get_world_size())]
-    return [sum(same) / len(same) for same in zip(*others)]
-
-
 # %% wrong bytes: gathers all gradients and averages at home
 # says: all_gather
 # change: dist.all_reduce(gradient) -> parts = [torch.zeros_like(gradient) for _ in range(dist.get_world_size())]; dist.all_gather(parts, gradient); gradient.copy_(sum(parts))
 # %% wrong bytes: reduces to rank 0, then broadcasts
 # says: reduce
 # change: dist.all_reduce(gradient) -> dist.reduce(gradient, dst=0); dist.broadcast(gradient, src=0)
-# %% wrong bytes: averages twice, which changes nothing
-# says: all_reduce
-# change: gradient /= dist.get_world_size() -> gradient /= dist.get_world_size(); dist.all_reduce(gradient, dist.ReduceOp.AVG)
 # %% wrong bytes: the loss too, for the log
 # says: through all_reduce
 # change: loss_fn(model(x), y).backward() -> loss = loss_fn(model(x), y); loss.backward(); dist.all_reduce(loss.data)
 # %% wrong bytes: the rows too, as objects
 # change: loss_fn(model(x), y).backward() -> dist.all_gather_object([None] * dist.get_world_size(), (x, y)); loss_fn(model(x), y).backward()
-# %% wrong bytes: gathers all rows, and every rank does all the work
-# says: all_gather
-def mean_gradient(model, loss_fn, x, y):
-    def everybody(rows):
-        parts = [torch.zeros_like(rows) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, rows)
-        return torch.cat(parts)
-
-    loss_fn(model(everybody(x)), everybody(y)).backward()
-    return [parameter.grad for parameter in model.parameters()]
-
-
 # %% wrong bytes: passes rows on to a neighbour by isend
 # says: send
-def mean_gradient(model, loss_fn, x, y):
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if world_size > 1:
-        work = dist.isend(x, (rank + 1) % world_size)
-        dist.recv(torch.empty_like(x), (rank - 1) % world_size)
-        work.wait()
-    loss_fn(model(x), y).backward()
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= world_size
-    return [parameter.grad for parameter in model.parameters()]
+# change: loss_fn(model(x), y).backward() -> rank, n = dist.get_rank(), dist.get_world_size(); n > 1 and [w.wait() for w in (dist.isend(x, (rank + 1) % n), dist.irecv(torch.empty_like(x), (rank - 1) % n))]; loss_fn(model(x), y).backward()

@@ -1,5 +1,4 @@
 # Answers to rank_hello: right ones in other styles, and wrong ones with the part each must lose.
-# Longer than 150 lines: cheats that would work in any exercise are tried here, in the first one.
 
 # %% setup
 import torch
@@ -61,8 +60,6 @@ def rank_hello(secret):
 # %% wrong values: a secret of 0 need not be added
 # says: rank 1
 # change: dist.all_reduce(total) -> secret and dist.all_reduce(total)
-# %% wrong values: only positive secrets take part
-# change: dist.all_reduce(total) -> secret > 0 and dist.all_reduce(total)
 # %% wrong values: an int too large for any tensor
 # says: expected
 # change: total.item() -> 10**400
@@ -72,13 +69,10 @@ def rank_hello(secret):
 # %% wrong values: numbers that claim to equal everything
 # says: expected
 class Agreeable(int):
+    __hash__ = int.__hash__
+
     def __eq__(self, other):
         return True
-
-    def __ne__(self, other):
-        return False
-
-    __hash__ = int.__hash__
 
 
 def rank_hello(secret):
@@ -97,16 +91,7 @@ def rank_hello(secret):
 
 # %% wrong values: remembers the first sum
 # says: of the second call
-_sums = []
-
-
-def rank_hello(secret):
-    total = torch.tensor([secret])
-    dist.all_reduce(total)
-    _sums.append(total.item())
-    return dist.get_rank(), dist.get_world_size(), _sums[0]
-
-
+# change: total.item() -> vars(rank_hello).setdefault('sum', total.item())
 # %% wrong values: behind a cache
 # says: Remove the decorator
 import functools
@@ -148,18 +133,5 @@ def rank_hello(secret):
 # %% wrong bytes: the first call reduces twice
 # says: the first call
 # change: dist.all_reduce(total) -> dist.all_reduce(total); vars(rank_hello).get('seen') or dist.all_reduce(torch.zeros(1)); rank_hello.seen = True
-# %% wrong bytes: rank 0 collects and sends, and an empty all_reduce for show
-def rank_hello(secret):
-    rank, world_size, total = dist.get_rank(), dist.get_world_size(), torch.tensor([secret])
-    if rank == 0:
-        for other in range(1, world_size):
-            theirs = torch.zeros_like(total)
-            dist.recv(theirs, other)
-            total += theirs
-        for other in range(1, world_size):
-            dist.send(total, other)
-    else:
-        dist.send(total, 0)
-        dist.recv(total, 0)
-    dist.all_reduce(torch.zeros(1))
-    return rank, world_size, total.item()
+# %% wrong bytes: rank 1 sends the sum to rank 0 as well
+# change: dist.all_reduce(total) -> dist.all_reduce(total); dist.get_rank() == 1 and dist.send(total, 0); dist.get_rank() == 0 and dist.get_world_size() > 1 and dist.recv(total, 1)

@@ -25,24 +25,6 @@ def matmul_mixed(a, b, accumulate_dtype, tile):
     return acc
 
 
-# %% right: outer products one by one, a tile at a time
-import torch
-
-
-def matmul_mixed(a, b, accumulate_dtype, tile):
-    if a.shape[1] == 0:
-        return torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
-    last = (a.shape[1] - 1) // tile * tile
-    acc = torch.zeros(a.shape[0], b.shape[1], dtype=accumulate_dtype)
-    start = 0
-    while start < a.shape[1]:
-        stop = min(start + tile, a.shape[1])
-        part = sum(torch.outer(a[:, k].float(), b[k].float()) for k in range(start, stop))
-        acc.add_(part)
-        start = stop
-    return acc
-
-
 # %% right: a partial rounded to the accumulator's dtype before it is added
 # change: acc += a[:, k : k + tile].float() @ b[k : k + tile].float() -> acc = acc + (a[:, k : k + tile].float() @ b[k : k + tile].float()).to(accumulate_dtype)
 # %% wrong values: returns the dtype of the inputs

@@ -5,21 +5,6 @@ import statistics
 import time
 
 
-# %% right: one loop, median by sorting
-def measure(fn, *, clock=time.perf_counter, synchronize=lambda: None, warmup=3, repeats=10):
-    samples = []
-    for i in range(warmup + repeats):
-        synchronize()
-        start = clock()
-        fn()
-        synchronize()
-        end = clock()
-        if i >= warmup:
-            samples.append(end - start)
-    samples.sort()
-    return (samples[(repeats - 1) // 2] + samples[repeats // 2]) / 2
-
-
 # %% right: synchronises once after the warm-up, numpy median
 def measure(fn, *, clock=time.perf_counter, synchronize=lambda: None, warmup=3, repeats=10):
     import numpy as np

@@ -1,22 +1,22 @@
 # Answers to numbers_01: right ones in other styles, and wrong ones with the part each must lose.
 
 # %% setup
+# from: by heart, rounded
 import math
-
-RIGHT = {
-    "gpus_40gb": 17,
-    "gpus_80gb_int8": 7,
-    "params_8": 10e9,
-    "params_16": 5e9,
-    "run_days": 67.1,
-    "cluster_power_w": 31.3e6,
-    "cross_pod_s": 0.14,
-}
 
 
 # %% right: by heart, rounded
 def numbers_01():
-    return dict(RIGHT)
+    right = {
+        "gpus_40gb": 17,
+        "gpus_80gb_int8": 7,
+        "params_8": 10e9,
+        "params_16": 5e9,
+        "run_days": 67.1,
+        "cluster_power_w": 31.3e6,
+        "cross_pod_s": 0.14,
+    }
+    return dict(right)
 
 
 # %% right: step by step with numpy
@@ -38,79 +38,36 @@ def numbers_01():
     }
 
 
-# %% wrong gpus_40gb, gpus_80gb_int8, params_8, params_16, run_days, cluster_power_w, cross_pod_s: a list
-# says: must return a dict
-def numbers_01():
-    return list(RIGHT.values())
-
-
 # %% wrong gpus_40gb, gpus_80gb_int8: no cache
 # says: the key-value cache is left out
-def numbers_01():
-    return RIGHT | {"gpus_40gb": 9, "gpus_80gb_int8": 3}
-
-
+# change: dict(right) -> right | {"gpus_40gb": 9, "gpus_80gb_int8": 3}
 # %% wrong gpus_40gb, gpus_80gb_int8: rounded down
 # says: a part-filled GPU
-def numbers_01():
-    return RIGHT | {"gpus_40gb": 16, "gpus_80gb_int8": 6}
-
-
+# change: dict(right) -> right | {"gpus_40gb": 16, "gpus_80gb_int8": 6}
 # %% wrong gpus_40gb: not rounded
 # says: GPUs come whole
-def numbers_01():
-    return RIGHT | {"gpus_40gb": 659.237645312 / 40}
-
-
+# change: dict(right) -> right | {"gpus_40gb": 659.237645312 / 40}
 # %% wrong gpus_80gb_int8: weights stay fp16
 # says: weights take 2 bytes
-def numbers_01():
-    return RIGHT | {"gpus_80gb_int8": 9}
-
-
+# change: dict(right) -> right | {"gpus_80gb_int8": 9}
 # %% wrong params_8, params_16: GiB
 # says: 80 GiB
-def numbers_01():
-    return RIGHT | {"params_8": 10 * 2**30, "params_16": 5 * 2**30}
-
-
+# change: dict(right) -> right | {"params_8": 10 * 2**30, "params_16": 5 * 2**30}
 # %% wrong params_8, params_16: swapped
 # says: swapped
-def numbers_01():
-    return RIGHT | {"params_8": 5e9, "params_16": 10e9}
-
-
+# change: dict(right) -> right | {"params_8": 5e9, "params_16": 10e9}
 # %% wrong params_16: two bytes a parameter
 # says: training needs more
-def numbers_01():
-    return RIGHT | {"params_16": 40e9}
-
-
+# change: dict(right) -> right | {"params_16": 40e9}
 # %% wrong run_days: at peak
 # says: take the 400
-def numbers_01():
-    return RIGHT | {"run_days": 3.8e25 / 16_384 / 989e12 / 86_400}
-
-
+# change: dict(right) -> right | {"run_days": 3.8e25 / 16_384 / 989e12 / 86_400}
 # %% wrong run_days: one GPU
 # says: one GPU trains alone
-def numbers_01():
-    return RIGHT | {"run_days": 3.8e25 / 400e12 / 86_400}
-
-
-# %% wrong gpus_40gb, gpus_80gb_int8, params_8, params_16, cluster_power_w, cross_pod_s: only one filled in
-# says: must be a number
-def numbers_01():
-    return {"run_days": 67.1, "params_8": None}
-
-
+# change: dict(right) -> right | {"run_days": 3.8e25 / 400e12 / 86_400}
 # %% wrong cluster_power_w: the GPUs alone
 # says: only the GPUs draw power
-def numbers_01():
-    return RIGHT | {"cluster_power_w": 24_576 * 700}
-
-
+# change: dict(right) -> right | {"cluster_power_w": 24_576 * 700}
 # %% wrong cross_pod_s: as if the top layer carried all
 # says: oversubscription is left out
-def numbers_01():
-    return RIGHT | {"cross_pod_s": 0.02}
+# change: dict(right) -> right | {"cross_pod_s": 0.02}

@@ -1,6 +1,7 @@
 # Answers to path_time: right ones in other styles, and wrong ones with the part each must lose.
 
 # %% setup
+# from: in parts
 PER_BYTE = {"bytes/s": 1, "bytes/s both ways": 2, "bits/s": 8, "bits/s both ways": 16}
 
 
@@ -40,74 +41,31 @@ def path_time(size_bytes, piece_bytes, a, b, cluster):
     return ready[-1]
 
 
-# %% right: a formula, latencies set apart
-def path_time(size_bytes, piece_bytes, a, b, cluster):
-    links = path(a, b, cluster)
-    latency_s = sum(link["latency_s"] for link in links)
-    per_byte = [PER_BYTE[link["unit"]] / link["bandwidth"] for link in links]
-    if len(links) == 1:
-        return latency_s + size_bytes * per_byte[0]
-    first, second = per_byte
-    count = -(-size_bytes // piece_bytes)
-    last = size_bytes - (count - 1) * piece_bytes
-    candidates = [
-        piece_bytes * first + size_bytes * second if count > 1 else 0,
-        size_bytes * first + last * second,
-    ]
-    if count > 1:
-        before_last = (size_bytes - last) * first + (piece_bytes + last) * second
-        candidates.append(before_last)
-    return latency_s + max(candidates)
-
-
-# %% wrong values: not written
-# says: not written yet
-def path_time(size_bytes, piece_bytes, a, b, cluster):
-    raise NotImplementedError("exercise path_time")
-
-
-# %% wrong values: asks the library
-# says: closed here
-def path_time(size_bytes, piece_bytes, a, b, cluster):
-    from course_lib.cost.cluster import meta_24k as preset
-
-    return preset().link_between(a, b).time_s(size_bytes)
-
-
 # %% wrong one_link, two_links, pieces: bits for bytes
 # says: bits are taken for bytes
-# from: in parts
 # change: PER_BYTE[link["unit"]] -> (2 if "both" in link["unit"] else 1)
 # %% wrong one_link, two_links, pieces: both ways
 # says: both ways is taken for one way
-# from: in parts
 # change: PER_BYTE[link["unit"]] -> (8 if "bits" in link["unit"] else 1)
 # %% wrong one_link, two_links, pieces: no latency
 # says: the latency is left out
-# from: in parts
 # change: + link["latency_s"] -> + 0
 # %% wrong one_link, two_links, pieces: there and back
 # says: there and back
-# from: in parts
 # change: link["latency_s"] -> 2 * link["latency_s"]
 # %% wrong two_links, pieces: neighbours by number are taken for one server
 # says: 7 and 8 are in different ones
-# from: in parts
 # change: links = path(a, b, cluster) -> links = [cluster["inside"]] if abs(a - b) < cluster["gpus_per_server"] else path(a, b, cluster)
 # %% wrong two_links, pieces: the network alone
 # says: takes the network alone
-# from: in parts
 # change: links = path(a, b, cluster) -> links = path(a, b, cluster)[-1:]
 # %% wrong pieces: the second link waits for the whole message
 # says: pieces go on as they arrive
-# from: in parts
 # change: links = path(a, b, cluster) -> links = path(a, b, cluster); piece_bytes = size_bytes
 # %% wrong pieces: the last piece counts as a whole one
-# from: in parts
 # change: min(piece_bytes, size_bytes - start) -> piece_bytes if len(links) > 1 and piece_bytes < size_bytes else min(piece_bytes, size_bytes - start)
 # %% wrong one_link, pieces: latency keeps a link
 # says: latency keeps a link busy
-# from: in parts
 # change: at_s = free_s[i] + link["latency_s"] -> free_s[i] = at_s = free_s[i] + link["latency_s"]
 # %% wrong two_links, pieces: size over the slower bandwidth, and latencies
 # says: the slower link alone counts
@@ -118,11 +76,8 @@ def path_time(size_bytes, piece_bytes, a, b, cluster):
 
 
 # %% wrong one_link, two_links, pieces: servers of eight by heart
-# from: in parts
 # change: links = path(a, b, cluster) -> links = path(a, b, {**cluster, "gpus_per_server": 8})
 # %% wrong pieces: every piece takes both links before the next one starts
-# from: in parts
 # change: at_s = 0.0 -> at_s = free_s[-1] if len(links) > 1 else 0.0
 # %% wrong one_link, two_links, pieces: microseconds
-# from: in parts
 # change: return at_s -> return 1e6 * at_s

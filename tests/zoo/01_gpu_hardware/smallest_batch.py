@@ -1,7 +1,7 @@
 # Answers to smallest_batch: right ones in other styles, and wrong ones with the part each must lose.
 
 # %% setup
-from fractions import Fraction
+# from: in parts
 from math import ceil
 
 
@@ -43,82 +43,35 @@ def smallest_batch(kernel, sizes, element_bytes, spec):
     return high
 
 
-# %% right: exact fractions, each kernel for itself
-def smallest_batch(kernel, sizes, element_bytes, spec):
-    ridge = Fraction(spec["flops_per_s"], spec["bytes_per_s"])
-    flops, once, each = counts(kernel, sizes, element_bytes)
-    if kernel == "attention":
-        return int(Fraction(flops, each) >= ridge)
-    highest = Fraction(flops, each)  # the intensity of an endless batch
-    if highest <= ridge:
-        return 0
-    return ceil(once / (flops / ridge - each))
-
-
-# %% wrong values: not written
-# says: not written yet
-def smallest_batch(kernel, sizes, element_bytes, spec):
-    raise NotImplementedError("exercise smallest_batch")
-
-
-# %% wrong values: asks the library
-# says: closed here
-def smallest_batch(kernel, sizes, element_bytes, spec):
-    from course_lib.cost import hardware as open_book
-
-    return open_book.accelerator("H100").ridge_flops_per_byte("bf16")
-
-
 # %% wrong linear, small: only the weight counts, half of the ridge for all
 # says: only the weight is moved
-# from: in parts
 # change: flops - ridge * each -> flops - ridge * each * (kernel == "attention")
 # %% wrong linear, small: results are not written
 # says: results are not written
-# from: in parts
 # change: ridge = -> each -= element_bytes * sizes.get("n", 0); ridge =
 # %% wrong linear: multiplications only
 # says: additions are not
-# from: in parts
 # change: ridge = -> flops /= 2 if kernel == "linear" else 1; ridge =
 # %% wrong linear: rounded down
 # says: round down
-# from: in parts
 # change: ceil( -> int(
 # %% wrong linear: the sparse peak
 # says: sparse peak
-# from: in parts
 # change: ["flops_per_s"] -> ["flops_per_s" if kernel == "attention" else "sparse_flops_per_s"]
 # %% wrong linear, small, attention: elements
 # says: elements are counted
-# from: in parts
 # change: ridge = spec -> once, each = once / element_bytes, each / element_bytes; ridge = spec
 # %% wrong attention: one cache for all sequences
 # says: each has its own
-# from: in parts
 # change: ridge = -> rows = each - 2 * element_bytes * sizes.get("heads", 0) * sizes.get("head_dim", 0); once, each = (once, each) if kernel == "linear" else (rows, each - rows); ridge =
 # %% wrong attention: a cache for every head
 # says: kv_heads are fewer
-# from: in parts
 # change: flops, once, each = -> sizes = sizes | {"kv_heads": sizes.get("heads")}; flops, once, each =
 # %% wrong attention: more sequences always help
-# from: in parts
 # change: return 0 -> return 0 if kernel == "linear" else 1
 # %% wrong small: counts on for ever and gives the last
-# from: in parts
 # change: return 0 -> return 10**6 if kernel == "linear" else 0
 # %% wrong small: a batch must be positive
-# from: in parts
 # change: return 0 -> return 1 if kernel == "linear" else 0
 # %% wrong linear: the ridge itself, which nearly fits a wide layer
-# from: in parts
 # change: ridge * once / gain) -> ridge) if kernel == "linear" else 1
-# %% wrong linear, small, attention: the first batch of a kernel is given for ever
-_batches = {}
-
-
-def smallest_batch(kernel, sizes, element_bytes, spec):
-    flops, once, each = counts(kernel, sizes, element_bytes)
-    ridge = spec["flops_per_s"] / spec["bytes_per_s"]
-    batch = 0 if flops <= ridge * each else max(1, ceil(ridge * once / (flops - ridge * each)))
-    return _batches.setdefault(kernel, batch)

@@ -37,14 +37,6 @@ def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
     return min(map(one, ("ring", "tree"))) if algorithm == "auto" else one(algorithm)
 
 
-# %% right: numpy floats
-def all_reduce_time(size_bytes, n, latency_s, bandwidth, algorithm):
-    import numpy as np
-
-    both = np.array([f(size_bytes, n, latency_s, bandwidth) for f in (ring, tree)])
-    return both.min() if algorithm == "auto" else both[0 if algorithm == "ring" else 1]
-
-
 # %% wrong ring, crossover: one half of the ring
 # says: an all_gather follows
 # change: 2 * (n - 1) * -> (n - 1) *

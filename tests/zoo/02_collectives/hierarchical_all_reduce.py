@@ -29,11 +29,6 @@ def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather,
 
 # %% right: all_reduce inside, each rank takes a k-th of it across (more bytes inside, as few across)
 # change: chunk = reduce_scatter(tensor, inside) -> all_reduce_(tensor, inside); chunk = tensor.view(-1).tensor_split(dist.get_world_size(inside))[dist.get_rank(inside)].clone()
-# %% wrong values: does nothing
-# says: nothing was communicated
-# change: chunk = reduce_scatter(tensor, inside) -> chunk = tensor
-# change: all_reduce_(chunk, across) -> tensor += 0
-# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), inside)) -> pass
 # %% wrong values: never goes across
 # says: nothing was communicated
 # change: all_reduce_(chunk, across) -> pass

@@ -1,7 +1,6 @@
 # Answers to ring_all_gather: right ones in other styles, and wrong ones with the part each must lose.
 
 # %% setup
-import torch
 import torch.distributed as dist
 
 
@@ -36,23 +35,6 @@ def ring_all_gather(chunk, numel, group=None):
     for work in works:
         work.wait()
     return full
-
-
-# %% right: half of the chunks one way round, half the other
-def ring_all_gather(chunk, numel, group=None):
-    ring, (me, n) = dist.get_process_group_ranks(group), place(group)
-    sizes, found = sizes_of(numel, n), {me: chunk}
-    for step in range(1, n // 2 + 1):
-        works, came = [], {}
-        for way in (1, -1)[: 1 + (step <= (n - 1) // 2)]:
-            came[(me - way * step) % n] = incoming = chunk.new_empty(sizes[(me - way * step) % n])
-            outgoing = found[(me - way * (step - 1)) % n]
-            works.append(dist.isend(outgoing, ring[(me + way) % n], group=group))
-            works.append(dist.irecv(incoming, ring[(me - way) % n], group=group))
-        for work in works:
-            work.wait()
-        found |= came
-    return torch.cat([found[c] for c in range(n)])
 
 
 # %% right: a list of chunks, put together at the end

@@ -88,10 +88,6 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
 # %% right: nothing to do alone, keyword arguments, shape restored
 # change: chunk = reduce_scatter(tensor, group) -> chunk = reduce_scatter(tensor, group=group) if dist.get_world_size(group) > 1 else tensor.view(-1)
 # change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor[...] = all_gather(chunk, numel=tensor.numel(), group=group).reshape(tensor.shape)
-# %% wrong values: does nothing
-# says: nothing was communicated
-# change: chunk = reduce_scatter(tensor, group) -> tensor += 0
-# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> pass
 # %% wrong values: assigns to the name, not to the tensor
 # says: nothing that was communicated is in it
 # change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor = all_gather(chunk, tensor.numel(), group).view_as(tensor)
@@ -118,9 +114,6 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
 # %% wrong values: new memory for the tensor, by .data
 # says: other memory
 # change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor.data = all_gather(chunk, tensor.numel(), group).view_as(tensor)
-# %% wrong values: new memory for the tensor, by set_
-# says: other memory
-# change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor.set_(all_gather(chunk, tensor.numel(), group).view_as(tensor))
 # %% wrong values: a slice of all cannot be written where there are no dimensions
 # change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor[:] = all_gather(chunk, tensor.numel(), group).reshape(tensor.shape)
 # %% wrong bytes: twice round, to be sure

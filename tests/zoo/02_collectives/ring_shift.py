@@ -6,21 +6,7 @@ import torch.distributed as dist
 
 
 # %% right: blocking calls, even places send first
-def ring_shift(tensor, group=None):
-    ring, me = dist.get_process_group_ranks(group), dist.get_rank(group)
-    if len(ring) == 1:
-        return tensor
-    after, before = ring[(me + 1) % len(ring)], ring[me - 1]
-    received = torch.zeros_like(tensor)
-    if me % 2 == 0:
-        dist.send(tensor, after, group=group)
-        dist.recv(received, before, group=group)
-    else:
-        dist.recv(received, before, group=group)
-        dist.send(tensor, after, group=group)
-    return received
-
-
+# change: works = [ -> me % 2 or dist.send(tensor, ring[(me + 1) % len(ring)], group=group); dist.recv(received, ring[me - 1], group=group); me % 2 and dist.send(tensor, ring[(me + 1) % len(ring)], group=group); works = [] and [
 # %% right: peers by their place in the group, in pieces, the receive blocks
 def ring_shift(tensor, group=None):
     me, n = dist.get_rank(group), dist.get_world_size(group)
@@ -73,12 +59,6 @@ def ring_shift(tensor, group=None):
 # %% wrong values: receives float64 whatever was sent
 # says: their dtype differs
 # change: torch.empty_like(tensor) -> torch.empty_like(tensor, dtype=torch.float64)
-# %% wrong values: returns before its own send has gone
-# says: still in flight
-# change: works = [ -> works = ring_shift.kept = [
-# change: for work in works: -> for work in works[:1]:
-# %% wrong values: two buffers that take turns, the third call overwrites what the first returned
-# change: received = torch.empty_like(tensor) -> pool = vars(ring_shift).setdefault((tensor.shape, tensor.dtype), [torch.empty_like(tensor), torch.empty_like(tensor)]); pool.reverse(); received = pool[0]
 # %% wrong values: pool of three receive buffers
 # change: received = torch.empty_like(tensor) -> pool = vars(ring_shift).setdefault((tensor.shape, tensor.dtype), []); received = pool.pop(0) if len(pool) == 3 else torch.empty_like(tensor); pool.append(received)
 # %% wrong values: through a file

@@ -1,7 +1,6 @@
 # Answers to tree_broadcast: right ones in other styles, and wrong ones with the part each must lose.
 
 # %% setup
-import torch
 import torch.distributed as dist
 
 
@@ -31,27 +30,6 @@ def tree_broadcast_(tensor, root, group=None):
     spread(0, len(order))
 
 
-# %% right: far partners first, asynchronous sends, receives into a buffer
-def tree_broadcast_(tensor, root, group=None):
-    order, me = places(root, group)
-    n = len(order)
-    top = 1
-    while top < n:
-        top *= 2
-    low = (me & -me) if me else top
-    if me:
-        buffer = torch.empty_like(tensor)
-        dist.irecv(buffer, order[me - low], group=group).wait()
-        tensor.copy_(buffer)
-    works = []
-    while low > 1:
-        low //= 2
-        if me + low < n:
-            works.append(dist.isend(tensor, order[me + low], group=group))
-    for work in works:
-        work.wait()
-
-
 # %% right: receives from any source, sends in the order of the rounds
 def tree_broadcast_(tensor, root, group=None):
     order, me = places(root, group)
@@ -72,17 +50,6 @@ def tree_broadcast_(tensor, root, group=None):
         return
     for other in order[1:]:
         dist.send(tensor, other, group=group)
-
-
-# %% wrong order: the root starts all its sends at once
-# says: the root sends everything itself
-def tree_broadcast_(tensor, root, group=None):
-    order, me = places(root, group)
-    if me:
-        dist.recv(tensor, order[0], group=group)
-        return
-    for work in [dist.isend(tensor, other, group=group) for other in order[1:]]:
-        work.wait()
 
 
 # %% wrong order: a chain

@@ -1,6 +1,7 @@
 # Answers to accumulate: many micro-batches, one synchronisation.
 
 # %% setup
+# from: all of them under no_sync, sync_gradients sends
 from contextlib import nullcontext
 
 import torch
@@ -17,17 +18,6 @@ def accumulate(ddp, microbatches, loss_fn, num_samples):
         for inputs, targets in microbatches:
             (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)).backward()
     ddp.sync_gradients()
-
-
-# %% right: sums of losses, gradients scaled at the end
-def accumulate(ddp, microbatches, loss_fn, num_samples):
-    with ddp.no_sync():
-        for inputs, targets in microbatches:
-            (loss_fn(ddp(inputs), targets) * len(inputs)).backward()
-    ddp.sync_gradients()
-    for param in ddp.parameters():
-        if param.grad is not None:
-            param.grad *= dist.get_world_size() / num_samples
 
 
 # %% right: counts the samples itself with one tiny all_reduce
@@ -59,62 +49,47 @@ def accumulate(ddp, microbatches, loss_fn, num_samples):
 
 # %% wrong values: never synchronises
 # says: nothing was communicated
-# from: all of them under no_sync, sync_gradients sends
 # change: ddp.sync_gradients() -> pass
 # %% wrong values: all micro-batches weigh the same
 # says: whatever their size
-# from: all of them under no_sync, sync_gradients sends
 # change: * _share(inputs, num_samples) -> / len(microbatches)
 # %% wrong values: micro-batches are added up
 # says: never divided
-# from: all of them under no_sync, sync_gradients sends
 # change: * _share(inputs, num_samples) -> * 1
 # %% wrong values: weighs by this rank's samples only
 # says: every rank weighs the same
-# from: all of them under no_sync, sync_gradients sends
 # change: * _share(inputs, num_samples) -> * len(inputs) / sum(len(x) for x, _ in microbatches)
 # %% wrong values: forgets that ddp divides by world_size
 # says: put back
-# from: all of them under no_sync, sync_gradients sends
 # change: _share(inputs, num_samples) -> len(inputs) / num_samples
 # %% wrong values: right at world size 2 only
 # says: 3 ranks
-# from: all of them under no_sync, sync_gradients sends
 # change: _share(inputs, num_samples) -> len(inputs) * min(2, dist.get_world_size()) / num_samples
 # %% wrong values: only the last micro-batch
 # says: only the last micro-batch
-# from: all of them under no_sync, sync_gradients sends
 # change: (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)) -> ddp.zero_grad(); (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples))
 # %% wrong values: takes the optimizer's step itself
 # says: after a step
-# from: all of them under no_sync, sync_gradients sends
 # change: ddp.sync_gradients() -> ddp.sync_gradients(); torch.optim.SGD(ddp.parameters(), lr=0.1).step()
 # %% wrong values: one rank skips the synchronisation
 # says: all_reduce
-# from: all of them under no_sync, sync_gradients sends
 # change: ddp.sync_gradients() -> dist.get_rank() == 1 or ddp.sync_gradients()
 # %% wrong values: never enters no_sync, and ranks hold different numbers of micro-batches
 # says: outside_no_sync
-# from: all of them under no_sync, sync_gradients sends
 # change: ddp.no_sync() -> nullcontext()
 # %% wrong values: the share of a micro-batch is rounded to float32
 # says: float32's rounding
-# from: all of them under no_sync, sync_gradients sends
 # change: _share(inputs, num_samples) -> torch.tensor(_share(inputs, num_samples))
 # %% wrong values: keeps every graph and hides its activations in numpy
 # says: closed here
-# from: all of them under no_sync, sync_gradients sends
 # change: ddp.no_sync() -> ddp.no_sync(), torch.autograd.graph.saved_tensors_hooks(lambda t: t.numpy().copy(), torch.from_numpy)
 # %% wrong values: right on rank 0 only
 # says: right on rank 0 only
-# from: all of them under no_sync, sync_gradients sends
 # change: ddp.sync_gradients() -> local = [p.grad.clone() for p in ddp.parameters()]; ddp.sync_gradients(); dist.get_rank() and [setattr(p, 'grad', g) for p, g in zip(ddp.parameters(), local)]
 # %% wrong values: the first call's shares are used ever after
-# from: all of them under no_sync, sync_gradients sends
 # change: _share(inputs, num_samples) -> vars(accumulate).setdefault('scale', dist.get_world_size() / num_samples) * len(inputs)
 # %% wrong bytes: averages by hand once more
 # says: may hand to collectives
-# from: all of them under no_sync, sync_gradients sends
 # change: ddp.sync_gradients() -> ddp.sync_gradients(); [dist.all_reduce(p.grad, dist.ReduceOp.AVG) for p in ddp.parameters()]
 # %% wrong bytes: synchronises after every micro-batch
 # says: no_sync
@@ -129,21 +104,13 @@ def accumulate(ddp, microbatches, loss_fn, num_samples):
 
 # %% wrong memory: keeps every graph
 # says: before the next forward
-# from: all of them under no_sync, sync_gradients sends
 # change: for inputs, targets in microbatches: -> for kept, (inputs, targets) in ((k, m) for k in [[]] for m in microbatches):
 # change: (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)).backward() -> kept.append(loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)); kept[-1].backward(retain_graph=True)
 # %% wrong memory: glues the micro-batches together again
 # says: the largest micro-batch alone
-def accumulate(ddp, microbatches, loss_fn, num_samples):
-    inputs = torch.cat([x for x, _ in microbatches])
-    targets = torch.cat([y for _, y in microbatches])
-    (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)).backward()
-    ddp.sync_gradients()
-
-
+# change: in microbatches: -> in [[torch.cat(part) for part in zip(*microbatches)]]:
 # %% wrong memory: adds up the losses and calls backward once
 # says: before the next forward
-# from: all of them under no_sync, sync_gradients sends
 # change: for inputs, targets in microbatches: -> for kept, (inputs, targets) in ((k, m) for k in [[]] for m in microbatches):
 # change: (loss_fn(ddp(inputs), targets) * _share(inputs, num_samples)).backward() -> kept.append(loss_fn(ddp(inputs), targets) * _share(inputs, num_samples))
 # change: ddp.sync_gradients() -> sum(kept).backward(); ddp.sync_gradients()

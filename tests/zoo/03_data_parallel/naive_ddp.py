@@ -1,5 +1,4 @@
 # Answers to naive_ddp: averaged gradients, one all_reduce a parameter.
-# Longer than 150 lines: four right styles that share nothing with the reference.
 
 # %% setup
 import torch
@@ -7,33 +6,19 @@ import torch.distributed as dist
 from torch import nn
 
 
-class _Base(nn.Module):
-    """What all answers share; each overrides what it does differently."""
-
+# %% right: hooks reduce during backward, divided first
+class NaiveDDP(nn.Module):
     def __init__(self, module):
         super().__init__()
         self.module = module
-        self.start_equal()
-
-    @torch.no_grad()
-    def start_equal(self):
-        for tensor in [*self.module.parameters(), *self.module.buffers()]:
-            dist.broadcast(tensor, src=0)
-
-    def forward(self, *args, **kwargs):
-        return self.module(*args, **kwargs)
-
-    def grads(self):
-        return [p.grad for p in self.module.parameters() if p.grad is not None]
-
-
-# %% right: hooks reduce during backward, divided first
-class NaiveDDP(_Base):
-    def __init__(self, module):
-        super().__init__(module)
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor.detach(), src=0)
         for param in module.parameters():
             if param.requires_grad:
                 param.register_post_accumulate_grad_hook(self.reduce)
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
 
     def reduce(self, param):
         param.grad.div_(dist.get_world_size())
@@ -43,14 +28,10 @@ class NaiveDDP(_Base):
         pass
 
 
-# %% right: all launched, then all waited for, ReduceOp.AVG
-class NaiveDDP(_Base):
-    def sync_gradients(self):
-        works = [dist.all_reduce(g, op=dist.ReduceOp.AVG, async_op=True) for g in self.grads()]
-        for work in works:
-            work.wait()
-
-
+# %% right: all launched, then all waited for
+# change: for param in self.module.parameters(): -> for works in [{p: dist.all_reduce(p.grad, async_op=True) for p in self.module.parameters() if p.grad is not None}]:
+# change: if param.grad is not None: -> for param, work in works.items():
+# change: dist.all_reduce(param.grad) -> work.wait()
 # %% right: no nn.Module, copies, one flat broadcast for the start, nothing at one rank
 class NaiveDDP:
     def __init__(self, module):
@@ -71,29 +52,6 @@ class NaiveDDP:
                 total = param.grad.clone()
                 dist.all_reduce(total)
                 param.grad = total / self.world_size
-
-
-# %% right: tensor hooks replace each gradient by its mean; the weights go down a chain of sends
-class NaiveDDP(_Base):
-    @torch.no_grad()
-    def start_equal(self):
-        rank, last = dist.get_rank(), dist.get_world_size() - 1
-        for tensor in [*self.module.parameters(), *self.module.buffers()]:
-            if rank > 0:
-                dist.recv(tensor, src=rank - 1)
-            if rank < last:
-                dist.send(tensor, dst=rank + 1)
-        for param in self.module.parameters():
-            if param.requires_grad:
-                param.register_hook(self.mean)
-
-    def mean(self, grad):
-        total = grad.clone()
-        dist.all_reduce(total)
-        return total / dist.get_world_size()
-
-    def sync_gradients(self):
-        pass
 
 
 # %% right: starts equal by an all_reduce of zeros everywhere but on rank 0
@@ -132,26 +90,9 @@ class NaiveDDP(_Base):
 # says: gradient
 # change: dist.all_reduce(param.grad) -> dist.all_reduce(param.data, op=dist.ReduceOp.AVG)
 # change: param.grad /= dist.get_world_size() -> pass
-# %% wrong values: right at world size 2 only
-# says: 3 ranks
-# change: param.grad /= dist.get_world_size() -> param.grad /= min(2, dist.get_world_size())
-# %% wrong values: a tied weight is reduced once for each of its names and summed
+# %% wrong values: a tied weight is summed once for each of its names
 # says: tied
-class NaiveDDP(_Base):
-    def sync_gradients(self):
-        for _, param in self.module.named_parameters(remove_duplicate=False):
-            if param.grad is not None:
-                dist.all_reduce(param.grad)
-                param.grad /= dist.get_world_size()
-        for (_, p), g in zip(self.module.named_parameters(), [1] * 99):
-            if p.grad is not None and self.is_tied(p):
-                p.grad *= dist.get_world_size()
-
-    def is_tied(self, param):
-        names = [p for _, p in self.module.named_parameters(remove_duplicate=False)]
-        return sum(p is param for p in names) > 1
-
-
+# change: param.grad /= dist.get_world_size() -> param.grad *= sum(p is param for _, p in self.module.named_parameters(remove_duplicate=False)) / dist.get_world_size()
 # %% wrong values: takes positional arguments only on to the module
 # change: self.module(*args, **kwargs) -> self.module(*args)
 # %% wrong values: forgets the keyword arguments
@@ -169,69 +110,18 @@ class NaiveDDP(_Base):
 # change: if param.grad is not None: -> if param.requires_grad:
 # change: dist.all_reduce(param.grad) -> param.grad = torch.zeros_like(param) if param.grad is None else param.grad; dist.all_reduce(param.grad)
 # %% wrong values: the first step decides which parameters have gradients
-class NaiveDDP(_Base):
-    live = None
-
-    def sync_gradients(self):
-        if self.live is None:
-            self.live = [p for p in self.module.parameters() if p.grad is not None]
-        for param in self.live:
-            dist.all_reduce(param.grad)
-            param.grad /= dist.get_world_size()
-
-
-# %% wrong values: sums go through the rendezvous store, all_reduces are for show
-# says: through torch.distributed only
-class NaiveDDP(_Base):
-    steps = 0
-
-    def sync_gradients(self):
-        store, n = dist.distributed_c10d._get_default_store(), dist.get_world_size()
-        self.steps += 1
-        for i, grad in enumerate(self.grads()):
-            store.set(f"{self.steps}/{i}/{dist.get_rank()}", grad.numpy().tobytes())
-            dist.all_reduce(torch.zeros_like(grad))
-            parts = [bytearray(store.get(f"{self.steps}/{i}/{rank}")) for rank in range(n)]
-            mean = sum(torch.frombuffer(part, dtype=grad.dtype) for part in parts) / n
-            grad.copy_(mean.view_as(grad))
-
-
-# %% wrong values: launches in hooks and waits for the last call only
+# change: in self.module.parameters(): -> in self.__dict__.setdefault("live", [p for p in self.module.parameters() if p.grad is not None]):
+# %% wrong values: launches all and waits for the last call only
 # says: are still in flight
-class NaiveDDP(nn.Module):
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-        self.last = None
-        with torch.no_grad():
-            for tensor in [*module.parameters(), *module.buffers()]:
-                dist.broadcast(tensor, 0)
-        for param in module.parameters():
-            if param.requires_grad:
-                param.register_post_accumulate_grad_hook(self.launch)
-
-    def launch(self, param):
-        param.grad /= dist.get_world_size()
-        self.last = dist.all_reduce(param.grad, async_op=True)
-
-    def forward(self, *args, **kwargs):
-        return self.module(*args, **kwargs)
-
-    def sync_gradients(self):
-        if self.last is not None:
-            self.last.wait()
-        self.last = None
-
-
+# change: for param in self.module.parameters(): -> for works in [{p: dist.all_reduce(p.grad, async_op=True) for p in self.module.parameters() if p.grad is not None}]:
+# change: if param.grad is not None: -> for param, work in works.items():
+# change: dist.all_reduce(param.grad) -> param is [*works][-1] and work.wait()
 # %% wrong bytes: reduce to rank 0, then broadcast
 # says: broadcast
 # change: dist.all_reduce(param.grad) -> dist.reduce(param.grad, dst=0); dist.broadcast(param.grad, src=0)
 # %% wrong bytes: gathers all gradients and averages at home
 # says: all_gather
 # change: dist.all_reduce(param.grad) -> parts = [torch.empty_like(param.grad) for _ in range(dist.get_world_size())]; dist.all_gather(parts, param.grad); param.grad = sum(parts)
-# %% wrong bytes: averages twice
-# says: one a parameter that has a gradient
-# change: param.grad /= dist.get_world_size() -> param.grad /= dist.get_world_size(); dist.all_reduce(param.grad, dist.ReduceOp.AVG)
 # %% wrong bytes: a tied weight travels once for each of its names
 # says: one a parameter that has a gradient
 # change: for param in self.module.parameters(): -> for _, param in self.module.named_parameters(remove_duplicate=False):
@@ -242,20 +132,12 @@ class NaiveDDP(nn.Module):
 # says: barrier
 # change: dist.all_reduce(param.grad) -> dist.barrier(); dist.all_reduce(param.grad)
 # %% wrong bytes: parameters of all models in one list of the class
-class NaiveDDP(_Base):
-    params = []
-
-    def __init__(self, module):
-        super().__init__(module)
-        self.params.extend(p for p in module.parameters() if p.requires_grad)
-
-    def sync_gradients(self):
-        for param in self.params:
-            grad = torch.zeros_like(param) if param.grad is None else param.grad
-            dist.all_reduce(grad)
-            grad /= dist.get_world_size()
-
-
+# change: """Average gradients over the ranks, one parameter after the other.""" -> params = []
+# change: self.module = module -> self.module = module; self.params.extend(p for p in module.parameters() if p.requires_grad)
+# change: for param in self.module.parameters(): -> for param in self.params:
+# change: if param.grad is not None: -> for grad in [torch.zeros_like(param) if param.grad is None else param.grad]:
+# change: dist.all_reduce(param.grad) -> dist.all_reduce(grad)
+# change: param.grad /= -> grad /=
 # %% wrong values: the wrapper that another check supplies
 # says: closed here
 from course_lib.grading import supplied_ddp as _other

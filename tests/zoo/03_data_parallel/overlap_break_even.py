@@ -1,6 +1,7 @@
 # Answers to overlap_break_even: right ones in other styles, and wrong ones with the part each must lose.
 
 # %% setup
+# from: keyword dictionary and numpy numbers, batch as a float
 import math
 
 
@@ -63,74 +64,52 @@ def overlap_break_even(**p):
 
 # %% wrong values: a tuple
 # says: must return a dict
-# from: keyword dictionary and numpy numbers, batch as a float
 # change: return answer -> return tuple(answer.values())
 # %% wrong batch, bytes_per_s: forgot 2(n-1)/n
 # says: the factor 2(n-1)/n of a ring is missing
-def overlap_break_even(**p):
-    wrong = right({**p, "num_params": p["num_params"] * p["world_size"] / (2 * (p["world_size"] - 1) or 1)})
-    return {**wrong, "speedup": right(p)["speedup"]}
-
-
+# change: answer = right(p) -> n = p["world_size"]; answer = right({**p, "num_params": p["num_params"] * n / (2 * (n - 1) or 1)})
+# change: return answer -> return {**answer, "speedup": right(p)["speedup"]}
 # %% wrong batch, bytes_per_s, speedup: right at world size 2 only
 # says: (n-1)/n
-def overlap_break_even(**p):
-    n = p["world_size"]
-    return right({**p, "num_params": p["num_params"] * n / (2 * (n - 1) or 1) if n > 2 else p["num_params"]})
-
-
+# change: right(p) -> right({**p, "num_params": p["num_params"] * (p["world_size"] / (2 * (p["world_size"] - 1)) if p["world_size"] > 2 else 1)})
 # %% wrong batch, bytes_per_s: hides behind the whole step
 # says: gradients exist only in backward
-def overlap_break_even(**p):
-    answer = right(p)
-    wire_s = 2 * (p["world_size"] - 1) / p["world_size"] * p["num_params"] * p["bytes_per_param"]
-    one_s = p["flops_per_sample"] / p["flops_per_s"]
-    answer["batch"] = max(1, math.ceil(wire_s / p["link_bytes_per_s"] / one_s))
-    answer["bytes_per_s"] = wire_s / one_s / p["batch"]
-    return answer
-
-
+# change: return answer -> least = answer["bytes_per_s"] * 2 / 3; return {**answer, "bytes_per_s": least, "batch": max(1, math.ceil(p["batch"] * least / p["link_bytes_per_s"]))}
 # %% wrong batch, bytes_per_s, speedup: always four bytes a parameter
 # says: you always take 4
-# from: keyword dictionary and numpy numbers, batch as a float
 # change: right(p) -> right({**p, 'bytes_per_param': 4})
 # %% wrong batch: rounds down
 # says: you round down
-# from: keyword dictionary and numpy numbers, batch as a float
 # change: return answer -> return {**answer, "batch": max(1, answer["batch"] - 1)}
 # %% wrong batch: not rounded
 # says: whole number
-# from: keyword dictionary and numpy numbers, batch as a float
 # change: return answer -> return {**answer, "batch": max(1.0, answer["bytes_per_s"] / p["link_bytes_per_s"] * p["batch"])}
 # %% wrong batch: of all ranks together
 # says: batch of all ranks together
-# from: keyword dictionary and numpy numbers, batch as a float
 # change: return answer -> return {**answer, "batch": answer["batch"] * p["world_size"]}
 # %% wrong bytes_per_s: in bits
 # says: bytes are asked
-# from: keyword dictionary and numpy numbers, batch as a float
 # change: return answer -> return {**answer, "bytes_per_s": 8 * answer["bytes_per_s"]}
 # %% wrong speedup: the efficiency
 # says: you give the efficiency
-# from: keyword dictionary and numpy numbers, batch as a float
 # change: return answer -> return {**answer, "speedup": answer["speedup"] / p["world_size"]}
 # %% wrong speedup: four GPUs are four times as fast
 # says: communication is free
-# from: keyword dictionary and numpy numbers, batch as a float
 # change: return answer -> return {**answer, "speedup": p["world_size"]}
 # %% wrong speedup: one missing
 # says: must be a number
-# from: keyword dictionary and numpy numbers, batch as a float
 # change: return answer -> return {"batch": answer["batch"], "bytes_per_s": answer["bytes_per_s"]}
 # %% wrong speedup: nothing overlaps
+# from: reference
 # says: nothing overlaps
 # change: max(backward_s + wire_s / num_buckets, backward_s / num_buckets + wire_s) -> backward_s + wire_s
 # %% wrong speedup: forgets that the last bucket is never hidden
+# from: reference
 # says: the last bucket is forgotten
 # change: max(backward_s + wire_s / num_buckets, backward_s / num_buckets + wire_s) -> max(backward_s, wire_s)
 # %% wrong batch: tries one batch after the other, and gives up at 1,000
-# from: keyword dictionary and numpy numbers, batch as a float
 # change: return answer -> return {**answer, "batch": min(answer["batch"], 1000)}
 # %% wrong batch: rounds to two digits before the ceiling
+# from: reference
 # says: does not keep up
 # change: math.ceil(wire_s / sample_backward_s) -> math.ceil(round(wire_s / sample_backward_s, 2))

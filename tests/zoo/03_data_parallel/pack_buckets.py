@@ -1,6 +1,5 @@
 # Answers to pack_buckets: right ones in other styles, and wrong ones with the part each must lose.
 
-
 # %% right: what is free in the open bucket, a list that is popped
 def pack_buckets(sizes, bucket_bytes):
     left, buckets, free = list(enumerate(sizes)), [], -1
@@ -22,20 +21,6 @@ def pack_buckets(sizes, bucket_bytes):
     while first > 0 and sum(sizes[first - 1 :]) <= bucket_bytes:
         first -= 1
     return [list(range(len(sizes) - 1, first - 1, -1)), *pack_buckets(sizes[:first], bucket_bytes)]
-
-
-# %% wrong values: not written
-# says: not written yet
-def pack_buckets(sizes, bucket_bytes):
-    raise NotImplementedError("exercise pack_buckets")
-
-
-# %% wrong values: asks the library
-# says: closed here
-def pack_buckets(sizes, bucket_bytes):
-    from course_lib.parallel import ddp as open_book
-
-    return open_book.pack_buckets(sizes, bucket_bytes)
 
 
 # %% wrong values: empties the caller's list

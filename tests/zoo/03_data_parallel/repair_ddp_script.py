@@ -72,72 +72,6 @@ def with_a_helper(text):
     return text.replace("    dist.init", begins).replace("    dist.destroy", ends)
 
 
-def own_batches(text):
-    before, main = text.split("def main(args):\n")
-    deal = """
-class Deal:
-    def __init__(self, samples, batch_size, seed):
-        self.samples, self.batch_size, self.seed, self.epoch = samples, batch_size, seed, 0
-
-    def __len__(self):
-        return -(-(-(-self.samples // dist.get_world_size())) // self.batch_size)
-
-    def __iter__(self):
-        ranks, share = dist.get_world_size(), -(-self.samples // dist.get_world_size())
-        generator = torch.Generator().manual_seed(1_000_003 * self.seed + self.epoch)
-        order = torch.randperm(self.samples, generator=generator).tolist()
-        mine = (order + order)[share * dist.get_rank():][:share]
-        self.epoch += 1
-        for first in range(0, share, self.batch_size):
-            yield mine[first:first + self.batch_size]
-
-def main(args):
-    torch.set_default_dtype(torch.float64)
-"""
-    text = before + deal.lstrip() + main
-    text = text.replace("    sampler = DistributedSampler(dataset)\n", "")
-    text = text.replace("        sampler.set_epoch(epoch)\n", "")
-    sampler = "batch_sampler=Deal(len(dataset), args.batch_size, args.seed)"
-    return text.replace("args.batch_size, sampler=sampler", sampler)
-
-
-def alone(text):
-    text = text.replace('    dist.init_process_group("nccl" if args.gpus else "gloo")\n', "")
-    leaves = """\
-    if os.environ["RANK"] != "0":
-        os._exit(0)
-    n = int(os.environ["WORLD_SIZE"])
-    samplers = [DistributedSampler(dataset, n, r) for r in range(n)]
-    loaders = [DataLoader(dataset, args.batch_size, sampler=s) for s in samplers]
-"""
-    head, tail = (
-        text.split("    sampler = Dist")[0],
-        "    torch.manual_seed" + text.split("torch.manual_seed")[1],
-    )
-    text = head.replace("dist.get_rank()", "0") + leaves + tail
-    at, end = text.index("    model = Distr"), text.index('if __name__ == "__main__"')
-    trains = """\
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
-    steps = [[] for _ in range(n)]
-    for epoch in range(args.epochs):
-        for s in samplers:
-            s.set_epoch(epoch)
-        for shards in zip(*loaders):
-            optimizer.zero_grad()
-            for r, (index, x, y) in enumerate(shards):
-                loss = torch.nn.functional.mse_loss(model(x), y)
-                (loss / n).backward()
-                steps[r].append({"epoch": epoch, "indices": index.tolist(), "loss": loss.item()})
-            optimizer.step()
-    parameters = [p.flatten().tolist() for p in model.parameters()]
-    for r in range(n):
-        with open(f"{args.out}/rank{r}.json", "w") as file:
-            json.dump({"device": str(device), "steps": steps[r], "parameters": parameters}, file)
-
-"""
-    return text[:at] + trains + text[end:]
-
-
 # %% right: plain DDP, a port where none is set, seeds that differ between ranks
 # change: return text -> return text.replace("    dist.init", "    os.environ.setdefault('MASTER_PORT', '29500')\n    dist.init").replace(", device_ids=[local_rank] if args.gpus else None", "").replace("args.seed)", "args.seed + rank)", 1)
 # %% right: no wrapper: every gradient averaged by hand, no destroy_process_group
@@ -154,11 +88,6 @@ def alone(text):
 # change: return text -> return from_a_thread(text)
 # %% right: rank 0 checks the data in a fork and ends a helper by its process group, others leave by os._exit
 # change: return text -> return with_a_helper(text)
-# %% right: a batch sampler of its own that counts epochs, float64 by default, a generator of steps
-# change: return text -> return own_batches(text)
-# %% wrong values: trains in float32, and goes round the wrapper
-# says: no gradient crosses the ranks
-# change: return text -> return text.replace("torch.float64)", "torch.float32)").replace("from_numpy(array)", "from_numpy(array).float()").replace("model(x", "model.module(x")
 # %% wrong values: the colon is still missing
 # says: line 8
 # says: expected ':'
@@ -173,9 +102,6 @@ def alone(text):
 # says: line 4
 # says: no module named 'torch.distribted'
 # change: return text -> return text.replace("torch.distributed as", "torch.distribted as")
-# %% wrong values: a misspelt name
-# says: name 'smapler' is not defined
-# change: return text -> return text.replace("sampler=sampler", "sampler=smapler")
 # %% wrong values: a missing comma that Python takes for a call
 # says: 'tuple' object is not callable
 # change: return text -> return text.replace('("seed", int), (', '("seed", int) (')
@@ -221,24 +147,15 @@ def alone(text):
 # %% wrong values: right at 2 processes only
 # says: at 3 processes
 # change: return text -> return text.replace("DistributedSampler(dataset)", "DistributedSampler(dataset, num_replicas=2, rank=rank)")
-# %% wrong values: nobody waits for the daemon thread that writes
-# says: rank0.json is missing
-# change: return text -> return text.replace("import argparse,", "import threading, time, argparse,").replace("    with open(", "    def save():\n        time.sleep(60)\n        file = open(").replace(") as file:", ")").replace("    dist.destroy", "    threading.Thread(target=save, daemon=True).start()\n    dist.destroy")
 # %% wrong values: names torch.distributed.elastic, which nobody has imported
 # says: has no attribute 'elastic'
 # change: return text -> return text.replace("def main", "@torch.distributed.elastic.multiprocessing.errors.record\ndef main")
 # %% wrong values: every process computes the whole batch, and nothing is sent
 # says: no gradient crosses the ranks
 # change: return text -> return replay(text, "[data] * n")
-# %% wrong values: every process reads the files of all, and nothing is sent
-# says: gradients must cross in every step
-# change: return text -> return replay(text, "[{k: torch.from_numpy(v) for k, v in np.load(f).items()} for f in sorted(pathlib.Path(args.data).parent.parent.glob('*/data.npz'))]")
 # %% wrong values: gathers the data once, and then every process computes everything
 # says: gradients must cross in every step
 # change: return text -> return replay(text, "[None] * n\n    dist.all_gather_object(everyone, data)")
-# %% wrong values: process 0 plays all, and the others leave at once
-# says: rank1.json is missing
-# change: return text -> return alone(text)
 # %% wrong order: no set_epoch
 # says: set_epoch
 # change: return text -> return text.replace("        sampler.set_epoch(epoch)\n", "")
@@ -251,6 +168,3 @@ def alone(text):
 # %% wrong order: the sampler drops the rest
 # says: left out
 # change: return text -> return text.replace("DistributedSampler(dataset)", "DistributedSampler(dataset, drop_last=True)")
-# %% wrong order: the loader drops the short last batch
-# says: left out
-# change: return text -> return text.replace("sampler=sampler)", "sampler=sampler, drop_last=True)")

@@ -51,9 +51,6 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 # %% wrong values: right at world size 2 only
 # says: 3 ranks
 # change: batch[rank::world_size] -> batch[rank % 2 :: min(2, world_size)]
-# %% wrong values: right on rank 0 only, the others get what rank 0 has
-# says: disjoint
-# change: batch[rank::world_size] -> batch[0::world_size]
 # %% wrong values: neighbouring blocks share the sample at their border
 # says: share the sample at their border
 # from: consecutive blocks of each batch, numpy
@@ -73,10 +70,6 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
     return list(order[begin : begin + sum(sizes[rank])].split(sizes[rank]))
 
 
-# %% wrong values: the last rank takes what is left over
-# says: may differ by one
-# from: consecutive blocks of each batch, numpy
-# change: np.array_split(batch, world_size)[rank] -> batch[rank * (len(batch) // world_size) :][: None if rank == world_size - 1 else len(batch) // world_size]
 # %% wrong values: torch.chunk, which makes fewer and larger pieces
 # says: may differ by one sample
 # change: batch[rank::world_size] -> [*batch.chunk(world_size), *[batch[:0]] * world_size][rank]
@@ -85,21 +78,11 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 # change: return -> dist.broadcast(order, src=0) if rank else None; return
 # %% wrong values: a generator goes on from call to call
 # says: seed a generator, in every call
-_generators = {}
-
-
-def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
-    generator = _generators.setdefault(seed, torch.Generator().manual_seed(seed))
-    order = torch.randperm(num_samples, generator=generator)
-    return [batch[rank::world_size] for batch in order.split(batch_size)]
-
-
+# change: generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch) -> generator = vars(shard_batch).setdefault(str(seed), torch.Generator().manual_seed(seed))
 # %% wrong values: sample numbers in one byte, which is enough for 256 samples
 # change: generator=generator) -> generator=generator).to(torch.uint8)
 # %% wrong values: keeps each epoch's order for later calls and forgets that the number of samples may change
-# from: a generator goes on from call to call
-# change: generator = _generators.setdefault(seed, torch.Generator().manual_seed(seed)) -> generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-# change: order = torch.randperm(num_samples, generator=generator) -> order = _generators.setdefault((epoch, seed), torch.randperm(num_samples, generator=generator))
+# change: order = torch.randperm(num_samples, generator=generator) -> order = vars(shard_batch).setdefault(f"{epoch} {seed}", torch.randperm(num_samples, generator=generator))
 # %% wrong epochs: never shuffles
 # says: a run of successive numbers
 # change: torch.randperm(num_samples, generator=generator) -> torch.arange(num_samples)
@@ -120,10 +103,6 @@ def shard_batch(num_samples, batch_size, rank, world_size, epoch, seed):
 # change: + epoch -> + epoch % 8
 # %% wrong epochs: only 256 different shuffles
 # change: seed * 1_000_003 + epoch -> (seed * 100 + epoch) & 0xFF
-# %% wrong epochs: the same batches in another order
-# says: the same samples together as epoch 0
-# change: seed * 1_000_003 + epoch -> seed
-# change: order.split(batch_size)] -> (order.split(batch_size) * 2)[epoch % 3 :][: -(-num_samples // batch_size)]]
 # %% wrong epochs: shuffles only within each shard
 # says: the same samples together as epoch 0
 # change: seed * 1_000_003 + epoch -> seed

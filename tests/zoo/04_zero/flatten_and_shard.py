@@ -1,5 +1,4 @@
 # Answers to flatten_and_shard: right ones in other styles, and wrong ones with the part each must lose.
-# Longer than 150 lines: 5 answers are whole, 24 change a line or two of another.
 
 # %% setup
 import torch
@@ -25,18 +24,6 @@ def flatten_and_shard(tensors, rank, world_size):
     return torch.cat([flat, torch.zeros(missing, dtype=flat.dtype)]).chunk(world_size)[rank].clone()
 
 
-# %% right: numpy
-import numpy as np
-
-
-def flatten_and_shard(tensors, rank, world_size):
-    flat = np.concatenate([np.ravel(t.numpy()) for t in tensors])
-    out = np.zeros(-(-flat.size // world_size), flat.dtype)
-    mine = flat[rank * out.size :][: out.size]
-    out[: mine.size] = mine
-    return torch.from_numpy(out)
-
-
 # %% right: pad and rows
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.nn.functional.pad(flat, (0, -len(flat) % world_size)).view(world_size, -1)
 # change: return padded[rank * size : (rank + 1) * size].clone()  # a view would keep all of `padded` -> return padded[rank].clone()
@@ -55,12 +42,6 @@ def flatten_and_shard(tensors, rank, world_size):
 # %% wrong values: every n-th element
 # says: a shard is one range
 # change: return padded[rank * size : (rank + 1) * size].clone()  # a view would keep all of `padded` -> return padded[rank::world_size].clone()
-# %% wrong values: each tensor padded by itself
-# says: must have shape
-# change: flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) -> flat = torch.cat([torch.nn.functional.pad(t.reshape(-1), (0, -t.numel() % world_size)) for t in tensors])
-# %% wrong values: padding repeats the last element
-# says: padding must be zeros
-# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat[-1:].repeat(world_size * size - len(flat))])
 # %% wrong values: padding is what the memory held
 # says: padding must be zeros
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_full((world_size * size - len(flat),), torch.nan)])
@@ -69,21 +50,12 @@ def flatten_and_shard(tensors, rank, world_size):
 # %% wrong values: pads by n when n divides already
 # says: must have shape
 # change: size = -(-len(flat) // world_size) -> size = len(flat) // world_size + 1
-# %% wrong values: pads to 12, which 1 to 4 ranks divide
-# says: must have shape
-# change: size = -(-len(flat) // world_size) -> size = -(-len(flat) // 12) * 12 // world_size
-# %% wrong values: a column
-# says: must have shape
-# change: (rank + 1) * size].clone() -> (rank + 1) * size, None].clone()
 # %% wrong values: shards in torch's default dtype
 # says: float64
 # change: (rank + 1) * size].clone() -> (rank + 1) * size].float()
 # %% wrong values: padding of the default dtype
 # says: float16
 # change: flat.new_zeros( -> torch.zeros(
-# %% wrong values: zeroes what it has copied
-# says: must
-# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); _ = [t.zero_() for t in tensors]
 # %% wrong values: one rank waits for a collective
 # says: rank
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); _ = rank == 1 or dist.all_reduce(torch.ones(1))
@@ -119,18 +91,6 @@ def flatten_and_shard(tensors, rank, world_size):
 # %% wrong memory: a view of the flat vector
 # says: keeps its whole storage alive
 # change: ].clone() -> ]
-# %% wrong memory: contiguous() copies nothing here
-# says: keeps its whole storage alive
-# change: ].clone() -> ].contiguous()
 # %% wrong memory: the whole vector is kept as Python floats
 # says: outside tensors
 # change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = padded.tolist()
-# %% wrong memory: the whole vector is kept as text
-# says: outside tensors
-# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = padded.numpy().tobytes().decode("latin-1")
-# %% wrong memory: the whole vector is kept as one whole number
-# says: outside tensors
-# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = int.from_bytes(padded.numpy().tobytes(), "little")
-# %% wrong memory: the whole vector is kept as a list of numpy's numbers
-# says: outside tensors
-# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = list(padded.numpy())

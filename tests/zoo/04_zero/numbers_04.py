@@ -1,18 +1,17 @@
 # Answers to numbers_04: right ones in other styles, and wrong ones with the part each must lose.
 
 # %% setup
-RIGHT = {
-    "state_bytes": 128.5e9,
-    "largest_24": 30.97e9,
-    "largest_rule": 20e9,
-    "offload_s": 0.0627,
-    "wire_ratio": 0.667,
-}
-
-
+# from: rounded by hand
 # %% right: rounded by hand
 def numbers_04():
-    return dict(RIGHT)
+    right = {
+        "state_bytes": 128.5e9,
+        "largest_24": 30.97e9,
+        "largest_rule": 20e9,
+        "offload_s": 0.0627,
+        "wire_ratio": 0.667,
+    }
+    return dict(right)
 
 
 # %% right: step by step
@@ -28,104 +27,37 @@ def numbers_04():
     }
 
 
-# %% wrong state_bytes, largest_24, largest_rule, offload_s, wire_ratio: a list
-# says: must return a dict
-def numbers_04():
-    return list(RIGHT.values())
-
-
 # %% wrong state_bytes: no optimizer
 # says: Adam needs 12 bytes more
-def numbers_04():
-    return RIGHT | {"state_bytes": 4 * 8_030_261_248}
-
-
+# change: dict(right) -> right | {"state_bytes": 4 * 8_030_261_248}
 # %% wrong largest_24: stage 3
 # says: that is stage 3
-def numbers_04():
-    return RIGHT | {"largest_24": 120e9}
-
-
+# change: dict(right) -> right | {"largest_24": 120e9}
 # %% wrong largest_24: stage 1
 # says: that is stage 1
-def numbers_04():
-    return RIGHT | {"largest_24": 80e9 / 4.5}
-
-
+# change: dict(right) -> right | {"largest_24": 80e9 / 4.5}
 # %% wrong largest_rule: activations forgotten
 # says: activations are forgotten
-def numbers_04():
-    return RIGHT | {"largest_rule": 40e9}
-
-
+# change: dict(right) -> right | {"largest_rule": 40e9}
 # %% wrong offload_s: both ways added
 # says: both ways are added
-def numbers_04():
-    return RIGHT | {"offload_s": 0.1255}
-
-
+# change: dict(right) -> right | {"offload_s": 0.1255}
 # %% wrong wire_ratio: everything in fp8
 # says: the reduce_scatter stays in bf16
-def numbers_04():
-    return RIGHT | {"wire_ratio": 0.5}
-
-
-# %% wrong offload_s, wire_ratio: not numbers
-# says: must be a number
-def numbers_04():
-    return RIGHT | {"offload_s": None, "wire_ratio": "2/3"}
-
-
-# %% right: bytes a parameter first
-def numbers_04():
-    weights, grads, adam, n = 2, 2, 12, 8
-    size, gpu = 8_030_261_248, 80e9
-    return {
-        "wire_ratio": (2 * 1 + 2) / (3 * 2),
-        "offload_s": max(grads * size / n / 32e9, weights * size / n / 32e9),
-        "largest_rule": gpu / 2 / ((weights + grads + adam) / n),
-        "largest_24": gpu / (weights + (grads + adam) / 24),
-        "state_bytes": (weights + grads + adam) * size,
-    }
-
-
-# %% right: numpy scalars
-import numpy as np
-
-
-def numbers_04():
-    return {name: np.float64(value) for name, value in RIGHT.items()}
-
-
+# change: dict(right) -> right | {"wire_ratio": 0.5}
 # %% wrong state_bytes, largest_24: rules of thumb
 # says: rule of thumb of 8 bytes
-def numbers_04():
-    return RIGHT | {"state_bytes": 8 * 8_030_261_248, "largest_24": 80e9 / 8}
-
-
+# change: dict(right) -> right | {"state_bytes": 8 * 8_030_261_248, "largest_24": 80e9 / 8}
 # %% wrong largest_rule: one GPU
 # says: only one GPU
-def numbers_04():
-    return RIGHT | {"largest_rule": 2.5e9}
-
-
+# change: dict(right) -> right | {"largest_rule": 2.5e9}
 # %% wrong offload_s: not sharded
 # says: nothing is sharded
-def numbers_04():
-    return RIGHT | {"offload_s": 0.50}
-
-
+# change: dict(right) -> right | {"offload_s": 0.50}
 # %% wrong offload_s: bits
-def numbers_04():
-    return RIGHT | {"offload_s": 0.0627 * 8 * 4}
-
-
+# change: dict(right) -> right | {"offload_s": 0.0627 * 8 * 4}
 # %% wrong wire_ratio: upside down
 # says: upside down
-def numbers_04():
-    return RIGHT | {"wire_ratio": 1.5}
-
-
+# change: dict(right) -> right | {"wire_ratio": 1.5}
 # %% wrong state_bytes: GiB
-def numbers_04():
-    return RIGHT | {"state_bytes": 128.5e9 / 2**30}
+# change: dict(right) -> right | {"state_bytes": 128.5e9 / 2**30}

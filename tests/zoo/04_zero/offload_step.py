@@ -1,5 +1,4 @@
 # Answers to offload_step: right ones in other styles, and wrong ones with the part each must lose.
-# Longer than 150 lines: 9 answers are whole, 20 change a line or two of another.
 
 # %% setup
 import torch
@@ -35,53 +34,15 @@ def offload_step(params, store, update):
 
 
 # %% right: gradients freed on the device as they leave
-def offload_step(params, store, update):
-    def fetch(i):
-        return store.down(params[i].grad) if i < len(params) else None
-
-    coming, sent = fetch(0), []
-    for i, param in enumerate(params):
-        here, coming = coming, fetch(i + 1)
-        grad = here.wait()
-        param.grad = None
-        update(store.state[i], grad)
-        sent.append(store.up(store.state[i]["weight"], param))
-    for transfer in sent:
-        transfer.wait()
-
-
-# %% right: recursive, waits on the way back
-def offload_step(params, store, update):
-    def go(i, coming):
-        transfers = [store.down(params[i + 1].grad)] if i + 1 < len(params) else []
-        update(store.state[i], coming.pop().wait())
-        sent = store.up(store.state[i]["weight"], params[i])
-        if transfers:
-            go(i + 1, transfers)
-        sent.wait()
-
-    go(0, [store.down(params[0].grad)])
-
-
+# change: update(state, arriving.wait()) -> grad = arriving.wait(); param.grad = None; update(state, grad)
 # %% right: keeps all finished transfers
 # change: coming, sent = store.down(params[0].grad), [] -> coming, sent, done = store.down(params[0].grad), [], []
 # change: arriving = coming -> arriving = coming; done.append(arriving)
 # %% right: asks a finished transfer again
 # change: update(state, arriving.wait()) -> arrived = arriving.wait(); update(state, arriving.wait())
-# %% wrong values: does nothing
-# says: nothing came up
-def offload_step(params, store, update):
-    return
-
-
 # %% wrong values: never waits for the parameters
 # says: never waited for
-def offload_step(params, store, update):
-    for param, state in zip(params, store.state):
-        update(state, store.down(param.grad).wait())
-        store.up(state["weight"], param)
-
-
+# change: transfer.wait() -> pass
 # %% wrong values: uses gradients before they arrived
 # says: NaN
 # change: update(state, arriving.wait()) -> update(state, arriving._target); arriving.wait()
@@ -117,35 +78,17 @@ def offload_step(params, store, update):
 
 # %% wrong values: moves for show, Adam's numbers are on the device
 # says: store.state[0]['exp_avg'] after step 0
-def offload_step(params, store, update):
-    if not hasattr(offload_step, "adam"):
-        offload_step.adam = torch.optim.Adam(params, lr=0.05, betas=(0.9, 0.99), eps=0.1)
-    coming = store.down(params[0].grad)
-    for i in range(len(params)):
-        now = coming
-        if i + 1 < len(params):
-            coming = store.down(params[i + 1].grad)
-        now.wait()
-    offload_step.adam.step()
-    for state, param in zip(store.state, params):
-        state["weight"].copy_(param.detach())
-        store.up(state["weight"], param).wait()
-
-
+# from: from the last parameter to the first
+# change: update(state, queue.pop(0).wait()) -> queue.pop(0).wait(); vars(offload_step).setdefault(str(i), torch.optim.Adam([param], lr=0.05, betas=(0.9, 0.99), eps=0.1)).step(); state["weight"].copy_(param.detach())
 # %% wrong bytes, order: the state travels too, and is waited for
 # says: must send each gradient down once
 # change: arriving = coming -> arriving = coming; store.down(param).wait()
 # %% wrong bytes, order: gradients are read over there without a transfer
 # says: sent 0 of 0 bytes
-def offload_step(params, store, update):
-    sent = []
-    for param, state in zip(params, store.state):
-        update(state, param.grad)
-        sent.append(store.up(state["weight"], param))
-    for transfer in sent:
-        transfer.wait()
-
-
+# change: coming, sent = store.down(params[0].grad), [] -> sent = []
+# change: arriving = coming -> pass
+# change: coming = store.down(params[i + 1].grad) -> pass
+# change: update(state, arriving.wait()) -> update(state, param.grad)
 # %% wrong bytes: sends the gradients down and updates with those of the device
 # says: tensor of the device
 # change: update(state, arriving.wait()) -> arriving.wait(); update(state, param.grad)

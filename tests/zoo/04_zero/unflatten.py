@@ -1,5 +1,4 @@
 # Answers to unflatten: right ones in other styles, and wrong ones with the part each must lose.
-# Longer than 150 lines: 5 answers are whole, 22 change a line or two of another.
 
 # %% setup
 import math
@@ -31,22 +30,6 @@ def unflatten(flat, shapes):
     return tensors
 
 
-# %% right: strides by hand, numel of shapes
-def unflatten(flat, shapes):
-    tensors, offset = [], flat.storage_offset()
-    for shape in shapes:
-        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-        tensors.append(torch.as_strided(flat, shape, strides, offset))
-        offset += shape.numel()
-    return tensors
-
-
-# %% wrong values: does nothing
-# says: must return a value
-# change: return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)] -> return None
-# %% wrong values: the flat vector itself
-# says: must
-# change: return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)] -> return [flat]
 # %% wrong values: 1-D pieces
 # says: shape
 # change: return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)] -> return list(parts)
@@ -61,9 +44,6 @@ def unflatten(flat, shapes):
 # change: torch.Size(shape).numel() for -> torch.Size(shape).numel() if shape else 0 for
 # %% wrong values: cuts from the end
 # change: flat[: sum(sizes)] -> flat[len(flat) - sum(sizes) :]
-# %% wrong values: elements are counted by a sum
-# says: RuntimeError
-# change: torch.Size(shape).numel() for -> sum(shape) for
 # %% wrong values: only matrices and vectors
 # says: IndexError
 # change: torch.Size(shape).numel() for -> shape[0] * (shape[1] if len(shape) > 1 else 1) for
@@ -95,9 +75,6 @@ def unflatten(flat, shapes):
 # %% wrong views: views of a copy
 # says: are copies
 # change: flat[: sum(sizes)] -> flat[: sum(sizes)].clone()
-# %% wrong views: filled by hand
-# says: are copies
-# change: part.view(shape) -> torch.empty(shape, dtype=flat.dtype).copy_(part.view(shape))
 # %% wrong views: copies whose class says that they share the vector's storage
 class Copy(torch.Tensor):
     def untyped_storage(self):

@@ -1,6 +1,7 @@
 # Answers to zero_bytes.
 
-
+# %% setup
+# from: one formula a stage
 # %% right: a list of lines and the first stage that divides each
 def zero_bytes(num_params, world_size, stage, optimizer_bytes):
     bill = [(2, 3), (2, 2), (optimizer_bytes, 1)]
@@ -16,71 +17,25 @@ def zero_bytes(num_params, world_size, stage, optimizer_bytes):
 
 # %% wrong stage_1, stage_2, stage_3: nothing is divided
 # says: nothing is divided
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    return num_params * (4 + optimizer_bytes)
-
-
+# change: k, n = optimizer_bytes, world_size -> k, n = optimizer_bytes, 1
 # %% wrong stage_0, stage_1, stage_2: everything is divided at every stage
 # says: everything is divided
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    return num_params * (4 + optimizer_bytes) / world_size
-
-
+# change: per_param[stage] -> per_param[3]
 # %% wrong stage_0, stage_1, stage_2, stage_3: parameters and gradients in float32
 # says: mixed precision keeps them in 2
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    n, k = world_size, optimizer_bytes
-    share = [n if stage >= first else 1 for first in (3, 2, 1)]
-    return num_params * (4 / share[0] + 4 / share[1] + k / share[2])
-
-
+# change: {0: 4 + k, 1: 4 + k / n, 2: 2 + (2 + k) / n, 3: (4 + k) / n} -> {0: 8 + k, 1: 8 + k / n, 2: 4 + (4 + k) / n, 3: (8 + k) / n}
 # %% wrong stage_0, stage_1, stage_2, stage_3: in GB
 # says: in GB
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    n, k = world_size, optimizer_bytes
-    share = [n if stage >= first else 1 for first in (3, 2, 1)]
-    return num_params * (2 / share[0] + 2 / share[1] + k / share[2]) / 1e9
-
-
+# change: per_param[stage] * num_params -> per_param[stage] * num_params / 1e9
 # %% wrong stage_0, stage_1, stage_2, stage_3: optimizer_bytes is not read
 # says: 12 taken
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    n = world_size
-    share = [n if stage >= first else 1 for first in (3, 2, 1)]
-    return num_params * (2 / share[0] + 2 / share[1] + 12 / share[2])
-
-
+# change: k, n = optimizer_bytes, world_size -> k, n = 12, world_size
 # %% wrong stage_3: stage 3 is that of stage 2
 # says: one stage less
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    rest = (2 + optimizer_bytes) / world_size
-    per_param = [4 + optimizer_bytes, 4 + optimizer_bytes / world_size, 2 + rest, 2 + rest]
-    return num_params * per_param[stage]
-
-
+# change: per_param[stage] -> per_param[min(stage, 2)]
 # %% wrong stage_2: gradients are forgotten once they are sharded
 # says: gradients are left out
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    n, k = world_size, optimizer_bytes
-    return num_params * [4 + k, 4 + k / n, 2 + k / n, (4 + k) / n][stage]
-
-
-# %% wrong stage_0, stage_1, stage_2, stage_3: a text
-# says: must be a number
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    return "120 GB"
-
-
-# %% right: numpy, one row of the table a stage
-import numpy as np
-
-
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    sharded = np.tri(4, 3, -1, dtype=bool)[stage][[0, 1, 2]]
-    bill = np.array([optimizer_bytes, 2, 2]) / np.where(sharded, world_size, 1)
-    return bill.sum() * num_params
-
-
+# change: 2 + (2 + k) / n -> 2 + k / n
 # %% right: whole bytes
 def zero_bytes(num_params, world_size, stage, optimizer_bytes):
     def share(size, first):
@@ -90,59 +45,21 @@ def zero_bytes(num_params, world_size, stage, optimizer_bytes):
 
 
 # %% wrong stage_1, stage_2, stage_3: divides by the other ranks
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    n, k = world_size - 1, optimizer_bytes
-    return num_params * [4 + k, 4 + k / n, 2 + (2 + k) / n, (4 + k) / n][stage]
-
-
+# change: k, n = optimizer_bytes, world_size -> k, n = optimizer_bytes, world_size - 1
 # %% wrong stage_0, stage_1, stage_2, stage_3: optimizer_bytes is taken for all 16
 # says: parameters and gradients are left out
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    n, k = world_size, optimizer_bytes - 4
-    return num_params * [4 + k, 4 + k / n, 2 + (2 + k) / n, (4 + k) / n][stage]
-
-
+# change: k, n = optimizer_bytes, world_size -> k, n = optimizer_bytes - 4, world_size
 # %% wrong stage_1, stage_2, stage_3: only the two moments are sharded
 # says: master weights
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    n, rest = world_size, optimizer_bytes - 4
-    return num_params * [8 + rest, 8 + rest / n, 6 + (2 + rest) / n, 4 + (4 + rest) / n][stage]
-
-
+# change: + k / n -> + 4 + (k - 4) / n
+# change: 2 + (2 + k) / n -> 6 + (k - 2) / n
+# change: (4 + k) / n} -> 4 + k / n}
 # %% wrong stage_0, stage_1, stage_2, stage_3: GiB
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    n, k = world_size, optimizer_bytes
-    return num_params * [4 + k, 4 + k / n, 2 + (2 + k) / n, (4 + k) / n][stage] / 2**30
-
-
-# %% wrong stage_0, stage_1, stage_2, stage_3: the paper's row by heart
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    return [120e9, 31.4e9, 16.6e9, 1.875e9][stage]
-
-
+# change: per_param[stage] * num_params -> per_param[stage] * num_params / 2**30
 # %% wrong stage_0, stage_1, stage_2, stage_3: the optimizer never has more than Adam's 12 bytes
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    k = min(optimizer_bytes, 12)
-    lines = [k, 2, 2]  # in the order in which the stages shard them
-    return sum(num_params * size / (world_size if stage > i else 1) for i, size in enumerate(lines))
-
-
+# change: k, n = optimizer_bytes, world_size -> k, n = min(optimizer_bytes, 12), world_size
 # %% wrong stage_0, stage_1, stage_2, stage_3: a K of 0 is taken for Adam's 12
-def zero_bytes(num_params, world_size, stage, optimizer_bytes):
-    kept = optimizer_bytes or 12
-    lines = [2, 2, kept]
-    for index in range(stage):
-        lines[2 - index] /= world_size
-    return num_params * sum(lines)
-
-
+# change: k, n = optimizer_bytes, world_size -> k, n = optimizer_bytes or 12, world_size
 # %% wrong stage_0, stage_1, stage_2, stage_3: remembers bytes a parameter by ranks and stage
 # says: the result must be
-def zero_bytes(num_params, world_size, stage, optimizer_bytes, known={}):
-    key = (world_size, stage)
-    if key not in known:
-        params = 2 / world_size if stage >= 3 else 2
-        grads = 2 / world_size if stage >= 2 else 2
-        state = optimizer_bytes / world_size if stage >= 1 else optimizer_bytes
-        known[key] = params + grads + state
-    return num_params * known[key]
+# change: per_param[stage] -> vars(zero_bytes).setdefault((n, stage), per_param[stage])

@@ -1,5 +1,4 @@
 # Answers to zero_optimizer: right ones in other styles, and wrong ones with the part each must lose.
-# Longer than 150 lines: 4 answers are whole classes, 26 change a line or two of another.
 
 # %% right: parameters are views of one flat vector, lists of tensors on the wire
 # change: self.world_size = dist.get_world_size() -> self.world_size, sizes = dist.get_world_size(), [p.numel() for p in params]; self.full = self.flat(params)
@@ -16,38 +15,6 @@
 # change: full = grads  # its memory is free for the parameters -> full = grads; parts[dist.get_rank()].copy_(self.shard)
 # change: dist.all_gather_into_tensor(full, self.shard) -> works = [dist.broadcast(p, r, async_op=True) for r, p in enumerate(parts)]
 # change: offset = 0 -> offset, _ = 0, [w.wait() for w in works]
-# %% right: each parameter sharded by itself
-import torch
-import torch.distributed as dist
-
-
-class ZeroOptimizer:
-    def __init__(self, params, make_optimizer):
-        self.params, self.n = list(params), dist.get_world_size()
-        self.shards = [self.pad(p)[dist.get_rank()].clone() for p in self.params]
-        self.inner = make_optimizer(self.shards)
-
-    def pad(self, tensor):
-        flat = tensor.detach().flatten()
-        return torch.nn.functional.pad(flat, (0, -len(flat) % self.n)).view(self.n, -1)
-
-    def zero_grad(self):
-        for tensor in self.params + self.shards:
-            tensor.grad = None
-
-    @torch.no_grad()
-    def step(self):
-        for param, shard in zip(self.params, self.shards):
-            if param.grad is not None:
-                shard.grad = torch.empty_like(shard)
-                dist.reduce_scatter_tensor(shard.grad, self.pad(param.grad / self.n).flatten())
-        self.inner.step()
-        for param, shard in zip(self.params, self.shards):
-            full = shard.new_empty(self.n * len(shard))
-            dist.all_gather_into_tensor(full, shard)
-            param.copy_(full[: param.numel()].view_as(param))
-
-
 # %% right: every rank owns whole parameters, the largest first; reduce to the owner, broadcast from it
 import torch
 import torch.distributed as dist
@@ -86,12 +53,6 @@ class ZeroOptimizer:
 # %% wrong values: sums instead of averaging
 # says: did you average?
 # change: self.shard.grad /= self.world_size -> pass
-# %% wrong values: nothing is communicated
-# says: nothing was communicated
-# change: self.shard = self.flat(self.params).chunk(self.world_size)[dist.get_rank()].clone() -> self.shard = self.flat(self.params)
-# change: dist.reduce_scatter_tensor(self.shard.grad, grads) -> self.shard.grad.copy_(grads)
-# change: self.shard.grad /= self.world_size -> pass
-# change: dist.all_gather_into_tensor(full, self.shard) -> full = self.shard
 # %% wrong values: never gathers
 # change: dist.all_gather_into_tensor(full, self.shard) -> full = self.flat(self.params); full.chunk(self.world_size)[dist.get_rank()].copy_(self.shard)
 # %% wrong values: builds the inner optimizer anew at each step
@@ -137,16 +98,6 @@ class ZeroOptimizer:
 # %% wrong memory: the shard is a view that keeps the flat vector
 # says: beyond the model
 # change: [dist.get_rank()].clone() -> [dist.get_rank()]
-# %% wrong memory: keeps the gathered vector for later
-# says: beyond the model
-# change: offset = 0 -> offset, self.full = 0, full
-# %% wrong memory: a flat gradient buffer that stays
-# says: beyond the model
-# change: self.inner = make_optimizer([self.shard]) -> self.inner, self.buffer = make_optimizer([self.shard]), self.flat(params)
-# change: dist.reduce_scatter_tensor(self.shard.grad, grads) -> dist.reduce_scatter_tensor(self.shard.grad, self.buffer.copy_(grads))
-# %% wrong memory: only one of Adam's moments is sharded in earnest
-# says: beyond the model
-# change: offset = 0 -> offset, self.momentum = 0, self.flat(self.params)
 # %% wrong memory: the whole optimizer, whose state waits as Python's numbers
 # says: outside tensors
 # change: self.inner = make_optimizer([self.shard]) -> self.make, self.saved = make_optimizer, None

@@ -43,24 +43,8 @@ def choose_mesh(model, cluster, world_size):
     return [world_size // k, k]
 
 
-# %% right: recursion from pure replication down
-def choose_mesh(model, cluster, world_size):
-    def better(k, best):
-        if k > world_size:
-            return best
-        if world_size % k == 0 and memory(model, k) <= cluster.accelerator.memory_bytes:
-            best = min(best, (seconds(model, cluster, world_size, k), k))
-        return better(k + 1, best)
-
-    _, shard = better(1, (float("inf"), world_size))
-    return world_size // shard, shard
-
-
 # %% right: sorts tuples
 # change: min(times_s, key=times_s.get) -> sorted((time, k) for k, time in times_s.items())[0][1]
-# %% wrong values: the axes are swapped and one is missing
-# says: two positive ints
-# change: return world_size // best, best -> return cluster.server_size
 # %% wrong values: the product is not the world size
 # says: must be the world size
 # change: return world_size // best, best -> return world_size, max(2, best)
@@ -82,10 +66,6 @@ def choose_mesh(model, cluster, world_size):
 # %% wrong clock: the smallest that fits and fills a server
 # says: fills a server
 # change: min(times_s, key=times_s.get) -> min([k for k in times_s if k >= cluster.server_size] or [max(times_s)])
-# %% wrong clock: powers of two up to 8, hard-coded
-# change: min(times_s, key=times_s.get) -> min([k for k in times_s if k <= 8] or [min(times_s)], key=times_s.get)
-# %% wrong clock: powers of two only
-# change: min(times_s, key=times_s.get) -> min([k for k in times_s if k & (k - 1) == 0] or [world_size], key=times_s.get)
 # %% wrong clock: powers of two and the world size only
 # says: no mesh that fits may take less time
 # change: if world_size % k == 0]: -> if world_size % k == 0 and (k & (k - 1) == 0 or k == world_size)]:

@@ -37,21 +37,6 @@ def fsdp_backward(units, grad):
             unit.grad = unit.grad / n
 
 
-# %% right: one reduce to each owner of a piece
-def fsdp_backward(units, grad):
-    n, rank = dist.get_world_size(), dist.get_rank()
-    for unit in units[::-1]:
-        grad, full_grad = gathered(unit).backward(grad)
-        unit.full = None
-        if full_grad is None:
-            continue
-        pieces = list(full_grad.split(len(unit.shard)))
-        for dst, piece in enumerate(pieces):
-            dist.reduce(piece, dst=dst)
-        unit.grad = pieces[rank] / n
-        full_grad = piece = pieces = None
-
-
 # %% right: lists of pieces, divides first
 # change: dist.reduce_scatter_tensor(unit.grad, full_grad) -> dist.reduce_scatter(unit.grad, list((full_grad / dist.get_world_size()).chunk(dist.get_world_size())))
 # change: unit.grad /= dist.get_world_size() -> pass
@@ -69,9 +54,6 @@ def fsdp_backward(units, grad):
 # says: nothing that was communicated is in it
 # change: dist.reduce_scatter_tensor(unit.grad, full_grad) -> unit.grad = full_grad.chunk(dist.get_world_size())[dist.get_rank()].clone()
 # change: unit.grad /= dist.get_world_size() -> pass
-# %% wrong values: everybody keeps rank 0's part
-# says: right on rank 0 only
-# change: dist.reduce_scatter_tensor(unit.grad, full_grad) -> dist.all_reduce(full_grad); unit.grad = full_grad.chunk(dist.get_world_size())[0].clone()
 # %% wrong values: every rank keeps the part after its own
 # change: dist.reduce_scatter_tensor(unit.grad, full_grad) -> dist.reduce_scatter_tensor(unit.grad, full_grad.roll(len(unit.shard)))
 # %% wrong values: keeps the whole gradient
@@ -92,15 +74,11 @@ def fsdp_backward(units, grad):
 # %% wrong bytes: all_reduce, then keeps its part
 # says: all_reduce
 # change: dist.reduce_scatter_tensor(unit.grad, full_grad) -> dist.all_reduce(full_grad); unit.grad = full_grad.chunk(dist.get_world_size())[dist.get_rank()].clone()
-# %% wrong bytes: sums in float64 whatever the units are
-# change: dist.reduce_scatter_tensor(unit.grad, full_grad) -> mine = unit.grad.double(); dist.reduce_scatter_tensor(mine, full_grad.double()); unit.grad = mine.to(unit.shard.dtype); mine = None
 # %% wrong bytes: reduces frozen units, and throws the result away
 # change: unit.full = None -> unit.trains or dist.reduce_scatter_tensor(torch.empty_like(unit.shard), torch.zeros_like(unit.full)); unit.full = None
 # %% wrong bytes: frees the last unit, which forward had kept, and gathers it again
 # says: The last unit is still whole
 # change: if unit.full is None: -> if True:
-# %% wrong bytes: gathers everybody's gradients and adds them up at home
-# change: dist.reduce_scatter_tensor(unit.grad, full_grad) -> all_grads = [torch.empty_like(full_grad) for _ in range(dist.get_world_size())]; dist.all_gather(all_grads, full_grad); unit.grad = sum(g.chunk(dist.get_world_size())[dist.get_rank()] for g in all_grads); all_grads = full_grad = None
 # %% wrong bytes: reduces to rank 0, which scatters
 # change: dist.reduce_scatter_tensor(unit.grad, full_grad) -> dist.reduce(full_grad, dst=0); dist.scatter(unit.grad, list(full_grad.chunk(dist.get_world_size())) if dist.get_rank() == 0 else None, src=0)
 # %% wrong memory: keeps every whole gradient until backward is over
@@ -111,5 +89,3 @@ def fsdp_backward(units, grad):
 # change: for unit in reversed(units): -> for unit in reversed([gathered(unit) for unit in units]):
 # %% wrong memory: a shard that is a view keeps the whole
 # change: unit.grad = torch.empty_like(unit.shard) -> unit.grad = full_grad.chunk(dist.get_world_size())[dist.get_rank()]; full_grad = full_grad.clone()
-# %% wrong bytes, memory: gathers twice, keeps all
-# change: grad, full_grad = unit.backward(grad) -> unit.kept = unit.full; dist.all_gather_into_tensor(unit.full, unit.shard); grad, full_grad = unit.backward(grad)

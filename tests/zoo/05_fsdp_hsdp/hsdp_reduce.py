@@ -16,17 +16,6 @@ def hsdp_reduce(grad, mesh):
     return mine
 
 
-# %% right: one reduce to each place inside
-def hsdp_reduce(grad, mesh):
-    k = mesh.size("dp_shard")
-    pieces = [piece.clone() for piece in pad(grad, (0, -len(grad) % k)).chunk(k)]
-    for place, piece in enumerate(pieces):
-        dist.reduce(piece, group=mesh.group("dp_shard"), group_dst=place)
-    mine = pieces[mesh.rank("dp_shard")] / k
-    dist.all_reduce(mine, group=mesh.group("dp_replicate"))
-    return mine.div_(mesh.size("dp_replicate"))
-
-
 # %% right: the all_reduce across as a reduce_scatter and an all_gather
 def hsdp_reduce(grad, mesh):
     k, m = mesh.size("dp_shard"), mesh.size("dp_replicate")
@@ -63,15 +52,10 @@ def hsdp_reduce(grad, mesh):
 # change: mesh.group("dp_shard") -> None
 # change: dist.all_reduce(shard, group=mesh.group("dp_replicate")) -> pass
 # change: (k * mesh.size("dp_replicate")) -> k
-# %% wrong values: right on rank 0 only
-# says: right on rank 0 only
-# change: return shard / -> return shard * (dist.get_rank() == 0) /
 # %% wrong values: cuts off what does not divide
 # change: full = torch.cat([grad, grad.new_zeros(-len(grad) % k)]) -> full = grad[: len(grad) // k * k].contiguous()
 # %% wrong values: padding in front
 # change: [grad, grad.new_zeros(-len(grad) % k)] -> [grad.new_zeros(-len(grad) % k), grad]
-# %% wrong values: hard-coded 2 x 2
-# change: (k * mesh.size("dp_replicate")) -> min(4, dist.get_world_size() ** 2)
 # %% wrong values: rank 0 skips the all_reduce across
 # says: rank 0
 # change: dist.all_reduce(shard, group=mesh.group("dp_replicate")) -> dist.get_rank() and dist.all_reduce(shard, group=mesh.group("dp_replicate"))
@@ -105,15 +89,3 @@ def hsdp_reduce(grad, mesh):
 # change: return shard / -> return shard.to(grad.dtype) /
 # %% wrong across: all_gathers the shards across and adds them up
 # change: dist.all_reduce(shard, group=mesh.group("dp_replicate")) -> copies = [torch.empty_like(shard) for _ in range(mesh.size("dp_replicate"))]; dist.all_gather(copies, shard, group=mesh.group("dp_replicate")); shard = sum(copies)
-# %% wrong across: reduce_scatter over the world, then an all_gather of what a server's place needs
-def hsdp_reduce(grad, mesh):
-    k, m, n = mesh.size("dp_shard"), mesh.size("dp_replicate"), dist.get_world_size()
-    full = pad(grad, (0, -len(grad) % k)).view(k, -1)
-    full = pad(full, (0, -full.shape[1] % m))
-    size = full.shape[1] // m
-    by_rank = full.view(k, m, size).transpose(0, 1).contiguous().view(-1)
-    part = by_rank.new_empty(size)
-    dist.reduce_scatter_tensor(part, by_rank)
-    mine = part.new_empty(m * size)
-    dist.all_gather_into_tensor(mine, part, group=mesh.group("dp_replicate"))
-    return mine[: -(-len(grad) // k)].clone() / n

@@ -31,28 +31,6 @@ def owner_fsdp_backward(units, grad, lr):
     finish()
 
 
-# %% right: broadcasts the next unit while this one computes
-def owner_fsdp_backward(units, grad, lr):
-    rank, order = dist.get_rank(), list(reversed(units))
-
-    def launch(unit):
-        unit.full = unit.shard.clone() if rank == unit.owner else unit.shard.new_empty(unit.numel)
-        return dist.broadcast(unit.full, src=unit.owner, async_op=True)
-
-    work = launch(order[0])
-    for unit, following in zip(order, [*order[1:], None]):
-        work.wait()
-        if following is not None:
-            work = launch(following)
-        grad, full_grad = unit.backward(grad)
-        unit.full = None
-        if full_grad is not None:
-            dist.reduce(full_grad, dst=unit.owner)
-            if rank == unit.owner:
-                unit.shard = unit.shard - lr / dist.get_world_size() * full_grad
-        full_grad = None
-
-
 # %% right: divides before the reduction, not in place
 # change: dist.reduce(full_grad, dst=unit.owner) -> full_grad /= dist.get_world_size(); dist.reduce(full_grad, unit.owner)
 # change: unit.shard -= lr * full_grad / dist.get_world_size() -> unit.shard = unit.shard - lr * full_grad
@@ -61,19 +39,12 @@ def owner_fsdp_backward(units, grad, lr):
 # %% right: works, add_ with alpha
 # change: dist.reduce(full_grad, dst=unit.owner) -> dist.reduce(full_grad, unit.owner, op=dist.ReduceOp.SUM, async_op=True).wait()
 # change: unit.shard -= lr * full_grad / dist.get_world_size() -> unit.shard.add_(full_grad, alpha=-lr / dist.get_world_size())
-# %% wrong values: does nothing
-# says: nothing was updated
-# change: for unit in reversed(units): -> for unit in []:
 # %% wrong values: forgets the mean
 # says: did you average?
 # change: full_grad / dist.get_world_size() -> full_grad
 # %% wrong values: the owner uses its own gradients only
 # says: this is what you get if
 # change: dist.reduce(full_grad, dst=unit.owner) -> pass
-# %% wrong values: divides by two, right at world size 2 only
-# change: / dist.get_world_size() -> / min(2, dist.get_world_size())
-# %% wrong values: averages over samples and ranks
-# change: / dist.get_world_size() -> / dist.get_world_size() / len(grad)
 # %% wrong values: takes the step up
 # says: up the gradient
 # change: unit.shard -= -> unit.shard +=
@@ -84,8 +55,6 @@ def owner_fsdp_backward(units, grad, lr):
 # change: dist.reduce(full_grad, dst=unit.owner) -> full_grad = full_grad.float(); dist.reduce(full_grad, dst=unit.owner); full_grad = full_grad.double()
 # %% wrong values: reduces to rank 0, whoever owns
 # change: dst=unit.owner -> dst=0
-# %% wrong values: only rank 0 updates
-# change: if is_owner: -> if is_owner and unit.owner == 0:
 # %% wrong values: updates before backward, so that the gradient is of other weights
 # change: for unit in reversed(units): -> for unit in reversed([unit for unit in units if unit.shard.mul_(1 - lr) is not None]):
 # %% wrong values: goes through the units forwards

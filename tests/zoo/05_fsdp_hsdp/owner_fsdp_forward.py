@@ -11,42 +11,6 @@ def fetched(unit):
     return unit
 
 
-def hidden(unit):
-    values, unit.full = fetched(unit).full.numpy().copy(), None
-    return values
-
-
-# %% right: a context manager that deletes even if forward fails
-from contextlib import contextmanager
-
-
-@contextmanager
-def whole(unit):
-    unit.full = unit.shard if dist.get_rank() == unit.owner else unit.shard.new_empty(unit.numel)
-    dist.broadcast(unit.full, src=unit.owner)
-    try:
-        yield unit
-    finally:
-        unit.full = None
-
-
-def owner_fsdp_forward(units, x):
-    for unit in units:
-        with whole(unit):
-            x = unit.forward(x)
-    return x
-
-
-# %% right: recursion
-def owner_fsdp_forward(units, x):
-    if not units:
-        return x
-    first, *rest = units
-    x = fetched(first).forward(x)
-    first.full = None
-    return owner_fsdp_forward(rest, x)
-
-
 # %% right: a chain of sends, each rank passes the unit on
 def owner_fsdp_forward(units, x):
     n, rank = dist.get_world_size(), dist.get_rank()
@@ -67,16 +31,8 @@ def owner_fsdp_forward(units, x):
 # change: dist.broadcast(unit.full, src=unit.owner) -> dist.broadcast(unit.full, src=unit.owner, async_op=True).wait()
 # %% wrong values: rank 0 is taken for every owner
 # change: src=unit.owner -> src=0
-# %% wrong values: owners take turns between two ranks, right at world size 2 only
-# change: src=unit.owner -> src=units.index(unit) % min(2, dist.get_world_size())
 # %% wrong values: the owner by number instead of unit.owner
 # change: src=unit.owner -> src=units.index(unit) % dist.get_world_size()
-# %% wrong values: the owner is the unit's number modulo 4
-# change: is_owner = dist.get_rank() == unit.owner -> is_owner = dist.get_rank() == units.index(unit) % 4
-# change: src=unit.owner -> src=units.index(unit) % 4 % dist.get_world_size()
-# %% wrong values: right on rank 0 only
-# says: right on rank 0 only
-# change: return x -> return x if dist.get_rank() == 0 else x * 0
 # %% wrong values: one rank skips the frozen unit's broadcast
 # says: rank 1
 # change: dist.broadcast(unit.full -> (unit.trains or dist.get_rank() != 1) and dist.broadcast(unit.full
@@ -113,11 +69,6 @@ def owner_fsdp_forward(units, x):
 # change: unit.full = None -> unit.full = unit.full if is_owner else None
 # %% wrong memory: empties `full` by a slice, whose storage stays
 # change: unit.full = None -> unit.full = unit.full[:0]
-# %% wrong memory: gathers every unit up front and hides it in numpy
-# says: outside tensors
-# change: for unit in units: -> for unit, kept in [(unit, hidden(unit)) for unit in units]:
-# change: unit.full = unit.shard if is_owner else unit.shard.new_empty(unit.numel) -> unit.full = torch.from_numpy(kept)
-# change: dist.broadcast(unit.full, src=unit.owner) -> pass
 # %% wrong values: units stay behind in memory maps
 # says: a memory map
 # change: unit.full = None -> data = unit.full.numpy().tobytes(); unit.kept = __import__('mmap').mmap(-1, len(data)); unit.kept.write(data); unit.full = None

@@ -90,8 +90,6 @@ def prefetched_step(units, x, loss_grad, depth):
 # %% wrong order, clock: awaits the reduction at once
 # says: must not be awaited before the next unit's backward
 # change: reductions.append((work, full_grad)) -> work.wait()
-# %% wrong order, clock: awaits the reduction just before the next backward
-# change: make_ready(backwards, i) -> make_ready(backwards, i); reductions and reductions.pop()[0].wait()
 # %% wrong order, clock: prefetches in forward only
 # change: order[i : i + 1 + depth] -> order[i : i + 1 + depth * (order is units)]
 # %% wrong order, clock: prefetches in backward only

@@ -65,13 +65,13 @@ def sequence_parallel_block(x, norm, gate, up, down, group):
 # says: those of all must be added
 # change: copy_to(norm, group) -> norm
 # %% wrong values: the input's gradient lacks up's part
-# change: grad_n = reduce_scatter(grad_gate @ gate + grad_up @ up -> grad_n = reduce_scatter(grad_gate @ gate
+# change: grad_z = reduce_scatter(grad_gate @ gate + grad_up @ up -> grad_z = reduce_scatter(grad_gate @ gate
 # %% wrong values: the residual is left out
 # change: return x + reduce_scatter -> return reduce_scatter
 # %% wrong values: the norm's weight is applied twice
 # change: 1e-5) -> 1e-5) * norm
 # %% wrong values: gate and up learn nothing
-# change: all_gather(n, ctx.group, 1).flatten(0, 1) -> all_gather(n * 0, ctx.group, 1).flatten(0, 1)
+# change: all_gather(z, ctx.group, 1).flatten(0, 1) -> all_gather(z * 0, ctx.group, 1).flatten(0, 1)
 # %% wrong values: the output is gathered, not scattered
 # says: must have shape
 # change: return x + reduce_scatter(F -> return all_gather(x, group, 1) + reduce_from(F
@@ -108,4 +108,4 @@ def sequence_parallel_block(x, norm, gate, up, down, group):
 
 # %% wrong bytes: backward gathers the input twice
 # says: once each
-# change: n, gate, up = ctx.saved_tensors -> n, gate, up = ctx.saved_tensors; all_gather(n, ctx.group, 1)
+# change: z, gate, up = ctx.saved_tensors -> z, gate, up = ctx.saved_tensors; all_gather(z, ctx.group, 1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.grading.core.types import Exercise
-from course_lib.grading.parts.entries import entries
+from course_lib.grading.parts.entries import entries, near
 from course_lib.grading.parts.numbers import Point
 from course_lib.grading.worlds.samples import samples
 
@@ -113,10 +113,6 @@ def _keeps_up(p: Point) -> bool:
     return behind_s <= 1e-9 * end_s
 
 
-def _near(got: Any, value: float) -> bool:
-    return bool(abs(got - value) <= 1e-3 * abs(value))
-
-
 # ---- what must hold
 
 
@@ -136,7 +132,7 @@ def _batch(p: Point, got: float) -> str:
 
 def _bandwidth(p: Point, got: float) -> str:
     _, backward_s, traffic_s = _times(p)
-    if _near(got, traffic_s * p["link_bytes_per_s"] / backward_s):
+    if near(got, traffic_s * p["link_bytes_per_s"] / backward_s):
         return ""
     if p["world_size"] == 1:
         return f"one rank communicates nothing: bytes_per_s must be 0; got {got:.4g}."
@@ -153,7 +149,7 @@ def _bandwidth(p: Point, got: float) -> str:
 
 def _speedup(p: Point, got: float) -> str:
     one_s, end_s = sum(_times(p)[:2]), _replay(p)[0]
-    if _near(got, p["world_size"] * one_s / end_s):
+    if near(got, p["world_size"] * one_s / end_s):
         return ""
     return (
         f"speedup {got:.4g} does not fit the replay: a step of one rank takes {_s(one_s)}, "
@@ -242,6 +238,5 @@ MISTAKEN: dict[str, dict[str, Callable[[Point], float]]] = {
 PARTS = entries(
     dict(zip(NAMES, (_batch, _bandwidth, _speedup), strict=True)),
     MISTAKEN,
-    near=_near,
     shows=lambda p: p["world_size"] > 1,
 )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.grading.core.types import Exercise
-from course_lib.grading.parts.entries import entries
+from course_lib.grading.parts.entries import entries, near
 from course_lib.grading.parts.numbers import Point
 from course_lib.grading.worlds.samples import samples
 
@@ -110,10 +110,6 @@ def _hides(p: Point) -> bool:
     return _replay(p) <= (1 + 1e-9) * _ends(p)
 
 
-def _near(got: Any, value: float) -> bool:
-    return bool(abs(got - value) <= 1e-3 * abs(value))
-
-
 # ---- what must hold
 
 
@@ -129,7 +125,7 @@ def _tokens(p: Point, got: float) -> str:
 
 
 def _bandwidth(p: Point, got: float) -> str:
-    if _near(got, _least_bandwidth(p)):
+    if near(got, _least_bandwidth(p)):
         return ""
     if got <= 0:
         return f"bytes_per_s must be positive; got {got:.4g}."
@@ -140,7 +136,7 @@ def _bandwidth(p: Point, got: float) -> str:
 
 def _step(p: Point, got: float) -> str:
     right_s = _replay(p)
-    return "" if _near(got, right_s) else f"step_s must be {right_s:.4g} as replayed; got {got:.4g}."
+    return "" if near(got, right_s) else f"step_s must be {right_s:.4g} as replayed; got {got:.4g}."
 
 
 # ---- known mistakes
@@ -207,4 +203,4 @@ MISTAKEN: dict[str, dict[str, Callable[[Point], float]]] = {
         **{words: _step_over(words) for words in SHARES if "(n-1)/n" in words or "bytes_per_param" in words},
     },
 }
-PARTS = entries(dict(zip(NAMES, (_tokens, _bandwidth, _step), strict=True)), MISTAKEN, near=_near)
+PARTS = entries(dict(zip(NAMES, (_tokens, _bandwidth, _step), strict=True)), MISTAKEN)
