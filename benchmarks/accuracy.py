@@ -86,12 +86,18 @@ def errors(table: Table, fitted: Calibration) -> dict[str, float]:
     off = predicted / measured - 1
     found = {
         "runs": len(measured), "MAPE": 100 * np.abs(off).mean(), "bias": 100 * off.mean(),
-        "max": 100 * np.abs(off).max(), "skill": 1 - np.abs(off).mean() / _constant_error(table, measured),
+        "max": 100 * np.abs(off).max(), "skill": _skill(float(np.abs(off).mean()), table, measured),
     }  # fmt: skip
     scaled = _scaling(table, measured, predicted)
     if scaled:
         found["scaling MAPE"] = 100 * float(np.abs(scaled).mean())
     return found | _ranking(table, measured, predicted)
+
+
+def _skill(error: float, table: Table, measured: Array) -> float:
+    """1 - MAPE / MAPE of the best constant; not a number where one constant explains all runs."""
+    constant = _constant_error(table, measured)
+    return 1 - error / constant if constant else math.nan
 
 
 def _constant_error(table: Table, measured: Array) -> float:
@@ -158,7 +164,8 @@ def line(table: Table, found: dict[str, float]) -> str:
         for k, v in found.items()
         if k in ("scaling MAPE", "tau", "tau by run", "median regret")
     )
-    skill = f"{found['skill']:.2f}" if found["runs"] > 2 else ""  # one constant explains fewer
+    has_skill = found["runs"] > 2 and math.isfinite(found["skill"])  # one constant explains fewer
+    skill = f"{found['skill']:.2f}" if has_skill else ""
     return (
         f"| {table.name} | {use} | {found['runs']:.0f} | {found['MAPE']:.1f} | {found['bias']:+.1f} | "
         f"{found['max']:.0f} | {skill} | {more} |"
@@ -296,10 +303,11 @@ def main() -> None:
         )
     layer = read_layer(given.tables)
     report += [layer.line(fitted)] if layer is not None else []
-    report += ["", MEMORY_HEAD, *(table.line() for table in memory)]
+    report += ["", MEMORY_HEAD, *(table.line() for table in memory if table.ratios)]
     report += ["", FITS_HEAD, *(table.line() for table in read_fits(given.tables, fitted))]
     report += ["", *held_out()]
     report += ["", MFU_HEAD, *(table.line() for table in read_mfu(given.tables))]
+    left += [f"- {table.name}: no row that the model describes" for table in memory if not table.ratios]
     left += other_files(given.tables)
     text = "\n".join([*report, "", "Left out (rows the model does not describe):", "", *left])
     print(text)

@@ -91,7 +91,7 @@ def number(row: Csv, column: str, default: float | None = None) -> float:
     Raises: ValueError for text that is no number or a negative one, NotDescribed for an empty field without
         a default.
     """
-    text = row[column].strip()
+    text = (row[column] or "").strip()
     if not text and default is not None:
         return default
     if not text:
@@ -144,8 +144,9 @@ def _vtrain(rows: list[Csv]) -> Iterator[Table]:
 def _korthikanti(rows: list[Csv]) -> Iterator[Table]:
     full, present = [], []
     for row in rows:
-        found = gpt(row, V="vocab", tp="tp", pp="pp", mbs="mbs")
-        found |= {"m": number(row, "gbs") / found["mbs"], "v": number(row, "interleave_m", 1.0)}
+        found = gpt(row, V="vocab", tp="tp", pp="pp", mbs="mbs", v=number(row, "interleave_m", 1.0))
+        found["dp"] = number(row, "gpus") / (found["tp"] * found["pp"])
+        found["m"] = number(row, "gbs") / (found["dp"] * found["mbs"])
         seconds = number(row, "full_recompute_iter_s"), number(row, "present_work_iter_s")
         full.append(Run(row["model"], seconds[0], {**found, "recompute": 2}, "megatron", card(row)))
         now = {**found, "recompute": 1, "sp": 1}
@@ -172,6 +173,8 @@ def _megatron_2(rows: list[Csv]) -> Iterator[Table]:
         ranks, stack = number(row, "model_parallel_size"), "megatron"
         if row["scheme"] == "PTD":
             found |= {"tp": 8, "pp": ranks / 8}
+        elif row["scheme"] != "ZeRO-3":
+            raise NotDescribed(row, "another scheme")
         else:  # DeepSpeed's, with Megatron's kernels of the same year
             found, stack = found | {"zero": 3, "grad_bytes": 2}, "megatron-deepspeed"
         found["dp"] = number(row, "gpus") / ranks
@@ -477,12 +480,33 @@ def _tables(name: str, rows: list[Csv]) -> list[Table]:
             return found
 
 
+def described(rows: list[Csv], read: Callable[[Csv], Any]) -> list[Csv]:
+    """Return the rows that `read` can describe; in this way a row with an empty field costs no other one."""
+
+    def can_be(row: Csv) -> bool:
+        try:
+            read(row)
+        except NotDescribed:
+            return False
+        return True
+
+    return [row for row in rows if can_be(row)]
+
+
 def rows_of(path: Path) -> list[Csv]:
     """Return a file's rows. Raises: ValueError for columns that its reader does not know, or no row."""
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
         rows, columns = list(reader), list(reader.fieldnames or [])
+    if not columns:
+        raise ValueError(f"{path.name} must hold columns and rows; got an empty file. Take it away.")
     check_columns(path.name, columns)
+    long = [i for i, row in enumerate(rows) if None in row]
+    if long:
+        raise ValueError(
+            f"{path.name}: a row must hold a value a column, {len(columns)}; row {long[0] + 1} holds more. "
+            'Put a text with commas in "quotes".'
+        )
     if not rows:
         raise ValueError(f"{path.name} must hold rows; got its first line alone. Fill it, or take it away.")
     return rows

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
-from published import Run, arrays, number, rows_of
+from published import Run, arrays, described, number, rows_of
 
 from course_lib.cost.constants import Array, Calibration, Flags
 from course_lib.cost.lines import Machine, all_reduce_time_s, gather_time_s
@@ -47,7 +47,11 @@ def read_bus(folder: Path) -> BusTable | None:
     """Read the table if the folder has it. Raises: ValueError for columns nobody reads."""
     if not (folder / NAME).is_file():
         return None
-    rows = rows_of(folder / NAME)
+    rows = described(
+        rows_of(folder / NAME), lambda row: [number(row, c) for c in ("gpus", "size_mb", "busbw_gb_s")]
+    )
+    if not rows:
+        return None
     ranks, sizes = (np.array([number(row, c) for row in rows]) for c in ("gpus", "size_mb"))
     bandwidth = 1e9 * np.array([number(row, "busbw_gb_s") for row in rows])
     if not (bandwidth > 0).all():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from published import HARDWARE, Csv, Run, card, number, playbook_sizes, rows_of
+from published import HARDWARE, Csv, Run, card, described, number, playbook_sizes, rows_of
 from published_used import used_bytes
 
 from course_lib.cost.constants import Calibration, Flags
@@ -45,7 +45,11 @@ def read_fits(folder: Path, fitted: Calibration) -> list[FitsTable]:
     """Read the playbook's runs if the folder has them. Raises: ValueError for columns nobody reads."""
     if not (folder / NAME).is_file():
         return []
-    rows = rows_of(folder / NAME)
+    rows = described(
+        rows_of(folder / NAME), lambda row: (playbook_sizes(row), card(row), number(row, "nodes"))
+    )
+    if not rows:
+        return []
     small = np.array([number(row, "nodes") <= 2 for row in rows])
     runs = [Run("", 1.0, playbook_sizes(row), "nanotron", card(row, H100="H100-EFA")) for row in rows]
     memory = np.array([HARDWARE[run.hardware][2] for run in runs])

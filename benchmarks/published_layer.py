@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from published import COLUMNS, Csv, Run, arrays, card, gpt, number, rows_of
+from published import COLUMNS, Csv, Run, arrays, card, described, gpt, number, rows_of
 
 from course_lib.cost.constants import Array, Calibration
 from course_lib.cost.lines import Machine
@@ -48,10 +48,16 @@ def read_layer(folder: Path) -> LayerTable | None:
     """Read the table if the folder has it. Raises: ValueError for columns nobody reads."""
     if not (folder / NAME).is_file():
         return None
-    rows = rows_of(folder / NAME)
+    rows = described(rows_of(folder / NAME), lambda row: (_sizes(row), card(row), _seconds(row)))
+    if not rows:
+        return None
     runs = [Run(row["experiment"], 1.0, _sizes(row), "megatron", card(row)) for row in rows]
-    seconds = [[number(row, f"{name}_ms") / 1e3 for name in ("forward", "backward")] for row in rows]
+    seconds = [_seconds(row) for row in rows]
     return LayerTable(arrays(runs), np.array(seconds))
+
+
+def _seconds(row: Csv) -> list[float]:
+    return [number(row, f"{name}_ms") / 1e3 for name in ("forward", "backward")]
 
 
 def _sizes(row: Csv) -> dict[str, float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from published import COLUMNS, READERS, Csv, number, rows_of
+from published import COLUMNS, READERS, Csv, described, number, rows_of
 
 from course_lib.config import ModelConfig
 from course_lib.cost.flops import Recompute
@@ -55,24 +55,30 @@ HEAD = "| memory | rows | median % | MAPE % | bias % | max % | left out |\n|---|
 
 def _simumax(rows: list[Csv]) -> MemoryTable:
     """Models with fewer layers on one server; dense ones, in bfloat16."""
-    labels, ratios = [], []
-    for row in rows:
-        if row["model"] not in models() or model(row["model"]).num_experts or row["precision"] != "BF16":
-            continue
-        config = replace(model(row["model"]), num_layers=int(number(row, "layers")))
-        measured = number(row, "real_peak_alloc_gib") * 2**30
-        layout = Layout(
-            tp=number(row, "tp"),
-            pp=number(row, "pp"),
-            cp=number(row, "cp"),
-            dp=number(row, "dp"),
-            zero_stage=1,
-            microbatch_size=number(row, "mbs"),
-            num_microbatches=number(row, "microbatches"),
-        )
-        labels.append(row["case"])
-        ratios.append(_simumax_peak(config, layout, number(row, "seq_len")) / measured)
+    chosen = [
+        row
+        for row in rows
+        if row["model"] in models() and not model(row["model"]).num_experts and row["precision"] == "BF16"
+    ]
+    chosen = described(chosen, _simumax_ratio)
+    labels, ratios = [row["case"] for row in chosen], [_simumax_ratio(row) for row in chosen]
     return MemoryTable("SimuMax, 8 B200, dense", labels, ratios, len(rows) - len(ratios))
+
+
+def _simumax_ratio(row: Csv) -> float:
+    """Return predicted over measured bytes."""
+    config = replace(model(row["model"]), num_layers=int(number(row, "layers")))
+    measured = number(row, "real_peak_alloc_gib") * 2**30
+    layout = Layout(
+        tp=number(row, "tp"),
+        pp=number(row, "pp"),
+        cp=number(row, "cp"),
+        dp=number(row, "dp"),
+        zero_stage=1,
+        microbatch_size=number(row, "mbs"),
+        num_microbatches=number(row, "microbatches"),
+    )
+    return _simumax_peak(config, layout, number(row, "seq_len")) / measured
 
 
 def _simumax_peak(config: ModelConfig, layout: Layout, seq_len: float) -> float:

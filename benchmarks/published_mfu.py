@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from published import Csv, number, rows_of
+from published import Csv, described, number, rows_of
 
 from course_lib.config import ModelConfig
 from course_lib.cost.flops import convention, flops_per_token
@@ -94,7 +94,9 @@ def _bridge(row: Csv) -> Row | None:
     """The causal half. TFLOP/s in the place of MFU; of two numbers the first."""
     if row["model"] not in _BRIDGE or "LoRA" in row["kind"]:
         return None
-    rate, tflops = (float(re.split(r"[ (]", row[name])[0]) for name in ("tokens_s_gpu", "model_tflops_gpu"))
+    printed = ("tokens_s_gpu", "model_tflops_gpu")
+    firsts = {**row, **{name: re.split(r"[ (]", row[name])[0] for name in printed}}
+    rate, tflops = (number(firsts, name) for name in printed)
     flops = flops_per_token(model(_BRIDGE[row["model"]]), number(row, "seq_len"), convention("causal"))
     return "causal", float(flops) * rate, 1e12 * tflops
 
@@ -113,7 +115,7 @@ def read_mfu(folder: Path) -> Iterator[MfuTable]:
         path = folder / name
         if not path.exists():
             continue
-        found = [row for row in map(row_of, rows_of(path)) if row is not None]
+        found = [row for row in map(row_of, described(rows_of(path), row_of)) if row is not None]
         if found:
             ratios = np.array([computed / printed for _, computed, printed in found])
             yield MfuTable(title, found[0][0], ratios, left_out)

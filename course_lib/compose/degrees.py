@@ -69,6 +69,11 @@ class Degrees:
                 f"data-parallel ranks x micro-batches must divide the batch; got {batch_size} sequences, "
                 f"{self.data_parallel} x {self.num_microbatches}. Use a multiple of {parts} sequences."
             )
+        if config.num_heads % self.tp:
+            raise ValueError(
+                f"tp must divide the model's {config.num_heads} heads; got tp={self.tp}. Use one of "
+                f"{', '.join(str(n) for n in range(1, config.num_heads + 1) if config.num_heads % n == 0)}."
+            )
         pieces = 2 * self.cp if self.cp > 1 else 1
         divisor = pieces * (self.tp if self.sequence_parallel else 1)
         if seq_len % divisor:

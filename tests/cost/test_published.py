@@ -56,6 +56,45 @@ def test_a_row_that_cannot_be_priced_is_named(tmp_path: Path, change: dict[str, 
     assert "Traceback" not in found.stderr
 
 
+def test_data_parallel_ranks_share_a_batch(tmp_path: Path) -> None:
+    """Twice the GPUs and the batch: the same micro-batches a rank, and gradients to reduce."""
+    name = "korthikanti2022_table3_5.csv"
+    row = {
+        "model": "22B", "heads": "64", "hidden": "6144", "layers": "48", "tp": "8", "pp": "1",
+        "interleave_m": "", "gpus": "8", "gbs": "4", "mbs": "4", "seq_len": "2048", "vocab": "51200",
+        "full_recompute_iter_s": "1.4", "present_work_iter_s": "1.1", "throughput_gain_pct": "",
+        "mfu_pct": "", "hfu_pct": "", "gpu": "A100", "source": "", "confidence": "", "note": "",
+    }  # fmt: skip
+    alone = report(tmp_path, row, name, "--rows").stdout
+    both = report(tmp_path, {**row, "gpus": "16", "gbs": "8"}, name, "--rows").stdout
+    blocks = [text.split("blocks ")[1].split(",")[0] for text in (alone, both)]
+    assert blocks[0] == blocks[1]
+    assert "reduce" in both
+    assert "reduce" not in alone
+
+
+def test_a_row_with_too_many_values_is_named(tmp_path: Path) -> None:
+    found = report(tmp_path, {**ROW, "note": "a, b"})
+    assert "a row must hold a value a column, 20; row 1 holds more" in found.stderr
+
+
+def test_an_empty_field_of_the_playbook_costs_no_other_row(tmp_path: Path) -> None:
+    name = "hf_playbook_runs_1_to_8_nodes.csv"
+    row = {
+        "model": "1B", "layers": "16", "hidden": "2048", "heads": "32", "kv_heads": "32", "ffn": "8192",
+        "vocab": "131072", "tied_embeddings": "1", "params_b": "1.3", "gpu": "H100", "nodes": "1",
+        "gpus": "8", "seq_len": "4096", "gbs_sequences": "256", "mbs": "1", "grad_acc": "32", "dp": "8",
+        "tp": "1", "pp": "1", "zero_stage": "0", "mfu_pct": "40", "tok_s_gpu": "30000", "tok_s": "240000",
+        "gpu_memory_gb": "40", "status": "ok", "source": "",
+    }  # fmt: skip
+    rows = [",".join({**row, "nodes": ""}.values()), ",".join(row.values())]
+    (tmp_path / name).write_text("\n".join([",".join(row), *rows]), encoding="utf-8")
+    command = [sys.executable, "benchmarks/accuracy.py", "--tables", str(tmp_path)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "| playbook, 1 and 2 servers | calibrates | 1 |" in found.stdout
+
+
 def test_a_table_without_rows_is_an_error(tmp_path: Path) -> None:
     """So is a folder with files of other names alone."""
     (tmp_path / NAME).write_text(",".join(ROW) + "\n", encoding="utf-8")
