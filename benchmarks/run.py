@@ -38,7 +38,7 @@ def main(names: list[str]) -> int:
     chosen = [name if name.startswith("bench_") else f"bench_{name}" for name in names] or known
     unknown = sorted(set(chosen) - set(known))
     if unknown:
-        print(f"names must be among {', '.join(known)}; got {', '.join(unknown)}. name one of them")
+        print(f"names must be among {', '.join(known)}; got {', '.join(unknown)}. Name one of them.")
         return 1
     sections = read_sections(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
     for name in chosen:

@@ -178,19 +178,20 @@ def _closure(
         todo = sorted(needed - done) or sorted(_take_changes(parsed, homes, answer, taken) - done)
     if any(not hasattr(builtins, name) for name in unresolved):
         taken |= {(c, i) for c, row in enumerate(parsed) for i, s in enumerate(row) if s.is_star}
-    return taken | _imports_above(parsed, homes, taken)
+    return taken | _bound_above(parsed, homes, taken)
 
 
-def _imports_above(
+def _bound_above(
     parsed: list[list[Statement]], homes: Mapping[str, int], taken: set[tuple[int, int]]
 ) -> set[tuple[int, int]]:
-    """Imports that statements find above themselves, where a later cell imports the same name once more."""
+    """Imports and literals that statements find above themselves, where a later cell binds the name again."""
     found = set[tuple[int, int]]()
     for cell, place in taken:
         for name in parsed[cell][place].needs & homes.keys():
             at = _last_cell_binding(parsed, name, cell)
             if at is not None and at < homes[name]:
-                found |= {where for where, s in _bindings(parsed, name, at)[-1:] if s.is_import}
+                above = _bindings(parsed, name, at)
+                found |= {where for where, s in above if s.is_import or (s.is_plain and not s.needs)}
     return found
 
 

@@ -43,6 +43,12 @@ OK = {
         "class Base(enum.IntEnum):\n    k = 2",
         "import enum\ndef f(x):\n    return Base.k + isinstance(x, enum.Enum)",
     ],
+    "a number written again below a default that needs it": [
+        "N = 3",
+        "def g(x, n=N):\n    return x + n",
+        "N = 4",
+        "def f(x):\n    return g(x) + N",
+    ],
     "a name that is local elsewhere": ["model = object()", "def f(x):\n    model = x\n    return model"],
     "an attribute of that name": [
         "import types",
