@@ -1,25 +1,22 @@
 """The course's collectives, made of sends and receives, against torch's on the same ranks, interleaved.
 
-A call takes as long as its slowest rank. Each round shuffles the order; a ratio is the median of the ratios
-within a round. CPU time (all threads, mean over ranks) is what other work on the machine changes least.
+A call takes as long as its slowest rank; a ratio is the median of the ratios within a round, whose order is
+shuffled. CPU time (all threads, mean over ranks) is what other work on the machine changes least.
 """
 
 from __future__ import annotations
 
-import random
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from paired import ratio
+from paired import Times, race, ratio
 
 from course_lib.comm import collectives as ours
 from course_lib.ranks import run_ranks
 
 Row = tuple[str, float, str, str]
-Times = dict[str, list[float]]
 
 NUM_RANKS = 4
 SIZES = (1_000, 1_000_000)  # float32 elements
@@ -28,10 +25,10 @@ WARM_UP_ROUNDS = 3
 NAMES = ("broadcast", "all_reduce", "reduce_scatter", "all_gather")
 
 
-def _race(numel: int, rounds: int) -> tuple[Times, Times]:
+def measure(numel: int, rounds: int) -> tuple[Times, Times]:
     """In a rank: seconds of each call by the clock, those of the slowest rank, and of CPU, the mean."""
     n = dist.get_world_size()
-    x = torch.ones(numel)
+    x = torch.zeros(numel)  # sums of sums stay zero
     chunk, full = torch.empty(numel // n), torch.empty(numel)
     calls: dict[str, Callable[[], object]] = {
         "broadcast, ours": lambda: ours.tree_broadcast_(x, 0),
@@ -43,30 +40,14 @@ def _race(numel: int, rounds: int) -> tuple[Times, Times]:
         "all_gather, ours": lambda: ours.ring_all_gather(chunk, numel),
         "all_gather, torch": lambda: dist.all_gather(list(full.tensor_split(n)), chunk),
     }
-    seconds: Times = {name: [] for name in calls}
-    cpu_seconds: Times = {name: [] for name in calls}
-    orders = random.Random(0)  # equal on all ranks
-    for index in range(WARM_UP_ROUNDS + rounds):
-        for name in orders.sample(sorted(calls), len(calls)):
-            x.fill_(1.0)
-            dist.barrier()
-            start, cpu_start = time.perf_counter(), time.process_time()
-            calls[name]()
-            cpu = torch.tensor([time.process_time() - cpu_start], dtype=torch.float64)
-            taken = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
-            dist.all_reduce(taken, op=dist.ReduceOp.MAX)
-            dist.all_reduce(cpu)
-            if index >= WARM_UP_ROUNDS:
-                seconds[name].append(taken.item())
-                cpu_seconds[name].append(cpu.item() / n)
-    return seconds, cpu_seconds
+    return race(calls, rounds, WARM_UP_ROUNDS)
 
 
 def rows(rounds: int = ROUNDS) -> list[Row]:
     """Race every collective at both sizes."""
     found: list[Row] = []
     for numel in SIZES:
-        seconds, cpu = run_ranks(_race, NUM_RANKS, numel, rounds, monitor=False, trace=False, quiet=True)[0]
+        seconds, cpu = run_ranks(measure, NUM_RANKS, numel, rounds, monitor=False, trace=False, quiet=True)[0]
         for name in NAMES:
             mine, torchs = f"{name}, ours", f"{name}, torch"
             by_clock, sure = ratio(seconds[mine], seconds[torchs])

@@ -1,18 +1,16 @@
 """Measure a step of our BucketedDDP against torch's DDP, interleaved on the same 4 gloo ranks, untraced.
 
 A step is zero_grad, forward, backward and gradient synchronisation; the optimizer, equal for all, is left
-out. A step takes as long as its slowest rank. Each round shuffles the order, so that nobody always follows
-the same other one; a ratio is the median of the ratios within a round.
+out. A step takes as long as its slowest rank; a ratio is the median of the ratios within a round, whose order
+is shuffled. CPU time (all threads, mean over ranks) is what other work on the machine changes least.
 """
 
-import random
 import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 
-import torch
 import torch.distributed as dist
-from paired import ratio
+from paired import Times, race, ratio
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -63,39 +61,36 @@ CONTENDERS: dict[str, Callable[[], Callable[[Batch], None]]] = {
 }
 
 
-def measure(rounds: int, names: tuple[str, ...]) -> dict[str, list[float]]:
-    """In a rank: seconds of every step of the named contenders, those of the slowest rank."""
+def measure(rounds: int, names: tuple[str, ...]) -> tuple[Times, Times]:
+    """In a rank: seconds of every step of the named contenders, by the clock and of CPU."""
     batch = shard_batch(synthetic_batch(8, 32, CONFIG.vocab_size), dist.get_rank(), WORLD_SIZE)
-    steps = {name: CONTENDERS[name]() for name in names}
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    orders = random.Random(0)  # equal on all ranks
-    for index in range(WARM_UP_ROUNDS + rounds):
-        for name in orders.sample(names, len(names)):
-            dist.barrier()
-            start = time.perf_counter()
-            steps[name](batch)
-            taken = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
-            dist.all_reduce(taken, op=dist.ReduceOp.MAX)
-            if index >= WARM_UP_ROUNDS:
-                seconds[name].append(taken.item())
-    return seconds
+    steps = {name: partial(CONTENDERS[name](), batch) for name in names}
+    return race(steps, rounds, WARM_UP_ROUNDS)
 
 
 def rows(rounds: int = ROUNDS) -> list[Row]:
     """Give (name, value, unit, note), measured in one run."""
-    seconds = run_ranks(measure, WORLD_SIZE, rounds, FAST, monitor=False, trace=False, timeout_s=300.0)[0]
-    slow = run_ranks(measure, WORLD_SIZE, rounds // 6, SLOW, monitor=False, trace=False, timeout_s=300.0)[0]
+    untraced = {"monitor": False, "trace": False, "timeout_s": 300.0}
+    seconds, cpu_seconds = run_ranks(measure, WORLD_SIZE, rounds, FAST, **untraced)[0]
+    slow, _ = run_ranks(measure, WORLD_SIZE, rounds // 6, SLOW, **untraced)[0]
     setting = f"{WORLD_SIZE} gloo ranks, {CONFIG.num_params / 1e6:.1f} M float32 parameters, 4 buckets each"
-    ours, sure = ratio(seconds["ours"], seconds["torch"])
-    ours_view, view_sure = ratio(seconds["ours"], seconds["torch as view"])
     saved, _ = ratio(slow["naive"], slow["ours"])
     return [
         ("DDP step, ours", 1e3 * statistics.median(seconds["ours"]), "ms", setting),
         ("DDP step, torch", 1e3 * statistics.median(seconds["torch"]), "ms", setting),
-        ("DDP step, ours / torch", ours, "x", f"goal: at most 1.0; {sure}"),
-        ("DDP step, ours / torch as view", ours_view, "x", f"gradient_as_bucket_view=True; {view_sure}"),
+        *compared("torch", seconds, cpu_seconds, "gradients copied back"),
+        *compared("torch as view", seconds, cpu_seconds, "gradient_as_bucket_view=True; goal: at most 1.0"),
         ("DDP step, naive / ours", saved, "x", "what buckets and overlap save"),
     ]
+
+
+def compared(other: str, seconds: Times, cpu_seconds: Times, note: str) -> list[Row]:
+    """Give the ratio of our step to another, by the clock and of CPU time."""
+    found = []
+    for times, how in ((seconds, ""), (cpu_seconds, ", CPU time")):
+        value, sure = ratio(times["ours"], times[other])
+        found.append((f"DDP step, ours / {other}{how}", value, "x", f"{note}; {sure}"))
+    return found
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ The simulator times 1F1B's list for 64 stages and 512 micro-batches, from lists 
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from paired import ratio
+from paired import Times, race, ratio
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from course_lib.config import ModelConfig
@@ -73,7 +72,7 @@ def torchs(batch: Batch) -> Callable[[], object]:
     return step
 
 
-def measure(rounds: int) -> dict[str, list[float]]:
+def measure(rounds: int) -> Times:
     """In a rank: seconds of every step of each contender, those of the slowest rank."""
     batch = synthetic_batch(SAMPLES, SEQ, CONFIG.vocab_size)
     steps: dict[str, Callable[[], Any]] = {
@@ -81,18 +80,7 @@ def measure(rounds: int) -> dict[str, list[float]]:
         "torch": torchs(batch),
         "zb_h1": ours(zb_h1(RANKS, MICROBATCHES), batch),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    orders = random.Random(0)  # equal on all ranks
-    for index in range(WARM_UP_ROUNDS + rounds):
-        for name in orders.sample(list(steps), len(steps)):
-            dist.barrier()
-            start = time.perf_counter()
-            steps[name]()
-            taken = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
-            dist.all_reduce(taken, op=dist.ReduceOp.MAX)
-            if index >= WARM_UP_ROUNDS:
-                seconds[name].append(taken.item())
-    return seconds
+    return race(steps, rounds, WARM_UP_ROUNDS)[0]
 
 
 def simulated_actions_per_s(rounds: int = 15) -> float:

@@ -2,19 +2,17 @@
 
 A step is zero_grad, forward, vocabulary-parallel loss and backward; the optimizer, equal for all, is left
 out. DTensor's plan prepares the input that q, k, v or gate, up share once, as ours does, and takes
-`loss_parallel`. A step takes as long as its slowest rank. Each round shuffles the order, so that nobody
-always follows the same other one; a ratio is the median of the ratios within a round. All losses are equal.
+`loss_parallel`. A step takes as long as its slowest rank; a ratio is the median of the ratios within a round,
+whose order is shuffled. All losses are equal.
 """
 
-import random
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from paired import ratio
+from paired import Times, race, ratio
 
 from course_lib.config import ModelConfig
 from course_lib.model.batches import synthetic_batch
@@ -106,23 +104,12 @@ CONTENDERS: dict[str, Callable[[], Step]] = {
 }
 
 
-def measure(rounds: int) -> dict[str, list[float]]:
+def measure(rounds: int) -> Times:
     """In a rank: seconds of every step of every contender, those of the slowest rank."""
     steps = {name: make() for name, make in CONTENDERS.items()}
     losses = torch.stack([step().detach() for step in steps.values()])
     torch.testing.assert_close(losses, losses[:1].expand_as(losses))
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    orders = random.Random(0)  # equal on all ranks
-    for index in range(WARM_UP_ROUNDS + rounds):
-        for name in orders.sample(list(steps), len(steps)):
-            dist.barrier()
-            start = time.perf_counter()
-            steps[name]()
-            taken = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
-            dist.all_reduce(taken, op=dist.ReduceOp.MAX)
-            if index >= WARM_UP_ROUNDS:
-                seconds[name].append(taken.item())
-    return seconds
+    return race(steps, rounds, WARM_UP_ROUNDS)[0]
 
 
 def rows(rounds: int = ROUNDS) -> list[Row]:

@@ -54,18 +54,19 @@ def main(names: list[str]) -> int:
 def section(name: str) -> str:
     """Run one benchmark and return its part of the page; nothing if it measured nothing here."""
     module = importlib.import_module(name)
-    rows = module.rows()
+    where, rows = machine(), module.rows()
     if not rows:
         return ""
     title = (module.__doc__ or name).strip().splitlines()[0].rstrip(".")
-    return f"<!-- {name} -->\n## {title}\n\n{machine()}\n\n{markdown(rows)}\n"
+    return f"<!-- {name} -->\n## {title}\n\n{where}\n\n{markdown(rows)}\n"
 
 
 def machine() -> str:
-    """Return what the numbers depend on, without naming the machine."""
+    """Return what the numbers depend on, without naming the machine: its load is that of the last minute."""
     cores, memory_gb = psutil.cpu_count(), psutil.virtual_memory().total / 1e9
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    return f"{cores} cores ({platform.machine()}, {memory_gb:.0f} GB), {versions}"
+    load = f"load {psutil.getloadavg()[0]:.0f} before"
+    return f"{cores} cores ({platform.machine()}, {memory_gb:.0f} GB), {versions}; {load}"
 
 
 def markdown(rows: Sequence[Row]) -> str:

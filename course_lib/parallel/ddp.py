@@ -106,7 +106,8 @@ class _DataParallel(nn.Module):
 
     def _on_gradient(self, param: Tensor) -> None:
         """Backward has finished the gradient of a parameter."""
-        self._since_sync = "gradients"
+        if self._since_sync != "gradients":  # a module's attributes are slow to set
+            self._since_sync = "gradients"
         self._begin_backward(param)
 
     def _check_synchronised(self, _optimizer: object) -> None:

@@ -97,7 +97,6 @@ class ShardedBucket:
         part: Tensor = local_part(self.shard.grad)[self.parts[position]]
         return part
 
-    @torch.no_grad()
     def fill(self, position: int, grad: Tensor | None) -> None:
         if self.flat_grad is None:
             self.flat_grad = torch.empty_like(self.flat)
@@ -107,7 +106,7 @@ class ShardedBucket:
         if grad is None:
             view.zero_()
         elif not same_memory(grad, view):
-            view.copy_(grad)
+            view.copy_(grad.detach())
         self.filled.add(position)
 
     def fill_all(self, grads: Sequence[Tensor | None]) -> None:
