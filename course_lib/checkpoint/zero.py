@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from course_lib.checkpoint.files import load_shards, save_shard
+from course_lib.checkpoint.files import CheckpointError, load_shards, save_shard
 from course_lib.checkpoint.pieces import check_same_tensors
 from course_lib.checkpoint.state import (
     check_optimizer_class,
@@ -27,6 +27,7 @@ from course_lib.comm.flat import all_gather_flat
 from course_lib.parallel.zero import ShardedBucket, ZeroOptimizer
 
 Saved = dict[str, Any]  # {"state": {index: entries}, "param_groups": [...]}
+_AXES = ["dp"]  # of a ZeroOptimizer's save
 
 
 def save(folder: Path | str, model: nn.Module, optimizer: ZeroOptimizer, *, step: int = 0) -> Path:
@@ -35,13 +36,13 @@ def save(folder: Path | str, model: nn.Module, optimizer: ZeroOptimizer, *, step
     All ranks of the optimizer's group call it, with a folder of the group's own. The checkpoint is whole when
     all have returned: put a barrier before you rely on it.
     """
-    rank, mesh = optimizer.group_rank, {"dp": optimizer.world_size}
+    rank, mesh = optimizer.group_rank, dict.fromkeys(_AXES, optimizer.world_size)
     state = {
         "model": dict(model.state_dict()) if rank == 0 else {},
         "optimizer": sharded_state_dict(optimizer),
         "optimizer_class": type(optimizer.inner).__name__,
     }
-    return save_shard(folder, state, rank=rank, mesh=mesh, axes=["dp"], step=step)
+    return save_shard(folder, state, rank=rank, mesh=mesh, axes=_AXES, step=step)
 
 
 def load_(folder: Path | str, model: nn.Module, optimizer: ZeroOptimizer) -> int:
@@ -51,6 +52,11 @@ def load_(folder: Path | str, model: nn.Module, optimizer: ZeroOptimizer) -> int
     Raises: ValueError that names what is damaged, missing, or of another model or optimizer.
     """
     shards = load_shards(folder)
+    if shards[0].header.axes != _AXES:
+        raise CheckpointError(
+            f"the files must be a ZeroOptimizer's, saved along {_AXES}; got a save along "
+            f"{shards[0].header.axes}. Nothing was loaded: load it with checkpoint.fsdp."
+        )
     states = [shard.state["optimizer"] for shard in shards]
     weights = shards[0].state["model"]
     check_optimizer_class(optimizer.inner, shards[0].state["optimizer_class"])

@@ -234,6 +234,18 @@ def test_nothing_is_half_loaded(which: str, tmp_path: Path) -> None:
             assert is_as_before
 
 
+def test_fsdp_goes_on_from_zeros_files_and_zero_names_fsdps(tmp_path: Path) -> None:
+    want = run_ranks(save_after_two_steps, 2, "zero", tmp_path / "zero")[0]
+    for step, got in run_ranks(go_on, 3, "fsdp", tmp_path / "zero"):
+        assert step == 2
+        for name, value in want.items():
+            torch.testing.assert_close(got[name], value)
+    run_ranks(save_after_two_steps, 2, "fsdp", tmp_path / "fsdp")
+    for said, is_as_before in run_ranks(load_wrongly, 2, "zero", tmp_path / "fsdp", ""):
+        assert "must be a ZeroOptimizer's, saved along ['dp']; got a save along ['dp_shard'" in said
+        assert is_as_before
+
+
 def test_a_damaged_file_is_named_by_the_rank_that_reads_it(tmp_path: Path) -> None:
     run_ranks(save_after_two_steps, 2, "fsdp", tmp_path)
     flip(tmp_path, 0.7)
