@@ -318,6 +318,7 @@ for rank, trace in enumerate(run.trace.ranks):
 def expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params, mesh):
     """Backward from loss_sum; leave the gradients of the mean over all tokens in param.grad; return the mean.
 
+    The mean is a tensor of one number, as loss_sum.
     loss_sum: the sum of this rank's tokens' losses. num_tokens: how many they are; ranks may differ.
     common_params: those that every rank has. expert_params: those of this rank's experts.
     mesh: axes dp and ep; mesh.group("dp") are the ranks with the same experts, mesh.group("dp", "ep") all.
