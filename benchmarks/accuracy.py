@@ -197,6 +197,8 @@ Known weak spots, reported and not fitted away:
 - 8-bit matmuls were calibrated on seven runs of llm-foundry of 2023; NVIDIA's later software gains more from
   them, so its FP8 runs are predicted too slow. Mixtures have no calibrating run: what routing costs beside
   matmuls, sorting and all_to_all is missing. Blackwell has none either: its share of the peak is assumed.
+  Accelerators of other makers reach of their measured matmul what an H100 reaches of its own; no run of
+  theirs was compared.
 - The playbook's stack loses half a second a micro-batch between stages in some runs and not in others; who
   stalls is known only in part (`step_time._stall_s`), and its error in percent is mostly that. Ranks and
   regrets do not depend on it as much.
@@ -204,7 +206,8 @@ Known weak spots, reported and not fitted away:
   the weights would cost if a server used one of its eight network cards and hid nothing (23 GB/s in all six
   rows). The model uses all eight; no other table measures that stack, so nothing was changed for it.
 - Fits in memory, four servers and more: the playbook prints one status for out-of-memory and for crashes.
-  Crashes that can be told from their layout are taken out in the last column; those that cannot stay in it.
+  Crashes that can be told from their layout are taken out in the last column. Of a failed run it prints the
+  layout and nothing else, so the other crashes stay in it.
   Measured bytes on one and two servers exceed the formula where tp is 8 and 16, by about one tensor
   [tokens, D] a block: who keeps it is not known, so no term was added. Memory counts the playbook's stages
   as its stack cuts them, by weight (`published_stages.py`). Time does not: fitted with them, all tables

@@ -17,6 +17,7 @@ import numpy as np
 
 from course_lib.cost.cluster import Cluster
 from course_lib.cost.constants import FABRICS, GENERATIONS, Array, Calibration, Index
+from course_lib.cost.hardware import Accelerator, accelerator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ def machine_of(cluster: Cluster, precision: str = "bf16") -> Machine:
     beyond = [s for s in spans[1:] if s.link.collective_bandwidth_bytes_per_s < network]
     one = np.atleast_1d
     return Machine(
-        peak_flops_per_s=one(float(acc.peak_flops_per_s(precision))),
+        peak_flops_per_s=one(_reached(acc) * float(acc.peak_flops_per_s(precision))),
         memory_bytes_per_s=one(float(acc.memory_bandwidth_bytes_per_s)),
         memory_bytes=one(float(acc.memory_bytes)),
         inside_bytes_per_s=one(spans[0].link.collective_bandwidth_bytes_per_s),
@@ -68,9 +69,24 @@ def machine_of(cluster: Cluster, precision: str = "bf16") -> Machine:
 
 def generation_of(name: str) -> int:
     """Return the index of an accelerator's generation; unknown ones count as the newest measured, H100."""
-    # Simplification: other accelerators reach the shares of peak that were measured on an H100.
-    known = [i for i, generation in enumerate(GENERATIONS) if generation in name.replace("GB200", "B200")]
+    known = _calibrated(name)
     return known[0] if known else GENERATIONS.index("H100")
+
+
+def _calibrated(name: str) -> list[int]:
+    return [i for i, generation in enumerate(GENERATIONS) if generation in name.replace("GB200", "B200")]
+
+
+def _reached(acc: Accelerator) -> float:
+    """Return how much of the H100's share of the peak a large matmul reaches on `acc`, at most 1.
+
+    Calibrated generations have a ceiling of their own: 1. Where no matmul was measured, 1 is assumed, too.
+    """
+    if _calibrated(acc.name) or not acc.is_known("measured_matmul_flops_per_s"):
+        return 1.0
+    known = accelerator("H100 SXM")
+    share = known.measured_matmul_flops_per_s / known.peak_flops_per_s("bf16")
+    return min(1.0, acc.measured_matmul_flops_per_s / acc.peak_flops_per_s("bf16") / share)
 
 
 def gather_time_s(

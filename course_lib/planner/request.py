@@ -109,9 +109,13 @@ def with_network(cluster: Cluster, text: str) -> Cluster:
     """
     if len(cluster.spans) < 2:
         raise ValueError(f"--network must come with several servers; got {cluster.name}. Leave it out.")
-    factor = quantity(text, "bytes_per_s") / cluster.spans[1].link.bandwidth_bytes_per_s
-    if factor <= 0:
-        raise ValueError(f"--network must be more than 0; got {text!r}. Write '25 GB/s'.")
+    wanted, why = _quantity(text, "bytes_per_s")
+    if wanted <= 0:
+        raise ValueError(
+            f"--network must be bytes a second of a GPU, more than 0, with their unit; got {text!r}. "
+            "Write '25 GB/s'."
+        ) from why
+    factor = wanted / cluster.spans[1].link.bandwidth_bytes_per_s
     far = tuple(
         replace(span, link=replace(span.link, bandwidth_bytes_per_s=span.link.bandwidth_bytes_per_s * factor))
         for span in cluster.spans[1:]
@@ -121,16 +125,20 @@ def with_network(cluster: Cluster, text: str) -> Cluster:
 
 def memory_of(text: str) -> float:
     """Read the memory of a GPU: "192 GB", "80 GiB". Raises: ValueError for anything else."""
-    why: ValueError | None = None
-    try:
-        size = quantity(text, "bytes")
-    except ValueError as error:
-        size, why = 0.0, error
+    size, why = _quantity(text, "bytes")
     if size <= 0:
         raise ValueError(
             f"--memory must be bytes of a GPU, more than 0, with their unit; got {text!r}. Write '192 GB'."
         ) from why
     return size
+
+
+def _quantity(text: str, kind: str) -> tuple[float, ValueError | None]:
+    """Return the quantity, or 0 and why it cannot be read."""
+    try:
+        return quantity(text, kind), None
+    except ValueError as error:
+        return 0.0, error
 
 
 def model_named(name: str) -> tuple[str, ModelConfig]:

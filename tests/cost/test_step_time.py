@@ -9,6 +9,7 @@ from course_lib.config import ModelConfig
 from course_lib.cost.cluster import dgx_h100, meta_24k
 from course_lib.cost.collectives import collective_time_s
 from course_lib.cost.constants import STACKS, Calibration, calibration, from_rows
+from course_lib.cost.hardware import accelerator
 from course_lib.cost.kernels import matmul_time_s
 from course_lib.cost.lines import all_reduce_time_s, gather_time_s, machine_of
 from course_lib.cost.step_time import StepLayout, params_per_rank, step_time
@@ -187,3 +188,12 @@ def test_a_mixture_sends_tokens_under_a_name_of_its_own():
     found = step_time(sizes, layout(dp=8, shard=8, ep=8), H100, calibration())
     assert found.experts_s[0] > 0
     assert found.context_s[0] == 0
+
+
+def test_an_accelerator_that_was_not_calibrated_keeps_its_measured_matmul() -> None:
+    """MI300X reaches 668 of 1,307 TFLOP/s, an H100 795 of 989: one share of the peak does not fit both."""
+    h100, mi300 = accelerator("H100 SXM"), accelerator("MI300X")
+    one = machine_of(replace(dgx_h100(8), accelerator=mi300))
+    share = h100.measured_matmul_flops_per_s / h100.peak_flops_per_s("bf16")
+    assert float(one.peak_flops_per_s[0]) * share == pytest.approx(mi300.measured_matmul_flops_per_s)
+    assert float(H100.peak_flops_per_s[0]) == h100.peak_flops_per_s("bf16")

@@ -5,7 +5,7 @@ import pytest
 from course_lib.cost.models import model
 from course_lib.planner import Request, plan
 from course_lib.planner.layouts import layout_of
-from course_lib.planner.request import cluster_named, count_of, model_named
+from course_lib.planner.request import cluster_named, count_of, model_named, with_network
 
 MODEL = {"model_dim": 4096, "num_layers": 32, "num_heads": 32, "num_kv_heads": 8, "ffn_dim": 14336}
 CLUSTER = {"accelerator": '"H200"', "devices_per_server": 8, "inside": '"450 GB/s"', "across": '"50 GB/s"'}
@@ -98,3 +98,8 @@ def test_the_gpus_that_are_advised_are_enough():
         with pytest.raises(ValueError, match="Use 112 GPUs or more"):
             plan(request(gpus))
     assert len(plan(request(112)).table)
+
+
+def test_a_network_without_its_unit_names_the_option():
+    with pytest.raises(ValueError, match=r"--network must be bytes a second.*got '25'\. Write '25 GB/s'"):
+        with_network(cluster_named("dgx-h100", 64), "25")
