@@ -16,7 +16,8 @@ from numpy import asarray, ndarray
 from course_lib.grading.compare import compare, gate_parts
 from course_lib.grading.core.exercise_file import ExerciseFile, equal_worlds, found, load, wants_by_name
 from course_lib.grading.core.types import Case, RankData, Seen, World
-from course_lib.grading.parts.numbers import EveryPoint, Numbers, Point
+from course_lib.grading.numbers import judge_number
+from course_lib.grading.parts.numbers import Answer, EveryPoint, Numbers, Point
 
 
 def unnamed(file: ExerciseFile, seed: int) -> dict[str, str]:
@@ -32,7 +33,19 @@ def unnamed(file: ExerciseFile, seed: int) -> dict[str, str]:
             said[words] = said.get(words) or text
     return {
         words: text or "accepted" for words, text in said.items() if words.rstrip(".?") not in _flat(text)
-    }
+    } | _of_numbers(file)
+
+
+def _of_numbers(file: ExerciseFile) -> dict[str, str]:
+    """What is not called by its name in a numeric problem: it has no cases and draws nothing."""
+    found = {}
+    for part in file.checks:
+        if isinstance(part, Answer):
+            for words, value in part.number.mistakes.items():
+                judged = judge_number(part.part, part.number, {part.part: value})
+                if judged.ok or words.rstrip(".?") not in judged.message:
+                    found[f"{part.part}: {words}"] = "accepted" if judged.ok else judged.message
+    return found
 
 
 def _flat(text: str) -> str:

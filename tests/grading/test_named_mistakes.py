@@ -5,9 +5,12 @@ One seed each: `make mistakes` asks 200 of every exercise, which takes long.
 
 from __future__ import annotations
 
+from copy import copy
+
 import pytest
 
 from course_lib.grading.core.exercise_file import found, load
+from course_lib.grading.parts.numbers import Answer, Number
 from course_lib.staff.mistakes import unnamed
 
 SEED = 1
@@ -21,3 +24,12 @@ def test_each_mistake_is_called_by_its_name(exercise_id: str) -> None:
 @pytest.mark.parametrize("exercise_id", ["zero_bytes", "missing_number", "mfu_hfu"])
 def test_points_tell_mistakes_apart_at_every_seed(exercise_id: str) -> None:
     assert {seed: bad for seed in range(200) if (bad := unnamed(load(exercise_id), seed))} == {}
+
+
+def test_a_name_that_a_numeric_problem_never_says_is_found() -> None:
+    part = Answer(part="x", number=Number(8.0, mistakes={"half": 4.0, "the other half": 4.0, "near": 8.01}))
+    file = copy(load("numbers_00"))
+    file.checks = [part]
+    said = unnamed(file, SEED)
+    assert said["x: near"] == "accepted"
+    assert said.keys() == {"x: the other half", "x: near"}

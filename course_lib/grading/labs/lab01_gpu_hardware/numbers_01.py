@@ -47,13 +47,12 @@ def _up(num_bytes: float, gpu_bytes: float) -> int:
 def _gpus(weight_bytes: int, gpu_bytes: float) -> Number:
     weights = weight_bytes * _PARAMS
     near = {
-        "the key-value cache is left out": _up(weights, gpu_bytes),
+        "the key-value cache is left out, or that of one layer or sequence is counted": _up(
+            weights, gpu_bytes
+        ),
         "you round down: a part-filled GPU is a GPU": int((weights + _CACHE) // gpu_bytes),
         "you do not round: GPUs come whole": (weights + _CACHE) / gpu_bytes,
-        "the cache counts keys or values only": _up(weights + _CACHE / 2, gpu_bytes),
-        "the cache of one sequence is counted": _up(weights + _CACHE / 32, gpu_bytes),
-        "the cache of one layer is counted": _up(weights + _CACHE / 96, gpu_bytes),
-        "the cache is stored in one byte an entry": _up(weights + _CACHE / 2, gpu_bytes),
+        "the cache counts keys or values only, or one byte an entry": _up(weights + _CACHE / 2, gpu_bytes),
         "weights take 4 bytes": _up(4 * _PARAMS + _CACHE, gpu_bytes),
         "weights take 2 bytes": _up(2 * _PARAMS + _CACHE, gpu_bytes),
         "weights take the 16 bytes of training": _up(16 * _PARAMS + _CACHE, gpu_bytes),

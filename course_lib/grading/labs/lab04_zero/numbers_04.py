@@ -72,9 +72,9 @@ PARTS = answers(
             _OFFLOAD,
             unit="s",
             mistakes={
-                "both ways are added: the link carries both at the same time": 2 * _OFFLOAD,
+                "both ways are added, or gradients have 4 bytes: the link carries both at once, bf16 has 2": 2
+                * _OFFLOAD,
                 "nothing is sharded: each of 8 ranks moves its eighth over its own link": 8 * _OFFLOAD,
-                "gradients have 4 bytes: bf16 has 2": 4 * _OFFLOAD / 2,
                 "the optimizer state travels: it stays on the host": 6 * _OFFLOAD,
                 "the result is in milliseconds: give seconds": 1e3 * _OFFLOAD,
             },

@@ -90,8 +90,8 @@ PARTS = answers(
             unit="segments",
             mistakes={
                 "the bytes are left out: the law is sqrt(N l / b)": 126**0.5,
-                "b and l are exchanged": (126 / 10) ** 0.5,
-                "the length of a segment is given: their number is asked": 126 / _ROOT,
+                "b and l are exchanged, or the length of a segment is given: their number is asked": 126
+                / _ROOT,
             },
         ),
     }

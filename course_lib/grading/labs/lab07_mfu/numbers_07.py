@@ -71,9 +71,9 @@ PARTS = answers(
         "share_131072": Number(
             _ATTENTION / (_ATTENTION + _REST),
             mistakes={
-                "the causal half is counted": _ATTENTION / (_ATTENTION + 2 * _REST),
+                "the causal half is counted, or one of the two products": _ATTENTION
+                / (_ATTENTION + 2 * _REST),
                 "it is attention over the rest": _ATTENTION / _REST,
-                "one of the two products is left out": _ATTENTION / (_ATTENTION + 2 * _REST),
             },
         ),
         "full_hfu": Number(

@@ -74,12 +74,9 @@ PARTS = answers(
             _SENT,
             unit="bytes",
             mistakes={
-                "backward is left out": _SENT / 2,
-                "attention or feed-forward is left out: each has a sum": _SENT / 2,
-                "an all_reduce is counted as one move: it is a reduce_scatter and an all_gather": _SENT / 2,
+                "half is left out, such as backward: each pass has two sums of two moves each": _SENT / 2,
                 "the factor is 2 instead of 2(n - 1)/n": _SENT * 8 / 7,
                 "elements have 4 bytes: bf16 has 2": 2 * _SENT,
-                "the bytes of one element are forgotten": _SENT / 2 / 2,
                 "the bytes of all ranks are added: one rank's are asked": 8 * _SENT,
                 "one all_reduce is counted of four": _SENT / 4,
             },

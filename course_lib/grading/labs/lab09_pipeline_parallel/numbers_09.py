@@ -78,9 +78,8 @@ PARTS = answers(
             16 * 8 * LAYER,
             unit="bytes",
             mistakes={
-                "one micro-batch is in flight: on the first stage there are p": 8 * LAYER,
+                "one micro-batch is in flight, as on the last: on the first stage there are p": 8 * LAYER,
                 "one layer is counted: the stage has 8": 16 * LAYER,
-                "the last stage is taken, which holds one": 8 * LAYER,
             },
         ),
     }

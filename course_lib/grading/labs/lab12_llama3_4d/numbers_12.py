@@ -54,7 +54,6 @@ PARTS = answers(
             12 * 405_853_388_800 / (8 * 16 * 128),
             mistakes={
                 "tp and pp are left out": 12 * 405_853_388_800 / 128,
-                "it is not sharded": 12 * 405_853_388_800 / 128,
             },
         ),
         "kv_gather_bytes": Number(
