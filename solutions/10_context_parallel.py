@@ -624,7 +624,8 @@ def context_parallel_step(model, core, tokens, targets):
 
     model: a Transformer whose attention is `core`; model(tokens, positions) gives logits.
     core: core.positions(seq_len) are the positions of this rank's tokens; core.group are its ranks.
-    tokens, targets: the whole batch, [B, S], on every rank. Afterwards param.grad is that of the mean loss.
+    tokens, targets: the whole batch, [B, S], on every rank. Afterwards param.grad is that of the mean loss,
+    which is a tensor of one number.
     """
     ### BEGIN SOLUTION
     positions = core.positions(tokens.shape[1])
