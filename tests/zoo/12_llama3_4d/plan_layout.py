@@ -119,3 +119,6 @@ def plan_layout(problem):
 # %% right: keeps the time in the layout, too
 # from: five loops
 # change: best, best_s = layout, layout_time_s(problem, layout) -> best_s = layout_time_s(problem, layout); best = {**layout, "time_s": best_s}
+# %% wrong layout: at most eight stages
+# from: five loops
+# change: if n % (tp * pp) or -> if n % (tp * pp) or pp > 8 or

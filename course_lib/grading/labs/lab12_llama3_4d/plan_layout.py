@@ -196,7 +196,18 @@ OPEN = [
     {"problem": TWELVE_GPUS},  # no power of two; tp 3 leaves the server
     5,
 ]  # where a size that does not divide is fastest
-HIDDEN = [10]
+TWELVE_STAGES = {
+    "num_layers": 24,
+    "num_heads": 16,
+    "model_dim": 2048,
+    "layer_params": 777_000_000,
+    "num_gpus": 24,
+    "server_size": 2,
+    "memory_bytes": 14.5e9,
+    "batch": 64,
+    "seq_len": 4096,
+}
+HIDDEN = [{"problem": TWELVE_STAGES}, 10]
 PARTS = [
     EveryPoint(
         part="layout",
