@@ -58,6 +58,7 @@ from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
+from course_lib.viz.lanes import draw_buckets
 from course_lib.viz.masters import draw_masters
 from course_lib.viz.predictions import draw_predictions
 from course_lib.viz.simulated import draw_simulated
@@ -387,7 +388,7 @@ guesses, title = {name: PREDICTED[name] for name in counted}, "Buckets: few call
 draw_predictions(counted, guesses, unit="calls per step", title=title)
 
 # %%
-pair = Span(name="server", devices=2, link=Link(latency_s=2e-6, bandwidth_bytes_per_s=50e9))
+pair = Span(name="server", devices=2, link=Link(latency_s=4e-6, bandwidth_bytes_per_s=50e9))
 TWO_GPUS = Cluster(name="two H100", accelerator=accelerator("H100"), spans=(pair,))
 replayed = {name: replay(recorded, TWO_GPUS) for name, recorded in traces.items()}
 title = "Buckets travel under backward"
@@ -487,13 +488,11 @@ def accumulate(ddp, microbatches, loss_fn, num_samples):
 # distances; the all_reduce of a bucket starts when the bucket is ready *and* the one before has ended. A
 # ring all_reduce of $S$ bytes over $n$ ranks takes $\frac{2(n-1)}{n}\,S\,/\,\text{bandwidth}$; latency is
 # left out.
-#
-# ```text
-# compute        | forward | backward 1 | backward 2 | backward 3 | backward 4 |
-# keeps up                              |== 1 ==|    |== 2 ==|    |== 3 ==|    |== 4 ==|
-# falls behind                          |====== 1 =====|====== 2 =====|====== 3 =====|====== 4 =====|
-# ```
-#
+
+# %%
+draw_buckets(num_buckets=4)
+
+# %% [markdown]
 # Communication counts as **hidden** if it keeps up: nothing but the last bucket is sent after backward has
 # ended. A larger batch makes backward longer, and leaves the gradients as large as they were. So there is a
 # smallest batch per rank at which communication is hidden. (Whether you then still *want* such a batch is a
@@ -604,6 +603,7 @@ def train(wrap, num_steps):
     ddp, corpus, losses = wrap(model), load_corpus(), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(num_steps):
+        trace.mark(f"step {step}")
         place = {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
         mine = corpus_batch(corpus, 16, 32, step=step, **place)
         loss = cross_entropy(ddp(mine.tokens), mine.targets)
@@ -657,10 +657,10 @@ apart = max(abs(a - b) for a, b in zip(torch_losses, losses["4 ranks"], strict=F
 print(f"largest difference of the losses of 100 steps: {apart:.0e}")
 print("          | all_reduces | MB a rank sends | peak MB   (one step)")
 for name, wrap in {"yours": MyDDP, "torch's": TorchDDP}.items():
-    one, two = (run_ranks(train, 4, wrap, steps, trace=True, quiet=True).trace[0] for steps in (2, 3))
-    calls = two.collectives("all_reduce")[len(one.collectives("all_reduce")) :]
+    rank = run_ranks(train, 4, wrap, 3, trace=True, quiet=True).trace[0]
+    calls = rank.between("step 2").collectives("all_reduce")
     sent = 2 * 3 / 4 * sum(call.bytes_ for call in calls)
-    print(f"{name:9} | {len(calls):11} | {sent / 1e6:15.3f} | {two.peak_bytes() / 1e6:7.2f}")
+    print(f"{name:9} | {len(calls):11} | {sent / 1e6:15.3f} | {rank.peak_bytes() / 1e6:7.2f}")
 
 # %% [markdown]
 # torch sends the same bytes in one bucket, for its buckets hold up to 25 MB; and it keeps that bucket beside

@@ -54,9 +54,10 @@ from course_lib.parallel import zero as library
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
 from course_lib.viz.axes import draw_axes
+from course_lib.viz.lanes import draw_halved_all_reduce, draw_offload
 from course_lib.viz.memory_bars import draw_memory_bars
 from course_lib.viz.predictions import draw_predictions
-from course_lib.viz.sharding import draw_zero_stages
+from course_lib.viz.sharding import draw_flat_vector, draw_zero_stages
 from course_lib.viz.training import draw_losses
 from course_lib.viz.turn import turn
 
@@ -173,12 +174,11 @@ print(f"{sum(p.numel() for p in ORACLE):,} parameters in {len(ORACLE)} tensors")
 #
 # Tensors have all shapes, and n ranks want equal shares. So lay them end to end in a **flat vector**, pad it
 # with zeros to a multiple of n, and give rank r the r-th range:
-#
-# ```text
-# |---- weight 0 ----|- bias 0 -|------- weight 1 -------|- bias 1 -|0 0|
-# |------- rank 0 -------|------- rank 1 -------|------- rank 2 --------|
-# ```
-#
+
+# %%
+draw_flat_vector({"weight 0, 4 x 4": 16, "bias 0": 4, "weight 1, 4 x 4": 16, "bias 1": 4}, num_ranks=3)
+
+# %% [markdown]
 # A shard may begin in the middle of a tensor. Nobody minds: an all_gather returns the whole vector, and the
 # **shapes** are all the metadata you need to find the tensors in it again.
 
@@ -242,12 +242,11 @@ print("equal to the oracle:", [all(map(torch.allclose, got, ORACLE)) for got in 
 # ## Stage 1
 #
 # Put the update into the middle of the all_reduce:
-#
-# ```text
-# DDP      all_reduce(gradients)                    update P values      n copies of the state
-# ZeRO-1   reduce_scatter(gradients)  update P/n values  all_gather(parameters)   1/n of the state
-# ```
-#
+
+# %%
+draw_halved_all_reduce()
+
+# %% [markdown]
 # A ring all_reduce sends 2(n − 1)/n · S bytes; each of the two halves sends (n − 1)/n · S. **The same sum.**
 #
 # `ZeroOptimizer(params, make_optimizer)` gets the trainable parameters, equal on all ranks at the start, and
@@ -587,6 +586,7 @@ def train_on_text(share, num_steps, corpus=None):
     corpus = load_corpus() if corpus is None else corpus
     (model, optimizer), losses = share(Transformer(SMALL)), []
     for step in range(num_steps):
+        trace.mark(f"step {step}")
         place = {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
         mine = corpus_batch(corpus, 16, 32, step=step, **place)
         loss = cross_entropy(model(mine.tokens), mine.targets)
@@ -609,10 +609,10 @@ draw_losses(losses, title="Sharding the optimizer changes no loss")
 # %% tags=["demonstration"]
 print("        | calls | MB a rank sends | peak MB   (one step, 4 ranks)")
 for name, share in {"yours": yours, "torch's": torchs}.items():
-    one, two = (run_ranks(train_on_text, 4, share, n, trace=True, quiet=True).trace[0] for n in (2, 3))
-    calls = list(two.collectives())[len(list(one.collectives())) :]
+    rank = run_ranks(train_on_text, 4, share, 3, trace=True, quiet=True).trace[0]
+    calls = rank.between("step 2").collectives()
     sent = sum(call.bytes_ if call.op == "broadcast" else sent_bytes(call) for call in calls)
-    print(f"{name:7} | {len(calls):5} | {sent / 1e6:15.2f} | {two.peak_bytes() / 1e6:7.2f}")
+    print(f"{name:7} | {len(calls):5} | {sent / 1e6:15.2f} | {rank.peak_bytes() / 1e6:7.2f}")
 
 # %% [markdown]
 # torch's averages *whole* gradients (in DDP), then broadcasts what each rank has updated, a call a tensor;
@@ -651,13 +651,11 @@ draw_losses(losses, floor=synthetic_entropy(), title="A right one ends at the en
 # master weights there, and updates *there*: otherwise 12 bytes a parameter would cross PCIe each way. A step
 # sends gradients down (2 bytes each) and parameters up (2). The same idea for parameters, fetched when a
 # layer needs them, and for NVMe, is ZeRO-Infinity.
-#
-# ```text
-# down   | grad 0 | grad 1 | grad 2 | grad 3 |
-# host            | update 0 | update 1 | update 2 | update 3 |
-# up                         | param 0 | param 1  | param 2  | param 3 |
-# ```
-#
+
+# %%
+draw_offload(num_params=4)
+
+# %% [markdown]
 # The check hands you a `store`, a host with an account of every transfer:
 #
 # - `store.state[i]`: host tensors of parameter i: `"weight"` (master), `"exp_avg"`, `"exp_avg_sq"`;

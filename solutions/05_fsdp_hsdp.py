@@ -59,8 +59,9 @@ from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
+from course_lib.viz.lanes import draw_owners, draw_steady_state
 from course_lib.viz.predictions import draw_predictions
-from course_lib.viz.sharding import draw_fsdp_moves, draw_mesh
+from course_lib.viz.sharding import draw_fsdp_moves, draw_mesh, draw_owners_and_shards
 from course_lib.viz.simulated import draw_simulated
 from course_lib.viz.timeline import draw_memory_in_order
 from course_lib.viz.training import draw_losses
@@ -110,13 +111,9 @@ print("the chain equals the model:", torch.allclose(x, LOGITS))
 # 6, ..., rank 1 units 1, 4, 7, ... (the checks deal otherwise: read `unit.owner`). When a unit's turn
 # comes, its owner **broadcasts** it; all compute on their own samples; all but the owner **delete** it. In
 # backward the same again, and the gradients are **reduced** to the owner, who updates.
-#
-# ```text
-#            unit 0                       unit 1                       unit 2
-# rank 0     OWNS | compute               receive | compute | delete   receive | compute | delete
-# rank 1     receive | compute | delete   OWNS | compute               receive | compute | delete
-# rank 2     receive | compute | delete   receive | compute | delete   OWNS | compute
-# ```
+
+# %%
+draw_owners(num_ranks=3)
 
 
 # %% exercise="owner_fsdp_forward"
@@ -202,11 +199,11 @@ for rank, parts in enumerate(kept):
 # Cut each *unit* instead of dealing units out: pad its flat vector, give every rank an equal part. Then one
 # **all_gather** brings a unit back, to which all contribute, and one **reduce_scatter** sums the gradients
 # and leaves each rank its part. Both move (n − 1)/n · S bytes a rank.
-#
-# ```text
-# unit 0   | rank 0 | rank 1 | rank 2 | rank 3 |      unit 1   | rank 0 | rank 1 | rank 2 | rank 3 |
-# ```
-#
+
+# %%
+draw_owners_and_shards({unit.name: unit.numel for unit in transformer_units(CONFIG)}, num_ranks=4)
+
+# %% [markdown]
 # Freeing after use is called **resharding**. The *last* unit of forward is the *first* of backward: keep it.
 
 # %%
@@ -410,13 +407,11 @@ except RanksError as error:
 #
 # So far every gather is waited for at once, and every reduction too. But the order of units is known. In the
 # middle of backward three units are in work at the same time:
-#
-# ```text
-# compute   | backward of L+1       | backward of L         | backward of L-1       |
-# the wire  | weights of L          | weights of L-1        | weights of L-2        |
-#           | gradients of L+2      | gradients of L+1      | gradients of L        |
-# ```
-#
+
+# %%
+draw_steady_state()
+
+# %% [markdown]
 # - **Launch** the gather of the next `depth` units before the current one computes; **wait** for a gather
 #   only when its unit is next.
 # - **Launch** the reduce_scatter after a unit's backward; **wait** for it only after the *next* unit's

@@ -68,7 +68,7 @@ draw_axes(["layer", "batch", "sequence", "dim"])
 #
 # | axis | what its ranks exchange | how often | hidden behind compute |
 # |---|---|---|---|
-# | tp | activations, BSD elements | 4 times a layer and micro-batch | hardly |
+# | tp | activations, BSD elements | 4 all_reduces a layer and micro-batch | hardly |
 # | cp | keys and values, 2BSKH elements | 3 times a layer and micro-batch | partly |
 # | pp | activations, to one neighbour | once a stage and micro-batch | yes |
 # | dp | gradients and weights | once a step | mostly |
@@ -502,8 +502,9 @@ figure
 # ## The whole machine
 #
 # One GPU of 16,384 in the long-context configuration, and everybody it talks to. Bytes are those of a step:
-# tensor parallelism moves the most, over the shortest way. The bytes of dp are those of dp and cp together:
-# these 128 ranks hold the same weights.
+# tensor parallelism moves the most, over the shortest way. Its 1,008 calls are 8 for each of 7.875 layers and
+# 16 micro-batches: with sequence parallelism (lab 08) each of the 4 all_reduces is a reduce_scatter and an
+# all_gather. The bytes of dp are those of dp and cp together: these 128 ranks hold the same weights.
 
 # %%
 tokens, micro, layers = 131_072 / 16, 16, 126 / 16

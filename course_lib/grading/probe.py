@@ -33,10 +33,14 @@ class Probe:
     world_size: int
     outside_tensors: list[int] | None = field(default=None, repr=False)
 
-    def mark(self, name: str) -> None:
-        """Collect garbage and put a named mark into the trace, where `.live_bytes_at(name)` reads."""
+    def mark(self, name: str, *, count: bool = True) -> None:
+        """Collect garbage and put a named mark into the trace, where `.live_bytes_at(name)` reads.
+
+        count: numbers outside tensors too. It takes as long as some layers of a toy: leave it out where the
+        next mark would see the same.
+        """
         trace.mark(name)
-        if self.outside_tensors is not None:
+        if count and self.outside_tensors is not None:
             self.outside_tensors.append(bytes_outside_tensors())
 
     def settle(self) -> None:

@@ -15,9 +15,12 @@ SMALL = 0.01
 
 
 def draw_layout(
-    tp: int = 8, cp: int = 1, pp: int = 16, virtual_stages: int = 7, seq_len: int = 8192, memory_gb: int = 80
+    *, virtual_stages: int, tp: int = 8, cp: int = 1, pp: int = 16, seq_len: int = 8192, memory_gb: int = 80
 ) -> style.CourseFigure:
-    """Draw seconds by term and gigabytes by category, or say why there is no such layout."""
+    """Draw seconds by term and gigabytes by category, or say why there is no such layout.
+
+    The defaults are Llama 3's; how many stages a GPU had, its paper does not say.
+    """
     cluster = cluster_named("meta", GPUS)
     request = Request(
         config=model("llama3-405b"),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
 from course_lib.viz import style
+from course_lib.viz.lanes import BACKWARD, FORWARD, GRADIENTS, HERE, PARAMETERS, Box, draw_lanes
 
 _STATES = (("optimizer", 12, 1), ("gradients", 2, 2), ("parameters", 2, 3))  # bytes, sharded from stage
 _SHARDS = (style.BLUE, style.ORANGE, style.GREEN, style.PINK, style.SKY, style.YELLOW, style.VERMILLION)
+_UNITS = (style.GREY, style.BLUE, style.ORANGE, style.GREEN, style.PINK, style.SKY, style.YELLOW)
 _ARROW: Any = {"arrowstyle": "<|-|>", "lw": 2.0, "shrinkA": 0, "shrinkB": 0}
 
 
@@ -56,6 +59,89 @@ def _draw_stage(ax: Axes, stage: int, num_ranks: int) -> None:
     ax.spines[["left", "bottom"]].set_visible(False)
 
 
+# ---- vectors and units in pieces
+
+
+def draw_flat_vector(tensors: Mapping[str, int], num_ranks: int) -> style.CourseFigure:
+    """Draw tensors that lie end to end, with their padding, above the equal ranges of the ranks.
+
+    tensors: name -> number of elements.
+    """
+    total = sum(tensors.values())
+    size = -(-total // num_ranks)
+    sizes = {name: numel for name, numel in tensors.items() if numel}
+    padding = num_ranks * size - total
+    with style.course_style():
+        figure = style.new_figure(9.6, 1.7)
+        words = ", ".join(f"{name}: {numel}" for name, numel in sizes.items())
+        figure.alt = (
+            f"{words} and {padding} zeros lie end to end; each of {num_ranks} ranks holds {size} elements, "
+            "wherever tensors begin."
+        )
+        ax = figure.subplots()
+        begin = 0
+        for i, (name, numel) in enumerate({**sizes, "0": padding}.items()):
+            color = style.FAINT if i == len(sizes) else (style.SKY, style.BLUE)[i % 2]
+            _draw_range(ax, 0, begin, numel, name, color)
+            begin += numel
+        for rank in range(num_ranks):
+            color = _SHARDS[(1 + rank) % len(_SHARDS)]
+            _draw_range(ax, 1, rank * size, size, f"rank {rank}: {size} elements", color)
+        ax.set_yticks([0.4, 1.4], labels=["the flat vector", "its shards"])
+        ax.set(xlim=(-0.1, num_ranks * size + 0.1), ylim=(2, -0.1), xticks=[])
+        ax.tick_params(axis="y", length=0)
+        ax.spines[["left", "bottom"]].set_visible(False)
+        ax.set_title("Equal shards begin where they fall, also inside a tensor")
+    return figure
+
+
+def _draw_range(ax: Axes, row: int, begin: int, length: int, text: str, color: str) -> None:
+    if length:
+        box = Rectangle((begin, row), length, 0.8)
+        box.set(facecolor=color, edgecolor=style.CARD, lw=1.5, alpha=0.55)
+        ax.add_patch(box)
+        ax.text(begin + length / 2, row + 0.42, text, ha="center", va="center", fontsize=9)
+
+
+def draw_owners_and_shards(units: Mapping[str, int], num_ranks: int) -> style.CourseFigure:
+    """Draw what each rank keeps: whole units dealt out in turn, beside an equal part of every unit.
+
+    units: name -> number of parameters.
+    """
+    dealt: list[Mapping[str, float]] = [
+        {name: numel for i, (name, numel) in enumerate(units.items()) if i % num_ranks == rank}
+        for rank in range(num_ranks)
+    ]
+    cut: list[Mapping[str, float]] = [{name: numel / num_ranks for name, numel in units.items()}] * num_ranks
+    fullest = [max(sum(kept.values()) for kept in ranks) for ranks in (dealt, cut)]
+    with style.course_style():
+        figure = style.new_figure(9.6, 3.2)
+        figure.alt = (
+            f"Parameters that each of {num_ranks} ranks keeps. Owners keep whole units, the fullest "
+            f"{fullest[0]:,.0f}; with flat shards each keeps a part of every unit, {fullest[1]:,.0f}."
+        )
+        left, right = figure.subplots(1, 2, sharey=True)
+        for ax, ranks in ((left, dealt), (right, cut)):
+            _draw_kept(ax, ranks, list(units))
+        left.set(title="Owners: whole units, unequal parts", ylabel="thousand parameters")
+        right.set_title("Flat shards: an equal part of every unit")
+        handles = [Patch(color=_UNITS[i % len(_UNITS)], label=name) for i, name in enumerate(units)]
+        figure.legend(handles=handles[::-1], loc="outside right center")
+    return figure
+
+
+def _draw_kept(ax: Axes, ranks: Sequence[Mapping[str, float]], names: Sequence[str]) -> None:
+    """A column a rank, units from below in their order."""
+    for rank, kept in enumerate(ranks):
+        bottom = 0.0
+        for name, numel in kept.items():
+            color = _UNITS[names.index(name) % len(_UNITS)]
+            ax.bar(rank, numel / 1e3, 0.7, bottom / 1e3, color=color, edgecolor=style.CARD)
+            bottom += numel
+    ax.set_xticks(range(len(ranks)), labels=[f"rank {rank}" for rank in range(len(ranks))])
+    ax.tick_params(axis="x", length=0)
+
+
 # ---- FSDP over time
 
 _GATHER_S, _FORWARD_S, _BACKWARD_S, _REDUCE_S = 1.3, 1.2, 2.4, 1.3  # of the drawing only
@@ -63,30 +149,11 @@ _GATHER_S, _FORWARD_S, _BACKWARD_S, _REDUCE_S = 1.3, 1.2, 2.4, 1.3  # of the dra
 
 def draw_fsdp_moves(num_units: int = 3) -> style.CourseFigure:
     """Draw one step of an FSDP that overlaps nothing: wire, compute, and which units are whole when."""
-    moves = _moves(num_units)
-    with style.course_style():
-        figure = style.new_figure(10, 1.3 + 0.33 * (num_units + 2))
-        ax = figure.subplots()
-        for lane, text, begin, end, color in moves:
-            ax.broken_barh([(begin, end - begin)], (lane, 0.8), facecolors=color, edgecolors="w", lw=0.8)
-            ink = style.CARD if lane == 1 else style.INK
-            ax.text((begin + end) / 2, lane + 0.42, text, ha="center", va="center", fontsize=8, color=ink)
-        names = ["the wire", "compute", *(f"unit {unit} whole" for unit in range(num_units))]
-        ax.set_yticks([row + 0.4 for row in range(len(names))], labels=names)
-        ax.set(ylim=(len(names), -0.1), xlim=(0, moves[-1][3]), xticks=[], xlabel="time")
-        ax.tick_params(axis="y", length=0)
-        ax.spines["left"].set_visible(False)
-        ax.set_title("Gather, compute, free: one unit is whole at a time, the last one stays", pad=22)
-        kinds = {
-            "all_gather": style.COMMUNICATION,
-            "reduce_scatter": style.YELLOW,
-            "forward": style.PHASES["forward"],
-            "backward": style.PHASES["backward"],
-            "its parameters are here": style.GREY,
-        }
-        handles = [Patch(color=color, label=name) for name, color in kinds.items()]
-        ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderpad=0)
-        figure.alt = f"{ax.get_title(loc='left')}. In order: {_order(num_units)}."
+    names = ["the wire", "compute", *(f"unit {unit} whole" for unit in range(num_units))]
+    words = {PARAMETERS: "all_gather", GRADIENTS: "reduce_scatter"}
+    title = "Gather, compute, free: one unit is whole at a time, the last one stays"
+    figure = draw_lanes(names, _moves(num_units), title=title, legend=words)
+    figure.alt = f"{title}. In order: {_order(num_units)}."
     return figure
 
 
@@ -97,32 +164,32 @@ def _order(num_units: int) -> str:
     return ", ".join(forward + backward)
 
 
-def _moves(num_units: int) -> list[tuple[int, str, float, float, str]]:
-    """(lane, text, begin, end, color) of every box, in order of time."""
-    moves: list[tuple[int, str, float, float, str]] = []
+def _moves(num_units: int) -> list[Box]:
+    """Every box, in order of time."""
+    moves: list[Box] = []
     now, whole_since = 0.0, dict[int, float]()
 
-    def box(lane: int, text: str, duration: float, color: str) -> None:
+    def box(lane: int, text: str, duration: float, kind: str) -> None:
         nonlocal now
-        moves.append((lane, text, now, now + duration, color))
+        moves.append(Box(lane, text, now, now + duration, kind))
         now += duration
 
     def free(unit: int) -> None:
-        moves.append((2 + unit, "", whole_since.pop(unit), now, style.GREY))
+        moves.append(Box(2 + unit, "", whole_since.pop(unit), now, HERE))
 
     for unit in range(num_units):
         whole_since[unit] = now
-        box(0, f"gather {unit}", _GATHER_S, style.COMMUNICATION)
-        box(1, f"F{unit}", _FORWARD_S, style.PHASES["forward"])
+        box(0, f"gather {unit}", _GATHER_S, PARAMETERS)
+        box(1, f"F{unit}", _FORWARD_S, FORWARD)
         if unit < num_units - 1:
             free(unit)
     for unit in reversed(range(num_units)):
         if unit not in whole_since:
             whole_since[unit] = now
-            box(0, f"gather {unit}", _GATHER_S, style.COMMUNICATION)
-        box(1, f"B{unit}", _BACKWARD_S, style.PHASES["backward"])
+            box(0, f"gather {unit}", _GATHER_S, PARAMETERS)
+        box(1, f"B{unit}", _BACKWARD_S, BACKWARD)
         free(unit)
-        box(0, f"reduce {unit}", _REDUCE_S, style.YELLOW)
+        box(0, f"reduce {unit}", _REDUCE_S, GRADIENTS)
     return moves
 
 

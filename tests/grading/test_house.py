@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import course_lib
-from course_lib.grading import parts
+from course_lib.grading import parts, registry
 from course_lib.grading.core.exercise_file import found, load
 from course_lib.grading.import_guard import ALWAYS, JUDGE_SIDE
 from course_lib.staff.sandbox import ALWAYS_MASKED
@@ -25,6 +25,12 @@ ONE_USER = {"PeakTimes", "TimeAtMost"}
 # What reads bytes, live memory, calls in flight and clocks in a trace or its replay.
 READERS = {"bytes_", "moved_bytes", "comm_bytes", "peak_bytes", "live_bytes_at", "live_at_marks", "in_flight"}
 CLOCKS = {"time", "replay", "replayed"}  # imported
+# Where right values are the lesson itself, they may earn more than a third.
+VALUES_ARE_THE_LESSON = {
+    "repair_ddp_script": "a dozen defects repaired; the sampler is the last of them",
+    "route": "which experts each token is sent to",
+    "async_pipeline": "a backward that uses the weights of its forward",
+}
 # They tell the order of launches by the bytes launched so far: a rule of that exercise alone.
 ORDER_BY_BYTES = {"lab03_data_parallel/bucketed_ddp.py", "lab05_fsdp_hsdp/_prefetch.py"}
 
@@ -134,3 +140,12 @@ def test_an_exercise_has_220_lines_on_average() -> None:
     print("".join(f"\n{lines[name]:4} {name}" for name in lines), f"\n{average:.1f} on average")
     assert lines.keys() == set(found())
     assert average <= 220
+
+
+def test_right_values_alone_earn_a_third_at_most() -> None:
+    too_many = {
+        exercise.id
+        for exercise in registry.exercises()
+        if len(exercise.points) > 1 and exercise.points.get("values", 0) > sum(exercise.points.values()) / 3
+    }
+    assert too_many == set(VALUES_ARE_THE_LESSON)

@@ -10,4 +10,4 @@ def test_a_layout_is_drawn_with_its_step_and_whether_it_fits() -> None:
 
 
 def test_a_layout_that_cannot_be_says_why() -> None:
-    assert "must divide the 128 sequences" in draw_layout(tp=2, seq_len=131_072).alt
+    assert "must divide the 128 sequences" in draw_layout(tp=2, virtual_stages=7, seq_len=131_072).alt

@@ -30,7 +30,7 @@ EXERCISE = Exercise(
     difficulty=2,
     importance=5,
     lines=9,
-    points={"values": 2.0, "bytes": 1.0},
+    points={"values": 1.0, "bytes": 2.0},
     task="Repair both programs, so that `end_of_step` ends and returns on every rank the mean of all losses, "
     "the sum of all tokens, and the learning rate of rank 0.",
     graded={

@@ -29,7 +29,7 @@ EXERCISE = Exercise(
     difficulty=1,
     importance=3,
     lines=4,
-    points={"values": 1.0, "bytes": 1.0},
+    points={"values": 0.5, "bytes": 1.5},
     task="Write a function that returns this rank's number, the number of ranks, and the sum of the secrets "
     "of all ranks, as three ints.",
     graded={

@@ -11,7 +11,7 @@ EXERCISE = Exercise(
     difficulty=2,
     importance=4,
     lines=8,
-    points={"values": 1.5, "bytes": 0.5},
+    points={"values": 0.5, "bytes": 1.5},
     task="Write a function that sends this rank's tensor to the next rank of `group`, a ring, and returns "
     "the one that the rank before it sent.",
     graded={

@@ -15,7 +15,7 @@ EXERCISE = Exercise(
     difficulty=3,
     importance=2,
     lines=12,
-    points={"values": 1.0, "staleness": 1.0},
+    points={"values": 0.5, "staleness": 1.5},
     task="Write a function that plays the server for a given order of arrivals, and returns the path of its "
     "weights and the staleness of each gradient.",
     graded={

@@ -45,7 +45,7 @@ EXERCISE = Exercise(
     difficulty=2,
     importance=4,
     lines=8,
-    points={"values": 1.5, "epochs": 1.5},
+    points={"values": 1.0, "epochs": 2.0},
     task="Write a function that returns this rank's samples at each step of an epoch. Cut the shuffled epoch "
     "into batches of `batch_size` first, then share each batch among the ranks. Any shuffle is right.",
     graded={

@@ -23,7 +23,7 @@ EXERCISE = Exercise(
         "bytes": "Each backward moves the gradients once, each step the parameters once.",
         "memory": "As for stage 1, and there is never a full set of gradients.",
     },
-    details="1 to 4 ranks (hidden: 5, 6), models and inner optimizers as for stage 1; all ranks use the same "
+    details="1 to 4 ranks (hidden: 6), models and inner optimizers as for stage 1; all ranks use the same "
     "parameters; each call was waited for when the constructor, `step` and `zero_grad` return. P parameters "
     "in T tensors. Bytes: with m backwards a step moves at most (m + 1)(P + n T) elements, where an "
     "all_reduce counts double and an all_gather counts its output; the constructor at most P + n T. Memory, "
@@ -55,8 +55,7 @@ OPEN = [  # inner optimizers that keep 1, 2, 1 and 0 values a parameter
     case(4, "SGD", unused=True, depth=16, optional_from=1),
 ]
 HIDDEN = [
-    case(5, "Adam", 2, tied=True, frozen=True, depth=16),
-    case(6, "SGD with momentum", width=23, depth=16, unused=True),
+    case(6, "Adam", 2, width=23, tied=True, frozen=True, unused=True, depth=16),
     case(3, "SGD", width=160, depth=6),
 ]
 

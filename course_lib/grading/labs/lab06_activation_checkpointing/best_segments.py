@@ -38,9 +38,11 @@ EXERCISE = Exercise(
     ),
     hints=(
         "There are only num_layers answers.",
-        "The square root of num_layers * layer_bytes / boundary_bytes is near, but C must be whole, and so "
-        "must a segment's length.",
-        "min(range(1, num_layers + 1), key=peak)",
+        "The square root of num_layers * layer_bytes / boundary_bytes is near, but C must be whole, and "
+        "so must a segment's length.",
+        "Try every number of segments: what does the peak consist of, and how long is the longest segment "
+        "when num_layers is not divisible? Of the values you get, the place of the least is asked, not "
+        "the least.",
     ),
 )
 

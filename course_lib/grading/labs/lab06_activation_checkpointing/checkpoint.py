@@ -29,13 +29,13 @@ EXERCISE = Exercise(
     forbids=("activation checkpointing",),
     scenario=recomputation("calls"),
     hints=(
-        "An autograd.Function: its forward runs without a graph, so calling `function` there saves nothing. "
-        "What must `ctx` keep so that backward can run it again, with a graph?",
+        "An autograd.Function: its forward runs without a graph, so calling `function` there saves "
+        "nothing. What must `ctx` keep so that backward can run it again, with a graph?",
         "backward: detach the saved inputs and give them requires_grad again, call `function` under "
         "torch.enable_grad(), then torch.autograd.backward(out, grad). Their .grad is what you return.",
-        "torch.get_rng_state() before the first run, and inside torch.random.fork_rng() set_rng_state(...) "
-        "before the second. If no input needs a gradient, autograd skips your Function: pass one more that "
-        "does, torch.empty(0, requires_grad=True).",
+        "Dropout draws again when the function runs again: which state must be the same, and how does the "
+        "state of the outside survive? torch.random has a context for that. And autograd skips a Function "
+        "of which no input needs a gradient: what could you pass along that does?",
     ),
 )
 

@@ -94,11 +94,12 @@ EXERCISE = Exercise(
     hints=(
         "Write down the matrices of one block with their shapes. A token costs 2 FLOPs for each of their "
         "elements. Then attention: what are the shapes of its two products for one query?",
-        "q and out are D x NH, k and v are D x KH; SwiGLU has 3 matrices D x F, a plain network 2. One query "
-        "against s keys: 2 s H for the scores of a head, as many for the mix of values. The head is D x V.",
-        "parts = {blocks, attention, head}; return 3 * (blocks + attention + head), plus attention again for "
-        '"selective", plus blocks + attention for "full". In MoE layers, config.num_moe_layers of them, the '
-        "network is experts_per_token + num_shared_experts experts and the D x E router.",
+        "q and out are D x NH, k and v are D x KH; SwiGLU has 3 matrices D x F, a plain network 2. One "
+        "query against s keys: 2 s H for the scores of a head, as many for the mix of values. The head is "
+        "D x V.",
+        "Backward costs twice forward, so what runs forward once counts three times: what does each kind "
+        "of recomputation add to that, all of a block or attention alone? In a layer of experts a token "
+        "meets some of them, and the router too. The head is never computed again.",
     ),
 )
 

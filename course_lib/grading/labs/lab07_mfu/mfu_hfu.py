@@ -70,8 +70,9 @@ EXERCISE = Exercise(
     hints=(
         "MFU does not know how you compute, only what the model needs. Which argument can it not depend on?",
         "Both divide by the same: step_time_s * num_gpus * peak_flops_per_s.",
-        "model = 3 * sum(forward_flops.values()); hardware = model + what `recompute` adds, one forward of "
-        "it.",
+        "Forward and backward of the model are three forwards, whatever you compute again. What the "
+        "hardware does is more by the forward passes that run twice: of which parts, for each kind of "
+        "recomputation?",
     ),
 )
 

@@ -3,6 +3,7 @@
 Longer than 120 lines: it draws four kinds of loops and plays each with three slips.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -62,11 +63,11 @@ EXERCISE = Exercise(
     hints=(
         "Take kernels in order. The gap before kernel k runs from the end of kernel k - 1 (or 0) to its "
         "start. What did the host do in that gap?",
-        "Of the host's events, those between launch k - 1 and launch k matter: did one of them load, and how "
-        "much of the gap does it cover? Was one a sync?",
-        "overlap = max(0, min(load_end, gap_end) - max(load_start, gap_start)); loader += overlap; the "
-        "rest of the "
-        'gap is "sync" if a sync stands between the two launches, else "launch".',
+        "Of the host's events, those between launch k - 1 and launch k matter: did one of them load, and "
+        "how much of the gap does it cover? Was one a sync?",
+        "An event of the loader may begin before the gap and end in it: how many seconds of it lie "
+        "inside? What of the gap is left has one cause, and only the host's events between the two "
+        "launches decide which.",
     ),
 )
 
@@ -149,19 +150,26 @@ def _near_slow(p: Point) -> dict[str, Any]:
     }
 
 
-def _words(p: Point) -> str:
-    """The first events: who, from when to when."""
-    shown = [f"{e['name']} {e['start_s']:.4g} to {e['end_s']:.4g}" for e in p["events"][:SHOWN]]
-    more = ", ..." if len(p["events"]) > SHOWN else ""
-    return f"{len(p['events'])} events: {', '.join(shown)}{more}"
+def _words(asked: str) -> Callable[[Point], str]:
+    """What is asked of a step, and its first events: who, from when to when."""
+
+    def words(p: Point) -> str:
+        shown = [f"{e['name']} {e['start_s']:.4g} to {e['end_s']:.4g}" for e in p["events"][:SHOWN]]
+        more = ", ..." if len(p["events"]) > SHOWN else ""
+        return f"{asked} of a step of {_total(p):.4g} s: {', '.join(shown)}{more}"
+
+    return words
 
 
 PARTS = [
-    *(Numbers(part="seconds", key=kind, formula=_seconds(kind), describe=_words) for kind in KINDS),
+    *(
+        Numbers(part="seconds", key=kind, formula=_seconds(kind), describe=_words("the seconds"))
+        for kind in KINDS
+    ),
     Numbers(
         part="named",
         key="slow",
         formula=Formula(want=_slow, mistakes=_near_slow),
-        describe=_words,
+        describe=_words("the largest part"),
     ),
 ]

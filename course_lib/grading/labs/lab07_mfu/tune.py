@@ -62,8 +62,8 @@ EXERCISE = Exercise(
         "two others are made? Memory is free to ask.",
         "For a given recomputation and shard size a larger micro-batch has larger matrices and fewer "
         "gathers. So the largest that fits is the one to run.",
-        "For each recompute and shard_size: sizes = [m for m in microbatch_sizes if memory_bytes(m, ...) <= "
-        "limit_bytes]; if there are any, run max(sizes). Return the best of these.",
+        "Walk through recomputation and shard size, and ask memory for every micro-batch: it costs no "
+        "run. How many runs are left then, and what do you do where no micro-batch fits?",
     ),
 )
 

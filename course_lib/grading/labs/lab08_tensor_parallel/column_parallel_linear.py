@@ -71,9 +71,9 @@ EXERCISE = Exercise(
         "An autograd.Function that does nothing in forward (`return x.view_as(x)`) and all_reduces in "
         "backward, put between x and the product, is all the communication there is. Do not change the "
         "gradient that arrives: others may hold it, too.",
-        "Constructor: rank = dist.get_rank(group), n = its size; "
-        "nn.Parameter(weight.chunk(n)[rank].clone()), the same for bias. forward: "
-        "F.linear(CopyTo.apply(x, group), self.weight, self.bias).",
+        "Rows of weight and entries of bias are cut alike, by the place in the group and not by the "
+        "global rank. A slice is a view that keeps the whole weight: what do you register as a parameter? "
+        "And which of x, weight and bias goes through your Function?",
     ),
 )
 

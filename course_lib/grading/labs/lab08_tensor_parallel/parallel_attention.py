@@ -86,8 +86,9 @@ EXERCISE = Exercise(
         "All ranks of the layer are mesh.group('heads', 'copies'); a rank's place among them decides its "
         "query heads, mesh.rank('heads') its key/value heads. Whoever shares a weight must share its "
         "gradient: that is copy_to, on a weight.",
-        "k = copy_to(self.k, mesh.group('copies')), v too; x = copy_to(x, all); mix_heads of the three "
-        "products; reduce_from(F.linear(mixed, self.out), all).",
+        "Two groups: which ranks share the input, and which share a key/value head? Each shared tensor, "
+        "also a weight, passes the Function that sums its gradient over exactly those who share it. What "
+        "leaves `out` is a partial sum of all ranks.",
     ),
 )
 

@@ -55,8 +55,9 @@ EXERCISE = Exercise(
     hints=(
         "silu and the product act on each hidden unit alone, so a hidden unit can stay where it is.",
         "gate and up share their input: how many sums does its gradient need?",
-        "x = copy_to(x, group) once; F.silu(F.linear(x, gate)) * F.linear(x, up); then reduce_from of "
-        "the product with down.",
+        "The input passes the Function that sums gradients once, before it is used twice. Between the two "
+        "products of that layer and the last one nothing communicates; what leaves the last product is a "
+        "partial sum.",
     ),
 )
 

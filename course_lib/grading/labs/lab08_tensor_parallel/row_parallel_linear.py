@@ -56,8 +56,8 @@ EXERCISE = Exercise(
         "The mirror image of the last exercise: a Function that all_reduces in forward and passes the "
         "gradient on as it is in backward. Every rank computes the same loss from the same y: its "
         "gradient is whole already.",
-        "forward: ReduceFrom.apply(F.linear(x, self.weight), self.group) + self.bias. all_reduce works "
-        "in place: give it a clone. The columns: weight.chunk(n, dim=1)[rank].",
+        "The sum comes first, then the bias, once. An all_reduce works in place, and autograd may still "
+        "need what you hand it: what do you give it instead? Which dim of weight is cut here?",
     ),
 )
 

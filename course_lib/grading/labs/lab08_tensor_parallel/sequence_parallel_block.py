@@ -69,10 +69,10 @@ EXERCISE = Exercise(
         "An autograd.Function for gather and both products: save z (S/n positions) and the weights; in "
         "backward gather z again, compute the three gradients, reduce_scatter that of z. copy_to(norm, "
         "group) sums norm's gradient.",
-        "forward: full = all_gather(z, group, 1); return full @ gate.T, full @ up.T. backward: full = "
-        "all_gather(z, group, 1); reduce_scatter(grad_gate @ gate + grad_up @ up, group, 1), "
-        "grad_gate.flatten(0, 1).T @ full.flatten(0, 1), the same for up. The output: x + "
-        "reduce_scatter(hidden @ down.T, group, 1).",
+        "Forward keeps the part, not the whole: so backward begins with a gather of its own. There each "
+        "weight's gradient is a product over all positions, while the gradient of z is a partial sum for "
+        "all positions of which you keep yours. What does the residual connection add, and at which "
+        "length?",
     ),
 )
 

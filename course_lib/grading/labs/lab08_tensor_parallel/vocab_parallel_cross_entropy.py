@@ -58,9 +58,9 @@ EXERCISE = Exercise(
         "Three numbers a token: the largest logit (of all ranks), the sum of exp(logit - largest), and "
         "logit[target] - largest, which one rank has and all others count as 0. The largest needs no "
         "gradient.",
-        "local = targets - rank * V/n; here = (local >= 0) & (local < V/n). chosen = shifted.gather(-1, "
-        "local.clamp(0, V/n - 1)[..., None])[..., 0] * here. Then log(reduce_from(exp.sum(-1))) - "
-        "reduce_from(chosen).",
+        "A target that another rank has would be an index outside your part: move it inside before you "
+        "read, and make what you read 0 afterwards. Two of the three numbers are sums over ranks that "
+        "gradients flow through, and the log is taken of a sum that is complete.",
     ),
 )
 

@@ -43,8 +43,8 @@ EXERCISE = Exercise(
         "Let each F compute with a copy of the weights of its own: torch.func.functional_call(module, "
         "copies, (x,)), with copies = {name: param.detach().clone().requires_grad_()}. The B then finds "
         "the gradient in the copies.",
-        "As run_stage; F keeps (copies, x, out). After B: under torch.no_grad(), param -= lr * "
-        "copies[name].grad for every parameter. Keep nothing of a micro-batch after its B.",
+        "An F keeps three things until its B: input, output, and the copies it computed with. Which "
+        "tensors get the gradient, and which are updated? After the B, who still refers to the copies?",
     ),
 )
 

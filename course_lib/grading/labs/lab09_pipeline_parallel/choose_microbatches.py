@@ -117,8 +117,9 @@ EXERCISE = Exercise(
         "Which numbers may you choose from at all? There are few: try them all.",
         "Keep those that divide batch_size; of these, those that fit; of these, the one with the shortest "
         "step.",
-        "min((m for m in range(1, batch_size + 1) if batch_size % m == 0 and ... <= memory_bytes), "
-        "key=step), with step(m) from the text.",
+        "Three questions for each number up to batch_size: does it divide, does it fit, how long is the "
+        "step? Take memory and step as the text has them, with the size of a micro-batch that belongs to "
+        "this number.",
     ),
 )
 

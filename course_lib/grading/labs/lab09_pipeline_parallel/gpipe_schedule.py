@@ -30,7 +30,8 @@ EXERCISE = Exercise(
     hints=(
         "What does stage s do first? And does its list depend on the other stages?",
         "Every stage's list has the same order of micro-batches; only the number of the stage differs.",
-        'For each stage: ("F", i, stage) for all i, then ("B", i, stage) for all i.',
+        "Two passes over the micro-batches, one for each kind of action. Which order do they have in the "
+        "second? A stage's number stands in each of its actions.",
     ),
 )
 

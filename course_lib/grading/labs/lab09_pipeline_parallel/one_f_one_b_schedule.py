@@ -28,8 +28,9 @@ EXERCISE = Exercise(
         "before it have done by then, if it is not to stand still?",
         "Three phases: warm-up of w forwards, then one forward and one backward in turn, then the "
         "backwards that are left. w differs from stage to stage.",
-        "w = min(p - 1 - s, m). Then for each i in range(m): F of micro-batch w + i if there is one, B of "
-        "micro-batch i.",
+        "The warm-up of a stage is as long as the number of stages behind it, and never longer than there "
+        "are micro-batches. In the middle the forward runs ahead of the backward by just that number: "
+        "what happens when the forwards are used up?",
     ),
 )
 

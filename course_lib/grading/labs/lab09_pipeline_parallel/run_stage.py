@@ -35,10 +35,9 @@ EXERCISE = Exercise(
         "Receive into torch.empty_like(like); an input that was received needs requires_grad_(). Send "
         "with isend and keep the Works: rank s and rank s + 1 may both want to send now. Wait for all of "
         "them at the end.",
-        "F: x = inputs[i] or what came from rank - 1; out = module(x); on the last rank out = "
-        "loss_fn(out, targets[i]), else isend(out.detach(), rank + 1); keep (x, out) under i. B: take "
-        "them; out.backward(grad) with the grad that came from rank + 1 (None on the last); isend(x.grad, "
-        "rank - 1) unless rank is 0.",
+        "What a stage sends on must not carry its graph, and what it kept must: which of the two is the "
+        "output? A B begins from the loss on one rank, and from what arrived on all others; what it sends "
+        "back is the gradient of its input. Which ranks have no neighbour to send to?",
     ),
 )
 

@@ -34,10 +34,11 @@ EXERCISE = Exercise(
         "Which of the model's inputs say where a token stands? And each weight has met only some of the "
         "tokens: which part of the gradient of the mean does backward leave on a rank?",
         "core.positions(seq_len) are this rank's tokens, in the order that the core expects; index tokens "
-        "and targets with them, and pass them to model(tokens, positions). The loss of a rank is a sum over "
-        "its tokens, divided by the number of all of them; then sums over ranks are the means you need.",
-        "cross_entropy(logits, targets, 'sum') / number of all targets; backward; all_reduce each "
-        "param.grad over core.group, and a detached copy of the loss.",
+        "and targets with them, and pass them to model(tokens, positions). The loss of a rank is a sum "
+        "over its tokens, divided by the number of all of them; then sums over ranks are the means you "
+        "need.",
+        "Sum, not mean: what do you divide by, so that shares of all ranks add up? When is the gradient "
+        "of a weight complete, and which of loss and gradients has a graph that must not be sent?",
     ),
 )
 

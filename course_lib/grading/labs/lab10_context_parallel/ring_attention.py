@@ -48,12 +48,12 @@ EXERCISE = Exercise(
     hints=(
         "At step t a rank has the K and V of the rank t places before it. Which of these blocks may a "
         "causal query see whole, which as a triangle, which not at all? All of them go on.",
-        "Start both transfers (isend to the next, irecv into new memory from the one before), compute with "
-        "the block that is here, and only then wait. Tensors that are sent must be contiguous, and stay as "
-        "they are until then.",
-        "kv = torch.stack((key, value)) is one message. cp times: unless it is the last step, launch the "
-        "exchange of kv; block_attention with source = (rank - step) % cp, merge_attention with what you "
-        "have; wait; kv = received.",
+        "Start both transfers (isend to the next, irecv into new memory from the one before), compute "
+        "with the block that is here, and only then wait. Tensors that are sent must be contiguous, and "
+        "stay as they are until then.",
+        "K and V may travel as one message. Each of the cp rounds has four moves: send on and receive, "
+        "compute, merge, wait. Whose block do you hold in round t, if it has been passed on t times, and "
+        "which move has the last round no use for?",
     ),
 )
 

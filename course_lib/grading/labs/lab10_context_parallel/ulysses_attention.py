@@ -46,14 +46,14 @@ EXERCISE = Exercise(
         wrt=NAMES,
     ),
     hints=(
-        "all_to_all(x, group) sends the i-th part of x along dim 0 to rank i. Which dim must you cut before "
-        "it, and along which dim do the parts that arrive belong together?",
+        "all_to_all(x, group) sends the i-th part of x along dim 0 to rank i. Which dim must you cut "
+        "before it, and along which dim do the parts that arrive belong together?",
         "[B, N, S/cp, H] -> stack cp parts along a new dim 0, each with N/cp heads -> all_to_all -> "
         "concatenate along the sequence: [B, N/cp, S, H]. The way back cuts the sequence and concatenates "
         "heads.",
-        "If K < cp, key.repeat_interleave(cp // K, dim=1) first, and value: then head i of the queries "
-        "still finds its kv head with enable_gqa=True. F.scaled_dot_product_attention(..., is_causal=True) "
-        "does the middle.",
+        "If there are fewer kv heads than ranks, each must be there several times, before the exchange: "
+        "in which order, so that the i-th query heads meet their own? Attention in the middle sees the "
+        "whole sequence, and then order of positions matters for the mask.",
     ),
 )
 

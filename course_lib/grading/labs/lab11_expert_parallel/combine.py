@@ -46,12 +46,14 @@ EXERCISE = Exercise(
         wrt=("rows", "weights"),
     ),
     hints=(
-        "Everything that dispatch did happens backwards. Which two numbers of rows does each pair of ranks "
-        "know already, one from counts and one from experts?",
+        "Everything that dispatch did happens backwards. Which two numbers of rows does each pair of "
+        "ranks know already, one from counts and one from experts?",
         "First undo the sorting: the inverse of a permutation p is p.argsort(). Then all_to_all with the "
-        "splits of dispatch exchanged. What arrives has the order in which you had sorted your kept choices.",
-        "Multiply each returned row by its choice's weight and index_add it to zeros at its token. Rows for "
-        "rank r: your choices with expert // (E/ep) == r; rows from rank s: counts[s].sum().",
+        "splits of dispatch exchanged. What arrives has the order in which you had sorted your kept "
+        "choices.",
+        "The rows come back in your sorted order: which token and which weight belongs to each? Several "
+        "rows add up at one token. The two lists of splits are those of dispatch, exchanged: one counts "
+        "your choices, the other what you were sent.",
     ),
 )
 

@@ -32,13 +32,13 @@ EXERCISE = Exercise(
     forbids=("expert parallelism",),
     scenario=steps.SCENARIO,
     hints=(
-        "A token of rank 0 visited an expert on rank 1. Where does backward leave what it has to say about "
-        "that expert's weights, and who else must be told?",
+        "A token of rank 0 visited an expert on rank 1. Where does backward leave what it has to say "
+        "about that expert's weights, and who else must be told?",
         "loss_sum.backward() runs dispatch and combine backwards: the sum over the ep ranks' tokens is in "
-        "an expert's gradient already. Only ranks with a copy of the same expert still differ. And by "
-        "how many tokens must all gradients be divided, whoever holds them?",
-        "Sum num_tokens and the loss over all ranks. Sum common gradients over ('dp', 'ep'), experts' over "
-        "'dp'. Divide every gradient by the number of all tokens.",
+        "an expert's gradient already. Only ranks with a copy of the same expert still differ. And by how "
+        "many tokens must all gradients be divided, whoever holds them?",
+        "Three sums: tokens and loss, over whom? Gradients of what all ranks have, over whom? Gradients "
+        "of an expert, over those with a copy of it alone. One division for all of them.",
     ),
 )
 

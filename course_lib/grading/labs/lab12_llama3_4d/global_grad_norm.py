@@ -34,7 +34,7 @@ EXERCISE = Exercise(
     difficulty=3,
     importance=4,
     lines=8,
-    points={"values": 1.0, "bytes": 1.0},
+    points={"values": 0.5, "bytes": 1.5},
     task="Write a function that returns the norm of the whole model's gradient, a 0-dim tensor, on every "
     "rank.",
     graded={

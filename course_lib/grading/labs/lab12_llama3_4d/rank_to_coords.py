@@ -55,7 +55,9 @@ EXERCISE = Exercise(
     hints=(
         "Write the ranks of a 2 x 3 mesh on paper, row by row. What do neighbours in a row share?",
         "Going through the axes from the fastest: what remains of the rank when its place there is known?",
-        "`divmod(rank, size)` gives what is left for the slower axes and the place along this one.",
+        "Dividing by an axis's size has a quotient and a remainder: one is the place along this axis, the "
+        "other belongs to the slower axes. Which is which, and in which order must the places be "
+        "returned?",
     ),
 )
 

@@ -35,7 +35,7 @@ EXERCISE = Exercise(
     difficulty=4,
     importance=5,
     lines=14,
-    points={"values": 1.5, "bytes": 1.5},
+    points={"values": 1.0, "bytes": 2.0},
     task="Write a function that turns the gradients a rank has after its backward into those of the mean "
     "loss over all tokens. It returns three new tensors.",
     graded={
