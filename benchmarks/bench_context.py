@@ -27,7 +27,7 @@ Row = tuple[str, float, str, str]
 
 NUM_RANKS, HEADS, KV_HEADS, HEAD_DIM = 4, 8, 1, 64
 SEQ_LEN, ROUNDS = 4096, 5
-LONG, LONG_HEADS = 32_768, 2
+LONG, LONG_HEADS = 32_768, 8
 CORES = 2
 MADE: dict[str, Callable[[], ContextParallel]] = {
     "ring, contiguous": lambda: RingAttention(dist.group.WORLD, layout="contiguous"),

@@ -12,6 +12,7 @@ from course_lib.staff import zoo, zoo_answers
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.rotates
 @pytest.mark.parametrize("exercise", exercises(), ids=lambda e: e.id)
 def test_sample_of_the_zoo(exercise):
     # Reference, stub and a wrong answer are judged in each lab's notebook by staff/test_contract.py.

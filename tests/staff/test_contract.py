@@ -26,7 +26,7 @@ from course_lib.staff.source import notebook_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = build.labs(ROOT)
-pytestmark = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+pytestmark = [pytest.mark.rotates, pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)]
 
 
 def essential(lab: build.Lab) -> nbformat.NotebookNode:
