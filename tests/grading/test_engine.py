@@ -126,7 +126,7 @@ def test_a_lost_part_keeps_the_others():
     text = HELLO.replace("    return", "    dist.all_reduce(total.clone())\n    return")
     verdict = grading.check("rank_hello", FromSource(text, "rank_hello"), quiet=True)
     assert verdict.lost == ("bytes",)
-    assert verdict.score == 1.0
+    assert verdict.score == 0.5
     shown = " ".join(render(verdict).split())
     assert (
         "must launch one all_reduce and nothing else; the first call launched 2 calls (2 all_reduce)" in shown

@@ -31,7 +31,7 @@ def test_what_is_noted_is_read_again(tmp_path: Path) -> None:
     progress.note(verdict("rank_hello", "bytes"), "def rank_hello(): ...", tmp_path)
     entry = progress.read(tmp_path)["rank_hello"]
     assert entry["answer"] == "def rank_hello(): ..."
-    assert entry["parts"] == {"values": [1.0, 1.0], "bytes": [0.0, 1.0]}
+    assert entry["parts"] == {"values": [0.5, 0.5], "bytes": [0.0, 1.5]}
     assert [path.name for path in tmp_path.iterdir()] == [progress.NAME]
 
 
@@ -139,7 +139,7 @@ def test_the_map_shows_every_exercise_and_part(tmp_path: Path) -> None:
     shown = progress_map("00", tmp_path)
     text = repr(shown)
     assert "✓ rank_hello" in text
-    assert "✓ values 1/1  ✓ bytes 1/1" in text
+    assert "✓ values 0.5/0.5  ✓ bytes 1.5/1.5" in text
     assert "✗ bytes 0/" in text
     assert text.count("(graded sizes)") == 2  # at the exercise, and what it means
     assert "✗ terminates: no points yet" in text
@@ -184,7 +184,7 @@ def test_a_check_in_a_notebook_is_noted_with_its_cell(tmp_path: Path) -> None:
     entry = progress.read(tmp_path)["rank_hello"]
     assert entry["answer"] == definition.strip()
     assert entry["score"] == 2.0
-    assert "✓ values 1/1" in notebook.cells[-1].outputs[0].data["text/plain"]
+    assert "✓ values 0.5/0.5" in notebook.cells[-1].outputs[0].data["text/plain"]
     assert "<table>" in notebook.cells[-1].outputs[0].data["text/html"]
 
 
