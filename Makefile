@@ -29,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## autograde four submissions of lab 03 and print their scores
 	$(BIN)/course demo
 
-test: $(READY)  ## run the tests, three files at a time (ALL=1: notebooks' verdicts not by thirds, a third a day)
+test: $(READY)  ## run the tests, three files at a time (a third of those of whole notebooks and classes a day; ALL=1: all)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 stress: $(READY)  ## kernels, the demo and a class again and again beside a load: hours (COURSE_STRESS="kernels=40 demos=2 classes=1")

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from datetime import date
 
 import cloudpickle
@@ -13,7 +14,7 @@ from course_lib import doctor
 
 torch.set_num_threads(1)  # oracles are small: threads would wait for each other on cores that ranks need
 WITHOUT = "this machine is without "
-# Verdicts on whole notebooks take half of the time: a third of them a day. Workers inherit the day.
+# Whole notebooks and whole classes take two thirds of the time: a third of them a day. Workers inherit the day.
 DAY, THIRDS = "COURSE_TEST_DAY", 3
 # A file is one worker's: the longest first, or the last worker is alone with one of them.
 LONGEST = (
@@ -40,15 +41,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     place = {name: n for n, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONGEST)))
     if DAY in os.environ:
-        waiting = [item for item in items if _waits(item, int(os.environ[DAY]))]
-        items[:] = [item for item in items if item not in set(waiting)]
-        config.hook.pytest_deselected(items=waiting)
+        waiting = set(_waiting(items, int(os.environ[DAY])))
+        items[:] = [item for item in items if item not in waiting]
+        config.hook.pytest_deselected(items=list(waiting))
 
 
-def _waits(item: pytest.Item, day: int) -> bool:
-    if item.get_closest_marker("rotates") is None or not isinstance(item, pytest.Function):
-        return False
-    return (sum(item.callspec.indices.values()) + day) % THIRDS != 0
+def _waiting(items: list[pytest.Item], day: int) -> Iterator[pytest.Item]:
+    """Yield two of three marked tests, counted file by file."""
+    position = Counter[str]()
+    for item in items:
+        if item.get_closest_marker("rotates"):
+            file = item.nodeid.partition("::")[0]
+            position[file] += 1
+            if (position[file] + day) % THIRDS != 0:
+                yield item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -73,8 +79,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what waits for another day, how many tests lacked which program, and what installs it."""
     if DAY in os.environ:
         terminalreporter.line(
-            "A third of the verdicts on notebooks and on the zoo's sample ran, another third tomorrow. "
-            "`make test ALL=1` runs all of them, as CI does."
+            "A third of the tests of whole notebooks and classes ran, another third tomorrow. "
+            "`make test ALL=1` runs all of them, as CI does; so does pytest with a file's name."
         )
     reasons = [str(report.longrepr[-1]) for report in terminalreporter.getreports("skipped")]
     lacks = Counter(reason.partition(WITHOUT)[2] for reason in reasons if WITHOUT in reason)

@@ -14,11 +14,13 @@ import mmap
 import sys
 import types
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import Any
 
 import numpy as np
+
+from course_lib.trace.memory import TrackedStorage
 
 OUTSIDE_TENSORS = "bytes outside tensors"  # name of the value a rank reports
 LIMIT_BYTES = 512
@@ -30,8 +32,8 @@ _BITS_OF_FLOAT32 = range(2**26, 2**32)  # offsets of a check's tensors are below
 _BOXES = (list, tuple, dict, set, frozenset, deque)
 _FILES = (io.BytesIO, io.StringIO)
 _BUFFERS = (np.ndarray, bytes, bytearray, array.array, mmap.mmap, ctypes.Array, *_FILES)
+_PLAIN_BOXES = frozenset(map(id, _BOXES))
 _ROWS = frozenset((id(list), id(tuple)))
-_PLAIN = frozenset((id(str), id(int)))  # by id, here and below: a metaclass can override ==
 _FLOATS = {id(float): 8, id(complex): 16, id(decimal.Decimal): 8} | {
     id(kind): np.dtype(kind).itemsize for kind in set(np.sctypeDict.values()) if issubclass(kind, np.inexact)
 }
@@ -46,40 +48,55 @@ def bytes_outside_tensors() -> int:
     collector was frozen, in the fork server and before an answer is loaded, are not examined.
     """
     total, seen = 0, set[int]()
-    dull = set(_PLAIN)  # types without numbers
-    boxes = gc.get_objects()
-    while boxes:
-        box = boxes.pop()
-        referents = gc.get_referents(box)  # a list made in one go: other threads may change the box
-        kinds = list(map(id, map(type, referents)))
-        if type(box) in _BOXES and len(kinds) > _FEW and not _NUMBERS.isdisjoint(kinds):
-            total += _numbers_of(referents, kinds)
-        if type(box) in _BOXES and len(kinds) > _FEW and not _ROWS.isdisjoint(kinds):
-            rows = [held for held in referents if id(type(held)) in _ROWS and len(held) <= _FEW]
-            held_in_rows = [number for row in rows for number in row]
-            total += _numbers_of(held_in_rows, list(map(id, map(type, held_in_rows))))
-        if id(str) in kinds and max(map(len, compress(referents, map(id(str).__eq__, kinds)))) >= _LONG:
-            total += _long_ones(str, box, referents, seen)
-        if id(int) in kinds and max(map(abs, compress(referents, map(id(int).__eq__, kinds)))) >= _HUGE:
-            total += _long_ones(int, box, referents, seen)
-        if dull.issuperset(kinds):
-            continue  # nearly always; the loop below would take longer than the rest
-        for held in referents:
-            if id(held) in seen:
-                continue
-            if issubclass(type(held), _BUFFERS):  # not isinstance, which asks the object's __class__
-                seen.add(id(held))
-                total += _own_bytes(held)
-            elif type(held) not in _BOXES:
-                dull.add(id(type(held)))
-            elif not gc.is_tracked(held):  # Python lists none of plain values
-                seen.add(id(held))
-                boxes.append(held)
+    holders = [one for one in gc.get_objects() if type(one) is not TrackedStorage]  # the trace's: nearly half
+    while holders:
+        boxes = _of_kind(holders, _kinds(holders), _BOXES)
+        total += sum(map(_numbers_in, [box for box in boxes if type(box) is not tuple or len(box) > _FEW]))
+        held = gc.get_referents(*holders)  # of all in one go: one by one takes ten times as long
+        kinds = _kinds(held)
+        total += sum(map(_own_bytes, _first_seen(_of_kind(held, kinds, _BUFFERS), seen)))
+        total += _long_texts(compress(held, map(id(str).__eq__, kinds)), holders, seen)
+        whole = [n for n in compress(held, map(id(int).__eq__, kinds)) if not -_HUGE < n < _HUGE]
+        total += sum(map(sys.getsizeof, _first_seen(whole, seen)))
+        held_boxes = compress(held, map(_PLAIN_BOXES.__contains__, kinds))
+        # Python lists no boxes of plain values.
+        holders = _first_seen([box for box in held_boxes if not gc.is_tracked(box)], seen)
     return total
 
 
-def _numbers_of(held: Sequence[Any], kinds: Sequence[int]) -> int:
-    """Return the bytes of the floats, and of the whole numbers as wide as a float, in one container."""
+def _kinds(objects: Iterable[Any]) -> list[int]:
+    """Return the types by id: a metaclass can override ==."""
+    return list(map(id, map(type, objects)))
+
+
+def _of_kind(objects: Sequence[Any], kinds: Sequence[int], wanted: tuple[type, ...]) -> list[Any]:
+    """Return the objects whose type is one of `wanted` or below it, whatever their __class__ says."""
+    types_ = dict(zip(kinds, map(type, objects), strict=True))
+    chosen = {kind for kind, found in types_.items() if issubclass(found, wanted)}
+    return list(compress(objects, map(chosen.__contains__, kinds))) if chosen else []
+
+
+def _first_seen(objects: Iterable[Any], seen: set[int]) -> list[Any]:
+    """Return each object that was not seen before, once, and note it."""
+    new = {id(one): one for one in objects if id(one) not in seen}
+    seen.update(new)
+    return list(new.values())
+
+
+def _numbers_in(box: Any) -> int:
+    """Return the bytes of the numbers in one container and in its short rows."""
+    held = gc.get_referents(box)  # a list made in one go: other threads may change the box
+    kinds = _kinds(held) if len(held) > _FEW else []
+    total = _bytes_of_numbers(held, kinds) if sum(map(_NUMBERS.__contains__, kinds)) > _FEW else 0
+    if not _ROWS.isdisjoint(kinds):
+        rows = [row for row in compress(held, map(_ROWS.__contains__, kinds)) if len(row) <= _FEW]
+        held_in_rows = [number for row in rows for number in row]
+        total += _bytes_of_numbers(held_in_rows, _kinds(held_in_rows))
+    return total
+
+
+def _bytes_of_numbers(held: Sequence[Any], kinds: Sequence[int]) -> int:
+    """Return the bytes of the floats, and of the whole numbers as wide as a float, if there are several."""
     counts = Counter(kinds)
     floats = sum(counts[kind] for kind in _FLOATS)
     total = sum(counts[kind] * size for kind, size in _FLOATS.items()) if floats > _FEW else 0
@@ -88,17 +105,15 @@ def _numbers_of(held: Sequence[Any], kinds: Sequence[int]) -> int:
     return total + (8 * wide if wide > _FEW else 0) + (4 * narrow if narrow > _FEW else 0)
 
 
-def _long_ones(kind: type, box: Any, referents: Sequence[Any], seen: set[int]) -> int:
-    """Return the bytes of the long texts or whole numbers that `box` holds and no box before it did."""
-    doc = box.get("__doc__") if type(box) is dict else None
-    doc = box.__doc__ if type(box) is types.FunctionType else doc
-    total = 0
-    for held in referents:
-        size = sys.getsizeof(held) if type(held) is kind else 0
-        if size >= _LONG and held is not doc and id(held) not in seen:
-            seen.add(id(held))
-            total += size
-    return total
+def _long_texts(texts: Iterable[str], holders: Sequence[Any], seen: set[int]) -> int:
+    """Return the bytes of the long ones of `texts` that a holder has not only as its docstring."""
+    long = [text for text in texts if len(text) >= _LONG]
+    if not long:
+        return 0
+    docs = [box.get("__doc__") for box in holders if type(box) is dict]
+    docs += [box.__doc__ for box in holders if type(box) is types.FunctionType]
+    held = Counter(map(id, long)) - Counter(map(id, docs))
+    return sum(map(sys.getsizeof, _first_seen([text for text in long if id(text) in held], seen)))
 
 
 def _own_bytes(buffer: Any) -> int:

@@ -31,6 +31,8 @@ _WORKER = (
     "course_lib.grading.sandbox_entry",
     "course_lib.grading.sandbox_worker",
     "course_lib.ranks.preload",
+    "course_lib.ranks.freeze",
+    "course_lib.grading.rank_preload",
 )
 
 

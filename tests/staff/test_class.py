@@ -44,6 +44,8 @@ from course_lib.staff import (
 from course_lib.staff.gradebook import Course
 from course_lib.staff.ledger import LEDGER, Ledger
 
+pytestmark = pytest.mark.rotates
+
 QUIET = Console(quiet=True)
 
 

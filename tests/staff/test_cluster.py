@@ -24,6 +24,8 @@ from course_lib.staff import autograde, roster, workers
 from course_lib.staff.gradebook import ADDRESS
 from course_lib.staff.ledger import LEDGER, Ledger
 
+pytestmark = pytest.mark.rotates
+
 QUIET = Console(quiet=True)
 
 

@@ -17,6 +17,8 @@ from course_lib.staff.filled_release import answers_of, filled_in
 from course_lib.staff.ledger import STATES, Ledger
 from course_lib.staff.source import notebook_of
 
+pytestmark = pytest.mark.rotates
+
 LAB = "00_start_here"
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "instructor.md").read_text(encoding="utf-8")

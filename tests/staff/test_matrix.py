@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.rotates
+
 ANSWER = """
 import os, sys, time, warnings
 import torch

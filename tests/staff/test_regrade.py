@@ -19,6 +19,8 @@ from course_lib.staff.gradebook import Course
 from course_lib.staff.late import LatePolicy
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
 
+pytestmark = pytest.mark.rotates
+
 QUIET = Console(quiet=True)
 POLICY = "[late]\ngrace_h = 1\npercent_a_day = 10\nmost_percent = 50\n"
 
