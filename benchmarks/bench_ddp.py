@@ -26,7 +26,7 @@ WORLD_SIZE = 4
 ROUNDS = 120
 WARM_UP_ROUNDS = 4  # torch rebuilds its buckets after the first step
 TORCH_BUCKET_MIB = 4  # torch closes a bucket once it holds this much, we before it would hold more:
-OUR_BUCKET_MIB = 5  # with these limits both send 4 buckets
+OUR_BUCKET_BYTES = int(4.3 * 2**20)  # with these limits both send 4 buckets of the same sizes
 CONFIG = ModelConfig(
     vocab_size=2048, model_dim=256, num_layers=4, num_heads=8, num_kv_heads=4, ffn_dim=704, max_seq_len=32
 )
@@ -54,7 +54,7 @@ def our_ddp(ddp: BucketedDDP | NaiveDDP) -> Callable[[Batch], None]:
 
 
 CONTENDERS: dict[str, Callable[[], Callable[[Batch], None]]] = {
-    "ours": lambda: our_ddp(BucketedDDP(Transformer(CONFIG), OUR_BUCKET_MIB * 2**20)),
+    "ours": lambda: our_ddp(BucketedDDP(Transformer(CONFIG), OUR_BUCKET_BYTES)),
     "torch": lambda: torch_ddp(Transformer(CONFIG), as_view=False),
     "torch as view": lambda: torch_ddp(Transformer(CONFIG), as_view=True),
     "naive": lambda: our_ddp(NaiveDDP(Transformer(CONFIG))),

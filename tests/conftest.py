@@ -14,7 +14,7 @@ from course_lib import doctor
 
 torch.set_num_threads(1)  # oracles are small: threads would wait for each other on cores that ranks need
 WITHOUT = "this machine is without "
-# Whole notebooks and whole classes take two thirds of the time: a third of them a day. Workers inherit the day.
+# Whole notebooks and classes take two thirds of the time: a third of them a day. Workers inherit the day.
 DAY, THIRDS = "COURSE_TEST_DAY", 3
 # A file is one worker's: the longest first, or the last worker is alone with one of them.
 LONGEST = (
@@ -47,13 +47,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _waiting(items: list[pytest.Item], day: int) -> Iterator[pytest.Item]:
-    """Yield two of three marked tests, counted file by file."""
+    """Yield two of three marked tests, counted file by file, and files marked with another day's number."""
     position = Counter[str]()
     for item in items:
-        if item.get_closest_marker("rotates"):
+        mark = item.get_closest_marker("rotates")
+        if mark is not None:
             file = item.nodeid.partition("::")[0]
             position[file] += 1
-            if (position[file] + day) % THIRDS != 0:
+            turn = mark.args[0] if mark.args else position[file]  # tests of a class build on one another
+            if (turn + day) % THIRDS != 0:
                 yield item
 
 

@@ -22,6 +22,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 from course_lib import REPOSITORY, __version__, kernels
 from course_lib.staff import template
 
+pytestmark = pytest.mark.rotates(1)
+
 ROOT = Path(__file__).resolve().parents[1]
 LAB = "00_start_here"
 WITHOUT_NBGRADER = "import sys\nsys.modules['nbgrader'] = None"

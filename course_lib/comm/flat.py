@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -108,16 +109,42 @@ def all_gather_flat(
     return work
 
 
+@dataclass(frozen=True)
+class _SumOfParts:
+    """An all_to_all on the way; what has come is added up when somebody waits for it."""
+
+    work: dist.Work
+    parts: Tensor  # [n, S]
+    shard: Tensor
+
+    def wait(self) -> None:
+        self.work.wait()
+        torch.sum(self.parts, 0, out=self.shard)
+
+
 def reduce_scatter_flat(
-    shard: Tensor, full: Tensor, group: dist.ProcessGroup | None = None, *, async_op: bool = False
+    shard: Tensor,
+    full: Tensor,
+    group: dist.ProcessGroup | None = None,
+    *,
+    async_op: bool = False,
+    by_all_to_all: bool = False,
 ) -> dist.Work | None:
     """Fill `shard` [S] with this rank's part of the sum over ranks of `full` [n * S].
 
     Communication: one reduce_scatter of n * S elements; with one rank a copy.
+    by_all_to_all: send each rank its part instead, and add up what comes: the same bytes, and n * S elements
+    of memory until then. On gloo, whose reduce_scatter is an all_reduce of a copy, it takes two thirds of
+    the time.
     """
     if dist.get_world_size(group) == 1:
         shard.copy_(full)
         return None
+    if by_all_to_all:
+        parts = torch.empty_like(full).view(-1, shard.numel())
+        sent = dist.all_to_all_single(parts.view(-1), full, group=group, async_op=True)
+        pending: Any = _SumOfParts(sent, parts, shard)
+        return pending if async_op else pending.wait()  # type: ignore[no-any-return]
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     work: dist.Work | None = scatter(shard, full, group=group, async_op=async_op)
     return work

@@ -15,6 +15,8 @@ import pytest
 from course_lib.grading import torchrun
 from course_lib.grading.torchrun import run_script
 
+pytestmark = pytest.mark.rotates
+
 SCRIPT = """\
 import json, os, random, sys
 import torch

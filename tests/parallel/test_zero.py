@@ -88,11 +88,12 @@ def plain(state: Any) -> Any:
     return {key: value.detach().clone() for key, value in state.items()}
 
 
-def train(name: str, stage: Any, bucket_bytes: int, clips: bool) -> tuple[State, Any]:
+def train(name: str, stage: Any, bucket_bytes: int, clips: bool, reduce_by: Any) -> tuple[State, Any]:
     """In a rank: start different, train on the own shard."""
     model = Odd(seed=dist.get_rank())
     make, defaults = OPTIMIZERS[name]
-    optimizer = ZeroOptimizer(groups(model), make, stage=stage, bucket_bytes=bucket_bytes, **defaults)
+    how = {"stage": stage, "bucket_bytes": bucket_bytes, "reduce_by": reduce_by}
+    optimizer = ZeroOptimizer(groups(model), make, **how, **defaults)
     if dist.get_rank() == 0:
         assert optimizer.param_groups[1]["lr"] == 0.05
     clip = (lambda o: o.clip_grad_norm_(0.5)) if clips else None
@@ -118,13 +119,19 @@ def assert_same_model(got: State, want: State) -> None:
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 @pytest.mark.parametrize("stage", [1, 2])
 @pytest.mark.parametrize(
-    ("name", "bucket_bytes", "clips"), [("sgd", 500, False), ("adam", 10**6, False), ("adamw", 1, True)]
+    ("name", "bucket_bytes", "clips", "reduce_by"),
+    [
+        ("sgd", 500, False, "reduce_scatter"),
+        ("adam", 10**6, False, "all_to_all"),
+        ("adamw", 1, True, "reduce_scatter"),
+        ("adamw", 500, True, "all_to_all"),
+    ],
 )
 def test_trains_like_one_process(
-    name: str, bucket_bytes: int, clips: bool, stage: int, world_size: int
+    name: str, bucket_bytes: int, clips: bool, reduce_by: str, stage: int, world_size: int
 ) -> None:
     want, want_state = train_oracle(name, clips)
-    for got, got_state in run_ranks(train, world_size, name, stage, bucket_bytes, clips):
+    for got, got_state in run_ranks(train, world_size, name, stage, bucket_bytes, clips, reduce_by):
         assert_same_model(got, want)
         assert got_state["param_groups"] == want_state["param_groups"]
         assert got_state["state"].keys() == want_state["state"].keys()
@@ -276,6 +283,9 @@ MISUSES: dict[str, Callable[[], Any]] = {
     r"got parameter 0 of shape \[2, 3\], sharded as \[3, 3\]": moved,
     "stage must be 1 or 2; got 3": lambda: ZeroOptimizer(
         nn.Linear(2, 2).parameters(), torch.optim.SGD, stage=3
+    ),
+    "reduce_by must be 'reduce_scatter' or 'all_to_all'; got 'ring'": lambda: ZeroOptimizer(
+        nn.Linear(2, 2).parameters(), torch.optim.SGD, reduce_by="ring"
     ),
     "bucket_bytes must be positive": lambda: ZeroOptimizer(
         nn.Linear(2, 2).parameters(), torch.optim.SGD, bucket_bytes=0

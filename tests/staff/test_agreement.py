@@ -18,7 +18,7 @@ from course_lib.staff import autograde, classwork, final, reports
 from course_lib.staff.gradebook import Course
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
 
-pytestmark = [pytest.mark.rotates, pytest.mark.needs("bubblewrap")]
+pytestmark = [pytest.mark.rotates(1), pytest.mark.needs("bubblewrap")]
 
 QUIET = Console(quiet=True)
 MOST = sum(POINTS.values())

@@ -24,7 +24,7 @@ from course_lib.staff import autograde, roster, workers
 from course_lib.staff.gradebook import ADDRESS
 from course_lib.staff.ledger import LEDGER, Ledger
 
-pytestmark = pytest.mark.rotates
+pytestmark = pytest.mark.rotates(1)
 
 QUIET = Console(quiet=True)
 

@@ -21,7 +21,7 @@ from course_lib.staff.gradebook import Course
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
 from course_lib.staff.submissions import Submission
 
-pytestmark = pytest.mark.rotates
+pytestmark = pytest.mark.rotates(1)
 
 KILLS = int(os.environ.get("COURSE_KILLS", "1"))  # make attack: 20
 COMMAND = [sys.executable, "-m", "course_lib.cli", "autograde", LAB, "--jobs", "2", "--no-run"]

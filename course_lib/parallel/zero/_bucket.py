@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.comm.flat import FlatLayout, reduce_scatter_flat, same_memory
+from course_lib.comm.flat import FlatLayout, same_memory
 from course_lib.parallel._sharded import local_part, parts_of, sharded_gradient
 
 
@@ -31,10 +32,11 @@ class ShardedBucket:
     state_key: nn.Parameter  # whose state the optimizer keeps: the shard, or its master if that is offloaded
     group: dist.ProcessGroup | None
     parts: list[slice]  # of the shard, for each parameter
+    reduce: Callable[..., Any]  # as reduce_scatter_flat
     flat_grad: Tensor | None = None
     grad_views: list[Tensor] = field(default_factory=list)
     filled: set[int] = field(default_factory=set)
-    work: dist.Work | None = None
+    work: Any = None
     reduced: Tensor | None = None
 
     @classmethod
@@ -45,6 +47,7 @@ class ShardedBucket:
         indices: list[int],
         group: dist.ProcessGroup | None,
         master_dtype: torch.dtype | None,
+        reduce: Callable[..., Any],
     ) -> ShardedBucket:
         layout = FlatLayout.of(params, dist.get_world_size(group))
         flat = params[0].new_empty(layout.padded_numel)
@@ -58,7 +61,7 @@ class ShardedBucket:
         own = flat[start:stop]
         shard = nn.Parameter(own.to(master_dtype or own.dtype))
         parts = parts_of(layout.sizes, start, stop)
-        return cls(params, indices, layout, flat, views, own, shard, shard, group, parts)
+        return cls(params, indices, layout, flat, views, own, shard, shard, group, parts, reduce)
 
     @property
     def owns_master(self) -> bool:
@@ -124,7 +127,7 @@ class ShardedBucket:
     def launch(self) -> None:
         assert self.flat_grad is not None, "a bucket is filled before it is sent"
         self.reduced = torch.empty_like(self.own_slice)
-        self.work = reduce_scatter_flat(self.reduced, self.flat_grad, self.group, async_op=True)
+        self.work = self.reduce(self.reduced, self.flat_grad, self.group, async_op=True)
 
     @torch.no_grad()
     def finish(self, world_size: int, *, keep: bool = False) -> None:

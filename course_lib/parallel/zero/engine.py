@@ -12,6 +12,7 @@ optimizers that look at whole matrices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from course_lib.comm.flat import all_gather_flat, same_memory
+from course_lib.comm.flat import all_gather_flat, reduce_scatter_flat, same_memory
 from course_lib.comm.p2p import wait_for
 from course_lib.parallel._sharded import check_elementwise, clip_sharded_norm_, pack_buckets, run_step_checks
 from course_lib.parallel.zero._bucket import ShardedBucket
@@ -47,6 +48,8 @@ class ZeroOptimizer(Optimizer):
     stage 2 P + (K + 1) P/n and two buckets of gradients on the way. `master_dtype` adds P/n.
     master_dtype: keep the shard that the optimizer updates in this dtype, such as float32 for a bfloat16
     model: parameters and gradients then travel in bfloat16.
+    reduce_by: "all_to_all" sends each rank its part of a bucket, to be added up there: as many bytes, memory
+    for one more bucket. ZeRO++ does so; on gloo it is faster.
     A parameter unused in backward has gradient zero, as in DDP; frozen ones (at construction) have no state.
     Oracle: the optimizer in one process on the whole batch, where the shards are equal.
     Reference: Rajbhandari et al., ZeRO (arXiv:1910.02054), sections 5.1, 5.2 and 7.
@@ -63,12 +66,14 @@ class ZeroOptimizer(Optimizer):
         process_group: dist.ProcessGroup | None = None,
         bucket_bytes: int = 25 * 2**20,
         master_dtype: torch.dtype | None = None,
+        reduce_by: Literal["reduce_scatter", "all_to_all"] = "reduce_scatter",
         **defaults: Any,
     ) -> None:
         groups = _as_groups(params)
         self.params: list[nn.Parameter] = [param for entry in groups for param in entry["params"]]
-        _check_arguments(self.params, optimizer_class, stage)
+        _check_arguments(self.params, optimizer_class, stage, reduce_by)
         self.stage, self.group = stage, process_group
+        self.reduce = partial(reduce_scatter_flat, by_all_to_all=reduce_by == "all_to_all")
         self.world_size, self.group_rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         self.buckets: list[ShardedBucket] = []
         self.group_sizes = [len(entry["params"]) for entry in groups]
@@ -87,8 +92,6 @@ class ZeroOptimizer(Optimizer):
         self._broadcast_frozen()
         self.gradients = (KeptGradients if stage == 1 else SentGradients)(self.buckets, self.group)
         self._versions = self._count_versions()
-
-    # ---- use
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the parameters and of the shards."""
@@ -157,8 +160,6 @@ class ZeroOptimizer(Optimizer):
         """Refused, as `state_dict` is."""
         raise ValueError(_ELSEWHERE.format("load_state_dict"))
 
-    # ---- building
-
     def _shard_group(
         self, params: list[nn.Parameter], bucket_bytes: int, master_dtype: torch.dtype | None
     ) -> list[nn.Parameter]:
@@ -166,7 +167,7 @@ class ZeroOptimizer(Optimizer):
         numbers = {id(param): index for index, param in enumerate(self.params)}
         packed = pack_buckets([param for param in params if param.requires_grad], bucket_bytes)
         buckets = [
-            ShardedBucket.of(bucket, [numbers[id(p)] for p in bucket], self.group, master_dtype)
+            ShardedBucket.of(bucket, [numbers[id(p)] for p in bucket], self.group, master_dtype, self.reduce)
             for bucket in packed
         ]
         self.buckets += buckets
@@ -232,8 +233,10 @@ def _as_groups(params: Params) -> list[dict[str, Any]]:
 
 
 def _check_arguments(
-    params: list[nn.Parameter], optimizer_class: Callable[..., Optimizer], stage: int
+    params: list[nn.Parameter], optimizer_class: Callable[..., Optimizer], stage: int, reduce_by: str
 ) -> None:
+    if reduce_by not in ("reduce_scatter", "all_to_all"):
+        raise ValueError(f"reduce_by must be 'reduce_scatter' or 'all_to_all'; got {reduce_by!r}.")
     if stage not in (1, 2):
         raise ValueError(f"stage must be 1 or 2; got {stage}. Stage 3 is parallel.fsdp.FSDP.")
     check_elementwise(optimizer_class)
