@@ -31,7 +31,6 @@
 PREDICTED = {"step_s": 5.0, "memory_gb": 60.0, "bubble_percent": 15.0}  # your numbers here
 
 # %%
-import math
 from functools import partial
 
 import torch
@@ -101,18 +100,16 @@ def rank_to_coords(rank, sizes):
 
 
 # %% exercise="groups_of"
-def groups_of(axes, sizes):
+def groups_of(axes, coords):
     """Return all groups along the axes: lists of global ranks that differ in these axes only.
 
     axes: names of one or several axes.
-    sizes: list of (axis, ranks along it), slowest axis first.
+    coords: where every rank stands, as `rank_to_coords` says it: coords[5] is the place of rank 5.
     """
     ### BEGIN SOLUTION
-    world_size = math.prod(size for _, size in sizes)
     groups = {}
-    for rank in range(world_size):
-        coords = rank_to_coords(rank, sizes)
-        key = tuple(place for axis, place in coords.items() if axis not in axes)
+    for rank, place in enumerate(coords):
+        key = tuple(at for axis, at in place.items() if axis not in axes)
         groups.setdefault(key, []).append(rank)
     return list(groups.values())
     ### END SOLUTION
@@ -120,11 +117,11 @@ def groups_of(axes, sizes):
 
 # %%
 LLAMA = [("dp", 128), ("pp", 16), ("cp", 1), ("tp", 8)]
+COORDS = [rank_to_coords(rank, LLAMA) for rank in range(16_384)]
 for axis in ("tp", "pp", "dp"):
-    first = groups_of([axis], LLAMA)[0]
-    servers = len({rank // 8 for rank in first})
-    count = len(groups_of([axis], LLAMA))
-    print(f"{axis}: {count:5,} groups of {len(first)} ranks, each on {servers} server(s): {first[:3]} ...")
+    groups = groups_of([axis], COORDS)
+    first, servers = groups[0], len({rank // 8 for rank in groups[0]})
+    print(f"{axis}: {len(groups):5,} groups of {len(first)} ranks, on {servers} server(s): {first[:3]} ...")
 
 # %% [markdown]
 # ## One step on 16 ranks

@@ -47,15 +47,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _waiting(items: list[pytest.Item], day: int) -> Iterator[pytest.Item]:
-    """Yield two of three marked tests, counted file by file, and files marked with another day's number."""
-    position = Counter[str]()
-    for item in items:
+    """Yield marked tests whose turn is another day: that of their file, their parameters or their place."""
+    for place, item in enumerate(items):
         mark = item.get_closest_marker("rotates")
-        if mark is not None:
-            file = item.nodeid.partition("::")[0]
-            position[file] += 1
-            turn = mark.args[0] if mark.args else position[file]  # tests of a class build on one another
-            if (turn + day) % THIRDS != 0:
+        if mark is not None and isinstance(item, pytest.Function):
+            cases = getattr(item, "callspec", None)
+            turn = sum(cases.indices.values()) if cases else place  # all tests of a lab on one day
+            if ((mark.args[0] if mark.args else turn) + day) % THIRDS != 0:
                 yield item
 
 

@@ -13,12 +13,13 @@ from course_lib.grading.rank_worker import to_plain
 _REL = 1e-9  # sums over a dict may round otherwise in another order
 
 
-def answers_at(ask: Callable[[Any], Any], points: Sequence[Any]) -> list[Any]:
+def answers_at(ask: Callable[[Any], Any], points: Sequence[Any], *, any_order: bool = False) -> list[Any]:
     """Return `ask(point)` of every point, each with its own copy.
 
     Every point is asked twice. The second time the points come in reverse order, their dicts are reused and
     filled in reverse, and all have the same "name". An answer that depends on a dict's identity, name or
     order, or on earlier calls, then differs. None is the answer where there is none, a layout that fits say.
+    any_order: lists that hold the same are the same.
 
     Raises: GateFailed, if an argument is changed, the second answer differs, or all answers are None.
     """
@@ -28,7 +29,7 @@ def answers_at(ask: Callable[[Any], Any], points: Sequence[Any]) -> list[Any]:
     boxes: dict[str, dict[str, Any]] = {}
     for point, before in zip(points[::-1], answers[::-1], strict=True):
         again = _asked(ask, _refilled(point, boxes, ""))
-        if not _same(before, again):
+        if not (_same(_sorted(before), _sorted(again)) if any_order else _same(before, again)):
             raise GateFailed(
                 "values",
                 f"the same numbers must give the same result in every call; got {before!r:.80}, later "
@@ -73,6 +74,10 @@ def _refilled(value: Any, boxes: dict[str, dict[str, Any]], path: str) -> Any:
     if isinstance(value, list):
         return [_refilled(item, boxes, f"{path}.{i}") for i, item in enumerate(value)]
     return value
+
+
+def _sorted(answer: Any) -> Any:
+    return sorted(map(_sorted, answer), key=repr) if isinstance(answer, list) else answer
 
 
 def _same(a: Any, b: Any) -> bool:

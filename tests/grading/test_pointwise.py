@@ -81,3 +81,14 @@ def test_an_answer_that_finds_nothing_at_some_points_is_written() -> None:
     most = 0
     with pytest.raises(GateFailed, match="not written yet"):
         answers_at(ask, POINTS)
+
+
+def test_an_order_that_depends_on_the_keys_is_refused_unless_any_will_do() -> None:
+    points = [{"place": {"a": 0, "b": 1}}]
+
+    def ask(point: dict[str, Any]) -> list[list[str]]:
+        return [[key] for key in point["place"]]
+
+    assert answers_at(ask, points, any_order=True) == [[["a"], ["b"]]]
+    with pytest.raises(GateFailed, match="not by their order"):
+        answers_at(ask, points)

@@ -24,7 +24,7 @@ from course_lib.staff.gradebook import Course
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
 from course_lib.staff.source import notebook_of
 
-pytestmark = pytest.mark.rotates(0)
+pytestmark = pytest.mark.rotates(2)
 
 LAB = "00_start_here"
 ROOT = Path(__file__).resolve().parents[2]

@@ -44,7 +44,7 @@ from course_lib.staff import (
 from course_lib.staff.gradebook import Course
 from course_lib.staff.ledger import LEDGER, Ledger
 
-pytestmark = pytest.mark.rotates(0)
+pytestmark = pytest.mark.rotates(2)
 
 QUIET = Console(quiet=True)
 

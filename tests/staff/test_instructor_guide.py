@@ -17,7 +17,7 @@ from course_lib.staff.filled_release import answers_of, filled_in
 from course_lib.staff.ledger import STATES, Ledger
 from course_lib.staff.source import notebook_of
 
-pytestmark = pytest.mark.rotates(2)
+pytestmark = pytest.mark.rotates(0)
 
 LAB = "00_start_here"
 ROOT = Path(__file__).resolve().parents[2]

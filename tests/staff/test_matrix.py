@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.rotates(2)
+pytestmark = pytest.mark.rotates(0)
 
 ANSWER = """
 import os, sys, time, warnings

@@ -19,7 +19,7 @@ from course_lib.staff.gradebook import Course
 from course_lib.staff.late import LatePolicy
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
 
-pytestmark = pytest.mark.rotates(0)
+pytestmark = pytest.mark.rotates(2)
 
 QUIET = Console(quiet=True)
 POLICY = "[late]\ngrace_h = 1\npercent_a_day = 10\nmost_percent = 50\n"

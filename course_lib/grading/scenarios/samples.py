@@ -1,7 +1,8 @@
 """Call an answer at many points, each twice; no communication.
 
 Options: positional (a point is a list of arguments; else a dict of them); clusters and configs (names of
-arguments that are plain descriptions and reach the answer as a `Cluster` or a `ModelConfig`).
+arguments that are plain descriptions and reach the answer as a `Cluster` or a `ModelConfig`); any_order (of
+what an answer lists).
 """
 
 from __future__ import annotations
@@ -39,4 +40,4 @@ def program(
             return impl(*point)
         return impl(**{name: made.get(name, _as_it_is)(value) for name, value in point.items()})
 
-    return {"answers": answers_at(ask, params["points"])}
+    return {"answers": answers_at(ask, params["points"], any_order=options.get("any_order", False))}

@@ -22,14 +22,17 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
     return points
 
 
-def _groups(point: Point, *, axes: list[str] | None = None, first_fastest: bool = False) -> list[list[int]]:
-    sizes, axes = point["sizes"], point["axes"] if axes is None else axes
-    sizes = sizes[::-1] if first_fastest else sizes
-    names = [name for name, _ in sizes]
+def _on_mesh(row: Any) -> list[Point]:
+    names, sizes = zip(*row["sizes"], strict=True)
+    coords = [dict(zip(names, place, strict=True)) for place in product(*map(range, sizes))]
+    return [{"axes": row["axes"], "coords": coords}]
+
+
+def _groups(point: Point, axes: list[str] | None = None) -> list[list[int]]:
+    axes = point["axes"] if axes is None else axes
     lines: dict[tuple[int, ...], list[int]] = {}
-    for rank, place in enumerate(product(*(range(size) for _, size in sizes))):
-        others = tuple(at for name, at in zip(names, place, strict=True) if name not in axes)
-        lines.setdefault(others, []).append(rank)
+    for rank, place in enumerate(point["coords"]):
+        lines.setdefault(tuple(at for name, at in place.items() if name not in axes), []).append(rank)
     return sorted(lines.values())
 
 
@@ -57,8 +60,7 @@ def _problem(point: Point, answer: Any) -> str:
 def _blocks(point: Point) -> list[list[int]]:
     """Neighbours, whatever the axis."""
     size = len(_groups(point)[0])
-    world_size = int(np.prod([size for _, size in point["sizes"]]))
-    return [list(range(start, start + size)) for start in range(0, world_size, size)]
+    return [list(range(start, start + size)) for start in range(0, len(point["coords"]), size)]
 
 
 EXERCISE = Exercise(
@@ -67,19 +69,19 @@ EXERCISE = Exercise(
     minutes=15,
     difficulty=2,
     importance=5,
-    lines=8,
+    lines=6,
     points={"groups": 1.0},
     task="Write a function that returns the groups of ranks along one or several axes of a mesh: lists of "
     "global ranks that differ in these axes only.",
     graded={"groups": "Every rank is in its one group."},
-    details="Meshes of one to four axes, some of size 1; points you have not seen. Groups "
-    "and ranks in any order.",
-    signature="(axes, sizes)",
+    details="Meshes of one to four axes, some of size 1; points you have not seen. The check supplies the "
+    "places of the ranks. Groups and ranks in any order.",
+    signature="(axes, coords)",
     forbids=("mesh",),
-    scenario=samples(stream=122, draw=_draw),
+    scenario=samples(stream=122, draw=_draw, expand=_on_mesh, any_order=True),
     hints=(
         "Two ranks are in one group if they agree in all axes but `axes`.",
-        "Go through all ranks with your `rank_to_coords`, and sort them by what must agree.",
+        "Go through the places of all ranks, and sort the ranks by what must agree.",
         "The key of a group is the tuple of its places along the axes that are not named: collect the ranks "
         "in a dict under that key.",
     ),
@@ -99,12 +101,9 @@ PARTS = [
         problem=_problem,
         rules={
             "only the first of the axes is taken": lambda p: _groups(p, axes=p["axes"][:1]),
-            "your `rank_to_coords` lets the first axis vary fastest": lambda p: _groups(
-                p, first_fastest=True
-            ),
             "neighbours make a group, whatever the axis": _blocks,
             "ranks that agree in `axes` make a group": lambda p: _groups(
-                p, axes=[a for a, _ in p["sizes"] if a not in p["axes"]]
+                p, axes=[axis for axis in p["coords"][0] if axis not in p["axes"]]
             ),
         },
         same=_plain,
