@@ -162,8 +162,8 @@ _holders: dict[str, list[types.ModuleType]] = {}  # a name of an entry point: to
 def look_around() -> None:
     """Note what modules hold, each once.
 
-    Looking counts references, and a rank copies each page on which it counts one. So the judge's sandbox
-    looks in the process from which ranks are forked, and a rank only at what it has imported itself.
+    Looking counts references, and a rank copies each page on which it counts one. So the process from which
+    ranks are forked looks, and a rank only at what it has imported itself.
     """
     new = list(itertools.takewhile(lambda name: name not in _looked, reversed(sys.modules)))
     if len(new) + len(_looked) != len(sys.modules):  # some have gone, or came again
