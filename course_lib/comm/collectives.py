@@ -7,7 +7,7 @@ and (double binary) trees by size, and runs them in GPU kernels over chunks.
 A tensor is cut into n chunks as `torch.tensor_split` cuts it: the first S mod n chunks have one element more.
 """
 
-import functools
+import threading
 from collections.abc import Callable, Sequence
 
 import torch
@@ -15,6 +15,8 @@ import torch.distributed as dist
 
 from course_lib.comm.p2p import exchange, members, wait_for
 
+_KEPT_BYTES = 16 * 2**20
+_kept = threading.local()
 _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.Tensor.add_,
     "product": torch.Tensor.mul_,
@@ -176,7 +178,9 @@ def _reduce_scatter_(
 ) -> None:
     """Combine this rank's chunk in place; the others become partial results."""
     me, n = ring.index(dist.get_rank()), len(ring)
-    buffers = _scratch(2 * chunks[0].numel(), chunks[0].dtype, chunks[0].device).view(2, -1)
+    size = chunks[0].numel()  # no chunk is larger
+    memory = _take_memory(chunks[0], 2 * size)
+    buffers = memory[:size], memory[size : 2 * size]
 
     def receive(step: int) -> tuple[torch.Tensor, dist.Work | None]:
         received = buffers[step % 2][: chunks[(me - 1 - step) % n].numel()]
@@ -192,6 +196,7 @@ def _reduce_scatter_(
         wait_for([work])
         combine(chunks[(me - 1 - step) % n], received)
     wait_for(sending)
+    _keep_memory(memory)
 
 
 def _all_gather_(
@@ -218,10 +223,23 @@ def _ring_all_reduce_(
     _all_gather_(chunks, ring, group)
 
 
-@functools.lru_cache(maxsize=1)
-def _scratch(numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return memory to receive into; that of the last call stays: new pages cost a tenth of an all_reduce."""
-    return torch.empty(numel, dtype=dtype, device=device)
+def _take_memory(like: torch.Tensor, numel: int) -> torch.Tensor:
+    """Return memory to receive into: what this thread's last call has kept, where that will do."""
+    kept: torch.Tensor | None = vars(_kept).pop("memory", None)
+    if kept is not None and kept.dtype == like.dtype and kept.numel() >= numel and _is_plain(like):
+        return kept
+    return like.new_empty(numel)
+
+
+def _keep_memory(memory: torch.Tensor) -> None:
+    """Keep a little for the next call, now that nothing is on its way there: new pages take time."""
+    if _is_plain(memory) and memory.nbytes <= _KEPT_BYTES:
+        _kept.memory = memory
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether only its thread uses a tensor: no stream does, and it is not fake."""
+    return type(tensor) is torch.Tensor and tensor.device.type == "cpu"
 
 
 def _from_root(root: int, group: dist.ProcessGroup | None) -> list[int]:

@@ -183,3 +183,45 @@ def test_bad_input_is_refused_on_every_rank(call: Callable[[torch.Tensor], None]
         return ""
 
     assert all(says in message for message in run_ranks(work, 3))
+
+
+def test_memory_that_is_kept_changes_no_value() -> None:
+    def work() -> list[torch.Tensor]:
+        rank, results = dist.get_rank(), []
+        for numel, dtype in [
+            (9000, torch.float32),
+            (12, torch.float32),
+            (12, torch.int64),
+            (9000, torch.float32),
+        ]:
+            x = data(rank, numel, dtype)
+            ours.ring_all_reduce_(x)
+            results.append(x)
+        large = torch.ones(2 * ours._KEPT_BYTES // 8, dtype=torch.float64)
+        ours.ring_all_reduce_(large)
+        assert not hasattr(ours._kept, "memory"), "too much to keep"
+        return [*results, large[-1:]]
+
+    for first, second, whole, third, large in run_ranks(work, 3):
+        assert torch.equal(first, full_sum(3, 9000, torch.float32))
+        assert torch.equal(third, first)
+        assert torch.equal(second, full_sum(3, 12, torch.float32))
+        assert torch.equal(whole, full_sum(3, 12, torch.int64))
+        assert large.item() == 3
+
+
+def test_a_call_that_fails_keeps_no_memory() -> None:
+    """What another rank has sent may still come."""
+
+    def work() -> bool:
+        def fails(*_: object) -> torch.Tensor:
+            raise RuntimeError
+
+        x = torch.ones(12)
+        ours.ring_all_reduce_(x)
+        assert hasattr(ours._kept, "memory")
+        with pytest.raises(RuntimeError):
+            ours._reduce_scatter_(list(x.tensor_split(2)), [0, 1], None, fails)
+        return hasattr(ours._kept, "memory")
+
+    assert list(run_ranks(work, 2)) == [False, False]
