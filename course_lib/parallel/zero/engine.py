@@ -48,8 +48,8 @@ class ZeroOptimizer(Optimizer):
     stage 2 P + (K + 1) P/n and two buckets of gradients on the way. `master_dtype` adds P/n.
     master_dtype: keep the shard that the optimizer updates in this dtype, such as float32 for a bfloat16
     model: parameters and gradients then travel in bfloat16.
-    reduce_by: "all_to_all" sends each rank its part of a bucket, to be added up there: as many bytes, memory
-    for one more bucket. ZeRO++ does so; on gloo it is faster.
+    reduce_by: "all_to_all" sends each rank its part of a bucket, to be added up there: as many bytes, and as
+    much memory again for what is on the way. ZeRO++ does so; on gloo it is faster.
     A parameter unused in backward has gradient zero, as in DDP; frozen ones (at construction) have no state.
     Oracle: the optimizer in one process on the whole batch, where the shards are equal.
     Reference: Rajbhandari et al., ZeRO (arXiv:1910.02054), sections 5.1, 5.2 and 7.
