@@ -135,8 +135,8 @@ def odd_values(notebook: Any) -> None:
 
 
 ODD = (
-    Attack("memory bomb of socket buffers", _BUFFERS, state="killed by limit"),
-    Attack("SIGSTOP of all it can reach", _STOP_ALL, state="killed by limit"),
+    Attack("memory bomb of socket buffers", _BUFFERS, state="graded"),  # the kernel refuses the fork,
+    Attack("SIGSTOP of all it can reach", _STOP_ALL, state="graded"),  # and here the signal
     Attack(
         "SIGSTOP of the kernel",
         cell="import os\nos.kill(os.getpid(), 19)",

@@ -108,12 +108,13 @@ def main(chosen: list[str], *, honest: int = HONEST, files: bool = True, show_ru
     bad = show(console, wanted, entries, scores)
     if changed:
         console.print("what was handed in has changed")
-    console.print(f"{len(wanted)} submissions, {bad} wrong ({seconds:.0f} s)", highlight=False)
+    text = f"{len(wanted)} submissions, {len(bad)} wrong ({seconds:.0f} s) {', '.join(bad)}"
+    console.print(text.rstrip(), highlight=False, markup=False)
     if acting:
         console.print(f"these pages act in a browser: {acting}", markup=False)
     if computed:
         console.print(f"a spreadsheet would compute these: {computed}", markup=False)
-    return bad + int(changed) + len(acting) + len(computed)
+    return len(bad) + int(changed) + len(acting) + len(computed)
 
 
 def formulas(root: Path) -> list[str]:
@@ -190,19 +191,19 @@ def text_of(root: Path, attack: Attack) -> str:
     return json.dumps(notebook)  # nbformat would check and mend it
 
 
-def show(console: Console, wanted: Wanted, entries: dict[str, Entry], scores: dict[str, float]) -> int:
-    """Print attack x verdict; return how many are wrong."""
+def show(console: Console, wanted: Wanted, entries: dict[str, Entry], scores: dict[str, float]) -> list[str]:
+    """Print attack x verdict; return those that are wrong."""
     table = Table(title="attacks")
     for head in ("attack", "state", "points", "in the gradebook", "must be", "seconds", "says"):
         table.add_column(head)
-    bad = 0
+    bad = []
     for student, (points, total, state) in wanted.items():
         entry = entries.get(student)
         verdict = entry.verdicts.get("rank_hello") if entry else None
         got = verdict["score"] if verdict else None
         right = entry is not None and entry.recorded and state in ("", entry.state)
         right = right and (points is None or got == points) and scores.get(student) == total
-        bad += not right
+        bad += [] if right else [student]
         said = (verdict["gate"] or "full marks" if got else verdict["gate"]) if verdict else ""
         found = entry.state if entry else "none"
         numbers = ("" if got is None else f"{got:g}", str(scores.get(student)), f"{total:g}")
