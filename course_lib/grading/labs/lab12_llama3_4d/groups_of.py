@@ -22,7 +22,7 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
     return points
 
 
-def _on_mesh(row: Any) -> list[Point]:
+def _on_mesh(row: Any) -> list[dict[str, Any]]:
     names, sizes = zip(*row["sizes"], strict=True)
     coords = [dict(zip(names, place, strict=True)) for place in product(*map(range, sizes))]
     return [{"axes": row["axes"], "coords": coords}]
