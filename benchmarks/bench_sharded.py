@@ -109,27 +109,19 @@ def buckets() -> list[torch.Tensor]:
     return [torch.zeros(numel) for _ in range(round(CONFIG.num_params / numel))]
 
 
-def our_messages(reduce_scatter: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> Step:
+def our_messages(by_all_to_all: bool) -> Step:
+    reduce = partial(reduce_scatter_flat, async_op=True, by_all_to_all=by_all_to_all)
     full, rank = buckets(), dist.get_rank()
     shards = [flat.chunk(WORLD_SIZE)[rank] for flat in full]
     sums = [torch.zeros_like(shard) for shard in shards]
 
     def step(_: Batch) -> None:
-        reduce_scatter(sums, full)
+        wait_for([reduce(mean, flat) for mean, flat in zip(sums, full, strict=True)])
         wait_for(
             [all_gather_flat(flat, part, async_op=True) for part, flat in zip(shards, full, strict=True)]
         )
 
     return step
-
-
-def as_the_engine(sums: list[torch.Tensor], full: list[torch.Tensor]) -> None:
-    wait_for([reduce_scatter_flat(mean, flat, async_op=True) for mean, flat in zip(sums, full, strict=True)])
-
-
-def as_all_to_all(sums: list[torch.Tensor], full: list[torch.Tensor]) -> None:
-    reduce = partial(reduce_scatter_flat, async_op=True, by_all_to_all=True)
-    wait_for([reduce(mean, flat) for mean, flat in zip(sums, full, strict=True)])
 
 
 def torch_messages() -> Step:
@@ -157,8 +149,8 @@ CONTENDERS: dict[str, Callable[[], Step]] = {
     "our ZeRO-2": lambda: our_zero(2),
     "torch ZeRO-1": lambda: torch_zero(as_view=False),
     "torch ZeRO-1 as view": lambda: torch_zero(as_view=True),
-    "our ZeRO-1's messages": lambda: our_messages(as_the_engine),
-    "our messages with all_to_all": lambda: our_messages(as_all_to_all),
+    "our ZeRO-1's messages": lambda: our_messages(by_all_to_all=False),
+    "our messages with all_to_all": lambda: our_messages(by_all_to_all=True),
     "torch ZeRO-1's messages": torch_messages,
 }
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -143,8 +143,11 @@ def reduce_scatter_flat(
     if by_all_to_all:
         parts = torch.empty_like(full).view(-1, shard.numel())
         sent = dist.all_to_all_single(parts.view(-1), full, group=group, async_op=True)
-        pending: Any = _SumOfParts(sent, parts, shard)
-        return pending if async_op else pending.wait()  # type: ignore[no-any-return]
+        pending = _SumOfParts(sent, parts, shard)
+        if async_op:
+            return cast("dist.Work", pending)
+        pending.wait()
+        return None
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     work: dist.Work | None = scatter(shard, full, group=group, async_op=async_op)
     return work

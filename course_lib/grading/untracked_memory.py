@@ -50,17 +50,16 @@ def bytes_outside_tensors() -> int:
     total, seen = 0, set[int]()
     holders = [one for one in gc.get_objects() if type(one) is not TrackedStorage]  # the trace's: nearly half
     while holders:
-        boxes = _of_kind(holders, _kinds(holders), _BOXES)
-        total += sum(map(_numbers_in, [box for box in boxes if type(box) is not tuple or len(box) > _FEW]))
+        total += sum(map(_numbers_in, _of_kind(holders, _kinds(holders), _BOXES)))
         held = gc.get_referents(*holders)  # of all in one go: one by one takes ten times as long
         kinds = _kinds(held)
         total += sum(map(_own_bytes, _first_seen(_of_kind(held, kinds, _BUFFERS), seen)))
         total += _long_texts(compress(held, map(id(str).__eq__, kinds)), holders, seen)
         whole = [n for n in compress(held, map(id(int).__eq__, kinds)) if not -_HUGE < n < _HUGE]
         total += sum(map(sys.getsizeof, _first_seen(whole, seen)))
-        held_boxes = compress(held, map(_PLAIN_BOXES.__contains__, kinds))
+        boxes = compress(held, map(_PLAIN_BOXES.__contains__, kinds))
         # Python lists no boxes of plain values.
-        holders = _first_seen([box for box in held_boxes if not gc.is_tracked(box)], seen)
+        holders = _first_seen([box for box in boxes if not gc.is_tracked(box)], seen)
     return total
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from course_lib.grading import engine
 from course_lib.grading.exercise import Exercise, GateFailed, Result
 from course_lib.grading.registry import program_of, spec
+from course_lib.ranks.forkserver import preloaded
 from course_lib.staff.needs import course_modules
 from course_lib.staff.sandbox import Limits
 from course_lib.staff.sandbox_runner import SandboxRunner
@@ -30,9 +31,7 @@ MAX_CODE_BYTES = 2_000_000
 _WORKER = (
     "course_lib.grading.sandbox_entry",
     "course_lib.grading.sandbox_worker",
-    "course_lib.ranks.preload",
-    "course_lib.ranks.freeze",
-    "course_lib.grading.rank_preload",
+    *preloaded(),
 )
 
 

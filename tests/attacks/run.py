@@ -203,7 +203,8 @@ def show(console: Console, wanted: Wanted, entries: dict[str, Entry], scores: di
         got = verdict["score"] if verdict else None
         right = entry is not None and entry.recorded and state in ("", entry.state)
         right = right and (points is None or got == points) and scores.get(student) == total
-        bad += [] if right else [student]
+        if not right:
+            bad.append(student)
         said = (verdict["gate"] or "full marks" if got else verdict["gate"]) if verdict else ""
         found = entry.state if entry else "none"
         numbers = ("" if got is None else f"{got:g}", str(scores.get(student)), f"{total:g}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,11 +31,11 @@ class ShardedBucket:
     state_key: nn.Parameter  # whose state the optimizer keeps: the shard, or its master if that is offloaded
     group: dist.ProcessGroup | None
     parts: list[slice]  # of the shard, for each parameter
-    reduce: Callable[..., Any]  # as reduce_scatter_flat
+    reduce: Callable[..., dist.Work | None]  # as reduce_scatter_flat
     flat_grad: Tensor | None = None
     grad_views: list[Tensor] = field(default_factory=list)
     filled: set[int] = field(default_factory=set)
-    work: Any = None
+    work: dist.Work | None = None
     reduced: Tensor | None = None
 
     @classmethod
@@ -47,7 +46,7 @@ class ShardedBucket:
         indices: list[int],
         group: dist.ProcessGroup | None,
         master_dtype: torch.dtype | None,
-        reduce: Callable[..., Any],
+        reduce: Callable[..., dist.Work | None],
     ) -> ShardedBucket:
         layout = FlatLayout.of(params, dist.get_world_size(group))
         flat = params[0].new_empty(layout.padded_numel)

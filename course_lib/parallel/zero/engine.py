@@ -53,8 +53,9 @@ class ZeroOptimizer(Optimizer):
     A parameter unused in backward has gradient zero, as in DDP; frozen ones (at construction) have no state.
     Oracle: the optimizer in one process on the whole batch, where the shards are equal.
     Reference: Rajbhandari et al., ZeRO (arXiv:1910.02054), sections 5.1, 5.2 and 7.
-    Raises: ValueError for an optimizer that is not element-wise, a parameter given twice, an unknown stage,
-    a bucket_bytes that is not positive, and for parameters that were moved or reshaped since construction.
+    Raises: ValueError for an optimizer that is not element-wise, a parameter given twice, an unknown stage or
+    reduce_by, a bucket_bytes that is not positive, and for parameters that were moved or reshaped since
+    construction.
     """
 
     def __init__(
@@ -236,7 +237,7 @@ def _check_arguments(
     params: list[nn.Parameter], optimizer_class: Callable[..., Optimizer], stage: int, reduce_by: str
 ) -> None:
     if reduce_by not in ("reduce_scatter", "all_to_all"):
-        raise ValueError(f"reduce_by must be 'reduce_scatter' or 'all_to_all'; got {reduce_by!r}.")
+        raise ValueError(f"reduce_by must be 'reduce_scatter' or 'all_to_all'; got {reduce_by!r}. Name one.")
     if stage not in (1, 2):
         raise ValueError(f"stage must be 1 or 2; got {stage}. Stage 3 is parallel.fsdp.FSDP.")
     check_elementwise(optimizer_class)
