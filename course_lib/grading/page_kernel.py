@@ -1,4 +1,4 @@
-"""The kernel of a feedback page: IPython's, with torch and the server of ranks there before its threads.
+"""The kernel of a feedback page: IPython's, with the server of ranks there before its threads.
 
 It shows matplotlib's figures as JupyterLab does, with fewer dots where a figure is very large.
 """
@@ -10,6 +10,17 @@ from typing import Any
 from course_lib.grading.own_server import fork_server
 
 MAX_SIDE = 2_000  # pixels of a figure
+# What a zygote loads for it: not pyplot, which looks for the shell that is to show its figures.
+LOADED = (
+    "course_lib.kernels",
+    "ipykernel.kernelapp",
+    "ipykernel.ipkernel",
+    "IPython.core.pylabtools",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+    "matplotlib.font_manager",
+    "course_lib.viz.style",
+)
 
 
 def show_figures(shell: Any) -> None:
@@ -28,8 +39,9 @@ def show_figures(shell: Any) -> None:
     formatter.for_type_by_name("matplotlib.figure", "Figure", print_figure)
 
 
-if __name__ == "__main__":
+def main(arguments: list[str]) -> None:
+    """Be the kernel that IPython's command line describes; never returns."""
     fork_server()
     from ipykernel.kernelapp import launch_new_instance
 
-    launch_new_instance()
+    launch_new_instance(argv=arguments)

@@ -62,9 +62,19 @@ def filter_descriptor() -> int:
     """Return a descriptor from which bubblewrap reads a sandbox's filter (`--seccomp`)."""
     out, into = os.pipe()
     if MACHINE is not None:
-        os.write(into, _program(_refuse(_HIDDEN_MEMORY, errno.ENOSYS)))
+        os.write(into, _of_sandbox())
     os.close(into)
     return out
+
+
+def refuse_in_sandbox() -> None:
+    """Give this process the filter that bubblewrap gives to a sandbox's command. Raises: OSError."""
+    if MACHINE is not None:
+        _install(_of_sandbox())
+
+
+def _of_sandbox() -> bytes:
+    return _program(_refuse(_HIDDEN_MEMORY, errno.ENOSYS))
 
 
 def refuse_in_rank(processes: bool) -> None:

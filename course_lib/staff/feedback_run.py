@@ -20,7 +20,7 @@ import nbformat
 
 from course_lib.grading import wire
 from course_lib.grading.notebook_run import ENDS, MAX_CELL_BYTES, MAX_PICTURE, MAX_TEXT
-from course_lib.staff import pictures
+from course_lib.staff import pictures, zygotes
 from course_lib.staff.demonstrations import is_demonstration, not_run
 from course_lib.staff.execute import FIGURE
 from course_lib.staff.filled_release import storable
@@ -85,18 +85,20 @@ def _frames(
     inward, to = os.pipe()
     come, outward = os.pipe()
     argv = [sys.executable, "-m", "course_lib.grading.notebook_run", str(inward), str(outward)]
-    environment = {
-        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-        "JUPYTER_PLATFORM_DIRS": "1",
-    }
     limits = Limits(wall_s=notebook_s + START_S)
     with contextlib.ExitStack() as stack:
         for fd in (to, come):
             stack.callback(os.close, fd)
         try:
             box = stack.enter_context(
-                Sandbox(argv, limits=limits, environment=environment, pass_fds=(inward, outward), trust=trust)
+                Sandbox(
+                    argv,
+                    limits=limits,
+                    environment=zygotes.PAGE_ENVIRONMENT,
+                    pass_fds=(inward, outward),
+                    trust=trust,
+                    zygote=None if trust else zygotes.of_pages(),
+                )
             )
         finally:
             os.close(inward)

@@ -5,6 +5,9 @@ a private home and /tmp, its own process and network namespace (loopback only), 
 solutions, the zoo, the gradebook or another submission. As root it drops to a user id of its own: the limit
 on processes holds only there. Memory, processes, file size, output and time are limited; what goes over ends
 the whole sandbox.
+
+A Python command may come from a zygote, which has loaded what it imports: bubblewrap then runs a shell that
+waits in the same sandbox, and a fork of the zygote enters it.
 """
 
 from __future__ import annotations
@@ -22,12 +25,15 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 import course_lib
 from course_lib.grading import system_calls
 from course_lib.grading.import_guard import JUDGE_SIDE
+from course_lib.grading.zygote import Entry
+from course_lib.staff.zygotes import CannotEnter, Zygote, base_environment
 
 PACKAGE = Path(course_lib.__file__).resolve().parent
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
@@ -49,7 +55,10 @@ _LOWEST_UID, _UIDS = 61_184, 4_000  # systemd's range of user ids for processes 
 _DESCRIPTORS, _DESCRIPTOR_BYTES = 512, 200_000  # of one process; Linux buffers as much for each socket
 
 _TRIAL = "from course_lib.grading.seclusion import trial; print('it works', trial())"
-_WRITABLE = ("/tmp", "/dev/shm", "/home/student")
+_HOME = "/home/student"
+_WRITABLE = ("/tmp", "/dev/shm", _HOME)
+# Says that the sandbox is there, waits for the exit status of what has entered, and ends with it.
+_HOLDER = ("sh", "-c", "echo; read status; exit ${status:-1}")
 
 
 class SandboxMissing(ValueError):
@@ -96,32 +105,28 @@ class Sandbox:
         environment: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
         trust: bool = False,
+        zygote: Zygote | None = None,
     ) -> None:
-        """Start `argv`. `masked`: modules of course_lib that are not there. `trust`: run it unprotected."""
+        """Start `argv`.
+
+        `masked`: modules of course_lib that are not there. `trust`: run it unprotected. `zygote`: who forks
+        it; `argv` is a command of Python then.
+        """
         self.limits = limits or Limits()
         self.killed = ""
         self.pid = 0
         self._output = bytearray()
         self._written = 0
+        self._entered: psutil.Process | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="course_sandbox_")
-        read_fd, write_fd = os.pipe()
-        self._filter_fd = system_calls.filter_descriptor()
-        command = [*argv] if trust else self._command(argv, masked, environment or {}, write_fd)
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=[*pass_fds, write_fd, self._filter_fd],
-            start_new_session=True,
-            cwd=self._folder.name,
-            env={**os.environ, **(environment or {})} if trust else {"PATH": os.environ.get("PATH", "")},
+        self._uid = (
+            _LOWEST_UID + (os.getpid() * 31 + threading.get_native_id()) % _UIDS if os.geteuid() == 0 else None
         )
-        os.close(write_fd)
-        os.close(self._filter_fd)
-        with os.fdopen(read_fd, "rb") as info:
-            if not trust:
-                self.pid = _first_process(info.read())
+        variables = {**base_environment(), "HOME": _HOME, **(environment or {})}
+        if trust:
+            self._process = self._popen(argv, pass_fds, {**os.environ, **(environment or {})})
+        elif zygote is None or not self._from_zygote(zygote, argv, masked, variables, pass_fds):
+            self._process = self._in_bubblewrap(argv, masked, variables, pass_fds)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._reader.start()
@@ -133,33 +138,96 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _command(
-        self, argv: Sequence[str], masked: Sequence[str], environment: Mapping[str, str], info_fd: int
-    ) -> list[str]:
-        empty = Path(self._folder.name, "empty")
-        empty.mkdir(mode=0o755)
-        (empty.parent / "empty.py").touch(0o644)
-        os.chmod(self._folder.name, 0o755)
-        variables = {
-            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-            "HOME": "/home/student",
-            "LANG": "C.UTF-8",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONSAFEPATH": "1",  # no module comes from a folder that a student can write to
-            "OMP_NUM_THREADS": "1",
-            **environment,
-        }
-        return [
+    def _popen(
+        self, command: Sequence[str], pass_fds: Sequence[int], variables: Mapping[str, str], **pipes: Any
+    ) -> subprocess.Popen[bytes]:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | pipes
+        return subprocess.Popen(
+            command,
+            pass_fds=pass_fds,
+            start_new_session=True,
+            cwd=self._folder.name,
+            env=dict(variables),
+            **pipes,
+        )
+
+    def _in_bubblewrap(
+        self,
+        argv: Sequence[str],
+        masked: Sequence[str],
+        variables: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
+        **pipes: Any,
+    ) -> subprocess.Popen[bytes]:
+        """Start a command in a new sandbox, and learn the pid of its first process."""
+        read_fd, info_fd = os.pipe()
+        filter_fd = system_calls.filter_descriptor()
+        command = [
             *(_bwrap(), "--die-with-parent", "--new-session", "--clearenv", "--info-fd", str(info_fd)),
-            *(("--seccomp", str(self._filter_fd)) if system_calls.MACHINE else ()),
+            *(("--seccomp", str(filter_fd)) if system_calls.MACHINE else ()),
             *_namespaces(),
             *_folders(self.limits.disk_bytes),
-            *(word for name in (*ALWAYS_MASKED, *masked) for word in _mask(name, empty)),
+            *(word for name in (*ALWAYS_MASKED, *masked) for word in _mask(name, self._empty())),
             *(word for name, value in variables.items() for word in ("--setenv", name, value)),
-            *("--chdir", "/home/student"),
-            *_limited(self.limits),
+            *("--chdir", _HOME),
+            *_limited(self.limits, self._uid),
             *argv,
         ]
+        fds = [*pass_fds, info_fd, filter_fd]
+        process = self._popen(command, fds, {"PATH": os.environ.get("PATH", "")}, **pipes)
+        for fd in (info_fd, filter_fd):
+            os.close(fd)
+        with os.fdopen(read_fd, "rb") as info:
+            self.pid = _first_process(info.read())
+        return process
+
+    def _from_zygote(
+        self,
+        zygote: Zygote,
+        argv: Sequence[str],
+        masked: Sequence[str],
+        variables: Mapping[str, str],
+        pass_fds: Sequence[int],
+    ) -> bool:
+        """Let a fork of `zygote` enter a new sandbox; return whether it did."""
+        with contextlib.ExitStack() as stack:
+            ready, holds = os.pipe()
+            waits, ended = os.pipe()
+            said, output = os.pipe()
+            for fd in (ready, waits, ended, output):
+                stack.callback(os.close, fd)
+            self._process = self._in_bubblewrap(
+                _HOLDER, masked, variables, stdin=waits, stdout=holds, stderr=output
+            )
+            self._process.stdout = os.fdopen(said, "rb")
+            os.close(holds)
+            entry = Entry(
+                inside=self.pid,
+                argv=argv[1:],
+                environment=variables,
+                folder=_HOME,
+                limits={f"RLIMIT_{name.upper()}": most for name, most in _bounds(self.limits).items()},
+                uid=self._uid,
+                fds=pass_fds,
+            )
+            if os.read(ready, 1):  # else bubblewrap has ended, and said why
+                try:
+                    self._entered = psutil.Process(zygote.enter(entry, ended, output, pass_fds))
+                except CannotEnter:
+                    self._signal()
+                    self._process.wait()
+                    self._process.stdout.close()
+                    return False
+        return True
+
+    def _empty(self) -> Path:
+        """Return a folder with nothing in it; beside it is an empty file of that name in Python."""
+        empty = Path(self._folder.name, "empty")
+        if not empty.exists():
+            empty.mkdir(mode=0o755)
+            (empty.parent / "empty.py").touch(0o644)
+            os.chmod(self._folder.name, 0o755)
+        return empty
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -189,10 +257,13 @@ class Sandbox:
 
     def processes(self) -> list[psutil.Process]:
         """Everything that runs in it."""
-        try:
-            return psutil.Process(self._process.pid).children(recursive=True)
-        except psutil.Error:
-            return []
+        found: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error):
+            found += psutil.Process(self._process.pid).children(recursive=True)
+        if self._entered is not None:
+            with contextlib.suppress(psutil.Error):
+                found += [*self._entered.children(recursive=True), self._entered]
+        return found
 
     def private_bytes(self) -> int:
         """Memory that its processes do not share with files: what they cost this machine."""
@@ -354,12 +425,21 @@ def _private_bytes(process: psutil.Process) -> int:
     return 0
 
 
-def _limited(limits: Limits) -> list[str]:
+def _bounds(limits: Limits) -> dict[str, int]:
+    """Limits of each process, by the names of prlimit."""
+    return {
+        "as": limits.process_bytes,
+        "nproc": limits.processes,
+        "fsize": limits.file_bytes,
+        "core": 0,
+        "nofile": _DESCRIPTORS,
+    }
+
+
+def _limited(limits: Limits, uid: int | None) -> list[str]:
     """Limits of each process, and, as root, a user without rights and with an id of its own."""
-    words = ["prlimit", f"--as={limits.process_bytes}", f"--nproc={limits.processes}"]
-    words += [f"--fsize={limits.file_bytes}", "--core=0", f"--nofile={_DESCRIPTORS}"]
-    if os.geteuid() == 0:
-        uid = str(_LOWEST_UID + (os.getpid() * 31 + threading.get_native_id()) % _UIDS)
+    words = ["prlimit", *(f"--{name}={most}" for name, most in _bounds(limits).items())]
+    if uid is not None:
         words += ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all"]
         words += ["--bounding-set=-all", "--no-new-privs"]
     return words

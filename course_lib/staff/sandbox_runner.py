@@ -20,6 +20,7 @@ from course_lib.grading.exercise import GATES, Array, Case, Exercise, GateFailed
 from course_lib.grading.launcher import Shards
 from course_lib.grading.rank_worker import Job
 from course_lib.grading.source import FromSource
+from course_lib.staff import zygotes
 from course_lib.staff.sandbox import Limits, Sandbox, SandboxMissing
 from course_lib.staff.traffic import check_traffic
 from course_lib.trace import RankTrace, Trace
@@ -116,7 +117,12 @@ class SandboxRunner:
         argv = [sys.executable, "-m", "course_lib.grading.sandbox_entry", str(inward), str(outward)]
         argv += [] if self.trust else ["alone"]
         self._box = Sandbox(
-            argv, limits=self.limits, masked=self._masked, pass_fds=(inward, outward), trust=self.trust
+            argv,
+            limits=self.limits,
+            masked=self._masked,
+            pass_fds=(inward, outward),
+            trust=self.trust,
+            zygote=None if self.trust else zygotes.of_ranks(),
         )
         os.close(inward)
         os.close(outward)

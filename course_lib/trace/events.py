@@ -2,7 +2,8 @@
 
 import dataclasses
 import operator
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar, overload
 
 from course_lib.trace.calls import CommCall, GroupKey
 
@@ -152,3 +153,47 @@ def from_row(row: list[Any], zero_s: float) -> Event:
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+class PlainEvents(Sequence[Event]):
+    """The events of a trace that was read from plain data; each is made when it is first asked for.
+
+    Most questions are about a few of them, and making them all costs more than recording did.
+    """
+
+    def __init__(self, plain: dict[str, Any], zero_s: float) -> None:
+        """Hold `plain`, a rank's `to_plain`. Raises: KeyError, ValueError where a row is none."""
+        self.plain, self._zero_s = plain, zero_s
+        self._events: list[Any] = list(plain["events"])  # rows, until they are asked for
+        self._places: dict[str, list[int]] = {name: [] for name in _KINDS}
+        for place, row in enumerate(self._events):
+            if len(row) != len(FIELDS[row[0]]) + 1:
+                raise ValueError(f"a row of kind {row[0]} must have {len(FIELDS[row[0]])} values; got {row}")
+            self._places[row[0]].append(place)
+
+    def places(self, kind: type[E]) -> list[int]:
+        """Return where the events of one class are."""
+        return self._places[KIND_NAMES[kind]]
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @overload
+    def __getitem__(self, place: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Event]: ...
+
+    def __getitem__(self, place: int | slice) -> Event | list[Event]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        event = self._events[place]
+        if isinstance(event, list):
+            event = self._events[place] = from_row(event, self._zero_s)
+        return event  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Event]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)

@@ -94,6 +94,10 @@ class Interceptor(TorchDispatchMode):
     def is_infra_mode(cls) -> bool:
         return True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and torch's guard against it costs a tenth of an operation
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         # torch.Tensor is listed when rsqrt, sigmoid and the like save their result, Parameter in p.data.

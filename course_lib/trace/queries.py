@@ -1,6 +1,7 @@
 """What one rank did, as a list of events, and the questions that a check asks of it."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,8 +17,8 @@ from course_lib.trace.events import (
     Free,
     Launch,
     Mark,
+    PlainEvents,
     Wait,
-    from_row,
     to_row,
 )
 from course_lib.trace.memory import CATEGORIES
@@ -33,13 +34,20 @@ class RankTrace:
     rank: int
     start_s: float
     end_s: float
-    events: list[Event]
+    events: Sequence[Event]
 
     # ---- selections
 
     def of(self, kind: type[E]) -> list[E]:
         """Return the events of one class, such as `Compute`."""
-        return [e for e in self.events if isinstance(e, kind)]
+        return [event for _, event in self._placed(kind)]
+
+    def _placed(self, kind: type[E]) -> list[tuple[int, E]]:
+        """Return the events of one class with their places in program order."""
+        events: Sequence[Any] = self.events
+        if isinstance(events, PlainEvents):
+            return [(place, events[place]) for place in events.places(kind)]
+        return [(place, event) for place, event in enumerate(events) if isinstance(event, kind)]
 
     def launches(self, op: str | None = None, group: Sequence[int] | None = None) -> list[Launch]:
         """Return the communication calls, of one op (torch's name) or one group (its global ranks)."""
@@ -78,10 +86,9 @@ class RankTrace:
         return dataclasses.replace(self, events=self.events[first:stop])
 
     def _next_mark(self, name: str, first: int) -> int:
-        for i in range(first, len(self.events)):
-            event = self.events[i]
-            if isinstance(event, Mark) and event.name == name:
-                return i
+        for place, mark in self._placed(Mark):
+            if place >= first and mark.name == name:
+                return place
         raise ValueError(
             f"a window must end at a mark after its beginning; got {name!r}, recorded "
             f"{sorted({m.name for m in self.marks})}. Call mark({name!r}) in the rank."
@@ -168,7 +175,7 @@ class RankTrace:
     def live_at_marks(self, since: str) -> dict[str, int]:
         """Return the bytes alive at the last mark of each name, beyond those alive at the mark `since`."""
         totals = self._totals(None)
-        found = {e.name: totals[i] for i, e in enumerate(self.events) if isinstance(e, Mark)}
+        found = {mark.name: totals[place] for place, mark in self._placed(Mark)}
         base = totals[self._mark_index(since)]
         return {name: bytes_ - base for name, bytes_ in found.items()}
 
@@ -176,10 +183,8 @@ class RankTrace:
     def saved_bytes(self) -> int:
         """Activations alive when a backward pass began: the most over the outermost passes."""
         totals = self._totals("activations")
-        begins = (
-            i for i, e in enumerate(self.events) if isinstance(e, Backward) and e.begins and e.depth == 0
-        )
-        return max((totals[i] for i in begins), default=0)
+        begins = (place for place, e in self._placed(Backward) if e.begins and e.depth == 0)
+        return max((totals[place] for place in begins), default=0)
 
     def saved_bytes_in(self, *, start: str, end: str) -> int:
         """Return the activations made after mark `start` that are alive at mark `end`.
@@ -200,15 +205,15 @@ class RankTrace:
     def _totals(self, category: str | None) -> list[int]:
         """Live bytes after each event."""
         _check_category(category)
-        totals, live = [], 0
-        for event in self.events:
-            if isinstance(event, Alloc | Free) and category in (None, event.category):
-                live += event.bytes_ if isinstance(event, Alloc) else -event.bytes_
-            totals.append(live)
-        return totals
+        changes = [0] * len(self.events)
+        for place, made in self._placed(Alloc):
+            changes[place] = made.bytes_ if category in (None, made.category) else 0
+        for place, ended in self._placed(Free):
+            changes[place] = -ended.bytes_ if category in (None, ended.category) else 0
+        return list(itertools.accumulate(changes))
 
     def _mark_index(self, name: str, *, last: bool = True, occurrence: int | None = None) -> int:
-        found = [i for i, e in enumerate(self.events) if isinstance(e, Mark) and e.name == name]
+        found = [place for place, mark in self._placed(Mark) if mark.name == name]
         which = occurrence if occurrence is not None else (-1 if last else 0)
         if not -len(found) <= which < len(found):
             names = sorted({m.name for m in self.marks})
@@ -221,7 +226,9 @@ class RankTrace:
     # ---- plain data
 
     def to_plain(self) -> dict[str, Any]:
-        """Return JSON-able data."""
+        """Return JSON-able data, in which time begins anywhere."""
+        if isinstance(self.events, PlainEvents):
+            return self.events.plain
         rows = [to_row(e) for e in self.events]
         return {"rank": self.rank, "start_s": self.start_s, "end_s": self.end_s, "events": rows}
 
@@ -229,7 +236,7 @@ class RankTrace:
     def from_plain(cls, plain: dict[str, Any], zero_s: float | None = None) -> "RankTrace":
         """Read `to_plain` data; times are shifted so that `zero_s` (default: this rank's start) is 0."""
         zero_s = plain["start_s"] if zero_s is None else zero_s
-        events = [from_row(row, zero_s) for row in plain["events"]]
+        events = PlainEvents(plain, zero_s)
         return cls(plain["rank"], plain["start_s"] - zero_s, plain["end_s"] - zero_s, events)
 
     def canonical(self) -> list[tuple[Any, ...]]:
