@@ -72,6 +72,7 @@ def job_factory(exercise: Exercise, answer: FromObject | FromSource) -> Callable
             params=dict(case.params),
             program=program_of(exercise),
             memory="memory" in exercise.points,
+            processes=spec(exercise.id).scenario.starts_processes,
         )
 
     return job_of

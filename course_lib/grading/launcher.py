@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.grading.exercise import Array, Case, GateFailed, RankData
-from course_lib.grading.rank_worker import Job, rank_job
+from course_lib.grading.rank_worker import Job, RankJob
 from course_lib.grading.source import not_written
 from course_lib.ranks import RanksError, report, run_ranks
 
@@ -29,7 +29,7 @@ def run_here(
     job: Job,
     case: Case,
     shards: Shards,
-    on_rank: Callable[[Job], Any] = rank_job,
+    on_rank: Callable[[Job], Any] = RankJob(),  # noqa: B008 (it has no state)
     read: Callable[[Any], dict[str, Any]] = dict,
 ) -> list[RankData]:
     """Run one case on fresh ranks of this machine; each takes its own shard from a file.

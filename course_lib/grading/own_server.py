@@ -9,6 +9,7 @@ import functools
 import importlib
 import itertools
 import os
+import threading
 from collections.abc import Callable, Sequence
 from multiprocessing import forkserver, resource_tracker, util
 from typing import Any
@@ -25,14 +26,17 @@ def fork_server(modules: Sequence[str] = (), prepare: Callable[[], None] = lambd
         importlib.import_module(name)
     resource_tracker.ensure_running()  # started in the usual way: it is asked for first
     start: Any = util  # forkserver starts its server by a function of this module
-    usual, start.spawnv_passfds = start.spawnv_passfds, functools.partial(_fork, prepare)
+    usual = start.spawnv_passfds
+    start.spawnv_passfds = functools.partial(_fork, prepare, usual)
     try:
         forkserver.ensure_running()
     finally:
         start.spawnv_passfds = usual
 
 
-def _fork(prepare: Callable[[], None], _path: Any, _arguments: Any, keep: Sequence[int]) -> int:
+def _fork(
+    prepare: Callable[[], None], usual: Callable[..., int], _path: Any, _arguments: Any, keep: Sequence[int]
+) -> int:
     """Fork the server, which keeps its own two descriptors only; for `util.spawnv_passfds`."""
     pid = os.fork()
     if pid:
@@ -41,9 +45,11 @@ def _fork(prepare: Callable[[], None], _path: Any, _arguments: Any, keep: Sequen
         bounds = [2, *sorted(keep), os.sysconf("SC_OPEN_MAX")]
         for low, high in itertools.pairwise(bounds):
             os.closerange(low + 1, high)
+        start: Any = util
+        start.spawnv_passfds = usual  # what a rank forks may start a server of its own
+        server: Any = forkserver  # typeshed has other parameters
+        server._forkserver._lock = threading.Lock()
         prepare()
-        listener, alive = keep
-        serve_ranks: Any = forkserver.main  # typeshed has other parameters
-        serve_ranks(listener, alive, [])
+        server.main(*keep, [])
     finally:
         os._exit(0)

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from course_lib.grading import io_guard
+from course_lib.grading import io_guard, torchrun
 from course_lib.grading.exercise import Array, GateFailed
 from course_lib.grading.import_guard import Guard
 from course_lib.grading.probe import Probe
@@ -51,6 +51,7 @@ class Job:
         params: of the case.
         program: module that holds the program.
         memory: numbers kept outside tensors are counted too.
+        processes: the program starts some.
         inbox: folder with one file of inputs a rank; the launcher fills it in.
     """
 
@@ -62,7 +63,24 @@ class Job:
     params: dict[str, Any]
     program: str
     memory: bool = False
+    processes: bool = False
     inbox: str = ""
+
+
+class RankJob:
+    """Runs one case on this rank: `rank_job`, as the function that `run_ranks` calls."""
+
+    def __call__(self, job: Job) -> Any:
+        """Run it. Returns what `rank_job` does."""
+        return rank_job(job)
+
+    def before_group(self, job: Job) -> None:
+        """Fork what is to be torchrun, if the program starts that, before anything of the check is here."""
+        if job.processes:
+            torchrun.waiting = torchrun.Waiting(self.follow)
+
+    def follow(self) -> None:
+        """Close, in a process that has this rank's namespaces, the doors that this rank has closed."""
 
 
 def rank_job(job: Job, close_doors: Callable[..., None] = lambda *_, **__: None) -> dict[str, Any]:
@@ -71,9 +89,8 @@ def rank_job(job: Job, close_doors: Callable[..., None] = lambda *_, **__: None)
     `close_doors` is called between the rank's inputs and the first line of the answer.
     """
     arrays = _take_inputs(job.inbox)
-    scenario = importlib.import_module(job.program)
-    program, starts_processes = scenario.program, getattr(scenario, "STARTS_PROCESSES", False)
-    close_doors(dist.get_world_size(), processes=starts_processes)
+    program = importlib.import_module(job.program).program
+    close_doors(dist.get_world_size(), processes=job.processes)
     guard = Guard(job.exercise_id, job.closed)
     guard.install()
     if dist.get_world_size() > 1:

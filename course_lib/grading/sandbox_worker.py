@@ -24,7 +24,7 @@ import psutil
 from course_lib.grading import seclusion, wire
 from course_lib.grading.exercise import Array, Case, GateFailed
 from course_lib.grading.launcher import run_here
-from course_lib.grading.rank_worker import Job, rank_job
+from course_lib.grading.rank_worker import Job, RankJob, rank_job
 from course_lib.grading.source import FromSource, definitions
 from course_lib.ranks import serialize
 
@@ -78,7 +78,7 @@ def _run(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
     for key, array in arrays.items():
         rank, _, name = key.partition("/")
         shards[int(rank)][name] = array
-    on_rank = functools.partial(limited_rank_job, cpu_s=int(case.timeout_s / 5))
+    on_rank = LimitedRankJob(int(case.timeout_s / 5))
     try:
         got = run_here(job, case, shards, on_rank, _read)
     finally:
@@ -92,7 +92,7 @@ def _run(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
 
 
 def _read(frame: Any) -> dict[str, Any]:
-    """Read what `limited_rank_job` returned on a rank. Raises: wire.Broken if a student's code forged it."""
+    """Read what `LimitedRankJob` returned on a rank. Raises: wire.Broken if a student's code forged it."""
     if not isinstance(frame, bytes):
         raise wire.Broken("not a frame")
     plain, tensors = wire.unpack(frame[8:])
@@ -126,16 +126,26 @@ def _end_left_behind() -> None:
     os._exit(1)
 
 
-def limited_rank_job(job: Job, cpu_s: int) -> bytes:
-    """Run `rank_job` for at most `cpu_s` seconds of processor time, however loaded the machine is."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    limit_s = int(used.ru_utime + used.ru_stime) + max(5, cpu_s)
-    signal.signal(signal.SIGXCPU, functools.partial(_too_much, cpu_s))
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)  # kept: a script under torchrun sets a limit of its own
-    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard))
-    result = rank_job(job, seclusion.close_doors)
-    tensors = result.pop("tensors", {})
-    return wire.pack(result, tensors)
+class LimitedRankJob(RankJob):
+    """Runs `rank_job` for at most `cpu_s` seconds of processor time, however loaded the machine is."""
+
+    def __init__(self, cpu_s: int) -> None:
+        self.cpu_s = cpu_s
+
+    def __call__(self, job: Job) -> bytes:
+        """Run it behind closed doors. Returns a frame of `wire` with what `rank_job` does."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        limit_s = int(used.ru_utime + used.ru_stime) + max(5, self.cpu_s)
+        signal.signal(signal.SIGXCPU, functools.partial(_too_much, self.cpu_s))
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)  # kept: a script under torchrun has one of its own
+        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard))
+        result = rank_job(job, seclusion.close_doors)
+        tensors = result.pop("tensors", {})
+        return wire.pack(result, tensors)
+
+    def follow(self) -> None:
+        """Close the doors of a process that shares this rank's namespaces."""
+        seclusion.follow()
 
 
 def _too_much(cpu_s: int, *_: object) -> None:

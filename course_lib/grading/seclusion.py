@@ -55,12 +55,24 @@ def close_doors(world_size: int, *, processes: bool) -> None:
     _close_doors(world_size, processes)
 
 
+def follow() -> None:
+    """Close the doors of this process, which shares the namespaces of a rank that has closed its own."""
+    if _problem is not None:
+        with _told("capabilities"):
+            _drop_capabilities()
+        _refuse_calls(processes=True)
+
+
 def _close_doors(world_size: int, processes: bool) -> None:
-    global _problem
     if not _problem:
         with _told("mount"):
             _own_files(_TMP_BYTES // world_size, processes)
             _drop_capabilities()
+    _refuse_calls(processes)
+
+
+def _refuse_calls(processes: bool) -> None:
+    global _problem
     try:
         refuse_in_rank(processes)
     except OSError as error:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import gc
 import importlib
 import json
 import os
@@ -27,6 +26,7 @@ from typing import Any
 
 from course_lib.grading import system_calls
 from course_lib.grading.import_guard import JUDGE_SIDE
+from course_lib.ranks.forkserver import settle
 
 MAX_REQUEST = 1_000_000
 _NAMESPACES = ("cgroup", "ipc", "uts", "net", "pid", "mnt")  # the last takes the folders of the others away
@@ -74,7 +74,7 @@ def serve(requests: socket.socket, modules: Sequence[str]) -> None:
     hidden = [name for name in sys.modules if name.startswith((*JUDGE_SIDE, "course_lib.staff"))]
     if hidden:
         raise ImportError(f"a student's code must not find the judge's modules; {hidden} would be loaded")
-    gc.freeze()
+    settle()
     requests.send(b"ready")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork
     while True:

@@ -1,6 +1,6 @@
 """Imported first by the fork server, so that a new rank starts in hundredths of a second.
 
-Only what every rank needs and nobody edits: torch, what the first dispatch mode imports, `ranks` and `trace`.
+Only what every rank needs and nobody edits: torch, what the first backward imports, `ranks` and `trace`.
 Never a technique: a check may have to close it. No threads may run here, since ranks are forked from this
 process.
 """
@@ -11,13 +11,14 @@ import gc
 gc.disable()  # until `freeze`: collecting what imports leave takes a quarter of the time, and frees little
 
 import torch
+import torch._dynamo  # every optimizer's step imports it
 
 import course_lib.ranks.rank
 import course_lib.trace.recorder
 from course_lib.trace.intercept import Interceptor
 
 torch.set_num_threads(1)
-with Interceptor(()):  # the first use of a dispatch mode imports a good part of torch
+with Interceptor(()):
     torch.ones(1, requires_grad=True).sum().backward()
 assert course_lib.ranks.rank
 assert course_lib.trace.recorder

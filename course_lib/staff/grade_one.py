@@ -7,6 +7,8 @@ it may be a process of this machine or one of a cluster that sees the same folde
 from __future__ import annotations
 
 import dataclasses
+import functools
+import gc
 import re
 import time
 import traceback
@@ -17,7 +19,7 @@ import nbformat
 
 from course_lib.grading.registry import exercises, get
 from course_lib.grading.report import render
-from course_lib.staff import feedback, feedback_run, judge, record, submissions, traffic
+from course_lib.staff import feedback, feedback_run, judge, record, submissions, traffic, zygotes
 from course_lib.staff.ledger import Entry
 from course_lib.staff.submissions import Submission
 
@@ -62,6 +64,7 @@ def grade(options: Options, one: Submission, known: Entry | None) -> Outcome:
     start = time.monotonic()
     digest = ""
     try:
+        _load(options.lab, options.trust, options.show)
         digest = one.digest()
         if options.only and known is not None:
             entry = _judged_again(options, one, known)
@@ -74,6 +77,18 @@ def grade(options: Options, one: Submission, known: Entry | None) -> Outcome:
     except Exception as error:
         text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         return Outcome(failed(options, one, digest, text))
+
+
+@functools.cache
+def _load(lab: str, trust: bool, show: bool) -> None:
+    """Load, once a worker, what each submission needs; garbage collection does not look at it again."""
+    if not trust:
+        zygotes.of_ranks()
+    exercises(lab)
+    if show and not trust:
+        zygotes.of_pages()
+    gc.collect()
+    gc.freeze()
 
 
 def failed(options: Options, one: Submission, digest: str, why: str) -> Entry:

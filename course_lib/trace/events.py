@@ -1,7 +1,9 @@
 """The events of a trace, each one plain data. `queries.py` holds them by rank; `recorder.py` makes them."""
 
+import copy
 import dataclasses
 import operator
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, overload
 
@@ -163,20 +165,36 @@ class PlainEvents(Sequence[Event]):
 
     def __init__(self, plain: dict[str, Any], zero_s: float) -> None:
         """Hold `plain`, a rank's `to_plain`. Raises: KeyError, ValueError where a row is none."""
-        self.plain, self._zero_s = plain, zero_s
+        self.plain: dict[str, Any] | None = plain  # None: a part of it
+        self._zero_s = zero_s
         self._events: list[Any] = list(plain["events"])  # rows, until they are asked for
+        self._first, self._stop = 0, len(self._events)
         self._places: dict[str, list[int]] = {name: [] for name in _KINDS}
         for place, row in enumerate(self._events):
             if len(row) != len(FIELDS[row[0]]) + 1:
                 raise ValueError(f"a row of kind {row[0]} must have {len(FIELDS[row[0]])} values; got {row}")
             self._places[row[0]].append(place)
 
-    def places(self, kind: type[E]) -> list[int]:
-        """Return where the events of one class are."""
-        return self._places[KIND_NAMES[kind]]
+    def part(self, first: int, stop: int) -> "PlainEvents":
+        """Return the events from `first` to `stop`, which stay those of the whole."""
+        part = copy.copy(self)
+        part.plain, part._first, part._stop = None, self._first + first, self._first + stop
+        return part
+
+    def placed(self, kind: type[E]) -> list[tuple[int, E]]:
+        """Return the events of one class with their places."""
+        places = self._places[KIND_NAMES[kind]]
+        chosen = places[bisect_left(places, self._first) : bisect_left(places, self._stop)]
+        return [(place - self._first, self._at(place)) for place in chosen]
+
+    def _at(self, place: int) -> Any:
+        event = self._events[place]
+        if type(event) is list:
+            event = self._events[place] = from_row(event, self._zero_s)
+        return event
 
     def __len__(self) -> int:
-        return len(self._events)
+        return self._stop - self._first
 
     @overload
     def __getitem__(self, place: int) -> Event: ...
@@ -185,15 +203,11 @@ class PlainEvents(Sequence[Event]):
     def __getitem__(self, place: slice) -> list[Event]: ...
 
     def __getitem__(self, place: int | slice) -> Event | list[Event]:
-        if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
-        event = self._events[place]
-        if isinstance(event, list):
-            event = self._events[place] = from_row(event, self._zero_s)
-        return event  # type: ignore[no-any-return]
+        places = range(self._first, self._stop)[place]
+        return self._at(places) if isinstance(places, int) else [self._at(one) for one in places]
 
     def __iter__(self) -> Iterator[Event]:
-        return map(self.__getitem__, range(len(self)))
+        return map(self._at, range(self._first, self._stop))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

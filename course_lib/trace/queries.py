@@ -46,7 +46,7 @@ class RankTrace:
         """Return the events of one class with their places in program order."""
         events: Sequence[Any] = self.events
         if isinstance(events, PlainEvents):
-            return [(place, events[place]) for place in events.places(kind)]
+            return events.placed(kind)
         return [(place, event) for place, event in enumerate(events) if isinstance(event, kind)]
 
     def launches(self, op: str | None = None, group: Sequence[int] | None = None) -> list[Launch]:
@@ -83,7 +83,9 @@ class RankTrace:
         """
         first = 0 if start is None else self._mark_index(start, last=False)
         stop = len(self.events) if end is None else self._next_mark(end, first)
-        return dataclasses.replace(self, events=self.events[first:stop])
+        events = self.events
+        part = events.part(first, stop) if isinstance(events, PlainEvents) else events[first:stop]
+        return dataclasses.replace(self, events=part)
 
     def _next_mark(self, name: str, first: int) -> int:
         for place, mark in self._placed(Mark):
@@ -227,7 +229,7 @@ class RankTrace:
 
     def to_plain(self) -> dict[str, Any]:
         """Return JSON-able data, in which time begins anywhere."""
-        if isinstance(self.events, PlainEvents):
+        if isinstance(self.events, PlainEvents) and self.events.plain is not None:
             return self.events.plain
         rows = [to_row(e) for e in self.events]
         return {"rank": self.rank, "start_s": self.start_s, "end_s": self.end_s, "events": rows}

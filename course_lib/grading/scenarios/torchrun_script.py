@@ -18,8 +18,6 @@ from torch import Tensor
 from course_lib.grading.probe import Probe
 from course_lib.grading.torchrun import run_script
 
-STARTS_PROCESSES = True
-
 
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe

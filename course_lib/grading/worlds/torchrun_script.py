@@ -44,7 +44,12 @@ def data(case: Case, rank: int = 0) -> dict[str, Array]:
 
 def torchrun_script() -> Scenario:
     """The answer returns the text of a script; of the cases listed, the last one alone is run."""
-    return Scenario(rank_side="course_lib.grading.scenarios.torchrun_script", inputs=data, cases=_cases)
+    return Scenario(
+        rank_side="course_lib.grading.scenarios.torchrun_script",
+        inputs=data,
+        cases=_cases,
+        starts_processes=True,
+    )
 
 
 def start(case: Case, dtype: str) -> list[Array]:
