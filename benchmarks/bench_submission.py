@@ -69,7 +69,7 @@ def rows() -> list[Row]:
             outcome = grade_one.grade(options, one, None)
         found["judge"] = time.process_time() - start_s
         assert outcome.entry.state == "graded", outcome.entry.detail
-        wrong = {name: verdict["message"] for name, verdict in outcome.entry.verdicts.items() if verdict["gate"]}
+        wrong = {name: v["message"] for name, v in outcome.entry.verdicts.items() if v["gate"]}
         assert not wrong, wrong
         start_s = time.process_time()
         record.record(root, outcome.entry, nbformat.reads(outcome.notebook or "", as_version=4), None, None)

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import nbformat
+from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.provisioning import LocalProvisioner
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
 from course_lib.grading import page_kernel, wire
@@ -100,7 +101,7 @@ def _be_kernel(waits: int) -> NoReturn:
 
 
 class _Provisioner(LocalProvisioner):
-    async def launch_kernel(self, cmd: list[str], **_: Any) -> dict[str, Any]:
+    async def launch_kernel(self, cmd: list[str], **_: Any) -> KernelConnectionInfo:
         """Let the fork begin."""
         process: Any = PageKernel.fork
         process.start(cmd[1:])

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from course_lib.grading import io_guard, torchrun
+from course_lib.grading import io_guard, torchrun_fork
 from course_lib.grading.exercise import Array, GateFailed
 from course_lib.grading.import_guard import Guard
 from course_lib.grading.probe import Probe
@@ -77,7 +77,7 @@ class RankJob:
     def before_group(self, job: Job) -> None:
         """Fork what is to be torchrun, if the program starts that, before anything of the check is here."""
         if job.processes:
-            torchrun.waiting = torchrun.Waiting(self.follow)
+            torchrun_fork.waiting = torchrun_fork.Waiting(self.follow)
 
     def follow(self) -> None:
         """Close, in a process that has this rank's namespaces, the doors that this rank has closed."""

@@ -9,26 +9,21 @@ that port.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
-import math
-import multiprocessing
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import psutil
 
-from course_lib.ranks import rank
+from course_lib.grading import torchrun_fork
 
 LIMIT_S = 75.0  # without what its processes wait for a core that others use
 MOST_WAITED_S = 3 * LIMIT_S  # of that waiting, no more is left out
@@ -37,108 +32,11 @@ _MAX_REPORT_BYTES = 1_000_000
 _CONSEQUENCE = ("Connection closed by peer", "Connection reset", "Broken pipe", "recvValue failed", "SIGTERM")
 _MAX_LOG_BYTES = 20_000
 _AGENT = "from course_lib.grading.torchrun_agent import main; main()"
-_TORCHS_SEED = 67_280_421_310_721  # torch's, where nobody has set one
 _LOGS = "logs/*/attempt_0"  # where torchrun puts a folder a worker
 _LAUNCHED = "launched"  # torchrun_agent's count in it; importing that module stops garbage collection
 _BUSY = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP, psutil.STATUS_WAKING)  # not asleep, ended, stopped
-Process: TypeAlias = "subprocess.Popen[bytes] | Waiting"
+Process: TypeAlias = "subprocess.Popen[bytes] | torchrun_fork.Waiting"
 _STALE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-
-class Waiting:
-    """What is to be torchrun: a fork of a rank, made before the rank has anything of a check.
-
-    Loading torch is most of what torchrun costs. It has the methods of `subprocess.Popen` that are called here.
-    """
-
-    returncode: int | None = None
-
-    def __init__(self, follow: Callable[[], None]) -> None:
-        """Fork; the fork calls `follow` when it begins."""
-        waits, self._tell = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _wait_and_be_torchrun(waits, follow)
-        os.close(waits)
-
-    def begin(self, arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
-        """Let it begin, with torchrun's arguments."""
-        text = json.dumps([list(arguments), str(folder), environment]).encode()
-        with os.fdopen(self._tell, "wb") as told:
-            told.write(text)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return its exit status. Raises: subprocess.TimeoutExpired."""
-        end_s = math.inf if timeout is None else time.monotonic() + timeout
-        while self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-            elif time.monotonic() > end_s:
-                raise subprocess.TimeoutExpired("torchrun", timeout or 0.0)
-            else:
-                time.sleep(0.01)
-        return self.returncode
-
-    def kill(self) -> None:
-        """End it."""
-        if self.returncode is None:
-            os.kill(self.pid, signal.SIGKILL)
-
-
-waiting: Waiting | None = None  # in a rank whose program starts torchrun
-
-
-def _wait_and_be_torchrun(waits: int, follow: Callable[[], None]) -> NoReturn:
-    status = 1
-    try:
-        os.dup2(waits, 3)
-        os.closerange(4, os.sysconf("SC_OPEN_MAX"))
-        with os.fdopen(3, "rb") as told:
-            text = told.read()
-        if text:
-            arguments, folder, environment = json.loads(text)
-            follow()
-            _forget_the_rank()
-            _redirect(folder)
-            os.environ.clear()
-            os.environ.update(environment)
-            sys.argv = ["-c", *arguments]
-            importlib.import_module("course_lib.grading.torchrun_agent").main()
-            status = 0
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(status)
-
-
-def _redirect(folder: str) -> None:
-    os.chdir(folder)
-    output = os.open("agent.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for number, fd in ((0, nothing), (1, output), (2, output)):
-        os.dup2(fd, number)
-    for fd in (output, nothing):
-        os.close(fd)
-
-
-def _forget_the_rank() -> None:
-    """Be as a fresh interpreter is, in what a rank sets before it joins a group."""
-    rank.is_rank = False
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    sys.modules["torch"].default_generator.manual_seed(_TORCHS_SEED)
-    me: Any = multiprocessing.current_process()
-    me._config.pop("tempdir", None)  # of the judge's worker, where no rank can write
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
-    server._forkserver_alive_fd = server._forkserver_address = server._inherited_fds = None
-    tracker: Any = resource_tracker._resource_tracker
-    tracker._fd = tracker._pid = None
 
 
 def run_script(text: str, num_processes: int, arguments: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -178,9 +76,7 @@ def _result(status: str, error: str = "", line: int | None = None, rank: int | N
 
 
 @contextlib.contextmanager
-def _torchrun(
-    folder: Path, num_processes: int, arguments: Sequence[str]
-) -> Iterator[Process]:
+def _torchrun(folder: Path, num_processes: int, arguments: Sequence[str]) -> Iterator[Process]:
     """Start torchrun on a free port of the loopback; end its whole tree on leaving."""
     environment = {
         k: v for k, v in os.environ.items() if k not in _STALE and not k.startswith("TORCHELASTIC")
@@ -192,8 +88,8 @@ def _torchrun(
     script = [str(folder / "train.py"), *arguments]
     words = [*rendezvous, *where, *logs, *script]
     agent: Process
-    if waiting is not None and waiting.returncode is None:
-        agent = waiting
+    if torchrun_fork.waiting is not None:
+        agent, torchrun_fork.waiting = torchrun_fork.waiting, None
         agent.begin(words, folder, environment)
     else:
         with open(folder / "agent.txt", "wb") as output:

@@ -60,7 +60,7 @@ class Recording:
         Raises: ValueError if the recording has other scopes than the list.
         """
         recording = cls(trace, num_places)
-        events = trace.between(BEGIN, END).events[1:]
+        events = list(trace.between(BEGIN, END).events[1:])
         scopes = _outer_scopes(events)[: len(steps)]
         if [_word(events[first]) for first, _ in scopes] != [_text(step) for step in steps]:
             raise ValueError(

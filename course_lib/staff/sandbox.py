@@ -120,7 +120,9 @@ class Sandbox:
         self._entered: psutil.Process | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="course_sandbox_")
         self._uid = (
-            _LOWEST_UID + (os.getpid() * 31 + threading.get_native_id()) % _UIDS if os.geteuid() == 0 else None
+            _LOWEST_UID + (os.getpid() * 31 + threading.get_native_id()) % _UIDS
+            if os.geteuid() == 0
+            else None
         )
         variables = {**base_environment(), "HOME": _HOME, **(environment or {})}
         if trust:
@@ -142,7 +144,7 @@ class Sandbox:
         self, command: Sequence[str], pass_fds: Sequence[int], variables: Mapping[str, str], **pipes: Any
     ) -> subprocess.Popen[bytes]:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | pipes
-        return subprocess.Popen(
+        process: subprocess.Popen[bytes] = subprocess.Popen(
             command,
             pass_fds=pass_fds,
             start_new_session=True,
@@ -150,6 +152,7 @@ class Sandbox:
             env=dict(variables),
             **pipes,
         )
+        return process
 
     def _in_bubblewrap(
         self,
@@ -210,15 +213,16 @@ class Sandbox:
                 uid=self._uid,
                 fds=pass_fds,
             )
-            if os.read(ready, 1):  # else bubblewrap has ended, and said why
-                try:
-                    self._entered = psutil.Process(zygote.enter(entry, ended, output, pass_fds))
-                except CannotEnter:
-                    self._signal()
-                    self._process.wait()
-                    self._process.stdout.close()
-                    return False
-        return True
+            with contextlib.suppress(CannotEnter):
+                if self.pid and os.read(ready, 1) == b"\n":
+                    pid = zygote.enter(entry, ended, output, pass_fds)
+                    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+                        self._entered = psutil.Process(pid)
+                    return True
+        self._signal()
+        self._process.wait()
+        self._process.stdout.close()
+        return False
 
     def _empty(self) -> Path:
         """Return a folder with nothing in it; beside it is an empty file of that name in Python."""

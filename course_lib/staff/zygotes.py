@@ -1,7 +1,7 @@
 """The judge's side of zygotes: this process's own, started when first asked for, ended with it.
 
-`course_lib.grading.zygote` says what they are. Where a machine lets no process join a sandbox, sandboxes start
-a Python of their own instead: seconds later, and otherwise the same.
+`course_lib.grading.zygote` says what they are. Where a machine lets no process join a sandbox, a sandbox
+starts a Python of its own instead: seconds later, and otherwise the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Zygote:
         self._requests = requests
         self._lock = threading.Lock()
         self._is_loaded: bool | None = None
-        self.problem = ""  # why nothing can enter
+        self._has_entered = False
+        self.problem = ""  # why nothing can enter here
 
     @classmethod
     def start(cls, modules: Sequence[str]) -> Zygote:
@@ -88,8 +89,10 @@ class Zygote:
             ready, _, _ = select.select([answer], [], [], _ENTERED_S)
             text = answer.read(1000).decode() if ready else ""
         if not text.isdigit():
-            self.problem = text or "the zygote has ended"
-            raise CannotEnter(self.problem)
+            if not self._has_entered or not text:
+                self.problem = text or "the zygote has ended"
+            raise CannotEnter(text)
+        self._has_entered = True
         return int(text)
 
     def _send(self, request: dict[str, object], fds: list[int]) -> None:

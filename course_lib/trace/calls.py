@@ -1,6 +1,7 @@
 """What one communication call is, as plain data, and which line of the program made it."""
 
 import dataclasses
+import functools
 import os
 import re
 import sys
@@ -113,6 +114,7 @@ def call_site(frame: Any = None) -> Site:
     return supplied[0] if supplied else ("", 0, "")
 
 
+@functools.cache
 def is_student_code(file: str) -> bool:
     """Whether a frame of this file is neither torch, Python's library nor this package's machinery."""
     if file.startswith(_COURSE_DIR):

@@ -6,23 +6,41 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from course_lib.grading import exercises
-from course_lib.staff import judge, sandbox
+from course_lib.grading.import_guard import JUDGE_SIDE
+from course_lib.staff import judge, sandbox, zygotes
 from course_lib.staff.sandbox import Limits, Sandbox
 
+LIMITS = {
+    "Max processes": 600,
+    "Max open files": 512,
+    "Max address space": 12_000_000_000,
+    "Max file size": 300_000_000,
+    "Max core file size": 0,
+}
+Run = Callable[..., Sandbox]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(code: str, **limits: float) -> Sandbox:
-    """Run Python code in a sandbox to its end."""
-    bounds = Limits(**{"wall_s": 30.0, "memory_bytes": 1_000_000_000, **limits})  # type: ignore[arg-type]
-    with Sandbox([sys.executable, "-c", code], limits=bounds, masked=["course_lib.parallel.ddp"]) as box:
-        box.wait(60)
-    return box
+@pytest.fixture(params=["a Python of its own", "a fork of a zygote"], scope="module")
+def run(request: pytest.FixtureRequest) -> Run:
+    """Run Python code in a sandbox to its end, in both ways in which a sandbox gets its process."""
+    zygote = zygotes.Zygote.start([]) if "zygote" in request.param else None
+
+    def run(code: str, **limits: float) -> Sandbox:
+        bounds = Limits(**{"wall_s": 30.0, "memory_bytes": 1_000_000_000, **limits})  # type: ignore[arg-type]
+        argv = [sys.executable, "-c", code]
+        with Sandbox(argv, limits=bounds, masked=["course_lib.parallel.ddp"], zygote=zygote) as box:
+            box.wait(60)
+        assert zygote is None or not zygote.problem
+        return box
+
+    return run
 
 
 @pytest.mark.needs("bubblewrap")
@@ -39,7 +57,7 @@ def test_refuses_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.needs("bubblewrap")
-def test_sees_the_library_and_nothing_else_of_the_checkout() -> None:
+def test_sees_the_library_and_nothing_else_of_the_checkout(run: Run) -> None:
     box = run(
         "import os, pathlib, course_lib.units, course_lib.grading\n"
         f"root = pathlib.Path({str(ROOT)!r})\n"
@@ -59,13 +77,13 @@ def test_sees_the_library_and_nothing_else_of_the_checkout() -> None:
 
 
 @pytest.mark.needs("bubblewrap")
-def test_has_no_network_but_its_own() -> None:
+def test_has_no_network_but_its_own(run: Run) -> None:
     box = run("import socket\nsocket.create_connection(('192.0.2.1', 80), 3)")
     assert "unreachable" in box.output()
 
 
 @pytest.mark.needs("bubblewrap")
-def test_cannot_write_to_the_system() -> None:
+def test_cannot_write_to_the_system(run: Run) -> None:
     box = run(f"open({str(ROOT / 'course_lib' / 'x.py')!r}, 'w')")
     assert "Read-only file system" in box.output() or "Permission denied" in box.output()
 
@@ -85,13 +103,13 @@ def test_cannot_write_to_the_system() -> None:
         ("import time; time.sleep(60)", "time", {"wall_s": 2.0}),
     ],
 )
-def test_what_goes_over_a_limit_ends(code: str, limit: str, limits: dict[str, float]) -> None:
+def test_what_goes_over_a_limit_ends(run: Run, code: str, limit: str, limits: dict[str, float]) -> None:
     box = run(code, **limits)
     assert box.killed == limit
 
 
 @pytest.mark.needs("bubblewrap")
-def test_memory_that_nobody_has_mapped_cannot_be_had() -> None:
+def test_memory_that_nobody_has_mapped_cannot_be_had(run: Run) -> None:
     box = run(
         "import ctypes, os\ntry: os.memfd_create('x')\nexcept OSError as error: print(error.strerror)\n"
         "print(ctypes.CDLL(None).shmget(0, 10**6, 0o1600))"
@@ -100,14 +118,14 @@ def test_memory_that_nobody_has_mapped_cannot_be_had() -> None:
 
 
 @pytest.mark.needs("bubblewrap")
-def test_a_fork_bomb_ends_with_its_sandbox() -> None:
+def test_a_fork_bomb_ends_with_its_sandbox(run: Run) -> None:
     box = run("import os\nfor _ in range(50):\n    os.fork()\n", processes=60, wall_s=5.0)
     assert "Resource temporarily unavailable" in box.output()
     assert not box.processes()
 
 
 @pytest.mark.needs("bubblewrap")
-def test_a_huge_file_is_refused() -> None:
+def test_a_huge_file_is_refused(run: Run) -> None:
     box = run(
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "open('/tmp/big', 'wb').write(bytes(10**8))",
@@ -145,9 +163,12 @@ def test_a_course_below_tmp_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     copy = tmp_path / "course_lib"
     shutil.copytree(sandbox.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(sandbox, "PACKAGE", copy)
-    box = run(
+    code = (
         f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport course_lib.units as u\nprint(u.__file__)"
     )
+    with Sandbox([sys.executable, "-c", code]) as box:
+        box.wait(60)
+        box.finish_output()
     assert box.output().strip() == str(copy / "units.py")
 
 
@@ -160,3 +181,69 @@ def test_a_sandbox_that_does_not_start_costs_nobody_points(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(sandbox.SandboxMissing, match="it did not: no namespaces here"):
         judge.judge_cells(["x = 1"], exercises("00")[:1])
+
+
+@pytest.mark.needs("bubblewrap")
+def test_a_zygote_gives_what_bubblewrap_gives(run: Run) -> None:
+    """Rights, limits, variables and descriptors; none of the judge's, nor of the zygote's."""
+    box = run(
+        "import os\n"
+        "for name in ('status', 'limits'):\n"
+        "    for line in open(f'/proc/self/{name}'):\n"
+        "        if line.startswith(('Cap', 'NoNew', 'Seccomp:', 'Groups', 'Max')): print(line[:-1])\n"
+        "print(sorted(os.listdir('/proc/self/fd')), os.getcwd(), os.isatty(0), os.getsid(0) == os.getpid())\n"
+        "print(sorted(os.environ.keys() - {'PWD'}), os.environ['HOME'])\n"
+        "print(open('/proc/self/environ').read().count(os.environ.get('USER', 'nobody here')))"
+    )
+    said = box.output()
+    lines = dict(line.split(":\t", 1) for line in said.splitlines() if ":\t" in line)
+    assert {lines[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+    assert (lines["NoNewPrivs"], lines["Seccomp"], lines["Groups"].strip()) == ("1", "2", "")
+    limits = {name: next(line for line in said.splitlines() if line.startswith(name)) for name in LIMITS}
+    assert {name: int(line[len(name) :].split()[1]) for name, line in limits.items()} == LIMITS
+    assert "['0', '1', '2', '3'] /home/student False" in said
+    assert "['HOME', 'LANG', 'OMP_NUM_THREADS', 'PATH', 'PYTHONDONTWRITEBYTECODE', 'PYTHONSAFEPATH']" in said
+
+
+@pytest.mark.needs("bubblewrap")
+def test_the_exit_status_comes_out(run: Run) -> None:
+    assert run("raise SystemExit(7)")._process.returncode == 7
+    assert run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")._process.returncode == 137
+    assert "ZeroDivisionError" in run("1 / 0").output()
+
+
+@pytest.mark.needs("bubblewrap")
+def test_a_machine_where_no_process_may_join_starts_a_python() -> None:
+    zygote = zygotes.Zygote.start([])
+    zygote.problem = "setns: Operation not permitted"
+    with Sandbox([sys.executable, "-c", "print('here')"], zygote=zygote) as box:
+        assert box.wait(60) == 0
+        box.finish_output()
+    assert box.output() == "here\n"
+
+
+@pytest.mark.needs("bubblewrap")
+def test_a_zygote_that_has_ended_is_done_without() -> None:
+    zygote = zygotes.Zygote.start(["no.such.module"])
+    with Sandbox([sys.executable, "-c", "print('here')"], zygote=zygote) as box:
+        assert box.wait(60) == 0
+    assert zygote.problem
+
+
+@pytest.mark.needs("bubblewrap")
+def test_a_zygote_has_loaded_nothing_of_the_judge() -> None:
+    code = (
+        "import sys; print([n for n in sys.modules if 'torch' == n or n.startswith('course_lib.grading.')])"
+    )
+    for zygote in (zygotes.of_ranks(), zygotes.of_pages()):
+        with Sandbox([sys.executable, "-c", code], zygote=zygote) as box:
+            box.wait(60)
+            box.finish_output()
+        assert "'torch'" in box.output(), zygote.problem
+        assert not any(name in box.output() for name in (*JUDGE_SIDE, "course_lib.staff"))
+
+
+def test_a_zygote_refuses_to_load_oracles() -> None:
+    zygote = zygotes.Zygote.start(["course_lib.grading.worlds.toy_oracle"])
+    zygote._send({}, [])
+    assert not zygote._is_loaded
