@@ -224,11 +224,11 @@ def _programs() -> Iterator[Finding]:
 
 def _sandbox() -> Finding:
     """Whether students' ranks can be kept from one another where they are graded."""
-    from course_lib.staff import sandbox
+    from course_lib.staff import bubblewrap, sandbox
 
     try:
         lacks = sandbox.require(trust=False)
-    except sandbox.SandboxMissing as error:
+    except bubblewrap.SandboxMissing as error:
         lacks = str(error)
     return Finding(not lacks, "ranks alone", lacks or "namespaces for each rank", necessary=False)
 

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.grading import system_calls
-from course_lib.grading.import_guard import JUDGE_SIDE
 from course_lib.ranks.forkserver import settle
 
 MAX_REQUEST = 1_000_000
@@ -59,20 +58,19 @@ class Entry:
     fds: Sequence[int]
 
 
-def serve(requests: socket.socket, modules: Sequence[str]) -> None:
+def serve(requests: socket.socket, hidden: tuple[str, ...], modules: Sequence[str]) -> None:
     """Load `modules`, say so, then fork for each request until there are no more.
 
     A request is JSON with descriptors. {"load": modules, "environment": variables} and a socket: a zygote
     that has these too. An `Entry` as a dictionary, and three descriptors before its own: one that is told the
     pid or what went wrong, one that is told the exit status, and the sandbox's output.
 
-    Raises: ImportError if that would load what no student may see.
+    Raises: ImportError if one of `hidden`, which no student may see, would be loaded.
     """
     for name in modules:
         importlib.import_module(name)
-    hidden = [name for name in sys.modules if name.startswith((*JUDGE_SIDE, "course_lib.staff"))]
-    if hidden:
-        raise ImportError(f"a student's code must not find the judge's modules; {hidden} would be loaded")
+    if seen := [name for name in sys.modules if name.startswith(hidden)]:
+        raise ImportError(f"a student's code must not find the judge's modules; {seen} would be loaded")
     settle()
     requests.send(b"ready")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork
@@ -86,7 +84,7 @@ def serve(requests: socket.socket, modules: Sequence[str]) -> None:
             requests.close()
             if "load" in request:
                 os.environ.update(request["environment"])
-                serve(socket.socket(fileno=fds[0]), request["load"])
+                serve(socket.socket(fileno=fds[0]), hidden, request["load"])
             _start(Entry(**request), fds)
         for fd in fds:
             os.close(fd)
@@ -205,4 +203,4 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
+    serve(socket.socket(fileno=int(sys.argv[1])), tuple(sys.argv[2].split(",")), sys.argv[3:])

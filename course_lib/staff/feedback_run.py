@@ -21,10 +21,11 @@ import nbformat
 from course_lib.grading import wire
 from course_lib.grading.notebook_run import ENDS, MAX_CELL_BYTES, MAX_PICTURE, MAX_TEXT
 from course_lib.staff import pictures, zygotes
+from course_lib.staff.bubblewrap import Limits
 from course_lib.staff.demonstrations import is_demonstration, not_run
 from course_lib.staff.execute import FIGURE
 from course_lib.staff.filled_release import storable
-from course_lib.staff.sandbox import Limits, Sandbox
+from course_lib.staff.sandbox import Sandbox
 
 CELL_S, ANSWER_CELL_S, NOTEBOOK_S = 60, 10, 150.0
 MAX_PAGE_BYTES = 20_000_000  # of all outputs of a notebook

@@ -20,8 +20,8 @@ from course_lib.grading import engine
 from course_lib.grading.exercise import Exercise, GateFailed, Result
 from course_lib.grading.registry import program_of, spec
 from course_lib.ranks.forkserver import preloaded
+from course_lib.staff.bubblewrap import Limits
 from course_lib.staff.needs import course_modules
-from course_lib.staff.sandbox import Limits
 from course_lib.staff.sandbox_runner import SandboxRunner
 from course_lib.staff.submissions import MAX_NOTEBOOK_BYTES, TooMuch, TooOld, notebook_of
 

@@ -13,8 +13,6 @@ waits in the same sandbox, and a fork of the zygote enters it.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import os
 import shutil
 import signal
@@ -23,69 +21,22 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-import course_lib
 from course_lib.grading import system_calls
-from course_lib.grading.import_guard import JUDGE_SIDE
 from course_lib.grading.zygote import Entry
+from course_lib.staff import bubblewrap
+from course_lib.staff.bubblewrap import DESCRIPTORS, Limits, SandboxMissing
 from course_lib.staff.zygotes import CannotEnter, Zygote, base_environment
 
-PACKAGE = Path(course_lib.__file__).resolve().parent
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
-_ETC = (
-    "fonts",
-    "hosts",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "nsswitch.conf",
-    "alternatives",
-)
-# Never needed where student code runs: oracles and hidden sizes, the instructor's side, the zoo's sources.
-ALWAYS_MASKED = (*JUDGE_SIDE, "course_lib.staff")
-# Of a checkout, should it lie below a folder that everything in the sandbox can read, /usr/src say.
-_PRIVATE = ("solutions", "notebooks", "tests", "grading", "build", ".git")
-_LOWEST_UID, _UIDS = 61_184, 4_000  # systemd's range of user ids for processes without a user of their own
-_DESCRIPTORS, _DESCRIPTOR_BYTES = 512, 200_000  # of one process; Linux buffers as much for each socket
-
+_DESCRIPTOR_BYTES = 200_000  # that Linux may buffer for each socket
 _TRIAL = "from course_lib.grading.seclusion import trial; print('it works', trial())"
-_HOME = "/home/student"
-_WRITABLE = ("/tmp", "/dev/shm", _HOME)
 # Says that the sandbox is there, waits for the exit status of what has entered, and ends with it.
 _HOLDER = ("sh", "-c", "echo; read status; exit ${status:-1}")
-
-
-class SandboxMissing(ValueError):
-    """Student code would have to run unprotected."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What one sandbox may use.
-
-    Attributes:
-        memory_bytes: private memory of all its processes together.
-        process_bytes: address space of one process.
-        processes: processes and threads.
-        file_bytes: the largest file.
-        disk_bytes: /tmp, and /dev/shm.
-        output_bytes: what it may write to its standard output and error.
-        wall_s: its whole life.
-    """
-
-    memory_bytes: int = 6_000_000_000
-    process_bytes: int = 12_000_000_000
-    processes: int = 600
-    file_bytes: int = 300_000_000
-    disk_bytes: int = 600_000_000
-    output_bytes: int = 20_000_000
-    wall_s: float = 600.0
 
 
 class Sandbox:
@@ -119,12 +70,8 @@ class Sandbox:
         self._written = 0
         self._entered: psutil.Process | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="course_sandbox_")
-        self._uid = (
-            _LOWEST_UID + (os.getpid() * 31 + threading.get_native_id()) % _UIDS
-            if os.geteuid() == 0
-            else None
-        )
-        variables = {**base_environment(), "HOME": _HOME, **(environment or {})}
+        self._uid = bubblewrap.own_uid()
+        variables = {**base_environment(), "HOME": bubblewrap.HOME, **(environment or {})}
         if trust:
             self._process = self._popen(argv, pass_fds, {**os.environ, **(environment or {})})
         elif zygote is None or not self._from_zygote(zygote, argv, masked, variables, pass_fds):
@@ -144,7 +91,7 @@ class Sandbox:
         self, command: Sequence[str], pass_fds: Sequence[int], variables: Mapping[str, str], **pipes: Any
     ) -> subprocess.Popen[bytes]:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | pipes
-        process: subprocess.Popen[bytes] = subprocess.Popen(
+        started: Any = subprocess.Popen(
             command,
             pass_fds=pass_fds,
             start_new_session=True,
@@ -152,7 +99,7 @@ class Sandbox:
             env=dict(variables),
             **pipes,
         )
-        return process
+        return started  # type: ignore[no-any-return]
 
     def _in_bubblewrap(
         self,
@@ -165,23 +112,22 @@ class Sandbox:
         """Start a command in a new sandbox, and learn the pid of its first process."""
         read_fd, info_fd = os.pipe()
         filter_fd = system_calls.filter_descriptor()
-        command = [
-            *(_bwrap(), "--die-with-parent", "--new-session", "--clearenv", "--info-fd", str(info_fd)),
-            *(("--seccomp", str(filter_fd)) if system_calls.MACHINE else ()),
-            *_namespaces(),
-            *_folders(self.limits.disk_bytes),
-            *(word for name in (*ALWAYS_MASKED, *masked) for word in _mask(name, self._empty())),
-            *(word for name, value in variables.items() for word in ("--setenv", name, value)),
-            *("--chdir", _HOME),
-            *_limited(self.limits, self._uid),
-            *argv,
-        ]
+        command = bubblewrap.command(
+            argv,
+            limits=self.limits,
+            uid=self._uid,
+            masked=masked,
+            empty=self._empty(),
+            variables=variables,
+            info_fd=info_fd,
+            filter_fd=filter_fd,
+        )
         fds = [*pass_fds, info_fd, filter_fd]
         process = self._popen(command, fds, {"PATH": os.environ.get("PATH", "")}, **pipes)
         for fd in (info_fd, filter_fd):
             os.close(fd)
         with os.fdopen(read_fd, "rb") as info:
-            self.pid = _first_process(info.read())
+            self.pid = bubblewrap.first_process(info.read())
         return process
 
     def _from_zygote(
@@ -204,12 +150,13 @@ class Sandbox:
             )
             self._process.stdout = os.fdopen(said, "rb")
             os.close(holds)
+            limits = bubblewrap.bounds(self.limits)
             entry = Entry(
                 inside=self.pid,
                 argv=argv[1:],
                 environment=variables,
-                folder=_HOME,
-                limits={f"RLIMIT_{name.upper()}": most for name, most in _bounds(self.limits).items()},
+                folder=bubblewrap.HOME,
+                limits={f"RLIMIT_{name.upper()}": most for name, most in limits.items()},
                 uid=self._uid,
                 fds=pass_fds,
             )
@@ -347,67 +294,6 @@ def require(trust: bool) -> str:
     )
 
 
-def _bwrap() -> str:
-    found = shutil.which("bwrap")
-    if found is None:
-        raise SandboxMissing("`bwrap` must be on PATH; it is not. Install bubblewrap")
-    return found
-
-
-def _namespaces() -> list[str]:
-    if os.geteuid() != 0:
-        return ["--unshare-all", "--cap-drop", "ALL"]
-    # A namespace of users would hide that the student is root outside, where no limit on processes holds.
-    shared = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    kept = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")  # to drop to another user; gone afterwards
-    return [*shared, "--cap-drop", "ALL", *(word for cap in kept for word in ("--cap-add", cap))]
-
-
-def _folders(disk_bytes: int) -> Iterator[str]:
-    for path in _SYSTEM:
-        if os.path.islink(path):
-            yield from ("--symlink", os.readlink(path), path)
-        elif os.path.isdir(path):
-            yield from ("--ro-bind", path, path)
-    roots = {os.path.realpath(sys.base_prefix), sys.base_prefix, sys.prefix, str(PACKAGE), *_data_folders()}
-    mounted = [path for path in sorted(roots) if not any(path.startswith(f"{top}/") for top in _SYSTEM)]
-    yield from ("--perms", "0755", "--dir", "/etc", "--perms", "0755", "--dir", "/home")
-    for name in _ETC:
-        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
-    yield from ("--proc", "/proc", "--dev", "/dev")
-    for path in _WRITABLE:
-        yield from ("--perms", "1777", "--size", str(disk_bytes), "--tmpfs", path)
-    # After /tmp is there, for a course may be in it; bubblewrap would make them for root alone.
-    above = {str(folder) for path in mounted for folder in Path(path).parents} - {"/", "/home", *_WRITABLE}
-    for path in sorted(above):
-        yield from ("--perms", "0755", "--dir", path)
-    for path in mounted:
-        yield from ("--ro-bind", path, path)
-    for path in (str(PACKAGE.parent / name) for name in _PRIVATE):
-        if os.path.isdir(path) and any(path.startswith(f"{top}/") for top in (*_SYSTEM, *mounted)):
-            yield from ("--tmpfs", path)
-
-
-def _data_folders() -> list[str]:
-    """Where a checkout keeps the tables that a wheel holds in the package."""
-    data = PACKAGE.parent / "data"
-    return [str(data)] if data.is_dir() else []
-
-
-def _mask(name: str, empty: Path) -> Iterator[str]:
-    """Put nothing where a module of course_lib is, and where its compiled form is."""
-    path = PACKAGE.joinpath(*name.split(".")[1:])
-    if path.is_dir():
-        yield from ("--ro-bind", str(empty), str(path))
-        return
-    file = path.with_suffix(".py")
-    if not file.exists():
-        raise ValueError(f"a masked module must be one of course_lib; got {name!r}. Correct its `closed`")
-    yield from ("--ro-bind", f"{empty}.py", str(file))
-    if (file.parent / "__pycache__").is_dir():
-        yield from ("--ro-bind", str(empty), str(file.parent / "__pycache__"))
-
-
 def _private_bytes(process: psutil.Process) -> int:
     """Pages without a file: private ones and shared ones, which count in each process that has them.
 
@@ -417,7 +303,7 @@ def _private_bytes(process: psutil.Process) -> int:
     try:
         kernel = len(os.listdir(f"/proc/{process.pid}/fd")) * _DESCRIPTOR_BYTES
     except PermissionError:  # the process may have hidden itself
-        kernel = _DESCRIPTORS * _DESCRIPTOR_BYTES
+        kernel = DESCRIPTORS * _DESCRIPTOR_BYTES
     except OSError:
         pass
     with contextlib.suppress(OSError):
@@ -427,30 +313,3 @@ def _private_bytes(process: psutil.Process) -> int:
     with contextlib.suppress(psutil.Error):
         return int(process.memory_info().rss)  # macOS, with --trust-students
     return 0
-
-
-def _bounds(limits: Limits) -> dict[str, int]:
-    """Limits of each process, by the names of prlimit."""
-    return {
-        "as": limits.process_bytes,
-        "nproc": limits.processes,
-        "fsize": limits.file_bytes,
-        "core": 0,
-        "nofile": _DESCRIPTORS,
-    }
-
-
-def _limited(limits: Limits, uid: int | None) -> list[str]:
-    """Limits of each process, and, as root, a user without rights and with an id of its own."""
-    words = ["prlimit", *(f"--{name}={most}" for name, most in _bounds(limits).items())]
-    if uid is not None:
-        words += ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all"]
-        words += ["--bounding-set=-all", "--no-new-privs"]
-    return words
-
-
-def _first_process(info: bytes) -> int:
-    try:
-        return int(json.loads(info)["child-pid"])
-    except (ValueError, KeyError, TypeError):
-        return 0

@@ -21,7 +21,8 @@ from course_lib.grading.launcher import Shards
 from course_lib.grading.rank_worker import Job
 from course_lib.grading.source import FromSource
 from course_lib.staff import zygotes
-from course_lib.staff.sandbox import Limits, Sandbox, SandboxMissing
+from course_lib.staff.bubblewrap import Limits, SandboxMissing
+from course_lib.staff.sandbox import Sandbox
 from course_lib.staff.traffic import check_traffic
 from course_lib.trace import RankTrace, Trace
 

@@ -144,8 +144,8 @@ def table(rows: list[Row], title: str = "Zoo") -> Table:
 
 @contextlib.contextmanager
 def _as_submissions_are() -> Iterator[Judge]:
+    from course_lib.staff.bubblewrap import Limits
     from course_lib.staff.judge import judge_exercise
-    from course_lib.staff.sandbox import Limits
     from course_lib.staff.sandbox_runner import SandboxRunner
 
     with SandboxRunner(Limits(wall_s=4 * 3600.0)) as room:  # for hundreds of answers, not a submission's few

@@ -20,10 +20,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from course_lib.grading.import_guard import JUDGE_SIDE
 from course_lib.grading.page_kernel import LOADED as PAGE_MODULES
 from course_lib.grading.zygote import MAX_REQUEST, Entry
 from course_lib.ranks.forkserver import preloaded
 
+# Never needed where student code runs: oracles and hidden sizes, the instructor's side, the zoo's sources.
+HIDDEN = (*JUDGE_SIDE, "course_lib.staff")
 LOADED_S = 120.0  # to load torch, on a machine that is busy
 PAGE_ENVIRONMENT = {
     "MPLBACKEND": "module://matplotlib_inline.backend_inline",
@@ -51,18 +54,23 @@ class Zygote:
     def start(cls, modules: Sequence[str]) -> Zygote:
         """Start one; it loads `modules` meanwhile."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        zygote = cls(ours)
         with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "course_lib.grading.zygote", str(theirs.fileno()), *modules],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                env={**base_environment(), "HOME": _home()},
-            )
-        process.returncode = 0  # nobody waits for it
-        return cls(ours)
+            told = [str(theirs.fileno()), ",".join(HIDDEN), *modules]
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "course_lib.grading.zygote", *told],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                    env={**base_environment(), "HOME": _home()},
+                )
+                process.returncode = 0  # nobody waits for it
+            except OSError as error:
+                zygote.problem = str(error)
+        return zygote
 
     def with_modules(self, modules: Sequence[str], environment: Mapping[str, str]) -> Zygote:
         """Fork one that loads these too, with these variables."""

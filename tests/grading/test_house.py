@@ -13,7 +13,7 @@ import course_lib
 from course_lib.grading import parts, registry
 from course_lib.grading.core.exercise_file import found, load
 from course_lib.grading.import_guard import ALWAYS, JUDGE_SIDE
-from course_lib.staff.sandbox import ALWAYS_MASKED
+from course_lib.staff.zygotes import HIDDEN
 
 PACKAGE = Path(course_lib.__file__).parent
 GRADING = PACKAGE / "grading"
@@ -83,7 +83,7 @@ def test_the_folders_of_the_judge_are_closed_and_masked_whole() -> None:
         JUDGE_SIDE
     )
     assert set(JUDGE_SIDE) <= set(ALWAYS)
-    assert set(JUDGE_SIDE) <= set(ALWAYS_MASKED)
+    assert set(JUDGE_SIDE) <= set(HIDDEN)
     assert all((GRADING / name.rpartition(".")[2]).is_dir() for name in JUDGE_SIDE)
 
 

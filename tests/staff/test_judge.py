@@ -14,9 +14,9 @@ from rich.console import Console
 from course_lib.grading import engine
 from course_lib.grading.exercise import GateFailed, Result
 from course_lib.grading.registry import exercises, get, program_of
-from course_lib.staff import build, judge, zoo
+from course_lib.staff import build, judge, zoo, zygotes
+from course_lib.staff.bubblewrap import SandboxMissing
 from course_lib.staff.needs import course_modules
-from course_lib.staff.sandbox import SandboxMissing
 from course_lib.staff.sandbox_runner import SandboxRunner
 from course_lib.staff.source import notebook_of
 from course_lib.staff.traffic import check_traffic
@@ -137,6 +137,7 @@ def rank_hello(secret):
 @pytest.mark.needs("bubblewrap")
 def test_a_sandbox_that_does_not_start_is_nobodys_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
+    monkeypatch.setattr(zygotes, "of_ranks", lambda: zygotes.Zygote.start([]))
     with SandboxRunner() as broken, pytest.raises(SandboxMissing, match="it did not"):
         judged(broken, RIGHT)
 

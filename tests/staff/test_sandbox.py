@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from course_lib.grading import exercises
-from course_lib.grading.import_guard import JUDGE_SIDE
-from course_lib.staff import judge, sandbox, zygotes
-from course_lib.staff.sandbox import Limits, Sandbox
+from course_lib.staff import bubblewrap, judge, sandbox, zygotes
+from course_lib.staff.bubblewrap import Limits
+from course_lib.staff.sandbox import Sandbox
 
 LIMITS = {
     "Max processes": 600,
@@ -51,7 +51,7 @@ def test_bubblewrap_is_here() -> None:
 
 def test_refuses_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(sandbox.SandboxMissing, match=r"apt-get install bubblewrap.*--trust-students"):
+    with pytest.raises(bubblewrap.SandboxMissing, match=r"apt-get install bubblewrap.*--trust-students"):
         sandbox.require(trust=False)
     sandbox.require(trust=True)
 
@@ -150,19 +150,19 @@ def test_leaving_ends_what_hides() -> None:
 def test_a_checkout_where_all_is_seen_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In /usr/src, say."""
     (tmp_path / "app" / "solutions").mkdir(parents=True)
-    monkeypatch.setattr(sandbox, "PACKAGE", tmp_path / "app" / "course_lib")
+    monkeypatch.setattr(bubblewrap, "PACKAGE", tmp_path / "app" / "course_lib")
     hidden = ["--tmpfs", str(tmp_path / "app" / "solutions")]
-    assert list(sandbox._folders(1))[-2:] != hidden
-    monkeypatch.setattr(sandbox, "_SYSTEM", (*sandbox._SYSTEM, str(tmp_path)))
-    assert list(sandbox._folders(1))[-2:] == hidden
+    assert list(bubblewrap._folders(1))[-2:] != hidden
+    monkeypatch.setattr(bubblewrap, "_SYSTEM", (*bubblewrap._SYSTEM, str(tmp_path)))
+    assert list(bubblewrap._folders(1))[-2:] == hidden
 
 
 @pytest.mark.needs("bubblewrap")
 def test_a_course_below_tmp_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """/tmp is the student's own there, and laid over what was mounted before it."""
     copy = tmp_path / "course_lib"
-    shutil.copytree(sandbox.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(sandbox, "PACKAGE", copy)
+    shutil.copytree(bubblewrap.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(bubblewrap, "PACKAGE", copy)
     code = (
         f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport course_lib.units as u\nprint(u.__file__)"
     )
@@ -179,7 +179,7 @@ def test_a_sandbox_that_does_not_start_costs_nobody_points(
     broken.write_text("#!/bin/sh\necho no namespaces here\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(sandbox.SandboxMissing, match="it did not: no namespaces here"):
+    with pytest.raises(bubblewrap.SandboxMissing, match="it did not: no namespaces here"):
         judge.judge_cells(["x = 1"], exercises("00")[:1])
 
 
@@ -240,7 +240,7 @@ def test_a_zygote_has_loaded_nothing_of_the_judge() -> None:
             box.wait(60)
             box.finish_output()
         assert "'torch'" in box.output(), zygote.problem
-        assert not any(name in box.output() for name in (*JUDGE_SIDE, "course_lib.staff"))
+        assert not any(name in box.output() for name in zygotes.HIDDEN)
 
 
 def test_a_zygote_refuses_to_load_oracles() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from course_lib.grading.registry import get
 from course_lib.staff import judge
-from course_lib.staff.sandbox import Limits, Sandbox
+from course_lib.staff.bubblewrap import Limits
+from course_lib.staff.sandbox import Sandbox
 from course_lib.staff.sandbox_runner import SandboxRunner
 
 # A process forks another as the fork server does a rank; both live below one user, as ranks do.
