@@ -1,11 +1,11 @@
 """Grading a class in lab 03: `course autograde`, sandboxed and judged outside, against `nbgrader autograde`.
 
-The same files each time, the whole notebook run for each page in both. The class hands in by tens, and each
-ten is graded by all three commands one after the other, so that a slow hour of the machine's is slow for
-all. Half of the class left one exercise as a stub.
+The same files each time, the whole notebook run for each page in both. The class hands in by twenties, and
+each twenty is graded by all three commands one after the other, so that a slow hour of the machine's is slow
+for all. Half of the class left one exercise as a stub.
 
 In the environment, COURSE_CLASS is the number of submissions, 100 by default, and COURSE_BENCH a folder that
-keeps what is done: a run that was interrupted goes on there with the ten it was in.
+keeps what is done: a run that was interrupted goes on there with the twenty it was in.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Row = tuple[str, float, str, str]
 LAB, EXERCISE = "03_data_parallel", "naive_ddp"
 ROOT = Path(__file__).resolve().parents[1]
 STUDENTS = int(os.environ.get("COURSE_CLASS", "100"))
-TEN = 10
+TWENTY = 20
 COURSE = [sys.executable, "-m", "course_lib.cli", "autograde", LAB, "--jobs"]
 COMMANDS = {
     "one": [*COURSE, "1"],
@@ -67,20 +67,20 @@ def hand_in(folder: Path, student: str, answers: dict[str, str]) -> None:
 
 
 def grading_s(folders: dict[str, Path], right: dict[str, str], log: Path) -> dict[str, list[float]]:
-    """Hand in and grade a class; return the seconds a submission of each ten, by command.
+    """Hand in and grade a class; return the seconds a submission of each twenty, by command.
 
-    `log` has those of the tens that are done; one that was interrupted is handed in anew, under other names.
+    `log` has those of the twenties that are done; one that was interrupted is handed in anew, under other names.
     """
     half = {name: text for name, text in right.items() if name != EXERCISE}
     found: dict[str, list[float]] = {name: [] for name in folders}
     if log.exists():
         found = json.loads(log.read_text(encoding="utf-8"))
-    run, done = secrets.token_hex(2), TEN * len(found["two"])
+    run, done = secrets.token_hex(2), TWENTY * len(found["two"])
     for path in (path for folder in folders.values() for path in folder.glob(f"{submissions.SUBMITTED}/*")):
         if not path.name[7:] or int(path.name[7:10]) >= done:  # "hanging" has no number
             shutil.rmtree(path)
-    for first in range(done, STUDENTS, TEN):
-        numbers = range(first, min(first + TEN, STUDENTS))
+    for first in range(done, STUDENTS, TWENTY):
+        numbers = range(first, min(first + TWENTY, STUDENTS))
         for name, folder in folders.items():
             for number in numbers:
                 hand_in(folder, f"student{number:03d}_{run}", half if number % 2 else right)
@@ -139,6 +139,6 @@ def _place() -> Iterator[Path]:
             yield Path(name)
 
 
-def _note(tens: Sequence[float]) -> str:
-    between = f"tens between {min(tens):.1f} and {max(tens):.1f} s"
-    return f"a submission, of {STUDENTS}; {between}"
+def _note(twenties: Sequence[float]) -> str:
+    between = f"; twenties between {min(twenties):.1f} and {max(twenties):.1f} s" if len(twenties) > 1 else ""
+    return f"a submission, of {STUDENTS}{between}"

@@ -75,8 +75,10 @@ def rows() -> list[Row]:
         record.record(root, outcome.entry, nbformat.reads(outcome.notebook or "", as_version=4), None, None)
         found["record"] = time.process_time() - start_s
         took_s, load = time.perf_counter() - begun_s, psutil.getloadavg()[0]
+    loading_s = sum(sum(one.cpu_times()[:2]) for one in psutil.Process().children(recursive=True))
     return [
         *_table(found),
+        ("loading torch, once a worker", loading_s, "s", "two zygotes; not in the sum"),
         ("all", sum(found.values()), "s", f"of the processors; by the clock {took_s:.0f} s, load {load:.0f}"),
     ]
 

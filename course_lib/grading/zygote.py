@@ -32,7 +32,7 @@ _GET_USER_NAMESPACE = 0xB701  # of ioctl: the one that owns a namespace
 _DUMPABLE, _DROP_BOUND, _NO_NEW_PRIVILEGES = 4, 24, 38  # of prctl
 _CAPABILITIES = 0x20080522  # the version of the kernel's structure
 _HIGHEST_CAPABILITY = 63
-_FREE = 400  # descriptors from here on are nobody's
+FREE = 400  # descriptors from here on are nobody's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def _start(entry: Entry, fds: Sequence[int]) -> None:
         _become(entry, output, own)
     os.write(started, str(pid).encode())
     os.closerange(3, ended)
-    os.closerange(ended + 1, _FREE)
+    os.closerange(ended + 1, FREE)
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     with contextlib.suppress(OSError):
@@ -156,11 +156,11 @@ def _take_descriptors(output: int, own: Sequence[int], numbers: Sequence[int]) -
     """Keep nothing but an empty input, the output, and `own` under the numbers that the caller uses."""
     nothing = os.open(os.devnull, os.O_RDWR)
     wanted = {0: nothing, 1: output, 2: output, **dict(zip(numbers, own, strict=True))}
-    high = {number: fcntl.fcntl(fd, fcntl.F_DUPFD, _FREE) for number, fd in wanted.items()}
-    os.closerange(0, _FREE)
+    high = {number: fcntl.fcntl(fd, fcntl.F_DUPFD, FREE) for number, fd in wanted.items()}
+    os.closerange(0, FREE)
     for number, fd in high.items():
         os.dup2(fd, number)
-    os.closerange(_FREE, max(high.values()) + 1)
+    os.closerange(FREE, max(high.values()) + 1)
 
 
 def _drop_rights(uid: int | None) -> None:

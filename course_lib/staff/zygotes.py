@@ -22,7 +22,7 @@ from pathlib import Path
 
 from course_lib.grading.import_guard import JUDGE_SIDE
 from course_lib.grading.page_kernel import LOADED as PAGE_MODULES
-from course_lib.grading.zygote import MAX_REQUEST, Entry
+from course_lib.grading.zygote import FREE, MAX_REQUEST, Entry
 from course_lib.ranks.forkserver import preloaded
 
 # Never needed where student code runs: oracles and hidden sizes, the instructor's side, the zoo's sources.
@@ -86,8 +86,8 @@ class Zygote:
 
         Raises: CannotEnter.
         """
-        if self.problem:
-            raise CannotEnter(self.problem)
+        if self.problem or max(own, default=0) >= FREE:
+            raise CannotEnter(self.problem or "a descriptor has too high a number")
         told, started = os.pipe()
         with os.fdopen(told, "rb", buffering=0) as answer:
             try:
