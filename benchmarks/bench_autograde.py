@@ -69,7 +69,8 @@ def hand_in(folder: Path, student: str, answers: dict[str, str]) -> None:
 def grading_s(folders: dict[str, Path], right: dict[str, str], log: Path) -> dict[str, list[float]]:
     """Hand in and grade a class; return the seconds a submission of each twenty, by command.
 
-    `log` has those of the twenties that are done; one that was interrupted is handed in anew, under other names.
+    `log` has those of the twenties that are done; one that was interrupted is handed in anew, under other
+    names.
     """
     half = {name: text for name, text in right.items() if name != EXERCISE}
     found: dict[str, list[float]] = {name: [] for name in folders}
