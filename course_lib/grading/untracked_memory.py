@@ -13,7 +13,7 @@ import io
 import mmap
 import sys
 import types
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import Any
@@ -32,6 +32,7 @@ _BITS_OF_FLOAT32 = range(2**26, 2**32)  # offsets of a check's tensors are below
 _BOXES = (list, tuple, dict, set, frozenset, deque)
 _FILES = (io.BytesIO, io.StringIO)
 _BUFFERS = (np.ndarray, bytes, bytearray, array.array, mmap.mmap, ctypes.Array, *_FILES)
+_HONEST = frozenset((*_BOXES, OrderedDict))  # most of a module's boxes are of these, and empty
 _PLAIN_BOXES = frozenset(map(id, _BOXES))
 _ROWS = frozenset((id(list), id(tuple)))
 _FLOATS = {id(float): 8, id(complex): 16, id(decimal.Decimal): 8} | {
@@ -50,7 +51,7 @@ def bytes_outside_tensors() -> int:
     total, seen = 0, set[int]()
     holders = [one for one in gc.get_objects() if type(one) is not TrackedStorage]  # the trace's: nearly half
     while holders:
-        total += sum(map(_numbers_in, _of_kind(holders, _kinds(holders), _BOXES)))
+        total += sum(map(_numbers_in, _filled(_of_kind(holders, _kinds(holders), _BOXES))))
         held = gc.get_referents(*holders)  # of all in one go: one by one takes ten times as long
         kinds = _kinds(held)
         total += sum(map(_own_bytes, _first_seen(_of_kind(held, kinds, _BUFFERS), seen)))
@@ -73,6 +74,11 @@ def _of_kind(objects: Sequence[Any], kinds: Sequence[int], wanted: tuple[type, .
     types_ = dict(zip(kinds, map(type, objects), strict=True))
     chosen = {kind for kind, found in types_.items() if issubclass(found, wanted)}
     return list(compress(objects, map(chosen.__contains__, kinds))) if chosen else []
+
+
+def _filled(boxes: Iterable[Any]) -> list[Any]:
+    """Return those that hold something; a class of the answer's may say anything of its length."""
+    return [box for box in boxes if type(box) not in _HONEST or box]
 
 
 def _first_seen(objects: Iterable[Any], seen: set[int]) -> list[Any]:

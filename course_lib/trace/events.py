@@ -164,16 +164,12 @@ class PlainEvents(Sequence[Event]):
     """
 
     def __init__(self, plain: dict[str, Any], zero_s: float) -> None:
-        """Hold `plain`, a rank's `to_plain`. Raises: KeyError, ValueError where a row is none."""
+        """Hold `plain`, a rank's `to_plain`."""
         self.plain: dict[str, Any] | None = plain  # None: a part of it
         self._zero_s = zero_s
         self._events: list[Any] = list(plain["events"])  # rows, until they are asked for
         self._first, self._stop = 0, len(self._events)
-        self._places: dict[str, list[int]] = {name: [] for name in _KINDS}
-        for place, row in enumerate(self._events):
-            if len(row) != len(FIELDS[row[0]]) + 1:
-                raise ValueError(f"a row of kind {row[0]} must have {len(FIELDS[row[0]])} values; got {row}")
-            self._places[row[0]].append(place)
+        self._places: dict[str, list[int]] = {}  # by kind, once one is asked for
 
     def part(self, first: int, stop: int) -> "PlainEvents":
         """Return the events from `first` to `stop`, which stay those of the whole."""
@@ -182,10 +178,18 @@ class PlainEvents(Sequence[Event]):
         return part
 
     def placed(self, kind: type[E]) -> list[tuple[int, E]]:
-        """Return the events of one class with their places."""
+        """Return the events of one class with their places. Raises: KeyError where a row is of no kind."""
+        if not self._places:
+            self._find_places()
         places = self._places[KIND_NAMES[kind]]
         chosen = places[bisect_left(places, self._first) : bisect_left(places, self._stop)]
         return [(place - self._first, self._at(place)) for place in chosen]
+
+    def _find_places(self) -> None:
+        self._places.update((name, []) for name in _KINDS)  # also for the parts, which share it
+        for place, event in enumerate(self._events):
+            kind = event[0] if type(event) is list else KIND_NAMES[type(event)]
+            self._places[kind].append(place)
 
     def _at(self, place: int) -> Any:
         event = self._events[place]

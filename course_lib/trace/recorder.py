@@ -35,7 +35,7 @@ from course_lib.trace.memory import (
 )
 from course_lib.trace.operations import Operation
 from course_lib.trace.queries import RankTrace
-from course_lib.trace.rows import Row, events_of
+from course_lib.trace.rows import Row, events_of, plain_rows_of
 
 _RELEASE_S, _SETTLE_S = 20e-6, 1e-3  # for a communication thread to let go of its tensors
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
@@ -304,7 +304,9 @@ class Recorder(Listener):
 
     def to_plain(self) -> dict[str, Any]:
         """Return the rank's trace as JSON-able data; `RankTrace.from_plain` reads it."""
-        return self.result().to_plain()
+        self.memory.book_late_frees()
+        rows = plain_rows_of(self._rows, self._late_frees, self.memory.storages)
+        return {"rank": self.rank, "start_s": self._start_s, "end_s": self._end_s, "events": rows}
 
     def result(self) -> RankTrace:
         """Return the rank's trace."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from course_lib.trace.calls import CommCall
-from course_lib.trace.events import Alloc, Backward, Compute, Event, Free, Launch, Mark, Scope, Wait
+from course_lib.trace.events import Alloc, Backward, Compute, Event, Free, Launch, Mark, Scope, Wait, to_row
 from course_lib.trace.memory import CATEGORIES, TrackedStorage
 
 Row = tuple[Any, ...]
@@ -32,6 +32,21 @@ def events_of(
         event, live_bytes = _event(row, live_bytes, storages)
         events.append(event)
     return events
+
+
+def plain_rows_of(
+    rows: Sequence[Row], late_frees: Sequence[tuple[int, Row]], storages: Sequence[TrackedStorage]
+) -> list[list[Any]]:
+    """Return `to_row` of each of `events_of`, without making the events that are the same."""
+    live_bytes = 0
+    plain: list[list[Any]] = []
+    for row in _in_order(rows, late_frees):
+        if row[0] in _MAKERS:
+            plain.append(list(row))
+        else:
+            event, live_bytes = _event(row, live_bytes, storages)
+            plain.append(to_row(event))
+    return plain
 
 
 def _in_order(rows: Sequence[Row], late_frees: Sequence[tuple[int, Row]]) -> list[Row]:

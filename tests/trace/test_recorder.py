@@ -22,7 +22,9 @@ def record(program: Callable[[], Any]) -> RankTrace:
         kept = program()
         mark("end")
     del kept
-    return RankTrace.from_plain(recorder.to_plain())
+    plain = recorder.to_plain()
+    assert plain == recorder.result().to_plain()
+    return RankTrace.from_plain(plain)
 
 
 # ---- FLOPs

@@ -1,5 +1,6 @@
 """The trace against what programs are known to do."""
 
+import dataclasses
 import json
 import multiprocessing
 import shutil
@@ -125,6 +126,30 @@ def test_plain_round_trip_through_json(trace: Trace) -> None:
     assert again.canonical() == trace.canonical()
     assert again.to_plain() == trace.to_plain()
     assert RankTrace.from_plain(plain["ranks"][1]).canonical() == trace.ranks[1].canonical()
+
+
+def test_events_that_are_made_when_asked_for_are_those_of_a_list(trace: Trace) -> None:
+    whole = trace.ranks[0]
+    listed = dataclasses.replace(whole, events=list(whole.events))
+    assert whole.events == listed.events
+    assert whole.of(Launch)[1] is whole.events[whole.position(whole.of(Launch)[1])]
+    for start, end in (("forward done", "step done"), ("step done", None), (None, "forward done")):
+        part, of_list = whole.between(start, end), listed.between(start, end)
+        assert len(part.events) == len(of_list.events)
+        assert part.launches() == of_list.launches()
+        assert part.to_plain() == of_list.to_plain()
+        assert (part.events[-1], list(part.events[1:3])) == (of_list.events[-1], list(of_list.events[1:3]))
+    assert whole.peak_bytes("gradients") == listed.peak_bytes("gradients")
+    assert whole.live_at_marks("forward done") == listed.live_at_marks("forward done")
+
+
+def test_a_row_of_no_kind_is_refused() -> None:
+    plain = {"rank": 0, "start_s": 0.0, "end_s": 1.0, "events": [["mark", 0.5, "here"], ["dance", 0.6]]}
+    with pytest.raises(KeyError):
+        RankTrace.from_plain(plain).of(Launch)
+    plain["events"] = [["mark", 0.5]]
+    with pytest.raises(ValueError, match="shorter"):
+        RankTrace.from_plain(plain).marks  # noqa: B018
 
 
 def _burn(stop: Any) -> None:
