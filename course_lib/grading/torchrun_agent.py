@@ -92,8 +92,9 @@ def be_interpreter(arguments: list[str], environment: dict[str, str], logs: list
         os.close(opened)
     os.environ.update(environment)
     sys.argv, sys.path[0] = arguments, os.path.dirname(arguments[0])
-    random.seed()  # a fresh interpreter draws these from the system; torch's default seed is a constant
+    random.seed()  # a fresh interpreter draws these from the system
     sys.modules["numpy"].random.seed()
+    sys.modules["torch"].default_generator.seed()
     multiprocessing.set_start_method(None, force=True)  # what a script may still choose
     own: Any = process
     own._current_process, own._parent_process = _MainProcess(), None

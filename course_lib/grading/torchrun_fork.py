@@ -10,22 +10,17 @@ import contextlib
 import importlib
 import json
 import math
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, process, resource_tracker
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
-
 from course_lib.ranks import rank
-
-_TORCHS_SEED = 67_280_421_310_721  # where nobody has set one
 
 
 class Waiting:
@@ -112,9 +107,9 @@ def _forget_the_rank() -> None:
     rank.is_rank = False
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    torch.default_generator.manual_seed(_TORCHS_SEED)
-    me: Any = multiprocessing.current_process()
-    me._config.pop("tempdir", None)  # of the judge's worker, where no rank can write
+    own: Any = process  # the folder of the rank's process for sockets goes with it: no rank can write there
+    kinds = {kind.__name__: kind for kind in own.BaseProcess.__subclasses__()}
+    own._current_process, own._parent_process = kinds["_MainProcess"](), None
     server: Any = forkserver._forkserver
     server._forkserver_alive_fd = server._forkserver_address = server._inherited_fds = None
     tracker: Any = resource_tracker._resource_tracker

@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from course_lib.grading import torchrun
+from course_lib.grading import torchrun, torchrun_fork
 from course_lib.grading.torchrun import run_script
+from course_lib.ranks import run_ranks
 
 pytestmark = pytest.mark.rotates
 
@@ -43,7 +44,8 @@ if __name__ == "__main__":
 OWN = "{}/${{local_rank}}"  # the folder of a process
 
 LOOKS_AT_ITSELF = """\
-import atexit, gc, multiprocessing, os, sys, threading, time, weakref
+import atexit, gc, multiprocessing, os, signal, sys, threading, time, weakref
+import torch
 
 
 class Held:
@@ -64,6 +66,7 @@ threading.Thread(target=late).start()
 looks = [sorted(globals()), type(__builtins__), type(__loader__), __loader__.name, __spec__, gc.isenabled()]
 looks += [sys.argv[0] == __file__, sys.path[0] == os.path.dirname(__file__), os.getsid(0) == os.getpid()]
 looks += [multiprocessing.current_process().name, multiprocessing.parent_process(), os.getcwd()]
+looks += [torch.get_default_dtype(), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGHUP)]
 file.write(f"{looks}\\n")
 """
 
@@ -111,9 +114,23 @@ def test_the_line_that_raised_is_named(tmp_path: Path) -> None:
     assert done["error"] == "ZeroDivisionError: division by zero"
 
 
-def test_a_worker_lives_and_ends_as_an_interpreter(tmp_path: Path) -> None:
-    done = run_script(LOOKS_AT_ITSELF, 1, [OWN.format(tmp_path)], tmp_path)
-    assert done["status"] == "ok"
+class FromARank:
+    """Runs a script as a rank does whose exercise starts torchrun."""
+
+    def __call__(self, text: str, folder: Path) -> str:
+        return str(run_script(text, 1, [OWN.format(folder)], folder)["status"])
+
+    def before_group(self, text: str, folder: Path) -> None:  # noqa: ARG002
+        torchrun_fork.waiting = torchrun_fork.Waiting(lambda: None)
+
+
+@pytest.mark.parametrize("is_rank", [False, True])
+def test_a_worker_lives_and_ends_as_an_interpreter(tmp_path: Path, is_rank: bool) -> None:
+    run = FromARank()
+    if is_rank:
+        assert run_ranks(run, 1, LOOKS_AT_ITSELF, tmp_path, monitor=False).values == ["ok"]
+    else:
+        assert run(LOOKS_AT_ITSELF, tmp_path) == "ok"
     said = (tmp_path / "0" / "rank0.json").read_text()
     command = [sys.executable, "-u", str(tmp_path / "train.py"), str(tmp_path / "0")]
     environment = {**os.environ, "RANK": "1"}
