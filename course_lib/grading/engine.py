@@ -72,7 +72,7 @@ def job_factory(exercise: Exercise, answer: FromObject | FromSource) -> Callable
             params=dict(case.params),
             program=program_of(exercise),
             memory="memory" in exercise.points,
-            processes=spec(exercise.id).scenario.starts_processes,
+            processes=exercise.scenario is not None and exercise.scenario.starts_processes,
         )
 
     return job_of
