@@ -21,6 +21,7 @@ from course_lib.grading.source import not_written
 from course_lib.ranks import RanksError, report, run_ranks
 
 Shards = Sequence[Mapping[str, Array]]  # one rank's inputs each
+_RANK_JOB = RankJob()
 Launcher = Callable[[Job, Case, Shards], list[RankData]]
 report.hide_frames_of(os.path.dirname(__file__))
 
@@ -29,7 +30,7 @@ def run_here(
     job: Job,
     case: Case,
     shards: Shards,
-    on_rank: Callable[[Job], Any] = RankJob(),  # noqa: B008 (it has no state)
+    on_rank: Callable[[Job], Any] = _RANK_JOB,
     read: Callable[[Any], dict[str, Any]] = dict,
 ) -> list[RankData]:
     """Run one case on fresh ranks of this machine; each takes its own shard from a file.

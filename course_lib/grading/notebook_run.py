@@ -10,8 +10,7 @@ import ctypes
 import json
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import nbformat
 from jupyter_client.connect import KernelConnectionInfo
@@ -20,6 +19,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
 from course_lib.grading import page_kernel, wire
+from course_lib.grading.forked import Waiting
 from course_lib.kernels import LimitedRun, PrivateKernel
 
 TOO_LONG, DIED = "a cell ran longer than it may", "the kernel died"
@@ -44,67 +44,16 @@ del _CourseFigure
 """
 
 
-class Fork:
-    """The page's kernel before it has begun: a fork of this process, made before its threads.
-
-    What it shares with it is loaded already. It has the methods of `subprocess.Popen` that Jupyter calls.
-    """
-
-    stdin = stdout = stderr = None
-    returncode: int | None = None
-
-    def __init__(self, not_its: Sequence[int]) -> None:
-        """Fork; the descriptors `not_its` stay here."""
-        waits, self._tell = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            for fd in (*not_its, self._tell):
-                os.close(fd)
-            _be_kernel(waits)
-        os.close(waits)
-
-    def start(self, arguments: list[str]) -> None:
-        """Let it begin. Raises: OSError if it has begun before: it is there once."""
-        os.write(self._tell, json.dumps(arguments).encode())
-        os.close(self._tell)
-        self._tell = -1
-
-    def poll(self) -> int | None:
-        """Return its exit status, None while it runs."""
-        if self.returncode is None and os.waitpid(self.pid, os.WNOHANG)[0]:
-            self.returncode = 0
-        return self.returncode
-
-    def wait(self) -> int:
-        """Wait for its end."""
-        if self.returncode is None:
-            os.waitpid(self.pid, 0)
-        self.returncode = 0
-        return 0
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal."""
-        os.kill(self.pid, number)
-
-
-def _be_kernel(waits: int) -> NoReturn:
-    try:
-        os.setsid()
-        with os.fdopen(waits) as told:
-            arguments = told.read()
-        if arguments:
-            page_kernel.main(json.loads(arguments))
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        os._exit(0)
+def _be_kernel(arguments: list[str]) -> None:
+    os.setsid()
+    page_kernel.main(arguments)
 
 
 class _Provisioner(LocalProvisioner):
     async def launch_kernel(self, cmd: list[str], **_: Any) -> KernelConnectionInfo:
         """Let the fork begin."""
         process: Any = PageKernel.fork
-        process.start(cmd[1:])
+        process.begin(cmd[1:])
         self.process, self.pid, self.pgid = process, process.pid, process.pid
         return self.connection_info
 
@@ -112,7 +61,7 @@ class _Provisioner(LocalProvisioner):
 class PageKernel(PrivateKernel):
     """Starts `page_kernel.py` in a fork of this process, whatever kernels are installed."""
 
-    fork: Fork
+    fork: Waiting  # made before this process has threads
 
     @property
     def kernel_spec(self) -> KernelSpec:
@@ -128,7 +77,7 @@ def run(requests: int, answers: int) -> None:
     """Run the cells of one request; `timeouts_s` has the limit of each."""
     for fd in (requests, answers):
         os.set_inheritable(fd, False)
-    PageKernel.fork = Fork((requests, answers))
+    PageKernel.fork = Waiting(_be_kernel)
     if sys.platform == "linux":
         # PR_SET_DUMPABLE: the kernel, which runs as the same user, cannot open our pipes through /proc.
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)

@@ -77,7 +77,7 @@ class RankJob:
     def before_group(self, job: Job) -> None:
         """Fork what is to be torchrun, if the program starts that, before anything of the check is here."""
         if job.processes:
-            torchrun_fork.waiting = torchrun_fork.Waiting(self.follow)
+            torchrun_fork.fork(self.follow)
 
     def follow(self) -> None:
         """Close, in a process that has this rank's namespaces, the doors that this rank has closed."""

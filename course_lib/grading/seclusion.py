@@ -59,7 +59,7 @@ def follow() -> None:
     """Close the doors of this process, which shares the namespaces of a rank that has closed its own."""
     if _problem is not None:
         with _told("capabilities"):
-            _drop_capabilities()
+            drop_capabilities()
         _refuse_calls(processes=True)
 
 
@@ -67,7 +67,7 @@ def _close_doors(world_size: int, processes: bool) -> None:
     if not _problem:
         with _told("mount"):
             _own_files(_TMP_BYTES // world_size, processes)
-            _drop_capabilities()
+            drop_capabilities()
     _refuse_calls(processes)
 
 
@@ -117,7 +117,7 @@ def _leave_others() -> None:
     uid, gid = os.getuid(), os.getgid()
     libc.prctl(_DUMPABLE, 1, 0, 0, 0)  # otherwise its own /proc/self belongs to root
     with _told("user namespace"):
-        _call("unshare", _NEW_USER | _NEW_MOUNTS | _NEW_IPC)
+        call_libc("unshare", _NEW_USER | _NEW_MOUNTS | _NEW_IPC)
         maps = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
         for name, text in maps.items():
             Path(f"/proc/self/{name}").write_text(text, encoding="ascii")
@@ -164,19 +164,20 @@ def _set_read_only(path: str, on: bool) -> None:
     """Let nothing that is mounted at `path` be written, or all; for the root also what is mounted below."""
     attributes = (ctypes.c_uint64 * 4)(int(on), int(not on), 0, 0)  # set, clear, propagation, user namespace
     where = (_HERE, path.encode(), _RECURSIVE if path == "/" else 0, attributes, ctypes.sizeof(attributes))
-    _call("syscall", _MOUNT_SETATTR, *where)
+    call_libc("syscall", _MOUNT_SETATTR, *where)
 
 
-def _drop_capabilities() -> None:
-    _call("capset", (ctypes.c_uint32 * 2)(_CAPABILITIES, 0), (ctypes.c_uint32 * 6)())
+def drop_capabilities() -> None:
+    """Give up every capability. Raises: OSError."""
+    call_libc("capset", (ctypes.c_uint32 * 2)(_CAPABILITIES, 0), (ctypes.c_uint32 * 6)())
 
 
 def _mount(source: str, target: str, flags: int, options: str = "") -> None:
     kind = b"tmpfs" if source == "tmpfs" else None
-    _call("mount", source.encode(), target.encode(), kind, ctypes.c_ulong(flags), options.encode())
+    call_libc("mount", source.encode(), target.encode(), kind, ctypes.c_ulong(flags), options.encode())
 
 
-def _call(name: str, *arguments: Any) -> None:
+def call_libc(name: str, *arguments: Any) -> None:
     """Call a function of libc. Raises: OSError if it does not return 0."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc[name](*arguments) != 0:

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 import psutil
 
 from course_lib.grading import torchrun_fork
+from course_lib.grading.forked import Waiting
 
 LIMIT_S = 75.0  # without what its processes wait for a core that others use
 MOST_WAITED_S = 3 * LIMIT_S  # of that waiting, no more is left out
@@ -35,7 +36,7 @@ _AGENT = "from course_lib.grading.torchrun_agent import main; main()"
 _LOGS = "logs/*/attempt_0"  # where torchrun puts a folder a worker
 _LAUNCHED = "launched"  # torchrun_agent's count in it; importing that module stops garbage collection
 _BUSY = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP, psutil.STATUS_WAKING)  # not asleep, ended, stopped
-Process: TypeAlias = "subprocess.Popen[bytes] | torchrun_fork.Waiting"
+Process: TypeAlias = "subprocess.Popen[bytes] | Waiting"
 _STALE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -90,7 +91,7 @@ def _torchrun(folder: Path, num_processes: int, arguments: Sequence[str]) -> Ite
     agent: Process
     if torchrun_fork.waiting is not None:
         agent, torchrun_fork.waiting = torchrun_fork.waiting, None
-        agent.begin(words, folder, environment)
+        agent.begin([words, str(folder), environment])
     else:
         with open(folder / "agent.txt", "wb") as output:
             agent = subprocess.Popen(

@@ -6,90 +6,36 @@ group: later it has threads, and its functions are watched.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import json
-import math
 import os
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing import forkserver, process, resource_tracker
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from course_lib.grading.forked import Waiting
 from course_lib.ranks import rank
-
-
-class Waiting:
-    """What is to be torchrun; it has the methods of `subprocess.Popen` that `torchrun` calls."""
-
-    returncode: int | None = None
-
-    def __init__(self, follow: Callable[[], None]) -> None:
-        """Fork; the fork calls `follow` when it begins."""
-        waits, self._tell = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _wait_and_be_torchrun(waits, follow)
-        os.close(waits)
-
-    def begin(self, arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
-        """Let it begin, with torchrun's arguments."""
-        text = json.dumps([list(arguments), str(folder), environment]).encode()
-        with os.fdopen(self._tell, "wb") as told:
-            told.write(text)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return its exit status. Raises: subprocess.TimeoutExpired."""
-        end_s = math.inf if timeout is None else time.monotonic() + timeout
-        while self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-            elif time.monotonic() > end_s:
-                raise subprocess.TimeoutExpired("torchrun", timeout or 0.0)
-            else:
-                time.sleep(0.01)
-        return self.returncode
-
-    def kill(self) -> None:
-        """End it."""
-        if self.returncode is None:
-            os.kill(self.pid, signal.SIGKILL)
-
 
 waiting: Waiting | None = None  # in a rank whose program starts torchrun
 
 
-def _wait_and_be_torchrun(waits: int, follow: Callable[[], None]) -> NoReturn:
-    status = 1
-    try:
-        os.dup2(waits, 3)
-        os.closerange(4, os.sysconf("SC_OPEN_MAX"))
-        with os.fdopen(3, "rb") as told:
-            text = told.read()
-        if text:
-            arguments, folder, environment = json.loads(text)
-            follow()
-            _forget_the_rank()
-            _redirect(folder)
-            os.environ.clear()
-            os.environ.update(environment)
-            sys.argv = ["-c", *arguments]
-            importlib.import_module("course_lib.grading.torchrun_agent").main()
-            status = 0
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(status)
+def fork(follow: Callable[[], None]) -> None:
+    """Fork what is to be torchrun, and keep it in `waiting`; it calls `follow` when it begins."""
+    global waiting
+    waiting = Waiting(lambda told: _be_torchrun(follow, *told))
+
+
+def _be_torchrun(
+    follow: Callable[[], None], arguments: list[str], folder: str, environment: dict[str, str]
+) -> None:
+    follow()
+    _forget_the_rank()
+    _redirect(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["-c", *arguments]
+    importlib.import_module("course_lib.grading.torchrun_agent").main()
 
 
 def _redirect(folder: str) -> None:

@@ -21,16 +21,16 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from course_lib.grading import system_calls
+from course_lib.grading.forked import run_to_end
+from course_lib.grading.seclusion import call_libc, drop_capabilities
 from course_lib.ranks.forkserver import settle
 
 MAX_REQUEST = 1_000_000
 _NAMESPACES = ("cgroup", "ipc", "uts", "net", "pid", "mnt")  # the last takes the folders of the others away
 _GET_USER_NAMESPACE = 0xB701  # of ioctl: the one that owns a namespace
 _DUMPABLE, _DROP_BOUND, _NO_NEW_PRIVILEGES = 4, 24, 38  # of prctl
-_CAPABILITIES = 0x20080522  # the version of the kernel's structure
 _HIGHEST_CAPABILITY = 63
 FREE = 400  # descriptors from here on are nobody's
 
@@ -100,7 +100,7 @@ def _start(entry: Entry, fds: Sequence[int]) -> None:
         os.write(started, f"{error.strerror or error}".encode())
         os._exit(1)
     if pid == 0:
-        _become(entry, output, own)
+        run_to_end(lambda: _become(entry, output, own))
     os.write(started, str(pid).encode())
     os.closerange(3, ended)
     os.closerange(ended + 1, FREE)
@@ -125,31 +125,22 @@ def _join(inside: int) -> None:
     for kind, namespace in theirs.items():
         known, joined = "user" if kind == "owner" else kind, os.fstat(namespace).st_ino
         if own[known] != joined:
-            _call("setns", namespace, 0)
+            call_libc("setns", namespace, 0)
             own[known] = joined
 
 
 def _become(entry: Entry, output: int, own: Sequence[int]) -> None:
-    """Give up everything that is not the sandbox's, then run what is to run there; never returns."""
-    status = 1
-    try:
-        os.setsid()
-        _take_descriptors(output, own, entry.fds)
-        os.environ.clear()
-        os.environ.update(entry.environment)
-        os.chdir(entry.folder)
-        for name, most in entry.limits.items():
-            resource.setrlimit(getattr(resource, name), (most, most))
-        _drop_rights(entry.uid)
-        system_calls.refuse_in_sandbox()
-        status = _run(list(entry.argv))
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(status)
+    """Give up everything that is not the sandbox's, then run what is to run there."""
+    os.setsid()
+    _take_descriptors(output, own, entry.fds)
+    os.environ.clear()
+    os.environ.update(entry.environment)
+    os.chdir(entry.folder)
+    for name, most in entry.limits.items():
+        resource.setrlimit(getattr(resource, name), (most, most))
+    _drop_rights(entry.uid)
+    system_calls.refuse_in_sandbox()
+    _run(list(entry.argv))
 
 
 def _take_descriptors(output: int, own: Sequence[int], numbers: Sequence[int]) -> None:
@@ -172,34 +163,20 @@ def _drop_rights(uid: int | None) -> None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    none = (ctypes.c_uint32 * 6)()
-    _call("capset", (ctypes.c_uint32 * 2)(_CAPABILITIES, 0), none)
+    drop_capabilities()
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     libc.prctl(_DUMPABLE, 1, 0, 0, 0)  # as after an execve; a change of users takes it away
 
 
-def _run(argv: list[str]) -> int:
-    """Run Python's arguments as Python does. Returns the exit status."""
-    try:
-        if argv[0] == "-c":
-            sys.argv = ["-c", *argv[2:]]
-            main = sys.modules["__main__"] = type(sys)("__main__")
-            exec(compile(argv[1], "<string>", "exec"), vars(main))
-        else:
-            sys.argv = argv[1:]
-            runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
-    except SystemExit as error:
-        if isinstance(error.code, str):
-            print(error.code, file=sys.stderr)
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
-    return 0
-
-
-def _call(name: str, *arguments: Any) -> None:
-    """Call a function of libc. Raises: OSError if it does not return 0."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc[name](*arguments) != 0:
-        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+def _run(argv: list[str]) -> None:
+    """Run Python's arguments as Python does."""
+    if argv[0] == "-c":
+        sys.argv = ["-c", *argv[2:]]
+        main = sys.modules["__main__"] = type(sys)("__main__")
+        exec(compile(argv[1], "<string>", "exec"), vars(main))
+    else:
+        sys.argv = argv[1:]
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class Sandbox:
         self, command: Sequence[str], pass_fds: Sequence[int], variables: Mapping[str, str], **pipes: Any
     ) -> subprocess.Popen[bytes]:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | pipes
-        started: Any = subprocess.Popen(
+        started: Any = subprocess.Popen(  # typed by hand: mypy takes `pipes` for text
             command,
             pass_fds=pass_fds,
             start_new_session=True,

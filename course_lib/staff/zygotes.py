@@ -65,7 +65,7 @@ class Zygote:
                     stderr=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
-                    env={**base_environment(), "HOME": _home()},
+                    env={**base_environment(), "HOME": _home().name},
                 )
                 process.returncode = 0  # nobody waits for it
             except OSError as error:
@@ -139,7 +139,6 @@ def base_environment() -> dict[str, str]:
 
 
 @functools.cache
-def _home() -> str:
+def _home() -> tempfile.TemporaryDirectory[str]:
     """Return a folder that lives as long as this process, for what libraries note down when they load."""
-    _home.folder = tempfile.TemporaryDirectory(prefix="course_zygote_")  # type: ignore[attr-defined]
-    return str(_home.folder.name)  # type: ignore[attr-defined]
+    return tempfile.TemporaryDirectory(prefix="course_zygote_")

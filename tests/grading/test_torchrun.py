@@ -121,7 +121,7 @@ class FromARank:
         return str(run_script(text, 1, [OWN.format(folder)], folder)["status"])
 
     def before_group(self, text: str, folder: Path) -> None:  # noqa: ARG002
-        torchrun_fork.waiting = torchrun_fork.Waiting(lambda: None)
+        torchrun_fork.fork(lambda: None)
 
 
 @pytest.mark.parametrize("is_rank", [False, True])

@@ -172,7 +172,7 @@ def test_the_ranks_of_the_judge_are_alone() -> None:
 
 LACKING = {
     "no user namespaces": ("s._NEW_USER |= 1", "user namespace"),
-    "no mounts": ("s._own_proc = lambda _: s._call('mount', None, None, None, 0, None)", "mount"),
+    "no mounts": ("s._own_proc = lambda _: s.call_libc('mount', None, None, None, 0, None)", "mount"),
 }
 
 
