@@ -19,7 +19,14 @@ Row = tuple[str, float, str, str]
 
 SKIPPED = "skipped: this machine has no GPU (torch.cuda.is_available() is False)"
 OPTIONS = TrainOptions(
-    model="llama3.2-1b", device="cuda", precision="bf16", compile=True, steps=30, batch_size=8, seq_len=2048
+    model="llama3.2-1b",
+    device="cuda",
+    precision="bf16",
+    compile=True,
+    steps=20,
+    batch_size=32,
+    microbatch_size=8,
+    seq_len=2048,
 )
 SIZES = (4096, 8192)
 

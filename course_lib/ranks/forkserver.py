@@ -109,7 +109,13 @@ def start_process(process: Any) -> None:
 def _in_own_group(path: Any, arguments: Sequence[Any], keep: Sequence[int]) -> int:
     """Start a process that leads a process group; in place of `multiprocessing.util.spawnv_passfds`."""
     process = subprocess.Popen(
-        arguments, executable=path, pass_fds=keep, process_group=0, restore_signals=False
+        arguments,
+        executable=path,
+        pass_fds=keep,
+        process_group=0,
+        restore_signals=False,
+        # GPUs are counted by NVML: torch's usual count starts CUDA, which no fork survives.
+        env={**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
     )
     process.returncode = 0  # multiprocessing waits for it
     return process.pid

@@ -101,10 +101,12 @@ def train_rank(
 
 def _strategy(options: TrainOptions, device: torch.device, mixed: bool) -> StepFn:
     strategy = build(options, device, is_mixed=mixed)
+    # Compiled, it reads the logits [B, S, V] once; eager, their float32 copies are the largest tensors.
+    loss_of = torch.compile(mean_loss) if options.compile else mean_loss
     casting = torch.autocast(device.type, torch.bfloat16) if mixed else nullcontext()
 
     def run(batch: Batch, step: int) -> dict[str, float]:
-        return train_step(strategy, options, batch, step, device, casting)
+        return train_step(strategy, options, batch, step, device, casting, loss_of)
 
     return run
 
@@ -138,6 +140,7 @@ def train_step(
     step: int,
     device: torch.device,
     casting: AbstractContextManager[Any],
+    loss_of: Callable[[Tensor, Tensor], Tensor],
 ) -> dict[str, float]:
     """Do one optimizer step on this rank's shard of the batch; return loss, learning_rate and grad_norm."""
     rate = set_rate(strategy.optimizer, options, step)
@@ -146,7 +149,7 @@ def train_step(
         with nullcontext() if is_last else strategy.unsent():
             with casting:
                 logits = strategy.model(part.tokens.to(device))
-            loss = cross_entropy(logits.float(), part.targets.to(device)) / options.num_microbatches
+            loss = loss_of(logits, part.targets.to(device)) / options.num_microbatches
             loss.backward()
         total += loss.detach()
     strategy.finish_gradients()
@@ -156,6 +159,11 @@ def train_step(
     if options.ranks > 1:
         dist.all_reduce(total, op=dist.ReduceOp.SUM)
     return {"loss": total.item() / options.ranks, "learning_rate": rate, "grad_norm": float(norm)}
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Average the cross entropy over tokens, in float32: logits [B, S, V], targets [B, S] -> scalar."""
+    return cross_entropy(logits.float(), targets)
 
 
 def _microbatches(batch: Batch, options: TrainOptions) -> Iterator[tuple[bool, Batch]]:
