@@ -8,16 +8,138 @@ lets a wrapper speak before an optimizer steps its parameters. torch's FSDP2 use
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves, tree_map
 
 NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
+
+
+# ---- what torch has no public name for
+
+
+def in_backward() -> bool:
+    """Whether autograd runs: a forward is then a checkpoint's recomputation."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Call it once the backward that runs now is over; torch's own DDP and FSDP2 do it by this name, too."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+# ---- wrappers
+
+
+class _Claim:
+    """Whose a parameter is. Neither copied nor pickled with it."""
+
+    def __init__(self, owner: object) -> None:
+        self.owner = owner
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+
+def owner_of(param: Tensor) -> object:
+    """Return the wrapper that synchronises this parameter's gradient, or None."""
+    return getattr(getattr(param, "_claim", None), "owner", None)
+
+
+class Wrapper(nn.Module):
+    """What DDP and FSDP share: a parameter has one owner, which is neither copied nor pickled.
+
+    advice, copying: what to do instead, for the two refusals.
+    """
+
+    advice: str
+    copying: str
+
+    def claim(self, params: Iterable[Tensor]) -> None:
+        """Make the trained ones of these parameters this wrapper's; raise ValueError if one is another's."""
+        params = list(params)
+        for owner in filter(None, map(owner_of, params)):
+            raise ValueError(
+                f"a module must be in one wrapper; got a {type(self).__name__} around what is in "
+                f"{type(owner).__name__} already. {self.advice}."
+            )
+        for param in params:
+            if param.requires_grad:
+                self.own(param)
+
+    def own(self, param: Tensor) -> None:
+        """Mark a parameter as this wrapper's."""
+        param._claim = _Claim(self)  # type: ignore[attr-defined]
+
+    def check_sent(self) -> None:
+        """Raise ValueError if gradients are this rank's own."""
+
+    def __deepcopy__(self, _memo: Any) -> NoReturn:
+        self._refuse_copy("deepcopy")
+
+    def __reduce_ex__(self, _protocol: Any) -> NoReturn:
+        self._refuse_copy("pickle, as torch.save does,")
+
+    def _refuse_copy(self, what: str) -> NoReturn:
+        name = type(self).__name__
+        raise ValueError(
+            f"a {name} must stay with its ranks: its hooks and groups are not copied; got a {what} of one. "
+            f"{self.copying}."
+        )
+
+
+# ---- tensors that stand for others
+
+
+class Guarded(Tensor):
+    """A tensor that must not be taken for what stands where it is: functions raise, in one sentence.
+
+    says: the sentence, with {} for the function; allows: names of functions that are right on it.
+    """
+
+    says: str
+    allows: frozenset[str]
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, _types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Refuse all but attributes and what is allowed."""
+        name = getattr(func, "__name__", str(func))
+        if name in ("__get__", "__set__"):  # an attribute's
+            name = ("=" if name == "__set__" else "") + func.__self__.__name__
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, cls) and name not in _ATTRIBUTES | tensor.allows:
+                raise ValueError(tensor.says.format(name.removeprefix("=")))
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        """Say why it shows no elements."""
+        return f"Guarded({self.says.format('print')})"
+
+
+_ATTRIBUTES = {  # they look at no element
+    *("shape", "dtype", "device", "layout", "ndim", "size", "dim", "numel", "stride", "itemsize", "nbytes"),
+    *("is_leaf", "requires_grad", "requires_grad_", "detach_", "grad_fn", "is_sparse", "is_cuda", "is_meta"),
+    *("is_contiguous", "is_complex", "is_floating_point", "is_quantized", "is_nested", "element_size"),
+    *("untyped_storage", "storage_offset", "__hash__", "__len__", "_version", "_backward_hooks"),
+}
+
+
+def guarded(shown: Tensor, says: str, allows: Iterable[str] = ()) -> Tensor:
+    """Return `shown` as a tensor that refuses functions but `allows`; fake tensors hold nothing to guard."""
+    if type(shown) is not Tensor:
+        return shown
+    stand_in = shown.as_subclass(Guarded)
+    stand_in.says, stand_in.allows = says, frozenset(allows)
+    return stand_in
 
 
 # ---- before an optimizer steps
@@ -39,15 +161,19 @@ def check_before_step(param: Tensor, check: Callable[[Optimizer], None], owner: 
 
 
 def wrapper_of(param: Tensor) -> object:
-    """Return the wrapper that checks this parameter, or None."""
-    return getattr(getattr(param, "_step_check", None), "owner", None)
+    """Return the wrapper around this parameter, or None."""
+    return owner_of(param) or getattr(getattr(param, "_step_check", None), "owner", None)
 
 
 def run_step_checks(params: Iterable[Tensor], optimizer: Optimizer) -> None:
     """Ask every wrapper of these parameters, each once."""
+    params = list(params)
     checks = [getattr(param, "_step_check", None) for param in params]
     for check in dict.fromkeys(one.check for one in checks if one is not None):
         check(optimizer)
+    for owner in {id(owner): owner for owner in map(owner_of, params)}.values():
+        if isinstance(owner, Wrapper):
+            owner.check_sent()
 
 
 def _before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
@@ -244,6 +370,20 @@ _ANYTIME = (  # they look at no element
     Tensor.storage_offset,
     Tensor.__hash__,
 )
+
+
+def cast_floating(tree: Any, dtype: torch.dtype) -> Any:
+    """Return floating tensors as dtype, at any depth of lists, dicts and dataclasses; all else as it is."""
+
+    def cast(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.to(dtype) if leaf.is_floating_point() else leaf
+        if is_dataclass(leaf) and not isinstance(leaf, type):
+            values = {field.name: getattr(leaf, field.name) for field in fields(leaf) if field.init}
+            return replace(leaf, **tree_map(cast, values))
+        return leaf
+
+    return tree_map(cast, tree)
 
 
 @torch.no_grad()

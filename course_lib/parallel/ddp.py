@@ -1,64 +1,102 @@
 """Data parallelism: every rank holds the whole model, sees its shard of the batch, and averages gradients.
 
 The gradient is linear in the samples, so the mean of equal shards' mean gradients is the gradient of the
-whole batch. `NaiveDDP` sends each gradient after backward; `BucketedDDP` packs gradients into buckets and
-sends a bucket while backward still computes the next. Lab 03. torch's DDP
-(`torch/csrc/distributed/c10d/reducer.cpp`) does the same from inside backward; it also rebuilds buckets in
-the order gradients arrived and broadcasts buffers before each forward.
+whole batch. As a loop, all of it is:
+
+    broadcast_module_(model)                        # all ranks start from rank 0's weights
+    for x, y in own_shards:
+        loss_of(model(x), y).backward()             # each rank's own gradients
+        average_gradients_(model.parameters())      # the mean over ranks: one all_reduce per parameter
+        optimizer.step()                            # equal steps from equal weights: ranks stay equal
+
+`NaiveDDP` makes those calls at the end of backward. `BucketedDDP` packs gradients into buckets and sends one
+while backward still computes the next. Lab 03. torch's DDP (`torch/csrc/distributed/c10d/reducer.cpp`) does
+the same in C++; it also rebuilds buckets in the order gradients arrived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from course_lib.parallel._sharded import check_before_step, own_values, pack_buckets
+from course_lib.parallel._sharded import Wrapper, at_end_of_backward, in_backward, own_values, pack_buckets
 
 
 @torch.no_grad()
 def broadcast_module_(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
     """Overwrite parameters (frozen too) and buffers with those of the group's rank 0.
 
-    Communication: one broadcast a parameter or buffer; tied ones count once. World size 1: none.
+    Communication: one broadcast per parameter or buffer; tied ones count once. World size 1: none.
     """
+    broadcast_(module.parameters(), group)
+    broadcast_(module.buffers(), group)
+
+
+@torch.no_grad()
+def broadcast_(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None) -> None:
+    """Overwrite tensors with those of the group's rank 0. Communication: one broadcast each."""
     if dist.get_world_size(group) == 1:
         return
-    for tensor in (*module.parameters(), *module.buffers()):
+    for tensor in tensors:
         message = tensor.detach().contiguous()  # the tensor itself unless it is, say, a transposed view
         dist.broadcast(message, group=group, group_src=0)
         tensor.copy_(message)
 
 
-class _DataParallel(nn.Module):
+@torch.no_grad()
+def average_gradients_(params: Iterable[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
+    """Replace every gradient by its mean over the ranks.
+
+    Communication: one all_reduce per parameter with a gradient, on all ranks the same ones. World size 1:
+    none.
+    """
+    world_size = dist.get_world_size(group)
+    for param in params if world_size > 1 else ():
+        if param.grad is not None:
+            message = own_values(param.grad).contiguous()
+            dist.all_reduce(message, group=group)
+            param.grad = message.div_(world_size)
+
+
+class _DataParallel(Wrapper):
     """When both wrappers synchronise: at the end of each backward, unless under `no_sync`."""
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None) -> None:
+    advice = "Wrap the plain module, once"
+    copying = "Copy or save its .module, whose state_dict() is the plain one's"
+
+    def __init__(
+        self, module: nn.Module, process_group: dist.ProcessGroup | None, broadcast_buffers: bool
+    ) -> None:
         super().__init__()
+        self.claim(module.parameters())
         self.module = module
         self.process_group = process_group
+        self.broadcast_buffers = broadcast_buffers
         self.world_size = dist.get_world_size(process_group)
         self._params = [param for param in module.parameters() if param.requires_grad]
         self._sends = self._waits = True
-        self._in_backward = False
+        self._in_backward = self._trained_buffers = False
         self._since_sync: Literal["nothing", "forward", "gradients"] = "nothing"
+        self._version = 0  # of the parameters, when the first unsent gradient came
         broadcast_module_(module, process_group)
         if self.world_size > 1:
             for param in self._params:
-                check_before_step(param, self._check_synchronised, owner=self)
                 param.register_post_accumulate_grad_hook(self._on_gradient)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module on this rank's shard."""
         trains = self.world_size > 1 and torch.is_grad_enabled()
-        if trains and torch._C._current_graph_task_id() == -1:  # not recomputed in backward
-            self._before_forward()
+        if self.world_size > 1 and not in_backward():  # a checkpoint's recomputation is no new forward
+            if trains:
+                self._before_forward()
+            self._share_buffers()
         out = self.module(*args, **kwargs)
         for leaf in tree_leaves(out) if trains else ():
             if isinstance(leaf, Tensor) and leaf.requires_grad:
@@ -69,7 +107,7 @@ class _DataParallel(nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Let backwards inside accumulate local gradients unsent; the next one outside sends the total.
 
-        Raises: ValueError if an optimizer steps before one outside, or `sync_gradients`, has sent them.
+        Raises: ValueError, in the next forward, if an optimizer has stepped before they were sent.
         """
         before, self._sends = self._sends, False
         try:
@@ -83,6 +121,7 @@ class _DataParallel(nn.Module):
         Backward does it, on ranks where a parameter got a gradient. A rank that used none must call this.
         """
         if self.world_size > 1 and self._since_sync != "nothing":
+            self._check_versions()
             self._average()
             self._since_sync = "nothing"
 
@@ -90,15 +129,41 @@ class _DataParallel(nn.Module):
         raise NotImplementedError
 
     def _before_forward(self) -> None:
+        """Check that this rank still trains what was wrapped, from weights that all ranks have."""
         self._in_backward = False  # of a backward that failed
+        self._check_versions()
+        trained = [param for param in self.module.parameters() if param.requires_grad]
+        if len(trained) != len(self._params) or any(
+            a is not b for a, b in zip(trained, self._params, strict=True)
+        ):
+            self._refuse_changed(trained)
         if self._since_sync == "nothing":
             self._since_sync = "forward"
+
+    def _share_buffers(self) -> None:
+        """Take rank 0's buffers, such as BatchNorm's, if a forward in training has changed the ranks' own."""
+        if self.broadcast_buffers and self._sends:
+            if self._trained_buffers:
+                broadcast_(self.module.buffers(), self.process_group)
+            self._trained_buffers = self.training
+
+    def _refuse_changed(self, trained: list[nn.Parameter]) -> NoReturn:
+        before, now = {id(param) for param in self._params}, {id(param) for param in trained}
+        names = [
+            name
+            for name, param in self.module.named_parameters()
+            if (id(param) in before) != (id(param) in now)
+        ]
+        raise ValueError(
+            "parameters must be frozen, unfrozen, added and removed before wrapping; got a change of "
+            f"{', '.join(names) or 'the parameters'} since. Wrap the module after it."
+        )
 
     def _begin_backward(self, _: Tensor) -> None:
         """Synchronise when this backward is over."""
         if self._sends and self._waits and not self._in_backward:
             self._in_backward = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+            at_end_of_backward(self._end_of_backward)
 
     def _end_of_backward(self) -> None:
         self._in_backward = False
@@ -107,14 +172,23 @@ class _DataParallel(nn.Module):
     def _on_gradient(self, param: Tensor) -> None:
         """Backward has finished the gradient of a parameter."""
         if self._since_sync != "gradients":  # a module's attributes are slow to set
-            self._since_sync = "gradients"
+            self._since_sync, self._version = "gradients", self._count_versions()
         self._begin_backward(param)
 
-    def _check_synchronised(self, _optimizer: object) -> None:
-        if self._since_sync == "gradients" and any(param.grad is not None for param in self._params):
+    def _count_versions(self) -> int:
+        return sum(param._version for param in self._params)
+
+    def _check_versions(self) -> None:
+        """Raise ValueError if an optimizer has stepped this rank's own gradients: the ranks differ since."""
+        if self._version != self._count_versions():
+            self.check_sent()
+
+    def check_sent(self) -> None:
+        """Raise ValueError if gradients are this rank's own."""
+        if self._since_sync == "gradients":
             raise ValueError(
-                "gradients must be averaged over the ranks before the optimizer steps; got this rank's own. "
-                "Run the last backward outside no_sync(), or call sync_gradients()."
+                "gradients must be averaged over the ranks before the optimizer steps; got a step with this "
+                "rank's own. Run the last backward outside no_sync(), or call sync_gradients()."
             )
 
 
@@ -124,26 +198,30 @@ class NaiveDDP(_DataParallel):
     Use: as the module itself; `loss.backward()` ends with mean gradients. Earlier micro-batches go under
     `no_sync()`, or each backward sends: the sum is the same.
     Layout (local shapes): parameters, buffers and gradients Replicate; the batch Shard(0).
-    Communication: at construction one broadcast a parameter or buffer; a backward one all_reduce a
+    Communication: at construction one broadcast per parameter or buffer; per backward one all_reduce per
     parameter with a gradient, num_params elements in all. Nothing overlaps: the ranks compute, then they
     wait.
     Memory: params + gradients, as without data parallelism.
     Oracle: the module on the whole batch, where the shards are equal.
-    Raises: ValueError if an optimizer would step gradients that were not averaged.
+    broadcast_buffers: before the first forward after one in training, take rank 0's buffers.
+    Raises: ValueError for a module that is wrapped already, parameters frozen, unfrozen or added since, and
+    an optimizer that stepped gradients before they were averaged: in the next forward.
     """
 
     # Simplification: all ranks must use the same parameters, or their all_reduces do not pair up.
     # BucketedDDP sends zeros for what a rank did not use.
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
-        super().__init__(module, process_group)
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        broadcast_buffers: bool = True,
+    ) -> None:
+        super().__init__(module, process_group, broadcast_buffers)
 
     def _average(self) -> None:
-        for param in self._params:
-            if param.grad is not None:
-                message = own_values(param.grad).contiguous()
-                dist.all_reduce(message, group=self.process_group)
-                param.grad = message.div_(self.world_size)
+        average_gradients_(self._params, self.process_group)
 
 
 @dataclass(slots=True, eq=False)
@@ -172,19 +250,20 @@ class BucketedDDP(_DataParallel):
     `no_sync()`.
     Layout (local shapes): parameters, buffers and gradients Replicate; the batch Shard(0). After backward
     every gradient is a view of its bucket (as torch's gradient_as_bucket_view).
-    Communication: at construction one broadcast a parameter or buffer; a backward one async all_reduce a
-    bucket, in bucket order on every rank (bucket i after i - 1, whatever finishes first), num_params elements
-    in all.
+    Communication: at construction one broadcast per parameter or buffer; per backward one async all_reduce
+    per bucket, in bucket order on every rank (bucket i after i - 1, whatever finishes first), num_params
+    elements in all.
     Memory: params + gradients, and the freshly computed gradient of one parameter at a time.
     Frozen parameters are left out; freeze before wrapping. Tied parameters are one parameter, ready when all
     uses have contributed. A parameter unused on some ranks contributes zeros there. Unused on every rank, it
-    gets a zero gradient; with find_unused_parameters=True (one more all_reduce, of an int32 a parameter) it
+    gets a zero gradient; with find_unused_parameters=True (one more all_reduce, of an int32 per parameter) it
     keeps None, as in one process, which matters to optimizers that move a parameter of zero gradient (weight
     decay, momentum). World size 1 sends nothing and leaves gradients as they are.
     Oracle: the module on the whole batch, where the shards are equal.
     Reference: Li et al., PyTorch Distributed (arXiv:2006.15704), section 3.2.
-    Raises: ValueError for a bucket_bytes that is not positive, if an optimizer would step gradients that were
-    not averaged, and for a parameter whose gradient comes twice in one backward.
+    broadcast_buffers: before the first forward after one in training, take rank 0's buffers, as in torch.
+    Raises: ValueError for a bucket_bytes that is not positive, for a parameter whose gradient comes twice in
+    one backward, and as NaiveDDP.
     """
 
     def __init__(
@@ -194,8 +273,9 @@ class BucketedDDP(_DataParallel):
         process_group: dist.ProcessGroup | None = None,
         *,
         find_unused_parameters: bool = False,
+        broadcast_buffers: bool = True,
     ) -> None:
-        super().__init__(module, process_group)
+        super().__init__(module, process_group, broadcast_buffers)
         self.find_unused_parameters = find_unused_parameters
         packed = pack_buckets(self._params, bucket_bytes)
         self._buckets = [_Bucket.of(params) for params in packed] if self.world_size > 1 else []

@@ -48,7 +48,10 @@ def build(options: TrainOptions, device: torch.device, *, is_mixed: bool) -> Str
         checkpoint_modules_(net.blocks, save=MATRIX_PRODUCTS if options.recompute == "selective" else ())
     if options.compile:
         for block in net.blocks:
-            block.compile()
+            if options.parallel == "fsdp":  # its hooks stay outside
+                block.forward = torch.compile(block.forward)
+            else:
+                block.compile()
     how = _optimizer_options(options)
     if options.parallel == "ddp":
         return _ddp(net, how)

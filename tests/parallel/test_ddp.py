@@ -375,11 +375,16 @@ def backward_twice() -> None:
         loss.backward()
 
 
-def step_of_own_gradients(wrap: Wrap) -> None:
+def step_of_own_gradients(wrap: Wrap, then: str = "forward") -> None:
     ddp = wrap(nn.Linear(2, 2))
     with ddp.no_sync():
         ddp(torch.ones(1, 2)).sum().backward()
     torch.optim.SGD(ddp.parameters()).step()
+    if then == "forward":
+        ddp.zero_grad()
+        ddp(torch.ones(1, 2))
+    else:
+        ddp.sync_gradients()
 
 
 @pytest.mark.parametrize(
@@ -389,6 +394,7 @@ def step_of_own_gradients(wrap: Wrap) -> None:
         (backward_twice, "must come once between synchronisations"),
         (partial(step_of_own_gradients, NaiveDDP), "averaged over the ranks before the optimizer steps"),
         (partial(step_of_own_gradients, BucketedDDP), "averaged over the ranks before the optimizer steps"),
+        (partial(step_of_own_gradients, NaiveDDP, "sync"), "averaged over the ranks before the optimizer"),
     ],
 )
 def test_misuse_is_named(misuse: Callable[[], None], says: str) -> None:

@@ -547,7 +547,7 @@ MISUSES: dict[str, Callable[[], Any]] = {
     "got Muon, which looks at whole tensors": muon,
     r"got a call of state_dict\(\). Use full": lambda: FSDP(nn.Linear(2, 2)).module.state_dict(),
     r"got weight replaced by one of shape \[4, 3\], sharded as \[2, 3\]": lambda: reshaped(True),
-    r"got weight replaced by one of shape \[4, 3\], sharded as": lambda: reshaped(False),
+    "only while their unit computes; got data of weight before or after": lambda: reshaped(False),
     "got one that holds weight, unsharded. Build it from FSDP's parameters": early_optimizer,
     "got unit '0' alone. Call the FSDP module": outside,
     "prefetch must be 0 or more": lambda: FSDP(nn.Linear(2, 2), prefetch=-1),

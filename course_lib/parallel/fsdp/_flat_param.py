@@ -22,8 +22,14 @@ from course_lib.parallel._sharded import (
     check_before_step,
     check_elementwise,
     column,
+    guarded,
     parts_of,
     sharded_gradient,
+)
+
+EMPTY = (
+    "parameters in FSDP have values only while their unit computes; got {{}} of {} before or after. "
+    "Initialise before FSDP(...), or pass init_; checkpoint.fsdp loads weights and gives them whole."
 )
 
 
@@ -35,6 +41,12 @@ class Slot:
     aliases: list[str]
     param: nn.Parameter
     places: list[tuple[nn.Module, str]]
+    stand_in: Tensor | None = None  # what the places hold while the parameter has no values
+
+    def show(self, tensor: Tensor | None) -> None:
+        """Let the modules find the parameter, or its stand-in, under its name."""
+        for module, attribute in self.places:
+            module.__dict__[attribute] = tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +109,8 @@ class FlatParam:
         self.layout = FlatLayout.of(self.params, mesh.size(*self.axes))
         self._work: dist.Work | None = None
         self._message: Tensor | None = None
-        self._flat_grad: Tensor | None = None
+        self._flat_grad: Tensor | None = None  # of this backward, in param_dtype
+        self._unsent: Tensor | None = None  # of earlier ones under no_sync, in reduce_dtype
         self._grad_views: list[Tensor] = []
         self._gathered_version: int | None = None  # of what is here or on the way
         own_dtype = self.params[0].dtype
@@ -121,6 +134,9 @@ class FlatParam:
         start, stop = self.local_range()
         self.shard = nn.Parameter(flat[start:stop].clone(), requires_grad=self.trains)
         del flat
+        for slot in self.slots:
+            anything = self.shard.detach()[0].expand(slot.param.shape)
+            slot.stand_in = guarded(anything, EMPTY.format(slot.name))
         self._part_slices = parts_of(self.layout.sizes, start, stop)
         self.parts = [
             column(self.shard.detach()[part], len(shape), requires_grad=self.trains)
@@ -155,8 +171,9 @@ class FlatParam:
         """Return when the parameters point at their values."""
         if self._message is not None:
             self._end_gather()
-            for param, view in zip(self.params, self._views, strict=True):
-                param.data = view
+            for slot, view in zip(self.slots, self._views, strict=True):
+                slot.param.data = view
+                slot.show(slot.param)
 
     def free(self) -> None:
         """Give the gathered parameters back, also those on the way."""
@@ -170,8 +187,9 @@ class FlatParam:
         self._work = self._message = None
 
     def _point_nowhere(self) -> None:
-        for param in self.params:
-            param.data = self._nothing
+        for slot in self.slots:
+            slot.param.data = self._nothing
+            slot.show(slot.stand_in)
         self.full.untyped_storage().resize_(0)
         self._gathered_version = None
 
@@ -200,17 +218,28 @@ class FlatParam:
                     "Do not use create_graph=True, and do not set .grad during backward."
                 )
         if not send:
+            if self._flat_grad.dtype != self.reduce_dtype:  # as bfloat16 they would lose what is small
+                self._unsent = self._with_unsent()
             for part in self.parts:
                 if part.grad is None:  # something that zero_grad can forget
                     part.grad = sharded_gradient(torch.zeros_like(part), self.group)
             return None
-        message = self._flat_grad.to(self.reduce_dtype)
-        self._flat_grad, self._grad_views = None, []
-        return Reduction(self, message)
+        return Reduction(self, self._with_unsent())
+
+    def _with_unsent(self) -> Tensor:
+        """Return all gradients that were not sent, in reduce_dtype, and keep none."""
+        flat_grad, unsent = self._flat_grad, self._unsent
+        assert flat_grad is not None, "backward has been here"
+        self._flat_grad, self._unsent, self._grad_views = None, None, []
+        return flat_grad.to(self.reduce_dtype) if unsent is None else unsent.add_(flat_grad)
+
+    @property
+    def _is_unsent(self) -> bool:
+        return self._flat_grad is not None or self._unsent is not None
 
     def _forget_zeroed(self) -> None:
         """Forget unsent gradients if zero_grad was called since, unless backward still adds to them."""
-        if self._flat_grad is not None and all(p.grad is None for p in (*self.parts, *self.params)):
+        if self._is_unsent and all(p.grad is None for p in (*self.parts, *self.params)):
             self.drop_gradients()
 
     @torch.no_grad()
@@ -230,7 +259,7 @@ class FlatParam:
         """Forget what an unfinished backward left."""
         for param in self.params:
             param.grad = None
-        self._flat_grad, self._grad_views = None, []
+        self._flat_grad, self._unsent, self._grad_views = None, None, []
 
     # ---- checks
 
@@ -238,7 +267,7 @@ class FlatParam:
         """Stop an optimizer that looks at whole tensors, or would leave gradients out."""
         check_elementwise(optimizer)
         self._forget_zeroed()
-        if self._flat_grad is not None:
+        if self._is_unsent:
             raise ValueError(
                 f"gradients must be sent before the optimizer steps; got those of "
                 f"{self.slots[0].name} and others unsent. Run the last backward outside no_sync()."
@@ -254,6 +283,11 @@ class FlatParam:
                     f"a rank's part of {slot.name} must stay where FSDP put it; got one of shape "
                     f"{list(part.shape)} and {part.dtype} elsewhere. Move or convert the model earlier."
                 )
+            if part.requires_grad != self.trains and torch.is_grad_enabled():
+                raise ValueError(
+                    f"parameters must be frozen and unfrozen before FSDP(...); got a change of {slot.name} "
+                    "since. Wrap the model after it."
+                )
             if part._backward_hooks:
                 raise ValueError(
                     f"a parameter's hook must get what this rank holds of the mean; got one of {slot.name} "
@@ -262,7 +296,7 @@ class FlatParam:
         for index, slot in enumerate(self.slots):
             for module, name in slot.places:
                 now = module.__dict__.get(name)
-                if now is not slot.param or module._parameters.get(name) is not self.parts[index]:
+                if now is not slot.stand_in or module._parameters.get(name) is not self.parts[index]:
                     raise ValueError(self._changed(slot, getattr(module, name, None)))
                 if slot.param.numel():
                     raise ValueError(self._changed(slot, slot.param))

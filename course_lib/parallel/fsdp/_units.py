@@ -76,6 +76,16 @@ def cut_into_units(
 def _unit_names(model: nn.Module, units: Sequence[nn.Module]) -> dict[nn.Module, str]:
     """Name the model and its units, in the model's order."""
     inside = {module: name for name, module in model.named_modules()}
+    compiled = [
+        name
+        for name, module in model.named_modules()
+        if getattr(module, "_compiled_call_impl", None) or hasattr(module, "_orig_mod")
+    ]
+    if compiled:
+        raise ValueError(
+            f"FSDP's hooks must stay outside torch.compile; got the compiled module {compiled[0]!r}. Compile "
+            "what a unit runs: unit.forward = torch.compile(unit.forward)."
+        )
     for unit in units:
         if unit is model or unit not in inside:
             what = "the model itself" if unit is model else f"a {type(unit).__name__} from elsewhere"
@@ -157,9 +167,9 @@ def _register(flats: list[FlatParam]) -> None:
     for flat in flats:
         for slot, part in zip(flat.slots, flat.parts, strict=True):
             check_before_step(slot.param, partial(_refuse_unsharded, slot.name))
+            slot.show(slot.stand_in)
             for module, attribute in slot.places:
                 module._parameters[attribute] = part
-                module.__dict__[attribute] = slot.param
                 module.register_state_dict_pre_hook(_refuse_state)
                 module.register_load_state_dict_pre_hook(_refuse_loading)
 

@@ -27,10 +27,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
-from torch.utils._pytree import tree_map_only
 
 from course_lib.comm.mesh import Mesh, make_mesh
-from course_lib.parallel._sharded import clip_sharded_norm_
+from course_lib.parallel._sharded import Wrapper, cast_floating, clip_sharded_norm_
 from course_lib.parallel.fsdp._flat_param import FlatParam, Reduction, Wire
 from course_lib.parallel.fsdp._units import ALONE, RECOMPUTED, Unit, cut_into_units, tensors_of
 
@@ -46,7 +45,7 @@ class _Call:
     awaits_backward: bool = False
 
 
-class FSDP(nn.Module):
+class FSDP(Wrapper):
     """Train a model of which every rank keeps 1/n; gather each unit only while it computes.
 
     Use: model = FSDP(model, units=model.blocks); optimizer = AdamW(model.parameters()); then as ever.
@@ -56,7 +55,8 @@ class FSDP(nn.Module):
     mesh, axes: shards over dp_shard, or these axes; copies over dp_replicate (HSDP). None: over the world.
     prefetch: how many units ahead are gathered. reshard_after_forward: False keeps units gathered until their
     backward: 2 moves of P a step, P of memory.
-    param_dtype, reduce_dtype: in which parameters and gradients travel; None: the parameters' own.
+    param_dtype, reduce_dtype: in which parameters and gradients travel, and unsent gradients add up;
+    None: the parameters' own, param_dtype.
     gradient_divisor: the sum over all ranks is divided by it; None: by their number, which gives the mean.
     init_: for models on the meta device: fills one module's own parameters (default: reset_parameters).
     Layout (local shapes): shards Shard over dp_shard, Replicate over dp_replicate; the batch Shard(0).
@@ -64,12 +64,17 @@ class FSDP(nn.Module):
     last unit and the root; with dp_replicate an all_reduce of P/n more. Before the first, a broadcast of all.
     Memory: P/n parameters, P/n gradients, K P/n optimizer state; 1 + prefetch units' parameters more (beside
     the units around them), gradients of at most 2 units.
+    Buffers are rank 0's at the start, then each rank's own, as under torch's fully_shard: for equal running
+    statistics take nn.SyncBatchNorm.
     Several forwards may come before their backwards; gradients of several backwards add up. An unused
     parameter of a unit that ran has gradient zero; those of a unit that did not run keep None.
     Oracle: the module on the whole batch, where the shards are equal.
     Reference: Zhao et al., PyTorch FSDP (arXiv:2304.11277), sections 3 and 4; ZeRO (arXiv:1910.02054).
     Raises: ValueError for a parameter in two units, and for all that docs/torch-idioms.md says it refuses.
     """
+
+    advice = "Wrap the plain module, once, and name its blocks in units"
+    copying = "Copy or save what full_state_dict or save of checkpoint.fsdp gives"
 
     def __init__(
         self,
@@ -94,7 +99,11 @@ class FSDP(nn.Module):
         wire = Wire(param_dtype=param_dtype, reduce_dtype=reduce_dtype, divisor=gradient_divisor, axes=axes)
         self.axes, self.reshard_after_forward = axes, reshard_after_forward
         self.module, self.mesh, self.prefetch, self.param_dtype = module, mesh, prefetch, param_dtype
+        self.claim(module.parameters())
         self._units = cut_into_units(module, units, mesh, wire, init_)
+        for flat in self.flats():
+            for part in flat.parts:
+                self.own(part)
         self._forward_order = [unit for unit in self._units if unit.flats]
         self._backward_order: list[Unit] = []
         self._phase: Literal["idle", "forward", "backward"] = "idle"
@@ -112,9 +121,10 @@ class FSDP(nn.Module):
             if torch._C._current_graph_task_id() != -1:
                 raise ValueError(RECOMPUTED)
             self._reset()  # after a backward that failed
+        if torch.is_grad_enabled():
+            self._check_parameters()
         if self.param_dtype is not None:
-            cast = lambda x: x.to(self.param_dtype) if x.is_floating_point() else x  # noqa: E731
-            args, kwargs = tree_map_only(Tensor, cast, (args, kwargs))
+            args, kwargs = cast_floating((args, kwargs), self.param_dtype)
         self._phase, self._calls = "forward", []
         try:
             out = self.module(*args, **kwargs)
@@ -127,6 +137,16 @@ class FSDP(nn.Module):
         stay = {call.unit for call in waiting if self._stays(call.unit)}
         _free(unit for unit in self._units if unit not in stay)  # some were gathered for nothing
         return out
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters that joined since: nobody would gather or reduce them."""
+        known = {alias for flat in self.flats() for slot in flat.slots for alias in slot.aliases}
+        added = [name for name, _ in self.named_parameters() if name not in known]
+        if added:
+            raise ValueError(
+                f"parameters must be there when FSDP shards them; got {added[0]} since. "
+                "Wrap the model after it."
+            )
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -70,7 +70,8 @@ class DeferredLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, queue: WeightQueue) -> None:
         super().__init__()
-        if tuple(linear.weight.shape) != (linear.out_features, linear.in_features):
+        is_here = isinstance(linear.weight, nn.Parameter)  # in FSDP a stand-in
+        if not is_here or tuple(linear.weight.shape) != (linear.out_features, linear.in_features):
             raise ValueError(
                 "a linear whose weight gradient waits must hold its whole weight, "
                 f"{[linear.out_features, linear.in_features]}; got {list(linear.weight.shape)}. "

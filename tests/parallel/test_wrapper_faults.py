@@ -1,0 +1,326 @@
+"""What people do around DDP, ZeRO and FSDP: as in one process, or refused in one sentence.
+
+All of it once trained other weights without a word, or failed obscurely. It is refused where it happens, at
+the latest in the next forward.
+"""
+
+import copy
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from course_lib.parallel.ddp import BucketedDDP, NaiveDDP
+from course_lib.parallel.fsdp import FSDP
+from course_lib.ranks import RanksError, run_ranks
+
+Wrap = Callable[..., Any]
+
+
+def linear(n: int = 4) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(n, n, bias=False).double()
+
+
+def two() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)).double()
+
+
+def ones() -> Tensor:
+    return torch.ones(2, 4, dtype=torch.float64)
+
+
+def backward(model: nn.Module) -> None:
+    model(ones() * (1 + dist.get_rank())).square().sum().backward()
+
+
+# ---- wrappers in one another
+
+
+def nested(outer: Wrap, inner: Wrap) -> None:
+    outer(inner(linear()))
+
+
+def wrapped_again(outer: Wrap, inner: Wrap) -> None:
+    module = linear()
+    inner(module)
+    outer(module)
+
+
+@pytest.mark.parametrize("how", [nested, wrapped_again])
+@pytest.mark.parametrize("outer", [NaiveDDP, BucketedDDP, FSDP])
+@pytest.mark.parametrize("inner", [NaiveDDP, BucketedDDP, FSDP])
+def test_a_module_is_in_one_wrapper(how: Callable[..., None], outer: Any, inner: Any) -> None:
+    says = f"got a {outer.__name__} around what is in {inner.__name__} already"
+    with pytest.raises(RanksError, match=says):
+        run_ranks(how, 2, outer, inner, quiet=True)
+
+
+# ---- what is trained changes after wrapping
+
+
+def freezes(wrap: Wrap) -> None:
+    model = wrap(two())
+    backward(model)
+    next(model.parameters()).requires_grad_(False)
+    backward(model)
+
+
+def unfreezes(wrap: Wrap) -> None:
+    module = two()
+    module[0].requires_grad_(False)
+    model = wrap(module)
+    backward(model)
+    module[0].requires_grad_(True)
+    backward(model)
+
+
+def adds(wrap: Wrap) -> None:
+    module = two()
+    model = wrap(module)
+    module.append(linear())
+    backward(model)
+
+
+@pytest.mark.parametrize("change", [freezes, unfreezes, adds])
+@pytest.mark.parametrize("wrap", [NaiveDDP, BucketedDDP])
+def test_ddp_refuses_what_was_frozen_or_added_since(change: Callable[[Wrap], None], wrap: Wrap) -> None:
+    with pytest.raises(RanksError, match=r"got a change of (0|module.0|module.2|2).weight since"):
+        run_ranks(change, 2, wrap, quiet=True)
+
+
+def freezes_a_part() -> None:
+    model = FSDP(two())
+    backward(model)
+    next(model.parameters()).requires_grad_(False)
+    with torch.no_grad():
+        model(ones())  # to evaluate is no training
+    backward(model)
+
+
+def fsdp_adds() -> None:
+    module = two()
+    model = FSDP(module)
+    module.append(linear())
+    backward(model)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (freezes_a_part, "unfrozen before FSDP.*got a change of 0.weight since"),
+        (fsdp_adds, "must be there when FSDP shards them; got 2.weight since"),
+    ],
+)
+def test_fsdp_refuses_what_was_frozen_or_added_since(change: Callable[[], None], says: str) -> None:
+    with pytest.raises(RanksError, match=says):
+        run_ranks(change, 2, quiet=True)
+
+
+# ---- a parameter that is elsewhere
+
+
+def initialises(how: Callable[[nn.Linear], Any]) -> None:
+    module = linear()
+    FSDP(module)
+    assert module.weight.shape == (4, 4)
+    how(module)
+
+
+def copies_into(module: nn.Linear) -> None:
+    with torch.no_grad():
+        module.weight.copy_(torch.eye(4))
+
+
+def xavier(module: nn.Module) -> None:
+    nn.init.xavier_uniform_(module.weight)  # type: ignore[arg-type]
+
+
+LATE: dict[str, Callable[[nn.Linear], Any]] = {
+    "constant_": lambda module: nn.init.constant_(module.weight, 0.25),
+    "uniform_": lambda module: module.apply(xavier),
+    "kaiming_uniform_": lambda module: module.reset_parameters(),
+    "data": lambda module: module.weight.data.fill_(0.25),
+    "copy_": copies_into,
+    "norm": lambda module: module.weight.norm(),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_fsdp_refuses_to_initialise_or_read_what_is_elsewhere(name: str) -> None:
+    with pytest.raises(RanksError, match=rf"got {name} of weight before or after\. Initialise"):
+        run_ranks(initialises, 2, LATE[name], quiet=True)
+
+
+# ---- precision
+
+
+def many_small(num_microbatches: int, wrap: Any) -> float:
+    """Accumulate gradients of 1 in bfloat16."""
+    module = nn.Linear(4, 1, bias=False)
+    nn.init.ones_(module.weight)
+    model = wrap(module)
+    for _ in range(num_microbatches - 1):
+        with model.no_sync():
+            model(torch.ones(1, 4)).sum().backward()
+    model(torch.ones(1, 4)).sum().backward()
+    (param,) = model.parameters()
+    assert param.grad is not None
+    return float(param.grad.flatten()[0])
+
+
+@pytest.mark.parametrize("num_microbatches", [1, 300])
+def test_fsdp_adds_unsent_gradients_in_reduce_dtype(num_microbatches: int) -> None:
+    mixed = partial(FSDP, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    assert list(run_ranks(many_small, 2, num_microbatches, mixed)) == [num_microbatches] * 2
+
+
+@dataclass
+class Inputs:
+    x: Tensor
+    scale: dict[str, Tensor]
+    mask: Tensor
+    name: str = "inputs"
+
+
+class Takes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        assert inputs.mask.dtype == torch.bool
+        out: Tensor = self.linear(inputs.x) * inputs.scale["all"]
+        return out
+
+
+def dataclass_in() -> torch.dtype:
+    model = FSDP(Takes(), param_dtype=torch.bfloat16)
+    inputs = Inputs(torch.ones(2, 4), {"all": torch.ones(())}, torch.ones(2, dtype=torch.bool))
+    out: Tensor = model(inputs)
+    out.sum().backward()
+    assert inputs.x.dtype == torch.float32
+    return out.dtype
+
+
+def test_fsdp_casts_what_is_in_a_dataclass() -> None:
+    assert list(run_ranks(dataclass_in, 2)) == [torch.bfloat16] * 2
+
+
+# ---- torch.compile
+
+
+def compiled(how: str) -> tuple[float, list[Tensor]]:
+    module: Any = two()
+    for index, block in enumerate(module):
+        if how == "wrap":
+            module[index] = torch.compile(block, backend="aot_eager")
+        elif how == "method":
+            block.compile(backend="aot_eager")
+        elif how == "forward":
+            block.forward = torch.compile(block.forward, backend="aot_eager")
+    model = FSDP(module, list(module))
+    loss = model(ones()).square().sum()
+    loss.backward()
+    return loss.item(), [param.grad.flatten() for param in model.parameters() if param.grad is not None]
+
+
+@pytest.mark.parametrize("how", ["wrap", "method"])
+def test_fsdp_says_how_a_unit_is_compiled(how: str) -> None:
+    with pytest.raises(RanksError, match=r"got the compiled module '0'.*unit.forward = torch.compile"):
+        run_ranks(compiled, 2, how, quiet=True)
+
+
+def test_a_units_compiled_forward_trains_as_the_plain_one() -> None:
+    for got, want in zip(run_ranks(compiled, 2, "forward"), run_ranks(compiled, 2, "plain"), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+# ---- buffers
+
+
+def batch_norm(wrap: Wrap) -> list[Tensor]:
+    """Two steps in training; then the output in evaluation, and the running mean."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).double()
+    model = wrap(module)
+    torch.manual_seed(10 + dist.get_rank())
+    for _ in range(2):
+        model(torch.randn(5, 4, dtype=torch.float64)).sum().backward()
+    model.eval()
+    with torch.no_grad():
+        out = model(ones())
+    return [out, *(buffer.clone() for buffer in module.buffers())]
+
+
+@pytest.mark.parametrize("wrap", [NaiveDDP, BucketedDDP])
+def test_ddp_shares_buffers_as_torchs(wrap: Wrap) -> None:
+    first, second = run_ranks(batch_norm, 2, wrap)
+    theirs = run_ranks(batch_norm, 2, nn.parallel.DistributedDataParallel)[0]
+    for ours, other, theirs_now in zip(first, second, theirs, strict=True):
+        torch.testing.assert_close(ours, other)
+        torch.testing.assert_close(ours, theirs_now)
+    apart = run_ranks(batch_norm, 2, partial(wrap, broadcast_buffers=False))
+    assert not torch.equal(apart[0][0], apart[1][0])
+
+
+# ---- copies
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda model: torch.save(model, io.BytesIO()),
+    "deepcopy of": AveragedModel,
+}
+
+
+def copied(wrap: Wrap, how: str) -> None:
+    COPIES[how](wrap(linear()))
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_fsdp_says_what_to_copy_and_save(how: str) -> None:
+    with pytest.raises(RanksError, match=rf"got a {how}.*full_state_dict or save of checkpoint.fsdp"):
+        run_ranks(copied, 2, FSDP, how, quiet=True)
+
+
+def copies_the_sharded_module() -> None:
+    module = linear()
+    FSDP(module)
+    copy.deepcopy(module)
+
+
+def test_the_module_in_fsdp_is_not_copied() -> None:
+    with pytest.raises(RanksError, match=r"got a deepcopy of one\. Copy or save what"):
+        run_ranks(copies_the_sharded_module, 2, quiet=True)
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("wrap", [NaiveDDP, BucketedDDP])
+def test_ddp_says_what_to_copy_and_save(how: str, wrap: Wrap) -> None:
+    with pytest.raises(RanksError, match=rf"got a {how}.*Copy or save its \.module"):
+        run_ranks(copied, 2, wrap, how, quiet=True)
+
+
+def copies_the_module(wrap: Wrap) -> tuple[bool, Any]:
+    module = linear()
+    wrap(module)
+    copied, saved = copy.deepcopy(module), io.BytesIO()
+    torch.save(module, saved)
+    saved.seek(0)
+    loaded = torch.load(saved, weights_only=False)
+    return all(torch.equal(one.weight, module.weight) for one in (copied, loaded)), wrap(copied) and wrap(
+        loaded
+    ).world_size
+
+
+def test_the_module_in_ddp_may_be_copied_and_wrapped_again() -> None:
+    assert list(run_ranks(copies_the_module, 2, BucketedDDP)) == [(True, 2)] * 2
