@@ -6,11 +6,10 @@ any number of ranks, with any stage and bucket size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from course_lib.checkpoint.files import CheckpointError, load_shards, save_shard
@@ -18,13 +17,12 @@ from course_lib.checkpoint.pieces import check_same_tensors
 from course_lib.checkpoint.state import (
     check_optimizer_class,
     check_saved_state,
-    copied,
     is_number,
     join_state,
     split_state,
 )
-from course_lib.comm.flat import all_gather_flat
-from course_lib.parallel.zero import ShardedBucket, ZeroOptimizer
+from course_lib.comm.flat import FlatLayout
+from course_lib.parallel.zero import ZeroOptimizer
 
 Saved = dict[str, Any]  # {"state": {index: entries}, "param_groups": [...]}
 _AXES = ["dp"]  # of a ZeroOptimizer's save
@@ -71,24 +69,30 @@ def load_(folder: Path | str, model: nn.Module, optimizer: ZeroOptimizer) -> int
 def sharded_state_dict(optimizer: ZeroOptimizer) -> Saved:
     """Return this rank's share: {"state": {index: {key: Piece or number}}, "param_groups": [...]}."""
     state: dict[int, dict[str, Any]] = {}
-    for bucket in optimizer.buckets:
-        start, _ = bucket.layout.shard_range(optimizer.group_rank)
-        for position, entries in split_state(bucket.layout, start, _entries(optimizer, bucket)).items():
-            state[bucket.indices[position]] = entries
+    for index, part, key, layout, start in _parts(optimizer):
+        entries = dict(sorted(optimizer.inner.state.get(key, {}).items()))
+        if _owns_masters(optimizer):
+            entries["master"] = part.detach()
+        flat = {key: value if is_number(key, value) else value.reshape(-1) for key, value in entries.items()}
+        found = split_state(layout, start, flat)
+        state.update({index: found[0]} if found else {})
     return {"state": state, "param_groups": _numbered_groups(optimizer)}
 
 
 def full_state_dict(optimizer: ZeroOptimizer) -> Saved:
     """Return, on every rank, what the optimizer's own state_dict would be in one process.
 
-    Communication: one all_gather a bucket and entry of the state.
+    Communication: an all_gather of all ranks' shares, as objects.
     """
+    shares: list[Saved] = optimizer.gather_objects(sharded_state_dict(optimizer))
     state: dict[int, dict[str, Any]] = {}
-    for bucket in optimizer.buckets:
-        for key, value in _entries(optimizer, bucket).items():
-            for index, part in zip(bucket.indices, _gathered(optimizer, bucket, key, value), strict=True):
-                state.setdefault(index, {})[key] = copied(part)
-    return {"state": dict(sorted(state.items())), "param_groups": _numbered_groups(optimizer)}
+    for index, param in enumerate(optimizer.params):
+        found = [share["state"][index] for share in shares if index in share["state"]]
+        if found:
+            layout = FlatLayout((tuple(param.shape),), 1)
+            joined = join_state(layout, 0, param.numel(), [found], param.device)
+            state[index] = {k: v if is_number(k, v) else v.view(param.shape) for k, v in joined.items()}
+    return {"state": state, "param_groups": _numbered_groups(optimizer)}
 
 
 def load_state_dict_(optimizer: ZeroOptimizer, saved: Saved | Sequence[Saved]) -> None:
@@ -101,26 +105,33 @@ def load_state_dict_(optimizer: ZeroOptimizer, saved: Saved | Sequence[Saved]) -
     _check_saved(optimizer, states)
     for own, other in zip(optimizer.param_groups, states[0]["param_groups"], strict=True):
         own.update({key: value for key, value in other.items() if key != "params"})
-    for bucket in optimizer.buckets:
-        _load_bucket_(optimizer, bucket, [one["state"] for one in states])
-    if any(bucket.owns_master for bucket in optimizer.buckets):
+    for index, part, key, layout, start in _parts(optimizer):
+        found = [one["state"][index] for one in states if index in one["state"]]
+        loaded = join_state(layout, start, part.numel(), [found], key.device)
+        master = loaded.pop("master", None)
+        if _owns_masters(optimizer) and master is not None:
+            part.detach().copy_(master.view(part.shape))
+        optimizer.inner.state.pop(key, None)
+        if loaded:
+            shaped = {k: v if is_number(k, v) else v.view(part.shape) for k, v in loaded.items()}
+            optimizer.inner.state[key] = shaped
+    if _owns_masters(optimizer):
         optimizer.gather_parameters()
 
 
-def _entries(optimizer: ZeroOptimizer, bucket: ShardedBucket) -> dict[str, Any]:
-    """Return the optimizer's entries for the shard, and the master weights if they are not the parameters."""
-    bucket.refresh_master()
-    entries = dict(sorted(optimizer.inner.state.get(bucket.state_key, {}).items()))
-    return {**entries, "master": bucket.shard.detach()} if bucket.owns_master else entries
+def _owns_masters(optimizer: ZeroOptimizer) -> bool:
+    return any(bucket.flat.is_copy for bucket in optimizer.buckets)
 
 
-def _gathered(optimizer: ZeroOptimizer, bucket: ShardedBucket, key: str, value: Any) -> list[Any]:
-    """Return one entry of the state for each parameter of a bucket."""
-    if is_number(key, value):
-        return [value] * len(bucket.params)
-    full = value.new_empty(bucket.layout.padded_numel)
-    all_gather_flat(full, value, optimizer.group)
-    return bucket.layout.unflatten(full)
+def _parts(optimizer: ZeroOptimizer) -> Iterator[tuple[int, nn.Parameter, nn.Parameter, FlatLayout, int]]:
+    """Yield of every parameter of which this rank has a part: number, part, key, layout, first element."""
+    optimizer.refresh_masters()
+    for bucket in optimizer.buckets:
+        layout = bucket.flat.layout
+        for position, first, _ in layout.overlaps(*bucket.flat.range):
+            alone = FlatLayout((layout.shapes[position],), 1)
+            part, key = bucket.parts[position], bucket.state_keys[position]
+            yield bucket.indices[position], part, key, alone, first
 
 
 def _numbered_groups(optimizer: ZeroOptimizer) -> list[dict[str, Any]]:
@@ -138,19 +149,3 @@ def _check_saved(optimizer: ZeroOptimizer, states: Sequence[Saved]) -> None:
         )
     want = {str(index): param.shape for index, param in enumerate(optimizer.params)}
     check_saved_state(want, [one["state"] for one in states])
-
-
-@torch.no_grad()
-def _load_bucket_(
-    optimizer: ZeroOptimizer, bucket: ShardedBucket, states: Sequence[Mapping[int, dict[str, Any]]]
-) -> None:
-    """Fill the shard's state from what was saved of each parameter."""
-    found = [[one[index] for one in states if index in one] for index in bucket.indices]
-    start, stop = bucket.layout.shard_range(optimizer.group_rank)
-    loaded = join_state(bucket.layout, start, stop - start, found, bucket.state_key.device)
-    master = loaded.pop("master", bucket.own_slice)
-    if bucket.owns_master:
-        bucket.shard.copy_(master)
-    optimizer.inner.state.pop(bucket.state_key, None)
-    if loaded:
-        optimizer.inner.state[bucket.state_key] = loaded

@@ -105,6 +105,7 @@ class Guarded(Tensor):
 
     says: str
     allows: frozenset[str]
+    marks_zero = is_zeroed = False  # one without elements only notes that it was zeroed
 
     @classmethod
     def __torch_function__(
@@ -112,17 +113,26 @@ class Guarded(Tensor):
     ) -> Any:
         """Refuse all but attributes and what is allowed."""
         name = getattr(func, "__name__", str(func))
+        if hasattr(func, "overloadpacket"):  # autograd's own, seen by a trace
+            return _run_plain(func, args, kwargs)
         if name in ("__get__", "__set__"):  # an attribute's
             name = ("=" if name == "__set__" else "") + func.__self__.__name__
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, cls) and name not in _ATTRIBUTES | tensor.allows:
                 raise ValueError(tensor.says.format(name.removeprefix("=")))
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+        if name == "zero_" and args[0].marks_zero:
+            args[0].is_zeroed = True
+            return args[0]
+        return _run_plain(func, args, kwargs)
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         """Say why it shows no elements."""
         return f"Guarded({self.says.format('print')})"
+
+
+def _run_plain(func: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **(kwargs or {}))
 
 
 _ATTRIBUTES = {  # they look at no element
@@ -133,13 +143,61 @@ _ATTRIBUTES = {  # they look at no element
 }
 
 
-def guarded(shown: Tensor, says: str, allows: Iterable[str] = ()) -> Tensor:
+def guarded(shown: Tensor, says: str, allows: Iterable[str] = (), *, marks_zero: bool = False) -> Tensor:
     """Return `shown` as a tensor that refuses functions but `allows`; fake tensors hold nothing to guard."""
     if type(shown) is not Tensor:
         return shown
-    stand_in = shown.as_subclass(Guarded)
-    stand_in.says, stand_in.allows = says, frozenset(allows)
-    return stand_in
+    guard = shown.as_subclass(Guarded)
+    guard.says, guard.allows, guard.marks_zero = says, frozenset(allows), marks_zero
+    return guard
+
+
+class ShardedGradient(Tensor):
+    """A rank's part of a mean gradient: what works element by element is right on it, and optimizers do.
+
+    What makes fewer numbers of it would be this rank's alone, and is refused: norms, clipping by them,
+    GradScaler's check, and optimizers that look at whole tensors.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, _types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Refuse what `_OF_THE_WHOLE` names; what comes of the rest, but a clone, is such a part, too."""
+        name = getattr(func, "__name__", str(func))
+        if name in _OF_THE_WHOLE:
+            raise ValueError(
+                f"a sharded gradient must be asked as a whole; got {name} of this rank's part. Clip with "
+                "clip_grad_norm_ of the FSDP module or ZeroOptimizer, which returns the norm; bfloat16 needs "
+                "no GradScaler; take an optimizer that updates each element on its own."
+            )
+        out = _run_plain(func, args, kwargs)
+        is_new = type(out) is Tensor and name != "clone" and not name.endswith("_")
+        return out.as_subclass(cls) if is_new and not hasattr(func, "overloadpacket") else out
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle this rank's elements, as a plain tensor."""
+        return own_values(self).__reduce_ex__(protocol)
+
+
+_OF_THE_WHOLE = {
+    *("norm", "vector_norm", "linalg_vector_norm", "matrix_norm", "linalg_matrix_norm", "_foreach_norm"),
+    *("sum", "nansum", "mean", "nanmean", "prod", "std", "var", "median", "count_nonzero", "logsumexp"),
+    *("max", "min", "amax", "amin", "aminmax", "argmax", "argmin", "_foreach_max", "any", "all", "equal"),
+    *("allclose", "dot", "vdot", "matmul", "mm", "_amp_foreach_non_finite_check_and_unscale_"),
+}
+
+
+def sharded_gradient(values: Tensor) -> Tensor:
+    """Return `values`, this rank's part of a mean gradient, for `.grad`; fake tensors as they are."""
+    return values.as_subclass(ShardedGradient) if type(values) is Tensor else values
+
+
+def own_values(grad: Tensor) -> Tensor:
+    """Return what a gradient holds on this rank, as a plain tensor."""
+    with torch._C.DisableTorchFunctionSubclass():
+        plain: Tensor = grad.as_subclass(Tensor) if isinstance(grad, ShardedGradient | Guarded) else grad
+        return plain
 
 
 # ---- before an optimizer steps
@@ -193,183 +251,35 @@ def check_elementwise(optimizer: object) -> None:
         )
 
 
-# ---- gradients
-
-
-class ShardedGradient(Tensor):
-    """A gradient of which this rank holds a part: what torch asks of the whole, it is asked over all ranks.
-
-    Norms are those of the whole gradient, so that `torch.nn.utils.clip_grad_norm_` clips as in one process;
-    GradScaler's check for inf and NaN is over all ranks, so that all skip a step together. Communication: a
-    norm or a check, one all_reduce of one number a gradient or list. All other functions see this rank's
-    part.
-    """
-
-    group: dist.ProcessGroup | None
-    part: Callable[[], Tensor] | None  # None: this tensor's own elements
-    is_readable: bool
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, _types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run `func`, by `_OF_THE_WHOLE` where it asks about the whole gradient."""
-        with torch._C.DisableTorchFunctionSubclass():
-            if func in _OF_THE_WHOLE:
-                return _OF_THE_WHOLE[func](func, *args, **(kwargs or {}))
-            if func not in _ANYTIME and getattr(func, "__name__", "") != "__get__":
-                _check_readable(func, args)
-            return func(*args, **(kwargs or {}))
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle this rank's elements, as a plain tensor."""
-        with torch._C.DisableTorchFunctionSubclass():
-            return self.as_subclass(Tensor).__reduce_ex__(protocol)
-
-
-def sharded_gradient(
-    values: Tensor,
-    group: dist.ProcessGroup | None,
-    part: Callable[[], Tensor] | None = None,
-    *,
-    is_readable: bool = True,
-) -> Tensor:
-    """Return `values`, this rank's part of a gradient over `group`, for `.grad`.
-
-    part: gives the elements that norms and changes are about, where they are elsewhere. is_readable: False
-    where `values` only has the right shape.
-    """
-    if type(values) is not Tensor:  # fake tensors: there is nothing to compute
-        return values
-    grad = values.as_subclass(ShardedGradient)
-    grad.group, grad.part, grad.is_readable = group, part, is_readable
-    return grad
-
-
-def local_part(grad: Any) -> Any:
-    """Return the elements that this rank holds, as a plain tensor; anything else as it is."""
-    if not isinstance(grad, ShardedGradient):
-        return grad
-    with torch._C.DisableTorchFunctionSubclass():
-        part: Tensor = (grad if grad.part is None else grad.part()).as_subclass(Tensor)
-        return part
-
-
-def own_values(grad: Tensor) -> Tensor:
-    """Return what a readable gradient shows, as a plain tensor."""
-    plain: Tensor = grad.as_subclass(Tensor) if isinstance(grad, ShardedGradient) else grad
-    return plain
-
-
-def _check_readable(func: Any, args: Any) -> None:
-    for grad in tree_leaves(args):
-        if isinstance(grad, ShardedGradient) and not grad.is_readable:
-            raise ValueError(
-                "a gradient must be read where its elements are; got a call of "
-                f"{getattr(func, '__name__', func)} for one that lies in shards. Read the shards' gradients, "
-                "those of optimizer.param_groups, after sync_gradients()."
-            )
-
-
-def _norm(_func: Any, grad: ShardedGradient, *args: Any, **kwargs: Any) -> Tensor:
-    return _norms(_func, [grad], *args, **kwargs)[0]
+# ---- sums over shards
 
 
 @torch.no_grad()
-def _norms(
-    _func: Any,
-    grads: Sequence[Tensor],
-    ord: Any = 2.0,
-    dim: Any = None,
-    keepdim: bool = False,
-    dtype: Any = None,
-    p: Any = None,
-) -> list[Tensor]:
-    if dim is not None or keepdim:
-        raise ValueError(
-            f"the norm of a sharded gradient must be of all its elements; got dim={dim}. Leave it out."
-        )
-    power = {None: 2.0, "fro": 2.0}.get(p if p is not None else ord, p if p is not None else ord)
-    first = next(grad for grad in grads if isinstance(grad, ShardedGradient))
-    parts = [local_part(grad) for grad in grads]
-    squares: list[Tensor] = [_power_sum(part, power) for part in parts]
-    whole = _reduce(torch.stack(squares), power == float("inf"), first.group)
-    norms = whole if power == float("inf") else whole.pow(1 / power)
-    return [norm.to(dtype or part.dtype) for norm, part in zip(norms, parts, strict=True)]
+def clip_sharded_norm_(
+    params: Sequence[Parameter],
+    max_norm: float,
+    group: dist.ProcessGroup | None = None,
+    norm_type: float = 2.0,
+) -> Tensor:
+    """Scale the gradients of sharded parameters so that their norm over all ranks is at most max_norm.
 
-
-def _power_sum(part: Tensor, power: float) -> Tensor:
-    """Return the sum of |x| ** power, for inf the largest |x|, in float64."""
-    if not part.numel():
-        return part.new_zeros((), dtype=torch.float64)
-    if power == float("inf"):
-        return part.abs().max().double()
-    norm: Tensor = torch.linalg.vector_norm(part, power, dtype=torch.float64)
-    return norm.pow(power)
-
-
-def _reduce(value: Tensor, is_max: bool, group: dist.ProcessGroup | None) -> Tensor:
+    Returns the norm before, a float64 scalar. Communication: one all_reduce of one float64. A NaN anywhere
+    makes all gradients NaN, as torch's clip_grad_norm_ does.
+    """
+    parts = [own_values(param.grad) for param in params if param.grad is not None and param.numel()]
+    # Each rank's norm, then the ranks': sqrt(sum of squares), or the largest
+    device = params[0].device if params else None
+    norms = [torch.linalg.vector_norm(part, norm_type, dtype=torch.float64) for part in parts]
+    whole = torch.stack([torch.zeros((), dtype=torch.float64, device=device), *norms])
+    is_max = norm_type == float("inf")
+    value = whole.max() if is_max else whole.pow(norm_type).sum()
     if dist.get_world_size(group) > 1:
-        op = dist.ReduceOp.MAX if is_max else dist.ReduceOp.SUM
-        dist.all_reduce(value, op=op, group=group)
-    return value
-
-
-def _change(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Change the elements where they are."""
-    local_args, local_kwargs = tree_map(local_part, (args, kwargs))
-    func(*local_args, **local_kwargs)
-    return args[0]
-
-
-def _zero(_func: Any, grads: Any) -> Any:
-    """Zero what is shown, where it is a gradient, and what it shows a part of."""
-    for grad in [grads] if isinstance(grads, Tensor) else grads:
-        shown = own_values(grad)
-        (shown if getattr(grad, "is_readable", True) else local_part(grad)).zero_()
-    return grads
-
-
-def _unscale(func: Any, grads: Sequence[Tensor], found_inf: Tensor, inv_scale: Tensor) -> None:
-    """Unscale this rank's parts; an inf on any rank is one on all."""
-    func([local_part(grad) for grad in grads], found_inf, inv_scale)
-    first = next(grad for grad in grads if isinstance(grad, ShardedGradient))
-    _reduce(found_inf, True, first.group)
-
-
-_OF_THE_WHOLE: dict[Any, Callable[..., Any]] = {
-    torch.linalg.vector_norm: _norm,
-    torch.norm: _norm,
-    Tensor.norm: _norm,
-    torch._foreach_norm: _norms,
-    torch._amp_foreach_non_finite_check_and_unscale_: _unscale,
-    **dict.fromkeys((Tensor.zero_, torch._foreach_zero_), _zero),
-    **dict.fromkeys(
-        (
-            Tensor.mul_,
-            Tensor.div_,
-            Tensor.clamp_,
-            torch._foreach_mul_,
-            torch._foreach_div_,
-            torch._foreach_clamp_min_,
-            torch._foreach_clamp_max_,
-        ),
-        _change,
-    ),
-}
-_ANYTIME = (  # they look at no element
-    Tensor.requires_grad_,
-    Tensor.detach_,
-    Tensor.size,
-    Tensor.dim,
-    Tensor.numel,
-    Tensor.stride,
-    Tensor.is_complex,
-    Tensor.is_floating_point,
-    Tensor.untyped_storage,
-    Tensor.storage_offset,
-    Tensor.__hash__,
-)
+        dist.all_reduce(value, op=dist.ReduceOp.MAX if is_max else dist.ReduceOp.SUM, group=group)
+    norm = value if is_max else value.pow(1 / norm_type)
+    scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    for part in parts:
+        part.mul_(scale.to(part.dtype))
+    return norm
 
 
 def cast_floating(tree: Any, dtype: torch.dtype) -> Any:
@@ -384,26 +294,6 @@ def cast_floating(tree: Any, dtype: torch.dtype) -> Any:
         return leaf
 
     return tree_map(cast, tree)
-
-
-@torch.no_grad()
-def clip_sharded_norm_(
-    params: Sequence[Parameter], max_norm: float, group: dist.ProcessGroup | None = None
-) -> Tensor:
-    """Scale the gradients of sharded parameters so that their 2-norm over all ranks is at most max_norm.
-
-    Returns the norm before. Communication: one all_reduce of one float64. A NaN anywhere makes all gradients
-    NaN, as torch's clip_grad_norm_ does.
-    """
-    parts = [local_part(param.grad) for param in params if param.grad is not None]
-    squares = torch.zeros((), dtype=torch.float64, device=params[0].device if params else None)
-    for part in parts:
-        squares += part.double().square().sum()
-    norm = _reduce(squares, False, group).sqrt()
-    scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-    for part in parts:
-        part.mul_(scale.to(part.dtype))
-    return norm
 
 
 def pack_buckets(params: list[Parameter], bucket_bytes: int) -> list[list[Parameter]]:
@@ -426,19 +316,6 @@ def pack_buckets(params: list[Parameter], bucket_bytes: int) -> list[list[Parame
         buckets[-1].append(param)
         free_bytes -= param.nbytes
     return buckets
-
-
-def parts_of(numels: Sequence[int], start: int, stop: int) -> list[slice]:
-    """Return, for each of several tensors laid out one after another, what [start, stop) holds of it.
-
-    Slices of the range; empty ones for tensors outside.
-    """
-    parts, offset = [], 0
-    for numel in numels:
-        first, last = max(start, offset), min(stop, offset + numel)
-        parts.append(slice(first - start, last - start) if first < last else slice(0, 0))
-        offset += numel
-    return parts
 
 
 def column(part: Tensor, ndim: int, *, requires_grad: bool) -> Parameter:

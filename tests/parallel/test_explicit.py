@@ -13,7 +13,7 @@ from course_lib.model.batches import shard_batch, synthetic_batch
 from course_lib.model.stages import transformer_stages
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.parallel.fsdp.explicit import ShardedUnit, backward, forward
-from course_lib.parallel.zero.explicit import ExplicitZero
+from course_lib.parallel.zero import ZeroLoop
 from course_lib.ranks import run_ranks
 from course_lib.trace import mark
 
@@ -62,7 +62,7 @@ def explicit_fsdp() -> list[Tensor]:
 
 def explicit_zero() -> list[Tensor]:
     model = Transformer(CONFIG, seed=dist.get_rank(), dtype=torch.float64)
-    optimizer = ExplicitZero(model.parameters(), adamw)
+    optimizer = ZeroLoop(model.parameters(), adamw)
     for batch in batches():
         mark("step")
         optimizer.zero_grad()

@@ -1,6 +1,7 @@
 """What one writes around torch's DDP, ZeroRedundancyOptimizer and FSDP2, around ours: as in one process."""
 
 import copy
+import io
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -90,15 +91,17 @@ def ddp(net: nn.Module, wrap: Any = BucketedDDP) -> Part:
     return model, adamw(groups(model)), lambda: dict(net.state_dict())
 
 
-def zero(net: nn.Module, stage: Any, bucket_bytes: int = 200) -> Part:
-    optimizer = ZeroOptimizer(groups(net), torch.optim.AdamW, stage=stage, bucket_bytes=bucket_bytes, lr=0.05)
+def zero(net: nn.Module, stage: Any, bucket_bytes: int = 200, **how: Any) -> Part:
+    how = {"stage": stage, "bucket_bytes": bucket_bytes, **how}
+    optimizer = ZeroOptimizer(groups(net), torch.optim.AdamW, lr=0.05, **how)
     return net, optimizer, lambda: dict(net.state_dict())
 
 
 def ddp_and_zero(net: nn.Module, wrap: Any, bucket_bytes: int) -> Part:
     """torch's usual pair."""
     model = wrap(net)
-    _, optimizer, state = zero(net, 1, bucket_bytes)
+    is_torchs = isinstance(model, nn.parallel.DistributedDataParallel)
+    _, optimizer, state = zero(net, 1, bucket_bytes, gradients_averaged=is_torchs)
     return model, optimizer, state
 
 
@@ -145,32 +148,96 @@ def simple(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Any
     optimizer.step()
 
 
+def clip_(model: nn.Module, optimizer: torch.optim.Optimizer, **how: Any) -> float:
+    """Clip by the global norm, by the wrapper's own method where gradients are in shards."""
+    for one in (model, optimizer):
+        if hasattr(one, "clip_grad_norm_") and not is_in_ddp(model):
+            return one.clip_grad_norm_(0.1, **how).item()
+    return nn.utils.clip_grad_norm_(model.parameters(), 0.1, **how).item()
+
+
+def is_in_ddp(model: nn.Module) -> bool:
+    return isinstance(model, NaiveDDP | BucketedDDP | nn.parallel.DistributedDataParallel)
+
+
 def clipped(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, **how: Any) -> float:
     model.zero_grad()
     x, y = batch(step)
     nn.functional.mse_loss(model(x), y).backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1, **how)
+    norm = clip_(model, optimizer, **how)
     optimizer.step()
-    return norm.item()
-
-
-def clipped_by_the_optimizers_parameters(
-    model: nn.Module, optimizer: torch.optim.Optimizer, step: int
-) -> float:
-    optimizer.zero_grad()
-    x, y = batch(step)
-    nn.functional.mse_loss(model(x), y).backward()
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    norm = nn.utils.clip_grad_norm_(params, 0.1)
-    optimizer.step()
-    return norm.item()
+    return norm
 
 
 def clipped_by_value(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
     optimizer.zero_grad()
     x, y = batch(step)
     nn.functional.mse_loss(model(x), y).backward()
-    nn.utils.clip_grad_value_(model.parameters(), 0.01)
+    params = list(model.parameters())
+    if isinstance(optimizer, ZeroOptimizer) and not is_in_ddp(model):
+        optimizer.sync_gradients()
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+    nn.utils.clip_grad_value_(params, 0.01)
+    optimizer.step()
+
+
+def guarded_against_nan(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> list[float]:
+    """A norm that is too large: the gradients are forgotten, in one of four ways, before the step."""
+    forget: dict[str, Callable[[], Any]] = {
+        "model": model.zero_grad,
+        "model, zeros": partial(model.zero_grad, set_to_none=False),
+        "optimizer": optimizer.zero_grad,
+        "in place": lambda: [p.grad.zero_() for p in model.parameters() if p.grad is not None],
+    }
+    norms = []
+    for how in (step, step + 1, step + 2):
+        optimizer.zero_grad()
+        x, y = batch(how)
+        nn.functional.mse_loss(model(x), y).backward()
+        norms.append(clip_(model, optimizer))
+        if how % 2:
+            list(forget.values())[how % 4]()
+        optimizer.step()
+    return norms
+
+
+def forgotten_before(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """A backward that is not wanted, forgotten without a norm, then a step; then one without a backward."""
+    for to_none in (True, False):
+        x, y = batch(step)
+        nn.functional.mse_loss(model(x), y).backward()
+        model.zero_grad(set_to_none=to_none)
+        optimizer.step()
+        optimizer.zero_grad()
+        optimizer.step()
+    simple(model, optimizer, step)
+
+
+def one_cancelled(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """DINO: no gradient for the last layer in the first steps; at the end after a norm."""
+    optimizer.zero_grad()
+    x, y = batch(step)
+    nn.functional.mse_loss(model(x), y).backward()
+    if step > 1:
+        clip_(model, optimizer)
+    for name, param in model.named_parameters():
+        if "blocks.1" in name and step:
+            param.grad = None
+    optimizer.step()
+
+
+def scaled_by_hand(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    optimizer.zero_grad()
+    x, y = batch(step)
+    (8 * nn.functional.mse_loss(model(x), y)).backward()
+    if isinstance(optimizer, ZeroOptimizer) and optimizer.stage == 2:
+        optimizer.sync_gradients()
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+    else:
+        params = list(model.parameters())
+    for param in params:
+        if param.grad is not None:
+            param.grad.div_(8)
     optimizer.step()
 
 
@@ -180,9 +247,9 @@ def accumulated(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -
     x, y = batch(step)
     for x_part, y_part in zip(x.chunk(2), y.chunk(2), strict=True):
         (nn.functional.mse_loss(model(x_part), y_part) / 2).backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    norm = clip_(model, optimizer)
     optimizer.step()
-    return norm.item()
+    return norm
 
 
 def two_forwards(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
@@ -221,11 +288,16 @@ IDIOMS: dict[str, Callable[..., Any]] = {
     "simple": simple,
     "clipped": clipped,
     "clipped, inf": partial(clipped, norm_type=float("inf")),
-    "clipped, foreach": partial(clipped, foreach=True),
-    "clipped by the optimizer's parameters": clipped_by_the_optimizers_parameters,
     "clipped by value": clipped_by_value,
     "accumulated": accumulated,
     "two forwards": two_forwards,
+    "guarded against NaN": guarded_against_nan,
+    "forgotten before": forgotten_before,
+    "one cancelled": one_cancelled,
+    "scaled by hand": scaled_by_hand,
+}
+DDP_IDIOMS: dict[str, Callable[..., Any]] = {
+    "clipped, foreach": partial(clipped, foreach=True),
     "scaled": partial(scaled, unscale=False),
     "unscaled and clipped": partial(scaled, unscale=True),
 }
@@ -234,7 +306,7 @@ IDIOMS: dict[str, Callable[..., Any]] = {
 def train(make: Make, tied: bool, skipped: tuple[str, ...]) -> dict[str, tuple[list[Any], State]]:
     """Run every idiom for some steps, from a fresh model each."""
     results = {}
-    for name, idiom in IDIOMS.items():
+    for name, idiom in {**IDIOMS, **DDP_IDIOMS}.items():
         if name not in skipped:
             model, optimizer, state = make(Net(tied, seed=dist.get_rank() if dist.is_initialized() else 0))
             said = [idiom(model, optimizer, step) for step in range(STEPS)]
@@ -252,6 +324,7 @@ def assert_same(got: State, want: State, what: str) -> None:
 @pytest.mark.parametrize("name", MAKES)
 def test_idioms_train_as_in_one_process(name: str, tied: bool) -> None:
     skipped = ("two forwards",) if name.startswith("torch's") else ()
+    skipped += () if name in ("naive", "ddp") else tuple(DDP_IDIOMS)
     want = train(plain, tied, skipped)
     for results in run_ranks(train, 2, MAKES[name], tied, skipped):
         for idiom, (said, state) in want.items():
@@ -329,11 +402,11 @@ def test_other_precisions_train_as_in_one_process_within_their_rounding(
 
 
 def low_precision(make: Make, dtype: torch.dtype) -> State:
-    model, _, state = make(Net().to(dtype))
+    model, optimizer, state = make(Net().to(dtype))
     x, y = (tensor.to(dtype) for tensor in batch(0))
     nn.functional.mse_loss(model(x), y).backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    return {"norm": norm.double() / 100, **state()}
+    norm = clip_(model, optimizer)
+    return {"norm": torch.tensor(norm).double() / 100, **state()}
 
 
 def only_under_no_sync() -> None:
@@ -358,14 +431,6 @@ def stage_2_in_ddp() -> None:
     ddp(torch.ones(1, 2)).sum().backward()
 
 
-def reads_a_sharded_gradient() -> None:
-    model = nn.Linear(2, 2)
-    ZeroOptimizer(model.parameters(), torch.optim.SGD, stage=2)
-    model(torch.ones(1, 2)).sum().backward()
-    assert model.weight.grad is not None
-    model.weight.grad.sum()
-
-
 def second_optimizer() -> None:
     model = nn.Linear(2, 2)
     ZeroOptimizer(model.parameters(), torch.optim.SGD)
@@ -374,12 +439,187 @@ def second_optimizer() -> None:
     optimizer.step()
 
 
+def sharded(kind: str, make: Any = torch.optim.SGD, is_synced: bool = False) -> tuple[Any, Any]:
+    """A model whose gradients are in shards, after a backward; and its optimizer."""
+    net = Net()
+    model: nn.Module = FSDP(net) if kind == "fsdp" else net
+    optimizer: Any = make(model.parameters()) if kind == "fsdp" else zero(net, int(kind[-1]))[1]
+    nn.functional.mse_loss(model(batch(0)[0]), batch(0)[1]).backward()
+    if is_synced:
+        optimizer.sync_gradients()
+    return model, optimizer
+
+
+def uses(kind: str, how: Callable[[nn.Module, Any], Any], **options: Any) -> None:
+    how(*sharded(kind, **options))
+
+
+def grads(model: nn.Module) -> list[Tensor]:
+    return [param.grad for param in model.parameters() if param.grad is not None]
+
+
+def unscales(_model: nn.Module, optimizer: Any) -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    scaler.unscale_(optimizer)
+
+
+def params_of(optimizer: Any) -> list[Tensor]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def assigns(model: nn.Module, optimizer: Any) -> None:
+    param = next(model.parameters())
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+
+
+def backward_after_clip(model: nn.Module, optimizer: Any) -> None:
+    optimizer.clip_grad_norm_(1.0)
+    model(batch(0)[0]).sum().backward()
+
+
+USES: dict[str, Callable[[nn.Module, Any], Any]] = {
+    "norm": lambda model, _: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+    "foreach_norm": lambda model, _: nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True),
+    "norm ": lambda model, _: [grad.norm() for grad in grads(model)],
+    "sum": lambda model, _: grads(model)[0].sum(),
+    "isfinite|any|all": lambda model, _: grads(model)[0].isfinite().all(),
+    "data|detach|norm": lambda model, _: grads(model)[0].detach().norm(),
+    "_amp": unscales,
+}
+
+
+@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("kind", ["zero1", "zero2", "fsdp"])
+def test_what_would_be_this_ranks_alone_is_refused(kind: str, name: str) -> None:
+    says = rf"a.* gradient must be.*got \w*({name.strip()})\w* of"
+    with pytest.raises(RanksError, match=says):
+        run_ranks(uses, 2, kind, USES[name], quiet=True)
+
+
+@pytest.mark.parametrize("kind", ["zero1", "zero2"])
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_torchs_clipping_of_the_optimizers_parameters_is_refused(kind: str, is_synced: bool) -> None:
+    with pytest.raises(RanksError, match=r"got .*norm of (this rank's|one that)"):
+        run_ranks(partial(uses, is_synced=is_synced), 2, kind, clips_params, quiet=True)
+
+
+def clips_params(_model: nn.Module, optimizer: Any) -> None:
+    nn.utils.clip_grad_norm_(params_of(optimizer), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_synced"), [("zero1", True), ("zero2", False)], ids=["stage 1 after a norm", "stage 2"]
+)
+def test_a_gradient_in_shards_is_not_replaced(kind: str, is_synced: bool) -> None:
+    with pytest.raises(RanksError, match="must not be replaced; got one for parameter"):
+        run_ranks(partial(uses, is_synced=is_synced), 2, kind, assigns, quiet=True)
+
+
+@pytest.mark.parametrize("kind", ["zero1", "zero2"])
+def test_no_backward_between_a_norm_and_zero_grad(kind: str) -> None:
+    with pytest.raises(RanksError, match="forgotten before the backward after clip_grad_norm_"):
+        run_ranks(uses, 2, kind, backward_after_clip, quiet=True)
+
+
+def assigned() -> Tensor:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 4, bias=False).double()
+    before = net.weight.detach().clone()
+    optimizer = ZeroOptimizer(net.parameters(), torch.optim.SGD, lr=1.0)
+    net(torch.ones(1, 4, dtype=torch.float64)).sum().backward()
+    net.weight.grad = torch.full_like(net.weight, 7.0 * dist.get_rank())
+    optimizer.step()
+    return before - net.weight.detach()
+
+
+def test_zero_averages_a_gradient_that_was_set() -> None:
+    for moved in run_ranks(assigned, 2):
+        torch.testing.assert_close(moved, torch.full_like(moved, 3.5))
+
+
+def used_on_one_rank(stage: Any) -> list[Tensor]:
+    """The first on rank 0, the second on no rank: with weight decay and momentum."""
+    one, two, three = (nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(3))
+    optimizer = ZeroOptimizer([one, two, three], torch.optim.AdamW, stage=stage, lr=0.1, weight_decay=0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        ((one + three).sum() if dist.get_rank() == 0 else three.sum()).backward()
+        optimizer.step()
+    return [one.detach(), two.detach(), three.detach()]
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_zero_leaves_alone_what_no_rank_uses(stage: int) -> None:
+    one, two, three = (nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(3))
+    optimizer = torch.optim.AdamW([one, two, three], lr=0.1, weight_decay=0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        ((one / 2 + three).sum()).backward()
+        optimizer.step()
+    for got in run_ranks(used_on_one_rank, 2, stage):
+        for a, b in zip(got, (one, two, three), strict=True):
+            torch.testing.assert_close(a, b.detach())
+
+
+def freezes_later(stage: Any) -> float:
+    net: Any = Net()
+    optimizer = zero(net, stage)[1]
+    simple(net, optimizer, 0)
+    net.blocks[0].requires_grad_(False)
+    before = net.blocks[0].weight.detach().clone()
+    for step in range(3):
+        simple(net, optimizer, step)
+    return float((net.blocks[0].weight - before).abs().max())
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_zero_leaves_alone_what_was_frozen_since(stage: int) -> None:
+    assert list(run_ranks(freezes_later, 2, stage)) == [0.0, 0.0]
+
+
+def unfreezes_later() -> None:
+    net: Any = Net()
+    net.blocks[0].requires_grad_(False)
+    optimizer = zero(net, 1)[1]
+    net.blocks[0].requires_grad_(True)
+    simple(net, optimizer, 0)
+
+
+def zero_of_fsdp() -> None:
+    ZeroOptimizer(FSDP(Net()).parameters(), torch.optim.SGD)
+
+
+def not_elementwise(name: str) -> None:
+    make = getattr(torch.optim, name)
+    model: Any = FSDP(nn.Linear(4, 4, bias=False))
+    optimizer = make(model.parameters())
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = model(torch.ones(2, 4)).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+
+@pytest.mark.parametrize("name", ["Muon", "LBFGS", "Adafactor"])
+def test_an_optimizer_that_looks_at_whole_tensors_is_refused(name: str) -> None:
+    with pytest.raises(RanksError, match=r"must update each|updates each element"):
+        run_ranks(not_elementwise, 2, name, quiet=True)
+
+
 MISUSES: dict[str, Callable[[], Any]] = {
-    "stepped by it alone; got a step of a SGD that holds them too": second_optimizer,
+    "got add_ of this rank's own, which ZeroOptimizer averages": second_optimizer,
     "must be averaged over the ranks before the optimizer steps": only_under_no_sync,
     "got those of weight and others unsent. Run the last": fsdp_only_under_no_sync,
     "got a model in DDP, which keeps them whole": stage_2_in_ddp,
-    "got a call of sum for one that lies in shards": reads_a_sharded_gradient,
+    r"must be unfrozen before ZeroOptimizer cuts its buckets; got \[1, 5\] since": unfreezes_later,
+    "got those of FSDP, each rank's own part": zero_of_fsdp,
+    r"got a call of deepcopy\(\). Use full_state_dict": lambda: copy.deepcopy(sharded("zero1")[1]),
+    r"got a call of pickle\(\). Use full_state_dict": lambda: torch.save(sharded("zero1")[1], io.BytesIO()),
 }
 
 

@@ -23,7 +23,6 @@ from course_lib.parallel._sharded import (
     check_elementwise,
     column,
     guarded,
-    parts_of,
     sharded_gradient,
 )
 
@@ -137,7 +136,7 @@ class FlatParam:
         for slot in self.slots:
             anything = self.shard.detach()[0].expand(slot.param.shape)
             slot.stand_in = guarded(anything, EMPTY.format(slot.name))
-        self._part_slices = parts_of(self.layout.sizes, start, stop)
+        self._part_slices = self.layout.parts(start, stop)
         self.parts = [
             column(self.shard.detach()[part], len(shape), requires_grad=self.trains)
             for part, shape in zip(self._part_slices, self.layout.shapes, strict=True)
@@ -222,7 +221,7 @@ class FlatParam:
                 self._unsent = self._with_unsent()
             for part in self.parts:
                 if part.grad is None:  # something that zero_grad can forget
-                    part.grad = sharded_gradient(torch.zeros_like(part), self.group)
+                    part.grad = sharded_gradient(torch.zeros_like(part))
             return None
         return Reduction(self, self._with_unsent())
 
@@ -249,7 +248,7 @@ class FlatParam:
         for part, where in zip(self.parts, self._part_slices, strict=True):
             local = mean[where].view(part.shape)
             if part.grad is None:
-                part.grad = sharded_gradient(local, self.group)
+                part.grad = sharded_gradient(local)
             else:
                 part.grad.add_(local)
             for hook in list((getattr(part, "_post_accumulate_grad_hooks", None) or {}).values()):

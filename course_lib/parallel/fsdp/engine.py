@@ -161,12 +161,11 @@ class FSDP(Wrapper):
         finally:
             self._sync = before
 
-    def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scale all gradients so that their global 2-norm is at most max_norm; return the norm before.
+    shards = True  # its parameters are parts
 
-        torch's clip_grad_norm_ of `parameters()` gives the same, with one all_reduce for each parameter.
-        """
-        return clip_sharded_norm_(list(self.parameters()), max_norm, self.mesh.group(*self.axes))
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Scale all gradients so that their global norm is at most max_norm; return the norm before."""
+        return clip_sharded_norm_(list(self.parameters()), max_norm, self.mesh.group(*self.axes), norm_type)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield this rank's part of every parameter, under its name in the unsharded model."""

@@ -1,0 +1,610 @@
+"""ZeRO stages 1 and 2: ranks share the optimizer's work, each updates its shard of the parameters.
+
+DDP keeps n equal optimizer states and computes n equal updates. ZeRO keeps 1/n of the state per rank: a
+reduce_scatter gives each rank the mean gradient of its shard, it updates that shard, and an all_gather brings
+the shards back: 2 moves of P elements, as one all_reduce. `ZeroLoop` is that, in twenty lines; begin there.
+`ZeroOptimizer` does the same bucket by bucket, so that messages and updates overlap, and with stage 2 sends
+each bucket during backward and frees it. Stage 3 is `parallel/fsdp`. Lab 04. Production code: DeepSpeed
+`runtime/zero/stage_1_and_2.py`, Megatron-Core `DistributedOptimizer`; torch's ZeroRedundancyOptimizer gives
+whole parameters to ranks, which also suits optimizers that look at whole matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Literal, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_lib.comm.flat import FlatShard, same_memory
+from course_lib.comm.p2p import wait_for
+from course_lib.parallel._sharded import (
+    Guarded,
+    Wrapper,
+    at_end_of_backward,
+    check_elementwise,
+    clip_sharded_norm_,
+    column,
+    guarded,
+    owner_of,
+    pack_buckets,
+    sharded_gradient,
+)
+
+
+class ZeroLoop:
+    """ZeRO-1 as a loop: step parameters of one dtype, each rank its 1/n, with any element-wise optimizer.
+
+    Layout (local shapes): parameters and gradients Replicate, parameters as views of one flat vector [n S];
+        optimizer state Shard, [S]; the batch Shard(0).
+    Communication, P parameters: per step one reduce_scatter and one all_gather of P elements.
+    Memory: P parameters + P gradients (and P for the message) + (K + 1) P/n, with K values of state each.
+    Oracle: the optimizer in one process, on the whole batch, where the shards are equal.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        make_optimizer: Callable[[list[nn.Parameter]], Optimizer],
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.params = list(params)
+        self.flat = FlatShard(self.params, group)
+        for param, view in zip(self.params, self.flat.views, strict=True):
+            param.data = view
+        self.shard = nn.Parameter(self.flat.shard)  # the vector's own memory: a step changes the parameters
+        self.optimizer = make_optimizer([self.shard])
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for param in (*self.params, self.shard):
+            param.grad = None
+
+    def step(self) -> None:
+        """Average gradients, update this rank's shard, gather everyone's."""
+        full_grad = self.flat.flatten([param.grad for param in self.params])  # [n S]
+        own_sum, _ = self.flat.reduce_scatter(full_grad)  # [S]
+        self.shard.grad = own_sum / self.flat.layout.num_shards
+        self.optimizer.step()
+        self.flat.gather_()
+
+
+# ---- the same, bucket by bucket
+
+OWN = (
+    "a gradient must be the mean before it is used; got {} of this rank's own, which ZeroOptimizer averages "
+    "in step(). Clip with its clip_grad_norm_; scale, zero, set or forget gradients before step(). Around "
+    "torch's DDP say gradients_averaged=True; bfloat16 needs no GradScaler."
+)
+ELSEWHERE = (
+    "a gradient must be used where its elements are; got {} of one that lies in shards. Use clip_grad_norm_ "
+    "of the ZeroOptimizer, zero or forget it, or read the gradients of its param_groups after "
+    "sync_gradients(). bfloat16 needs no GradScaler."
+)
+Params = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
+
+
+class ShardedBucket:
+    """Parameters in one flat vector, the parts of them that this rank updates, and gradients on their way."""
+
+    def __init__(
+        self,
+        params: list[nn.Parameter],
+        indices: list[int],
+        group: dist.ProcessGroup | None,
+        master_dtype: torch.dtype | None,
+    ) -> None:
+        self.params, self.indices = params, indices  # in torch.optim's numbering
+        self.flat = FlatShard(params, group, shard_dtype=master_dtype)
+        for param, view in zip(params, self.flat.views, strict=True):
+            param.data = view
+        shapes = self.flat.layout.shapes
+        parts = zip(self.flat.parts(), shapes, strict=True)
+        self.parts = [column(part, len(shape), requires_grad=True) for part, shape in parts]
+        self.state_keys = self.parts  # whose state the optimizer keeps: the parts, or their masters
+        self.slices = self.flat.layout.parts(*self.flat.range)
+        pending = [guarded(self.flat.shard[0].expand(part.shape), OWN) for part in self.parts]
+        self.pending = [
+            guard if part.numel() else None for guard, part in zip(pending, self.parts, strict=True)
+        ]
+        self.elsewhere = [
+            guarded(self.flat.own[0].expand(shape), ELSEWHERE, ["zero_"], marks_zero=True) for shape in shapes
+        ]
+        self.full_grad: Tensor | None = None  # [n S]
+        self.views: list[Tensor] = []
+        self.filled: set[int] = set()  # positions whose gradient this backward has finished
+        self.reached: set[int] = set()  # positions of which stage 2 holds a gradient
+        self.mean: Tensor | None = None  # [S], of this rank's slice
+        self.own_sum: Tensor | None = None
+        self.work: dist.Work | None = None
+
+    @torch.no_grad()
+    def refresh_master(self) -> None:
+        """Take over the parameters that somebody else has changed: a loaded state_dict, say."""
+        shard, own = self.flat.shard, self.flat.own
+        if self.flat.is_copy:
+            changed = shard.to(own.dtype) != own
+            shard.copy_(torch.where(changed, own.to(shard.dtype), shard))
+
+    @torch.no_grad()
+    def fill(self, position: int, grad: Tensor | None) -> None:
+        """Write a gradient (None: zeros) into the message, unless it is there."""
+        if self.full_grad is None:
+            self.full_grad = torch.empty_like(self.flat.full)
+            self.full_grad[self.flat.layout.numel :].zero_()
+            self.views = self.flat.layout.unflatten(self.full_grad)
+        view = self.views[position]
+        if grad is None:
+            view.zero_()
+        elif not same_memory(grad, view):
+            view.copy_(grad)
+        self.filled.add(position)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether backward has finished all gradients."""
+        return len(self.filled) == len(self.params)
+
+    def launch(self, by_all_to_all: bool) -> None:
+        """Send the message; the sum of the ranks' comes back, this rank's slice of it."""
+        assert self.full_grad is not None, "a bucket is filled before it is sent"
+        self.filled.clear()
+        self.own_sum, self.work = self.flat.reduce_scatter(
+            self.full_grad, async_op=True, by_all_to_all=by_all_to_all
+        )
+
+    @torch.no_grad()
+    def finish(self, *, keep: bool = True) -> None:
+        """Wait for what was sent, if anything was; add the mean to what there is; or free the message."""
+        if self.own_sum is None:
+            return
+        wait_for([self.work])
+        mean = self.own_sum.to(self.flat.shard.dtype).div_(self.flat.layout.num_shards)
+        self.mean = mean if self.mean is None else self.mean.add_(mean)
+        self.own_sum = self.work = None
+        if not keep:
+            self.full_grad, self.views = None, []
+
+    @torch.no_grad()
+    def take_averaged(self) -> None:
+        """Cut this rank's part out of gradients that are the mean already."""
+        self.mean = torch.zeros_like(self.flat.shard)
+        for position, first, part in self.flat.layout.overlaps(*self.flat.range):
+            grad = self.params[position].grad
+            if grad is not None:
+                self.mean[part] = grad.reshape(-1)[first : first + part.stop - part.start].to(self.mean.dtype)
+
+    def set_part_gradients(self, used: Sequence[bool], *, guards: bool) -> None:
+        """Give each part its slice of the mean, or None if no rank has a gradient for it."""
+        assert self.mean is not None, "the gradients are averaged"
+        for part, where, index in zip(self.parts, self.slices, self.indices, strict=True):
+            part.grad = None
+            if used[index] and part.numel():
+                grad = self.mean[where].view(part.shape)
+                part.grad = sharded_gradient(grad) if guards else grad
+
+    def take_part_gradients(self) -> list[Tensor | None]:
+        """Return the parts' gradients, and leave none: an optimizer skips them."""
+        grads = [part.grad for part in self.parts]
+        self.set_([None] * len(grads))
+        return grads
+
+    def show_elsewhere(self, positions: set[int]) -> None:
+        """Let these parameters' `.grad` say that the elements lie in shards, and the others' be None."""
+        for position, param in enumerate(self.params):
+            param.grad = self.elsewhere[position] if position in positions else None
+            self.elsewhere[position].is_zeroed = False  # type: ignore[attr-defined]
+
+    def set_(self, grads: Sequence[Tensor | None]) -> None:
+        """Set the parts' gradients."""
+        for part, grad in zip(self.parts, grads, strict=True):
+            part.grad = grad
+
+    def drop_forgotten(self) -> None:
+        """Forget or zero the parts of the mean whose parameter's `.grad` was set to None or zeroed."""
+        for position, (param, part) in enumerate(zip(self.params, self.parts, strict=True)):
+            grad, shown = param.grad, self.elsewhere[position]
+            if grad is not None and grad is not shown and type(param.detach()) is Tensor:
+                raise ValueError(
+                    f"a gradient that lies in shards must not be replaced; got one for parameter "
+                    f"{self.indices[position]}. Set it before clip_grad_norm_, or with stage=1; "
+                    "or change the gradients of param_groups."
+                )
+            if grad is None:
+                part.grad = None
+                self.reached.discard(position)
+            if self.mean is not None and (grad is None or getattr(shown, "is_zeroed", False)):
+                self.mean[self.slices[position]].zero_()
+
+    def forget(self) -> None:
+        """Forget all gradients, also those on the wire."""
+        wait_for([self.work])
+        self.work = self.own_sum = self.mean = None
+        self.filled.clear()
+        self.reached.clear()
+
+
+class ZeroOptimizer(Optimizer):
+    """Step any element-wise torch optimizer (SGD, Adam, AdamW, ...), each rank on its 1/n of the parameters.
+
+    Use as the optimizer itself: zero_grad(); loss.backward(); step(). It averages the gradients over ranks:
+    no DDP around the model. Several backwards before a step accumulate, and learning-rate schedulers and
+    parameter groups work as usual; `param_groups[i]["params"]` are this rank's parts, columns [k, 1] of a
+    matrix. A gradient of None on all ranks leaves its parameter alone, as in one process.
+    Layout (local shapes): parameters Replicate, views of flat buckets; the batch Shard(0). Optimizer state,
+    and with stage 2 gradients, Shard: 1/n of each bucket. With stage 1, `.grad` is this rank's own until
+    `step`: scale it, zero it, set it, set it to None; all else is refused.
+    Communication: at construction a broadcast per bucket or frozen parameter; per step one reduce_scatter and
+    one all_gather per bucket, num_params elements (and padding) each, and an all_reduce of a byte per
+    parameter, which says whose gradients are not None. Stage 2 reduce_scatters in every backward, overlapped.
+    Memory per rank, P parameters: stage 1 P + P gradients + (K + 1) P/n, with K values of state a parameter;
+    stage 2 P + (K + 1) P/n and two buckets of gradients on the way. `master_dtype` adds P/n.
+    master_dtype: keep the shard that the optimizer updates in this dtype, such as float32 for a bfloat16
+    model: parameters and gradients then travel in bfloat16.
+    reduce_by: "all_to_all" sends each rank its part of a bucket, to be added up there: as many bytes, and as
+    much memory again for what is on the way. ZeRO++ does so; on gloo it is faster.
+    gradients_averaged: they are the mean already, from torch's DDP; this library's DDP needs no word.
+    Oracle: the optimizer in one process on the whole batch, where the shards are equal.
+    Reference: Rajbhandari et al., ZeRO (arXiv:1910.02054), sections 5.1, 5.2 and 7.
+    Raises: ValueError for an optimizer that is not element-wise, a parameter given twice, sharded by FSDP,
+    moved or unfrozen since construction, an unknown stage or reduce_by, a bucket_bytes that is not positive,
+    a use of a gradient that is not the mean, and a backward between clip_grad_norm_ and zero_grad.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        optimizer_class: Callable[..., Optimizer],
+        *,
+        stage: Literal[1, 2] = 1,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_bytes: int = 25 * 2**20,
+        master_dtype: torch.dtype | None = None,
+        reduce_by: Literal["reduce_scatter", "all_to_all"] = "reduce_scatter",
+        gradients_averaged: bool = False,
+        **defaults: Any,
+    ) -> None:
+        groups = _as_groups(params)
+        self.params: list[nn.Parameter] = [param for entry in groups for param in entry["params"]]
+        _check_arguments(self.params, optimizer_class, stage, reduce_by)
+        self.stage, self.group, self.gradients_averaged = stage, process_group, gradients_averaged
+        self.by_all_to_all = reduce_by == "all_to_all"
+        self.world_size, self.group_rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        self.group_sizes = [len(entry["params"]) for entry in groups]
+        self._is_built = self._is_synced = self._in_backward = False
+        self._num_launched = 0
+        # Cut every parameter group into buckets; the optimizer gets this rank's parts of them.
+        numbers = {id(param): index for index, param in enumerate(self.params)}
+        self.buckets: list[ShardedBucket] = []
+        for entry in groups:
+            trained = [param for param in entry["params"] if param.requires_grad]
+            packed = pack_buckets(trained, bucket_bytes)
+            buckets = [
+                ShardedBucket(some, [numbers[id(param)] for param in some], self.group, master_dtype)
+                for some in packed
+            ]
+            self.buckets += buckets
+            entry["params"] = [part for bucket in buckets for part in bucket.parts]
+        self.inner = optimizer_class(groups, **defaults)
+        stepped = iter([param for entry in self.inner.param_groups for param in entry["params"]])
+        for bucket in self.buckets:
+            bucket.state_keys = [next(stepped) for _ in bucket.parts]
+        super().__init__(self.inner.param_groups, self.inner.defaults)
+        self.param_groups, self.state = self.inner.param_groups, self.inner.state  # one and the same
+        self._is_built = True
+        self._broadcast_frozen()
+        self._versions = self._count_versions()
+        for bucket in self.buckets:
+            for position, param in enumerate(bucket.params):
+                param.register_hook(self._before_gradient)
+                param.register_post_accumulate_grad_hook(partial(self._on_gradient, bucket, position))
+
+    # ---- what a training loop calls
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of the parameters and of the shards."""
+        if self._in_backward:  # of a backward that failed
+            self._in_backward, self._num_launched = False, 0
+            for bucket in self.buckets:
+                bucket.forget()
+        for param in self.params:
+            if param.grad is not None:
+                param.grad = None if set_to_none else param.grad.zero_()
+        self._drop_forgotten()
+
+    def sync_gradients(self) -> None:
+        """Give every part its mean gradient. `step` does it, unless it was done before."""
+        if self._is_synced:
+            return
+        used = self._launch()
+        for bucket in self.buckets:
+            bucket.finish()
+            bucket.set_part_gradients(used(), guards=True)
+            bucket.show_elsewhere({i for i, index in enumerate(bucket.indices) if used()[index]})
+        self._is_synced = True
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Scale the mean gradients so that their global norm is at most max_norm; return the norm before.
+
+        As `torch.nn.utils.clip_grad_norm_` of the model's parameters in one process, with one all_reduce of
+        one number. No backward may follow before `zero_grad`.
+        """
+        self.sync_gradients()
+        parts = [part for bucket in self.buckets for part in bucket.parts]
+        return clip_sharded_norm_(parts, max_norm, self.group, norm_type)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Average gradients, update this rank's shard, gather everyone's."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._check_parameters()
+        self.refresh_masters()
+        if self._is_synced:
+            self._drop_forgotten()
+            used = None
+        else:
+            used = self._launch()
+        synced = [bucket.take_part_gradients() for bucket in self.buckets]
+        works = []
+        for bucket, grads in zip(self.buckets, synced, strict=True):
+            # Update a shard while later gradients still arrive and earlier parameters are gathered.
+            bucket.finish()
+            if used is None:
+                bucket.set_(grads)
+            else:
+                bucket.set_part_gradients(used(), guards=False)
+            self.inner.step()
+            bucket.take_part_gradients()
+            works.append(bucket.flat.gather_(async_op=True))
+            if self.stage == 1:
+                bucket.mean = None
+        for bucket, grads in zip(self.buckets, synced, strict=True):
+            bucket.set_(grads)
+        wait_for(works)
+        return loss
+
+    def refresh_masters(self) -> None:
+        """Take over parameters that were changed since the last step, by `model.load_state_dict`, say."""
+        for bucket in self.buckets:
+            bucket.refresh_master()
+        versions = self._count_versions()
+        if versions != self._versions and hasattr(self.inner, "refresh_masters"):
+            self.inner.refresh_masters()  # an offloaded optimizer's
+        self._versions = versions
+
+    def gather_parameters(self) -> None:
+        """Bring every rank's shards into the parameters, as `step` does.
+
+        Communication: one all_gather per bucket.
+        """
+        wait_for([bucket.flat.gather_(async_op=True) for bucket in self.buckets])
+
+    def gather_objects(self, share: Any) -> list[Any]:
+        """Return every rank's object. Communication: an all_gather of their bytes."""
+        shares = [share] * self.world_size
+        dist.all_gather_object(shares, share, self.group)
+        return shares
+
+    # ---- gradients
+
+    @property
+    def _averaged(self) -> bool:
+        """Whether a wrapper around the model averages the gradients."""
+        owners = {owner_of(param) for bucket in self.buckets for param in bucket.params}
+        return self.gradients_averaged or owners not in ({None}, set())
+
+    def _launch(self) -> Callable[[], list[bool]]:
+        """Begin to average what is not; return what says which parameters have a gradient on any rank."""
+        averaged = self._averaged
+        for owner in {id(o): o for o in map(owner_of, self.params)}.values() if averaged else ():
+            if isinstance(owner, Wrapper):
+                owner.check_sent()
+        used = self._share_used(is_local=averaged)
+        if self.stage == 2:
+            self._drop_forgotten()
+        for bucket in self.buckets:
+            if averaged:
+                bucket.take_averaged()
+            elif self.stage == 1:
+                bucket.mean = None
+                for position, param in enumerate(bucket.params):
+                    bucket.fill(position, param.grad)
+                bucket.launch(self.by_all_to_all)
+            elif bucket.mean is None:  # no backward yet
+                bucket.mean = torch.zeros_like(bucket.flat.shard)
+        return used
+
+    def _share_used(self, *, is_local: bool) -> Callable[[], list[bool]]:
+        """Communication: an all_reduce of a byte per parameter."""
+        reached = {
+            index
+            for bucket in self.buckets
+            for position, (index, param) in enumerate(zip(bucket.indices, bucket.params, strict=True))
+            if param.grad is not None and (self.stage == 1 or position in bucket.reached)
+        }
+        own = [index in reached for index in range(len(self.params))]
+        work, flags = None, torch.empty(0)
+        if self.world_size > 1 and not is_local and self.buckets:
+            flags = torch.tensor(own, dtype=torch.uint8, device=self.params[0].device)
+            work = dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self.group, async_op=True)
+        found: list[bool] = []
+
+        def used() -> list[bool]:
+            if not found:
+                wait_for([work])
+                found.extend(map(bool, flags.tolist()) if work and type(flags) is Tensor else own)
+            return found
+
+        return used
+
+    def _drop_forgotten(self) -> None:
+        """Where gradients lie in shards, forget and zero what somebody has in `.grad`."""
+        if self.stage == 2 or self._is_synced:
+            for bucket in self.buckets:
+                bucket.drop_forgotten()
+            self._is_synced = self._is_synced and any(param.grad is not None for param in self.params)
+
+    def _before_gradient(self, _: Tensor) -> None:
+        """Before a gradient is added to `.grad`: what lies in shards cannot be added to there."""
+        if self._is_synced:
+            for bucket in self.buckets:
+                bucket.drop_forgotten()
+            if any(isinstance(param.grad, Guarded) and not param.grad.is_zeroed for param in self.params):
+                raise ValueError(
+                    "gradients must be forgotten before the backward after clip_grad_norm_ or "
+                    "sync_gradients; got one that would add to them. Call zero_grad() after step()."
+                )
+            for bucket in self.buckets if self.stage == 1 else ():
+                bucket.mean = None
+                for param in bucket.params:
+                    param.grad = None if param.grad is None else torch.zeros_like(param)
+            self._is_synced = False
+        if self.stage == 2 and not self._in_backward:
+            self._in_backward = True
+            at_end_of_backward(self._end_of_backward)
+            for bucket in self.buckets:
+                bucket.drop_forgotten()
+                for param in bucket.params:
+                    param.grad = None
+
+    def _on_gradient(self, bucket: ShardedBucket, position: int, param: Tensor) -> None:
+        """Move a gradient that backward has finished into its bucket; stage 2 sends each full bucket."""
+        bucket.parts[position].grad = bucket.pending[position]
+        if self.stage == 2:
+            self._send(bucket, position, param)
+        elif not self.gradients_averaged and owner_of(param) is None:
+            bucket.fill(position, param.grad)
+            if not isinstance(param.grad, Guarded):
+                param.grad = guarded(bucket.views[position], OWN, ["zero_", "mul_", "div_"])
+
+    def _send(self, bucket: ShardedBucket, position: int, param: Tensor) -> None:
+        """Launch every bucket whose turn it is; the one before a launch has then had its time."""
+        if owner_of(param) is not None or self.gradients_averaged:
+            raise ValueError(
+                "gradients of stage 2 must be ZeroOptimizer's to send; got a model in DDP, which keeps them "
+                "whole. Leave DDP out, or use stage=1."
+            )
+        if position in bucket.filled:
+            raise ValueError(
+                "a gradient must come once in a backward; got one twice, from two checkpointed uses of a "
+                "parameter. Use stage=1, or checkpoint both uses as one."
+            )
+        bucket.fill(position, param.grad)
+        bucket.reached.add(position)
+        param.grad = None
+        while self._num_launched < len(self.buckets) and self.buckets[self._num_launched].is_full:
+            self._launch_next()
+
+    def _launch_next(self) -> None:
+        index, self._num_launched = self._num_launched, self._num_launched + 1
+        self.buckets[index].launch(self.by_all_to_all)
+        if index > 0:  # two buckets are on the way at most
+            self.buckets[index - 1].finish(keep=False)
+
+    def _end_of_backward(self) -> None:
+        """Send the rest, wait, and show each parameter that its gradient is there."""
+        for bucket in self.buckets[self._num_launched :]:
+            for position in set(range(len(bucket.params))) - bucket.filled:
+                bucket.fill(position, None)
+            self._launch_next()
+        self.buckets[-1].finish(keep=False)
+        self._in_backward, self._num_launched = False, 0
+        for bucket in self.buckets:
+            bucket.show_elsewhere(set(range(len(bucket.params))))
+
+    # ---- what is refused
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused after construction: the buckets are cut."""
+        if self._is_built:
+            raise ValueError(
+                "all parameter groups must be known when ZeroOptimizer cuts its buckets; got another one. "
+                "Give it at construction."
+            )
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> NoReturn:
+        """Refused: it would save shards under numbers that no other optimizer has."""
+        _refuse("state_dict")
+
+    def load_state_dict(self, _state_dict: Any) -> NoReturn:
+        """Refused, as `state_dict` is."""
+        _refuse("load_state_dict")
+
+    def __deepcopy__(self, _memo: Any) -> NoReturn:
+        _refuse("deepcopy")
+
+    def __reduce_ex__(self, _protocol: Any) -> NoReturn:
+        _refuse("pickle")
+
+    def _check_parameters(self) -> None:
+        for bucket in self.buckets:
+            for index, param, view in zip(bucket.indices, bucket.params, bucket.flat.views, strict=True):
+                if not same_memory(param, view) or param.shape != view.shape:
+                    raise ValueError(
+                        f"parameters must stay where ZeroOptimizer put them; got parameter {index} of shape "
+                        f"{list(param.shape)}, sharded as {list(view.shape)}, elsewhere. "
+                        "Change or move the model before building the optimizer."
+                    )
+        unfrozen = [i for i, param in enumerate(self.params) if param.requires_grad and i in self._frozen]
+        if unfrozen:
+            raise ValueError(
+                f"parameters must be unfrozen before ZeroOptimizer cuts its buckets; got {unfrozen} since. "
+                "Build the optimizer after it."
+            )
+
+    def _count_versions(self) -> int:
+        return sum(param._version for param in self.params)
+
+    @torch.no_grad()
+    def _broadcast_frozen(self) -> None:
+        self._frozen = {index for index, param in enumerate(self.params) if not param.requires_grad}
+        for index in sorted(self._frozen) if self.world_size > 1 else ():
+            message = self.params[index].detach().contiguous()
+            dist.broadcast(message, group=self.group, group_src=0)
+            self.params[index].copy_(message)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ValueError(
+        f"a sharded optimizer is saved whole or in shards, told by parameter; got a call of {what}(). "
+        "Use full_state_dict, sharded_state_dict and load_state_dict_ of checkpoint.zero."
+    )
+
+
+def _as_groups(params: Params) -> list[dict[str, Any]]:
+    """Return parameter groups, each with its parameters in a list."""
+    given: list[Any] = list(params)
+    groups = given if given and isinstance(given[0], dict) else [{"params": given}]
+    return [
+        {**group, "params": [own] if isinstance(own := group["params"], Tensor) else list(own)}
+        for group in groups
+    ]
+
+
+def _check_arguments(
+    params: list[nn.Parameter], optimizer_class: Callable[..., Optimizer], stage: int, reduce_by: str
+) -> None:
+    if reduce_by not in ("reduce_scatter", "all_to_all"):
+        raise ValueError(f"reduce_by must be 'reduce_scatter' or 'all_to_all'; got {reduce_by!r}. Name one.")
+    if stage not in (1, 2):
+        raise ValueError(f"stage must be 1 or 2; got {stage}. Stage 3 is parallel.fsdp.FSDP.")
+    check_elementwise(optimizer_class)
+    if len({id(param) for param in params}) < len(params):
+        raise ValueError("every parameter must be given once; got one twice. Put it into one group.")
+    meta = [index for index, param in enumerate(params) if param.is_meta]
+    if meta:
+        raise ValueError(
+            f"parameters must hold data; got meta parameters {meta}. Initialise the model first."
+        )
+    if any(getattr(owner_of(param), "shards", False) for param in params):
+        raise ValueError(
+            "parameters must be whole; got those of FSDP, each rank's own part. "
+            "Step them with a plain optimizer."
+        )
