@@ -1,0 +1,205 @@
+"""Parameters that live in one flat vector, of which this rank updates a part, and their gradients on the way.
+
+Lab 04; `engine.py` is made of these. Megatron-Core's ParamAndGradBuffer is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_lib.comm.flat import FlatShard, same_memory
+from course_lib.comm.p2p import wait_for
+from course_lib.parallel._sharded import check_elementwise, column, guarded, owner_of, sharded_gradient
+
+OWN = (
+    "a gradient must be the mean before it is used; got {} of this rank's own, which ZeroOptimizer averages "
+    "in step(). Clip with its clip_grad_norm_; scale, zero, set or forget gradients before step(). Around "
+    "torch's DDP say gradients_averaged=True; bfloat16 needs no GradScaler."
+)
+ELSEWHERE = (
+    "a gradient must be used where its elements are; got {} of one that lies in shards. Use clip_grad_norm_ "
+    "of the ZeroOptimizer, zero or forget it, or read the gradients of its param_groups after "
+    "sync_gradients(). bfloat16 needs no GradScaler."
+)
+
+
+Params = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
+
+
+class ShardedBucket:
+    """Parameters in one flat vector, the parts of them that this rank updates, and gradients on their way."""
+
+    def __init__(
+        self,
+        params: list[nn.Parameter],
+        indices: list[int],
+        group: dist.ProcessGroup | None,
+        master_dtype: torch.dtype | None,
+    ) -> None:
+        self.params, self.indices = params, indices  # in torch.optim's numbering
+        self.flat = FlatShard(params, group, shard_dtype=master_dtype)
+        for param, view in zip(params, self.flat.views, strict=True):
+            param.data = view
+        shapes = self.flat.layout.shapes
+        parts = zip(self.flat.parts(), shapes, strict=True)
+        self.parts = [column(part, len(shape), requires_grad=True) for part, shape in parts]
+        self.state_keys = self.parts  # whose state the optimizer keeps: the parts, or their masters
+        self.slices = self.flat.layout.parts(*self.flat.range)
+        pending = [guarded(self.flat.shard[0].expand(part.shape), OWN) for part in self.parts]
+        self.pending = [
+            guard if part.numel() else None for guard, part in zip(pending, self.parts, strict=True)
+        ]
+        self.elsewhere = [
+            guarded(self.flat.own[0].expand(shape), ELSEWHERE, ["zero_"], marks_zero=True) for shape in shapes
+        ]
+        self.full_grad: Tensor | None = None  # [n S]
+        self.views: list[Tensor] = []
+        self.filled: set[int] = set()  # positions whose gradient this backward has finished
+        self.reached: set[int] = set()  # positions of which stage 2 holds a gradient
+        self.mean: Tensor | None = None  # [S], of this rank's slice
+        self.own_sum: Tensor | None = None
+        self.work: dist.Work | None = None
+
+    @torch.no_grad()
+    def refresh_master(self) -> None:
+        """Take over the parameters that somebody else has changed: a loaded state_dict, say."""
+        shard, own = self.flat.shard, self.flat.own
+        if self.flat.is_copy:
+            changed = shard.to(own.dtype) != own
+            shard.copy_(torch.where(changed, own.to(shard.dtype), shard))
+
+    @torch.no_grad()
+    def fill(self, position: int, grad: Tensor | None) -> None:
+        """Write a gradient (None: zeros) into the message, unless it is there."""
+        if self.full_grad is None:
+            self.full_grad = torch.empty_like(self.flat.full)
+            self.full_grad[self.flat.layout.numel :].zero_()
+            self.views = self.flat.layout.unflatten(self.full_grad)
+        view = self.views[position]
+        if grad is None:
+            view.zero_()
+        elif not same_memory(grad, view):
+            view.copy_(grad)
+        self.filled.add(position)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether backward has finished all gradients."""
+        return len(self.filled) == len(self.params)
+
+    def launch(self, by_all_to_all: bool) -> None:
+        """Send the message; the sum of the ranks' comes back, this rank's slice of it."""
+        assert self.full_grad is not None, "a bucket is filled before it is sent"
+        self.filled.clear()
+        self.own_sum, self.work = self.flat.reduce_scatter(
+            self.full_grad, async_op=True, by_all_to_all=by_all_to_all
+        )
+
+    @torch.no_grad()
+    def finish(self, *, keep: bool = True) -> None:
+        """Wait for what was sent, if anything was; add the mean to what there is; or free the message."""
+        if self.own_sum is None:
+            return
+        wait_for([self.work])
+        mean = self.own_sum.to(self.flat.shard.dtype).div_(self.flat.layout.num_shards)
+        self.mean = mean if self.mean is None else self.mean.add_(mean)
+        self.own_sum = self.work = None
+        if not keep:
+            self.full_grad, self.views = None, []
+
+    @torch.no_grad()
+    def take_averaged(self) -> None:
+        """Cut this rank's part out of gradients that are the mean already."""
+        self.mean = torch.zeros_like(self.flat.shard)
+        for position, first, part in self.flat.layout.overlaps(*self.flat.range):
+            grad = self.params[position].grad
+            if grad is not None:
+                self.mean[part] = grad.reshape(-1)[first : first + part.stop - part.start].to(self.mean.dtype)
+
+    def set_part_gradients(self, used: Sequence[bool], *, guards: bool) -> None:
+        """Give each part its slice of the mean, or None if no rank has a gradient for it."""
+        assert self.mean is not None, "the gradients are averaged"
+        for part, where, index in zip(self.parts, self.slices, self.indices, strict=True):
+            part.grad = None
+            if used[index] and part.numel():
+                grad = self.mean[where].view(part.shape)
+                part.grad = sharded_gradient(grad) if guards else grad
+
+    def take_part_gradients(self) -> list[Tensor | None]:
+        """Return the parts' gradients, and leave none: an optimizer skips them."""
+        grads = [part.grad for part in self.parts]
+        self.set_([None] * len(grads))
+        return grads
+
+    def show_elsewhere(self, positions: set[int]) -> None:
+        """Let these parameters' `.grad` say that the elements lie in shards, and the others' be None."""
+        for position, param in enumerate(self.params):
+            param.grad = self.elsewhere[position] if position in positions else None
+            self.elsewhere[position].is_zeroed = False  # type: ignore[attr-defined]
+
+    def set_(self, grads: Sequence[Tensor | None]) -> None:
+        """Set the parts' gradients."""
+        for part, grad in zip(self.parts, grads, strict=True):
+            part.grad = grad
+
+    def drop_forgotten(self) -> None:
+        """Forget or zero the parts of the mean whose parameter's `.grad` was set to None or zeroed."""
+        for position, (param, part) in enumerate(zip(self.params, self.parts, strict=True)):
+            grad, shown = param.grad, self.elsewhere[position]
+            if grad is not None and grad is not shown and type(param.detach()) is Tensor:
+                raise ValueError(
+                    f"a gradient that lies in shards must not be replaced; got one for parameter "
+                    f"{self.indices[position]}. Set it before clip_grad_norm_, or with stage=1; "
+                    "or change the gradients of param_groups."
+                )
+            if grad is None:
+                part.grad = None
+                self.reached.discard(position)
+            if self.mean is not None and (grad is None or getattr(shown, "is_zeroed", False)):
+                self.mean[self.slices[position]].zero_()
+
+    def forget(self) -> None:
+        """Forget all gradients, also those on the wire."""
+        wait_for([self.work])
+        self.work = self.own_sum = self.mean = None
+        self.filled.clear()
+        self.reached.clear()
+
+
+def as_groups(params: Params) -> list[dict[str, Any]]:
+    """Return parameter groups, each with its parameters in a list."""
+    given: list[Any] = list(params)
+    groups = given if given and isinstance(given[0], dict) else [{"params": given}]
+    return [
+        {**group, "params": [own] if isinstance(own := group["params"], Tensor) else list(own)}
+        for group in groups
+    ]
+
+
+def check_arguments(
+    params: list[nn.Parameter], optimizer_class: Callable[..., Optimizer], stage: int, reduce_by: str
+) -> None:
+    """Raise ValueError for what a ZeroOptimizer cannot step."""
+    if reduce_by not in ("reduce_scatter", "all_to_all"):
+        raise ValueError(f"reduce_by must be 'reduce_scatter' or 'all_to_all'; got {reduce_by!r}. Name one.")
+    if stage not in (1, 2):
+        raise ValueError(f"stage must be 1 or 2; got {stage}. Stage 3 is parallel.fsdp.FSDP.")
+    check_elementwise(optimizer_class)
+    if len({id(param) for param in params}) < len(params):
+        raise ValueError("every parameter must be given once; got one twice. Put it into one group.")
+    meta = [index for index, param in enumerate(params) if param.is_meta]
+    if meta:
+        raise ValueError(
+            f"parameters must hold data; got meta parameters {meta}. Initialise the model first."
+        )
+    if any(getattr(owner_of(param), "shards", False) for param in params):
+        raise ValueError(
+            "parameters must be whole; got those of FSDP, each rank's own part. "
+            "Step them with a plain optimizer."
+        )
