@@ -100,7 +100,7 @@ def sharded_state_dict(model: FSDP) -> dict[str, Piece]:
     """Return what this rank keeps, by parameter; buffers whole. Without communication."""
     pieces: dict[str, Piece] = {}
     for flat in model.flats():
-        held = pieces_of(flat.layout, flat.shard.detach(), flat.local_range()[0])
+        held = pieces_of(flat.layout, flat.shard, flat.flat.range[0])
         pieces.update({flat.slots[index].name: piece for index, piece in held.items()})
     return {**pieces, **{name: whole(value) for name, value in _buffers(model.module).items()}}
 
@@ -114,7 +114,7 @@ def load_state_dict_(model: FSDP, state: State | Sequence[dict[str, Piece]]) -> 
     sources = _checked_sources(model, [state] if isinstance(state, Mapping) else list(state))
     for flat in model.flats():
         by_index = {index: sources.get(slot.name, ()) for index, slot in enumerate(flat.slots)}
-        fill_from_pieces_(flat.layout, flat.shard.detach(), flat.local_range()[0], by_index)
+        fill_from_pieces_(flat.layout, flat.shard, flat.flat.range[0], by_index)
     for name, buffer in _buffers(model.module).items():
         buffer.copy_(join_pieces(sources[name][:1]))
 
@@ -196,7 +196,7 @@ def _of(optimizer: Optimizer, part: nn.Parameter) -> list[tuple[str, Any]]:
 def _parts(model: FSDP) -> Iterator[tuple[str, nn.Parameter, FlatLayout, int]]:
     """Yield of every parameter its name, this rank's part, its own layout, and where the part begins."""
     for flat in model.flats():
-        start, stop = flat.local_range()
+        start, stop = flat.flat.range
         offsets = {index: offset for index, offset, _ in flat.layout.overlaps(start, stop)}
         for index, (slot, part) in enumerate(zip(flat.slots, flat.parts, strict=True)):
             yield slot.name, part, FlatLayout((flat.layout.shapes[index],), 1), offsets.get(index, 0)
@@ -205,7 +205,7 @@ def _parts(model: FSDP) -> Iterator[tuple[str, nn.Parameter, FlatLayout, int]]:
 def _gathered(flat: FlatParam) -> list[Tensor]:
     """Return the parameters in their own dtype, as views of a fresh vector."""
     full = torch.empty(flat.layout.padded_numel, dtype=flat.shard.dtype, device=flat.shard.device)
-    all_gather_flat(full, flat.shard.detach(), flat.group)
+    all_gather_flat(full, flat.shard, flat.flat.group)
     return flat.layout.unflatten(full)
 
 

@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import Parameter
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves, tree_map
 
 NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
@@ -172,8 +171,10 @@ class ShardedGradient(Tensor):
                 "no GradScaler; take an optimizer that updates each element on its own."
             )
         out = _run_plain(func, args, kwargs)
-        is_new = type(out) is Tensor and name != "clone" and not name.endswith("_")
-        return out.as_subclass(cls) if is_new and not hasattr(func, "overloadpacket") else out
+        changed_in_place = name.endswith("_") and not name.startswith("__")
+        if type(out) is not Tensor or changed_in_place or name == "clone" or hasattr(func, "overloadpacket"):
+            return out
+        return out.as_subclass(cls)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle this rank's elements, as a plain tensor."""
@@ -198,47 +199,6 @@ def own_values(grad: Tensor) -> Tensor:
     with torch._C.DisableTorchFunctionSubclass():
         plain: Tensor = grad.as_subclass(Tensor) if isinstance(grad, ShardedGradient | Guarded) else grad
         return plain
-
-
-# ---- before an optimizer steps
-
-
-class StepCheck:
-    """What a wrapper asks before an optimizer steps a parameter. Not copied or pickled with the parameter."""
-
-    def __init__(self, check: Callable[[Optimizer], None], owner: object = None) -> None:
-        self.check, self.owner = check, owner
-
-    def __reduce__(self) -> Any:
-        return type(None), ()
-
-
-def check_before_step(param: Tensor, check: Callable[[Optimizer], None], owner: object = None) -> None:
-    """Call `check(optimizer)` before every step of an optimizer that holds this parameter."""
-    param._step_check = StepCheck(check, owner)  # type: ignore[attr-defined]
-
-
-def wrapper_of(param: Tensor) -> object:
-    """Return the wrapper around this parameter, or None."""
-    return owner_of(param) or getattr(getattr(param, "_step_check", None), "owner", None)
-
-
-def run_step_checks(params: Iterable[Tensor], optimizer: Optimizer) -> None:
-    """Ask every wrapper of these parameters, each once."""
-    params = list(params)
-    checks = [getattr(param, "_step_check", None) for param in params]
-    for check in dict.fromkeys(one.check for one in checks if one is not None):
-        check(optimizer)
-    for owner in {id(owner): owner for owner in map(owner_of, params)}.values():
-        if isinstance(owner, Wrapper):
-            owner.check_sent()
-
-
-def _before_step(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    run_step_checks((p for group in optimizer.param_groups for p in group["params"]), optimizer)
-
-
-register_optimizer_step_pre_hook(_before_step)
 
 
 def check_elementwise(optimizer: object) -> None:

@@ -12,7 +12,7 @@ from course_lib.config import ModelConfig
 from course_lib.model.batches import shard_batch, synthetic_batch
 from course_lib.model.stages import transformer_stages
 from course_lib.model.transformer import Transformer, cross_entropy
-from course_lib.parallel.fsdp.explicit import ShardedUnit, backward, forward
+from course_lib.parallel.fsdp import ShardedUnit, backward, forward
 from course_lib.parallel.zero import ZeroLoop
 from course_lib.ranks import run_ranks
 from course_lib.trace import mark

@@ -115,7 +115,7 @@ def full_gradients(model: FSDP) -> State:
     grads: State = {}
     for flat in model.flats():
         full = torch.zeros(flat.layout.padded_numel, dtype=flat.shard.dtype)
-        all_gather_flat(full, local_gradient(flat), flat.group)
+        all_gather_flat(full, local_gradient(flat), flat.flat.group)
         if flat.trains:
             views = flat.layout.unflatten(full)
             grads.update({slot.name: view.clone() for slot, view in zip(flat.slots, views, strict=True)})
@@ -358,7 +358,7 @@ def deferred(init: str) -> Any:
         model = FSDP(module, module.units(), init_=fill)
     except ValueError as error:
         return str(error)
-    with pytest.raises(ValueError, match=r"got one that holds gain, unsharded"):
+    with pytest.raises(ValueError, match=r"got add_ of gain, unsharded"):
         early.step()
     values = {value.item() for tensor in full_state_dict(model).values() for value in tensor.flatten()}
     load_state_dict_(model, Odd(seed=0).state_dict())
@@ -388,7 +388,7 @@ def evaluate_and_checkpoint() -> Any:
     x, y = own_data(0)
     with torch.no_grad():
         evaluated = [model(x), model(x)]
-    empty = all(flat.full.untyped_storage().nbytes() == 0 for flat in model.flats())
+    empty = all(flat.flat.full.untyped_storage().nbytes() == 0 for flat in model.flats())
     abandoned = model(x)  # no backward follows
     F.mse_loss(model(x), y).backward()
     del abandoned
@@ -544,11 +544,11 @@ MISUSES: dict[str, Callable[[], Any]] = {
     "got embedding.weight in unit 'embedding', tied to head.weight in unit 'head'. Leave both": tied_across,
     "got a backward of unit 'the root' after a step. Run forward again": stale_backward,
     r"part of weight must stay where FSDP put it; got one of shape \[\d, 1\] and torch.float16": converted,
-    "got Muon, which looks at whole tensors": muon,
+    "got norm of this rank.s part.*take an optimizer that updates each element": muon,
     r"got a call of state_dict\(\). Use full": lambda: FSDP(nn.Linear(2, 2)).module.state_dict(),
     r"got weight replaced by one of shape \[4, 3\], sharded as \[2, 3\]": lambda: reshaped(True),
     "only while their unit computes; got data of weight before or after": lambda: reshaped(False),
-    "got one that holds weight, unsharded. Build it from FSDP's parameters": early_optimizer,
+    "got add_ of weight, unsharded. Build it from FSDP's parameters": early_optimizer,
     "got unit '0' alone. Call the FSDP module": outside,
     "prefetch must be 0 or more": lambda: FSDP(nn.Linear(2, 2), prefetch=-1),
     "units must be modules inside the model; got a ReLU": lambda: FSDP(nn.Linear(2, 2), [nn.ReLU()]),

@@ -6,6 +6,8 @@ the latest in the next forward.
 
 import copy
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -324,3 +326,16 @@ def copies_the_module(wrap: Wrap) -> tuple[bool, Any]:
 
 def test_the_module_in_ddp_may_be_copied_and_wrapped_again() -> None:
     assert list(run_ranks(copies_the_module, 2, BucketedDDP)) == [(True, 2)] * 2
+
+
+def test_importing_a_technique_changes_nothing_outside_itself() -> None:
+    program = (
+        "import torch.optim.optimizer as o, torch.utils._pytree as t\n"
+        "def state(): return [len(x) for x in (o._global_optimizer_pre_hooks, o._global_optimizer_post_hooks, "
+        "t.SUPPORTED_NODES)], torch.get_default_dtype(), torch.is_grad_enabled()\n"
+        "before = state()\n"
+        "import course_lib.parallel.ddp, course_lib.parallel.zero, course_lib.parallel.fsdp\n"
+        "import course_lib.parallel.offload\n"
+        "assert state() == before, (before, state())"
+    )
+    subprocess.run([sys.executable, "-c", "import torch\n" + program], check=True, timeout=120)

@@ -1,9 +1,9 @@
 """Parameters of one unit as a flat vector of which each rank keeps a part: gather, free, reduce.
 
 The parameter objects stay; only what they point at comes and goes: views of the gathered vector while the
-unit computes, nothing between. The vector's storage is freed by resizing it to zero, not by dropping it:
-autograd has saved views of it, and they are whole again once it is gathered again. Lab 05;
-`engine.py` decides when. Production code: torch `_flat_param.py` (FSDP1), `_fsdp_param_group.py`.
+unit computes, nothing between. The verbs are `FlatShard`'s, as in `loop.py`; here they begin before they are
+waited for. Lab 05; `engine.py` decides when. Production code: torch `_flat_param.py` (FSDP1),
+`_fsdp_param_group.py`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from course_lib.comm.flat import FlatLayout, all_gather_flat, reduce_scatter_flat, same_memory
+from course_lib.comm.flat import FlatShard, same_memory
 from course_lib.comm.mesh import Mesh
-from course_lib.parallel._sharded import (
-    check_before_step,
-    check_elementwise,
-    column,
-    guarded,
-    sharded_gradient,
-)
+from course_lib.comm.p2p import wait_for
+from course_lib.parallel._sharded import column, guarded, sharded_gradient
 
 EMPTY = (
     "parameters in FSDP have values only while their unit computes; got {{}} of {} before or after. "
     "Initialise before FSDP(...), or pass init_; checkpoint.fsdp loads weights and gives them whole."
+)
+
+
+UNSENT = (
+    "gradients must be sent before they are used; got {{}} of those of {} and others unsent. Run the last "
+    "backward outside no_sync()."
+)
+EARLY = (
+    "an optimizer must be built after sharding; got {{}} of {}, unsharded. Build it from FSDP's parameters()."
 )
 
 
@@ -68,13 +71,11 @@ class Reduction:
 
     def __init__(self, flat: FlatParam, message: Tensor) -> None:
         self.flat, self.is_over_shards = flat, True
-        self.reduced = message.new_empty(flat.layout.shard_numel)
-        self.work = reduce_scatter_flat(self.reduced, message, flat.group, async_op=True)
+        self.own_sum, self.work = flat.flat.reduce_scatter(message, async_op=True)  # [n S] -> [S]
 
     def wait(self) -> None:
         """Wait for what is on the wire."""
-        if self.work is not None:
-            self.work.wait()
+        wait_for([self.work])
         self.work = None
 
     def advance(self) -> bool:
@@ -82,76 +83,66 @@ class Reduction:
         self.wait()
         mesh, was_over_shards, self.is_over_shards = self.flat.mesh, self.is_over_shards, False
         if was_over_shards and mesh.size("dp_replicate") > 1:
-            self.work = dist.all_reduce(self.reduced, group=mesh.group("dp_replicate"), async_op=True)
+            self.work = dist.all_reduce(self.own_sum, group=mesh.group("dp_replicate"), async_op=True)
             return True
-        self.flat.add_gradient(self.reduced)
+        self.flat.add_gradient(self.own_sum)
         return False
 
 
 class FlatParam:
     """The parameters of one unit with one dtype and one requires_grad, sharded over the mesh's `axes`.
 
-    shard: this rank's part, in the parameters' own dtype.
     parts: what the optimizer sees: views of the shard, one for each parameter, with the mean gradient.
-    Layout: shard [S/n] Shard, padded; between gather and free the parameters are Replicate.
-    Communication: all_gather S, reduce_scatter S; over dp_replicate an all_reduce of S/n.
-    Memory: S/n; S more while gathered, in param_dtype; S more for gradients on the way.
+    Layout: shard [S] Shard, padded; between gather and free the parameters are Replicate, [n S].
+    Communication: all_gather n S, reduce_scatter n S; over dp_replicate an all_reduce of S.
+    Memory: S; n S more while gathered, in param_dtype; n S more for gradients on the way.
     """
 
     def __init__(self, slots: Sequence[Slot], mesh: Mesh, wire: Wire) -> None:
-        self.slots = list(slots)
-        self.params = [slot.param for slot in slots]
-        self.mesh, self.axes = mesh, wire.axes
-        self.group = mesh.group(*self.axes)
-        self.divisor = wire.divisor or mesh.size(*self.axes) * mesh.size("dp_replicate")
-        self.trains = self.params[0].requires_grad
-        self.layout = FlatLayout.of(self.params, mesh.size(*self.axes))
+        self.slots, self.mesh = list(slots), mesh
+        params = [slot.param for slot in slots]
+        self.trains = params[0].requires_grad
+        self.divisor = wire.divisor or mesh.size(*wire.axes) * mesh.size("dp_replicate")
+        self.reduce_dtype = wire.reduce_dtype or wire.param_dtype or params[0].dtype
+        # Cut the values of the mesh's first rank.
+        group = mesh.group(*wire.axes)
+        self.flat = FlatShard(
+            params,
+            group,
+            broadcast_over=(group, mesh.group("dp_replicate")),
+            full_dtype=wire.param_dtype,
+            copies=True,
+        )
+        self.layout, self.shard = self.flat.layout, self.flat.shard
+        self.slices = self.layout.parts(*self.flat.range)
+        self.parts = [
+            column(part, len(shape), requires_grad=self.trains)
+            for part, shape in zip(self.flat.parts(), self.layout.shapes, strict=True)
+        ]
+        for slot in slots:
+            slot.stand_in = guarded(self.shard[0].expand(slot.param.shape), EMPTY.format(slot.name))
+        self._unsent_parts = [
+            guarded(
+                self.shard[0].expand(part.shape), UNSENT.format(slots[0].name), ["zero_"], marks_zero=True
+            )
+            for part in self.parts
+        ]
+        self._nothing = self.flat.full.new_empty(0)
+        self._early = guarded(self._nothing, EARLY.format(slots[0].name))
         self._work: dist.Work | None = None
-        self._message: Tensor | None = None
-        self._flat_grad: Tensor | None = None  # of this backward, in param_dtype
-        self._unsent: Tensor | None = None  # of earlier ones under no_sync, in reduce_dtype
-        self._grad_views: list[Tensor] = []
         self._gathered_version: int | None = None  # of what is here or on the way
-        own_dtype = self.params[0].dtype
-        self.reduce_dtype = wire.reduce_dtype or wire.param_dtype or own_dtype
-        self._shard_from(own_dtype, wire.param_dtype or own_dtype)
+        self._is_here = True
+        self._is_open = False  # backward adds to the gradients
+        self._full_grad: Tensor | None = None  # [n S] of this backward, in param_dtype
+        self._unsent: Tensor | None = None  # [n S] of earlier ones under no_sync, in reduce_dtype
+        self._grad_views: list[Tensor] = []
+        self._sent: list[Tensor | None] = []  # the parts' gradients beside unsent ones
+        self._point_nowhere()
 
     @property
     def version(self) -> int:
         """A number that changes when the parameters do."""
         return self.shard._version
-
-    @torch.no_grad()
-    def _shard_from(self, own_dtype: torch.dtype, param_dtype: torch.dtype) -> None:
-        """Cut the values of the mesh's first rank; from here on the parameters are empty until gathered."""
-        device = self.params[0].device
-        flat = torch.empty(self.layout.padded_numel, dtype=own_dtype, device=device)
-        self.layout.flatten_(flat, self.params)
-        for axes in (self.axes, ("dp_replicate",)):
-            if self.mesh.size(*axes) > 1:
-                dist.broadcast(flat, group=self.mesh.group(*axes), group_src=0)
-        start, stop = self.local_range()
-        self.shard = nn.Parameter(flat[start:stop].clone(), requires_grad=self.trains)
-        del flat
-        for slot in self.slots:
-            anything = self.shard.detach()[0].expand(slot.param.shape)
-            slot.stand_in = guarded(anything, EMPTY.format(slot.name))
-        self._part_slices = self.layout.parts(start, stop)
-        self.parts = [
-            column(self.shard.detach()[part], len(shape), requires_grad=self.trains)
-            for part, shape in zip(self._part_slices, self.layout.shapes, strict=True)
-        ]
-        for part in self.parts:
-            check_before_step(part, self._before_step)
-        self.full = torch.empty(self.layout.padded_numel, dtype=param_dtype, device=device)
-        self._full_bytes = self.full.untyped_storage().nbytes()
-        self._views = self.layout.unflatten(self.full)
-        self._nothing = torch.empty(0, dtype=param_dtype, device=device)
-        self._point_nowhere()
-
-    def local_range(self) -> tuple[int, int]:
-        """Return which elements of the flat vector this rank keeps."""
-        return self.layout.shard_range(self.mesh.rank(*self.axes))
 
     # ---- parameters
 
@@ -162,17 +153,17 @@ class FlatParam:
         self.free()
         self.check_shard()
         self._gathered_version = self.version
-        self.full.untyped_storage().resize_(self._full_bytes)
-        self._message = self.shard.detach().to(self.full.dtype)
-        self._work = all_gather_flat(self.full, self._message, self.group, async_op=True)
+        self._work = self.flat.gather_(async_op=True)  # [S] -> [n S]
 
     def wait_gather(self) -> None:
         """Return when the parameters point at their values."""
-        if self._message is not None:
+        if not self._is_here:
             self._end_gather()
-            for slot, view in zip(self.slots, self._views, strict=True):
+            self._is_here = True
+            for slot, view in zip(self.slots, self.flat.views, strict=True):
                 slot.param.data = view
                 slot.show(slot.param)
+                slot.param.grad = slot.param.grad if self._is_open else None
 
     def free(self) -> None:
         """Give the gathered parameters back, also those on the way."""
@@ -181,71 +172,78 @@ class FlatParam:
             self._point_nowhere()
 
     def _end_gather(self) -> None:
-        if self._work is not None:
-            self._work.wait()
-        self._work = self._message = None
+        wait_for([self._work])
+        self._work = None
 
     def _point_nowhere(self) -> None:
         for slot in self.slots:
             slot.param.data = self._nothing
             slot.show(slot.stand_in)
-        self.full.untyped_storage().resize_(0)
-        self._gathered_version = None
+        self.flat.free()
+        self._gathered_version, self._is_here = None, False
+        if not self._is_open:
+            self._leave_no_gradient()
 
     # ---- gradients
 
+    @property
+    def is_unsent(self) -> bool:
+        """Whether gradients wait for a backward outside no_sync."""
+        return self._full_grad is not None or self._unsent is not None
+
     def open_gradients(self) -> None:
-        """Let backward add the unit's gradients into one flat vector."""
+        """Let backward add the unit's gradients into one flat vector [n S]."""
         if not self.trains:
             return
         self._forget_zeroed()
-        if self._flat_grad is None:
-            self._flat_grad = torch.zeros_like(self.full)
-            self._grad_views = self.layout.unflatten(self._flat_grad)
-        for param, view in zip(self.params, self._grad_views, strict=True):
-            param.grad = view
+        if self._full_grad is None:
+            self._full_grad = torch.zeros_like(self.flat.full)
+            self._grad_views = self.layout.unflatten(self._full_grad)
+        self._is_open = True
+        for slot, view in zip(self.slots, self._grad_views, strict=True):
+            slot.param.grad = view
 
     def close_gradients(self, *, send: bool) -> Reduction | None:
         """Take the gradients from the parameters; begin to reduce them, or keep them here."""
-        if self._flat_grad is None:
+        if not self._is_open:
             return None
         for slot, view in zip(self.slots, self._grad_views, strict=True):
-            grad, slot.param.grad = slot.param.grad, None
+            grad = slot.param.grad
             if grad is not None and not same_memory(grad, view):
                 raise ValueError(
                     f"gradients must be added where FSDP put them; got a new one for {slot.name}. "
                     "Do not use create_graph=True, and do not set .grad during backward."
                 )
-        if not send:
-            if self._flat_grad.dtype != self.reduce_dtype:  # as bfloat16 they would lose what is small
-                self._unsent = self._with_unsent()
-            for part in self.parts:
-                if part.grad is None:  # something that zero_grad can forget
-                    part.grad = sharded_gradient(torch.zeros_like(part))
-            return None
-        return Reduction(self, self._with_unsent())
+        self._leave_no_gradient()
+        if send:
+            return Reduction(self, self._with_unsent())
+        if self._full_grad is not None and self._full_grad.dtype != self.reduce_dtype:
+            self._unsent = self._with_unsent()  # as bfloat16 they would lose what is small
+        if not self._sent:  # what no optimizer can use, and zero_grad can forget
+            self._sent = [part.grad for part in self.parts]
+            for part, shown in zip(self.parts, self._unsent_parts, strict=True):
+                part.grad = shown
+        return None
 
     def _with_unsent(self) -> Tensor:
-        """Return all gradients that were not sent, in reduce_dtype, and keep none."""
-        flat_grad, unsent = self._flat_grad, self._unsent
-        assert flat_grad is not None, "backward has been here"
-        self._flat_grad, self._unsent, self._grad_views = None, None, []
-        return flat_grad.to(self.reduce_dtype) if unsent is None else unsent.add_(flat_grad)
+        """Return all gradients that were not sent [n S], in reduce_dtype, and keep none."""
+        full_grad, unsent = self._full_grad, self._unsent
+        assert full_grad is not None, "backward has been here"
+        self._full_grad, self._unsent, self._grad_views = None, None, []
+        return full_grad.to(self.reduce_dtype) if unsent is None else unsent.add_(full_grad)
 
-    @property
-    def _is_unsent(self) -> bool:
-        return self._flat_grad is not None or self._unsent is not None
-
-    def _forget_zeroed(self) -> None:
-        """Forget unsent gradients if zero_grad was called since, unless backward still adds to them."""
-        if self._is_unsent and all(p.grad is None for p in (*self.parts, *self.params)):
-            self.drop_gradients()
+    def _leave_no_gradient(self) -> None:
+        """Leave at the parameters what tells an optimizer that holds them that it was built too early."""
+        self._is_open = False
+        for slot in self.slots:
+            slot.param.grad = self._early if self.trains and not slot.param.numel() else None
 
     @torch.no_grad()
-    def add_gradient(self, reduced: Tensor) -> None:
-        """Add this rank's part of the sum, divided, to the gradients of its parts."""
-        mean = reduced.to(self.shard.dtype).div_(self.divisor)
-        for part, where in zip(self.parts, self._part_slices, strict=True):
+    def add_gradient(self, own_sum: Tensor) -> None:
+        """Add this rank's part of the sum [S], divided, to the gradients of its parts."""
+        mean = own_sum.to(self.shard.dtype).div_(self.divisor)
+        self._show_sent()
+        for part, where in zip(self.parts, self.slices, strict=True):
             local = mean[where].view(part.shape)
             if part.grad is None:
                 part.grad = sharded_gradient(local)
@@ -254,27 +252,33 @@ class FlatParam:
             for hook in list((getattr(part, "_post_accumulate_grad_hooks", None) or {}).values()):
                 hook(part)
 
+    def _show_sent(self) -> None:
+        """Give the parts back the gradients that they had beside unsent ones."""
+        for part, before in zip(self.parts, self._sent, strict=False):
+            part.grad = before
+        self._sent = []
+
+    def _forget_zeroed(self) -> None:
+        """Forget unsent gradients if zero_grad was called since."""
+        if not self._is_open and self.is_unsent:
+            zeroed = any(getattr(shown, "is_zeroed", False) for shown in self._unsent_parts)
+            if zeroed or all(part.grad is None for part in self.parts):
+                self._sent = [sharded_gradient(torch.zeros_like(p)) if zeroed else None for p in self.parts]
+                self.drop_gradients()
+
     def drop_gradients(self) -> None:
-        """Forget what an unfinished backward left."""
-        for param in self.params:
-            param.grad = None
-        self._flat_grad, self._unsent, self._grad_views = None, None, []
+        """Forget what an unfinished backward left, or what was not sent."""
+        self._leave_no_gradient()
+        self._show_sent()
+        self._full_grad, self._unsent, self._grad_views = None, None, []
+        for shown in self._unsent_parts:
+            shown.is_zeroed = False  # type: ignore[attr-defined]
 
     # ---- checks
 
-    def _before_step(self, optimizer: Optimizer) -> None:
-        """Stop an optimizer that looks at whole tensors, or would leave gradients out."""
-        check_elementwise(optimizer)
-        self._forget_zeroed()
-        if self._is_unsent:
-            raise ValueError(
-                f"gradients must be sent before the optimizer steps; got those of "
-                f"{self.slots[0].name} and others unsent. Run the last backward outside no_sync()."
-            )
-
     def check_shard(self) -> None:
         """Raise ValueError if the shard or a parameter is not what was sharded."""
-        for slot, part, where in zip(self.slots, self.parts, self._part_slices, strict=True):
+        for slot, part, where in zip(self.slots, self.parts, self.slices, strict=True):
             if part.numel() != where.stop - where.start or (
                 part.numel() and not same_memory(part, self.shard[where])
             ):

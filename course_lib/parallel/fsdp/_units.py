@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from course_lib.comm.mesh import Mesh
-from course_lib.parallel._sharded import check_before_step
-from course_lib.parallel.fsdp._flat_param import FlatParam, Slot, Wire
+from course_lib.parallel._sharded import guarded
+from course_lib.parallel.fsdp._flat_param import EARLY, FlatParam, Slot, Wire
 
 Init = Callable[[nn.Module], None]
 
@@ -166,20 +164,11 @@ def _register(flats: list[FlatParam]) -> None:
     """Make this rank's parts the modules' parameters; the old ones, plain attributes, are found first."""
     for flat in flats:
         for slot, part in zip(flat.slots, flat.parts, strict=True):
-            check_before_step(slot.param, partial(_refuse_unsharded, slot.name))
             slot.show(slot.stand_in)
             for module, attribute in slot.places:
                 module._parameters[attribute] = part
                 module.register_state_dict_pre_hook(_refuse_state)
                 module.register_load_state_dict_pre_hook(_refuse_loading)
-
-
-def _refuse_unsharded(name: str, _optimizer: Optimizer) -> None:
-    """Stop an optimizer that would step parameters which hold nothing."""
-    raise ValueError(
-        f"an optimizer must be built after sharding; got one that holds {name}, unsharded. "
-        "Build it from FSDP's parameters()."
-    )
 
 
 def _refuse_state(*_: Any) -> None:
@@ -211,7 +200,8 @@ def _materialise(unit: nn.Module, names: dict[nn.Module, str], slots: list[Slot]
 
 
 def _replace_meta(slot: Slot, device: torch.device) -> None:
-    check_before_step(slot.param, partial(_refuse_unsharded, slot.name))
+    if slot.param.requires_grad:  # an optimizer may hold it
+        slot.param.grad = guarded(torch.empty_like(slot.param, requires_grad=False), EARLY.format(slot.name))
     empty = torch.empty_like(slot.param, device=device)
     slot.param = nn.Parameter(empty, requires_grad=slot.param.requires_grad)
     for module, attribute in slot.places:

@@ -29,8 +29,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 
 from course_lib.comm.mesh import Mesh, make_mesh
-from course_lib.parallel._sharded import Wrapper, cast_floating, clip_sharded_norm_
-from course_lib.parallel.fsdp._flat_param import FlatParam, Reduction, Wire
+from course_lib.parallel._sharded import (
+    Wrapper,
+    at_end_of_backward,
+    cast_floating,
+    clip_sharded_norm_,
+    in_backward,
+)
+from course_lib.parallel.fsdp._flat_param import UNSENT, FlatParam, Reduction, Wire
 from course_lib.parallel.fsdp._units import ALONE, RECOMPUTED, Unit, cut_into_units, tensors_of
 
 
@@ -118,7 +124,7 @@ class FSDP(Wrapper):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model on this rank's shard of the batch; floating inputs become param_dtype."""
         if self._phase != "idle":
-            if torch._C._current_graph_task_id() != -1:
+            if in_backward():
                 raise ValueError(RECOMPUTED)
             self._reset()  # after a backward that failed
         if torch.is_grad_enabled():
@@ -153,7 +159,7 @@ class FSDP(Wrapper):
         """Let backwards inside add up unsent, at full size; the next one outside sends the total.
 
         Communication: the gathers as ever, no reduce_scatter. Memory: P more for the gradients.
-        Raises: ValueError if an optimizer steps while gradients are unsent.
+        Raises: ValueError if an optimizer steps, or something else uses gradients, while they are unsent.
         """
         before, self._sync = self._sync, False
         try:
@@ -164,7 +170,13 @@ class FSDP(Wrapper):
     shards = True  # its parameters are parts
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Scale all gradients so that their global norm is at most max_norm; return the norm before."""
+        """Scale all gradients so that their global norm is at most max_norm; return the norm before.
+
+        Communication: one all_reduce of one number.
+        """
+        for flat in self.flats():
+            if flat.is_unsent:
+                raise ValueError(UNSENT.format(flat.slots[0].name).format("clip_grad_norm_"))
         return clip_sharded_norm_(list(self.parameters()), max_norm, self.mesh.group(*self.axes), norm_type)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
@@ -208,7 +220,7 @@ class FSDP(Wrapper):
             )
         if self._phase == "idle":
             self._phase = "backward"
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+            at_end_of_backward(self._end_of_backward)
         over = [other for other in self._open if other.began_at > call.ended_at]
         self._open = [other for other in self._open if other not in over] + [call]
         self._gather(call.unit, self._backward_order, _last_first(over))

@@ -1,13 +1,13 @@
 """FSDP as a loop: gather a unit, compute, free it; in backward gather, compute, reduce_scatter, free.
 
 A unit is a module that the next one follows: `transformer_stages(model, n)` cuts the course's model into n.
-Lab 05. `engine.py` runs the same four verbs from hooks, so that a model runs as ever, and begins the next
+Lab 05. `engine.py` runs the same four verbs from hooks, so that a model runs as usual, and begins the next
 gather while a unit computes: nothing here overlaps. torch's `fully_shard` does it in
 `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`: unshard, reshard, reduce_grad.
 
 Layout (local shapes): each unit's shard [S/n] Shard; its parameters Replicate between gather and free; the
     batch Shard(0).
-Communication: for a unit of S elements 2 all_gathers and 1 reduce_scatter a step; a broadcast before the
+Communication: for a unit of S elements 2 all_gathers and 1 reduce_scatter per step; a broadcast before the
     first.
 Memory: 1/n of parameters, gradients and optimizer state, and one unit gathered, with its gradients.
 Oracle: the units one after another in one process, on the whole batch, where the shards are equal.
@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.comm.flat import FlatLayout, all_gather_flat, reduce_scatter_flat
+from course_lib.comm.flat import FlatShard
 
 
 class ShardedUnit:
@@ -30,41 +30,29 @@ class ShardedUnit:
     shard: what the optimizer steps: this rank's part of all parameters, flat.
     """
 
-    @torch.no_grad()
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-        self.module, self.group = module, group
-        self.params = list(module.parameters())
-        self.layout = FlatLayout.of(self.params, dist.get_world_size(group))
-        self.full = self.params[0].new_empty(self.layout.padded_numel)
-        self.layout.flatten_(self.full, self.params)
-        if self.layout.num_shards > 1:
-            dist.broadcast(self.full, group=group, group_src=0)
-        start, stop = self.layout.shard_range(dist.get_rank(group))
-        self.shard = nn.Parameter(self.full[start:stop].clone())
-        self.full_bytes = self.full.untyped_storage().nbytes()
+        self.module, self.params = module, list(module.parameters())
+        self.flat = FlatShard(self.params, group, copies=True)
+        self.shard = nn.Parameter(self.flat.shard)
         self.free()
 
     def gather(self) -> None:
         """Bring the whole parameters here, into the storage that autograd has saved views of."""
-        self.full.untyped_storage().resize_(self.full_bytes)
-        all_gather_flat(self.full, self.shard.detach(), self.group)
-        for param, view in zip(self.params, self.layout.unflatten(self.full), strict=True):
+        self.flat.gather_()  # [S] -> [n S]
+        for param, view in zip(self.params, self.flat.views, strict=True):
             param.data = view
 
     def free(self) -> None:
         """Give the whole parameters back; autograd's views are empty until the next gather."""
         for param in self.params:
             param.data = param.new_empty(0)
-        self.full.untyped_storage().resize_(0)
+        self.flat.free()
 
-    @torch.no_grad()
     def reduce_scatter(self) -> None:
         """Add this rank's part of the mean gradient to the shard's; forget the whole gradients."""
-        grads = torch.empty_like(self.full)
-        self.layout.flatten_(grads, [param.grad for param in self.params])
-        mean = torch.empty_like(self.shard)
-        reduce_scatter_flat(mean, grads, self.group)
-        mean /= self.layout.num_shards
+        full_grad = self.flat.flatten([param.grad for param in self.params])  # [n S]
+        own_sum, _ = self.flat.reduce_scatter(full_grad)  # [S]
+        mean = own_sum / self.flat.layout.num_shards
         self.shard.grad = mean if self.shard.grad is None else self.shard.grad + mean
         for param in self.params:
             param.grad = None
