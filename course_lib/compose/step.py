@@ -100,7 +100,7 @@ class ComposedTraining:
             [self.core.shard(piece.targets) for piece in pieces],
             lambda logits, targets: self._loss(logits, targets) / total,
         )
-        device = self.sharded[0].flat.device
+        device = self.sharded[0].shard.device
         loss = torch.zeros((), device=device) if found is None else found.float().clone()
         dist.all_reduce(loss, group=self.mesh.group("pp", *DATA, "cp"))
         return loss
