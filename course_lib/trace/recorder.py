@@ -105,14 +105,15 @@ class Recorder(Listener):
 
     def _patch_functions(self) -> Callable[[], None]:
         """Note custom functions that are applied again in backward: their forward runs without grad mode."""
+        # A descriptor: a classmethod up to torch 2.13, one made in C since then.
         apply = Function.__dict__["apply"]
 
         def traced_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
             if not (self._depth and self._is_recomputing()):
-                return apply.__func__(cls, *args, **kwargs)
+                return apply.__get__(None, cls)(*args, **kwargs)
             self._recomputing += 1
             try:
-                return apply.__func__(cls, *args, **kwargs)
+                return apply.__get__(None, cls)(*args, **kwargs)
             finally:
                 self._recomputing -= 1
 
