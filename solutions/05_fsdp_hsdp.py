@@ -36,6 +36,7 @@ PREDICTED = {
 }
 
 # %%
+import inspect
 import math
 from functools import partial
 
@@ -52,8 +53,10 @@ from course_lib.cost.collectives import collective_cost, collective_time_s, full
 from course_lib.cost.hardware import accelerator
 from course_lib.model.batches import shard_slice, synthetic_batch
 from course_lib.model.corpus import VOCAB_SIZE, corpus_batch, load_corpus
+from course_lib.model.stages import transformer_stages
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.model.units import Unit, transformer_units
+from course_lib.parallel import fsdp as library
 from course_lib.parallel.fsdp import FSDP
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
@@ -311,6 +314,27 @@ def compare(result):
 
 sharded = run_ranks(fsdp_step, 4, fsdp_forward, fsdp_backward, trace=True)
 print("outputs and gradients equal the oracle:", compare(sharded))
+
+# %% [markdown]
+# The library's loop has the same verbs, around modules. Its units are stages that follow one another, and
+# autograd saves what backward needs. `FSDP` in `parallel/fsdp/engine.py` calls the verbs from hooks.
+
+# %%
+print(inspect.getsource(library.backward))
+
+
+def library_step():
+    rank, n = dist.get_rank(), dist.get_world_size()
+    mine = BATCH[shard_slice(len(BATCH), rank, n)]
+    stages = transformer_stages(Transformer(CONFIG, dtype=torch.float64), CONFIG.num_layers)
+    units = [library.ShardedUnit(stage) for stage in stages]
+    saved = library.forward(units, mine.tokens)
+    logits = saved[-1][1].detach()
+    library.backward(units, saved, loss_gradient(logits, mine.targets))
+    return logits, [(unit.shard.grad, unit.flat.layout.numel) for unit in units]
+
+
+print("outputs and gradients equal the oracle:", compare(run_ranks(library_step, 4)))
 
 # %% [markdown]
 # ## Measure
