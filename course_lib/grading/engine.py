@@ -24,7 +24,6 @@ from course_lib.grading.given_answer import as_answer
 from course_lib.grading.import_guard import closed_message, closed_ops
 from course_lib.grading.launcher import Launcher, run_here
 from course_lib.grading.parts.in_flight import in_flight_gate
-from course_lib.grading.parts.memory import outside_tensors
 from course_lib.grading.rank_worker import Job
 from course_lib.grading.registry import program_of, spec
 from course_lib.grading.source import FromObject, FromSource
@@ -71,7 +70,6 @@ def job_factory(exercise: Exercise, answer: FromObject | FromSource) -> Callable
             answer=payload,
             params=dict(case.params),
             program=program_of(exercise),
-            memory="memory" in exercise.points,
             processes=exercise.scenario is not None and exercise.scenario.starts_processes,
         )
 
@@ -178,9 +176,7 @@ def _parts_of(declared: ExerciseFile, case: Case, got: list[RankData]) -> list[P
             return [left]
         if gate_parts(case, got, want):
             return gate_parts(case, got, declared.explained(case, got, want))
-        parts = declared.verdict(case, got, want)
-        kept = outside_tensors(got)
-        return [kept if kept is not None and p.name == kept.name and p.ok else p for p in parts]
+        return declared.verdict(case, got, want)
     except Exception as error:
         text = f"what the ranks returned could not be read ({type(error).__name__}: {error})."
         return [Part("values", False, text, gate=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
@@ -13,7 +13,6 @@ from torch import Tensor
 from torch._C import DisableTorchFunctionSubclass
 
 from course_lib import trace
-from course_lib.grading.untracked_memory import bytes_outside_tensors
 
 _MOST_LOOKS = 200  # 10 s: on a busy machine a thread may wait long for a processor
 
@@ -25,23 +24,14 @@ class Probe:
     Attributes:
         rank: this rank, from 0.
         world_size: how many ranks there are.
-        outside_tensors: bytes of numbers kept outside tensors, at the start and at each mark; None: not
-            counted.
     """
 
     rank: int
     world_size: int
-    outside_tensors: list[int] | None = field(default=None, repr=False)
 
-    def mark(self, name: str, *, count: bool = True) -> None:
-        """Collect garbage and put a named mark into the trace, where `.live_bytes_at(name)` reads.
-
-        count: numbers outside tensors too. It takes as long as some layers of a toy: leave it out where the
-        next mark would see the same.
-        """
+    def mark(self, name: str) -> None:
+        """Collect garbage and put a named mark into the trace, where `.live_bytes_at(name)` reads."""
         trace.mark(name)
-        if count and self.outside_tensors is not None:
-            self.outside_tensors.append(bytes_outside_tensors())
 
     def settle(self) -> None:
         """Give other threads time to let go of tensors that nobody else holds; all ranks call it.

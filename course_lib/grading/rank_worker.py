@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import codeop
 import functools
-import gc
 import importlib
 import inspect
 import linecache
@@ -33,7 +32,6 @@ from course_lib.grading.exercise import Array, GateFailed
 from course_lib.grading.import_guard import Guard
 from course_lib.grading.probe import Probe
 from course_lib.grading.source import FromSource, behind_a_cache, not_defined, not_written
-from course_lib.grading.untracked_memory import OUTSIDE_TENSORS, bytes_outside_tensors
 
 _MODULE = "student_answer"
 
@@ -50,7 +48,6 @@ class Job:
         answer: source text, or a pickled object.
         params: of the case.
         program: module that holds the program.
-        memory: numbers kept outside tensors are counted too.
         processes: the program starts some.
         inbox: folder with one file of inputs a rank; the launcher fills it in.
     """
@@ -62,7 +59,6 @@ class Job:
     answer: FromSource | bytes
     params: dict[str, Any]
     program: str
-    memory: bool = False
     processes: bool = False
     inbox: str = ""
 
@@ -95,23 +91,18 @@ def rank_job(job: Job, close_doors: Callable[..., None] = lambda *_, **__: None)
     guard.install()
     if dist.get_world_size() > 1:
         io_guard.shut(guard.refuse_side_door)
-    if job.memory:
-        gc.freeze()  # what is here holds nothing of the answer's: no count need look at it again
     try:
         impl = prepare(load(job), job)
     except GateFailed as failed:
         return {"failed": (failed.gate, failed.message)}
     inputs = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-    counts = [bytes_outside_tensors()] if job.memory else None
-    probe = Probe(rank=dist.get_rank(), world_size=dist.get_world_size(), outside_tensors=counts)
+    probe = Probe(rank=dist.get_rank(), world_size=dist.get_world_size())
     try:
         out = program(impl, job.params, inputs, probe)
     except GateFailed as failed:
         if failed.gate in ("closed", "implemented"):  # every rank would say the same: none need wait for it
             raise
         return {"failed": (failed.gate, failed.message)}
-    if counts is not None:
-        out = {**out, OUTSIDE_TENSORS: max(counts) - counts[0]}
     mutated = [name for name, array in arrays.items() if not _same(inputs[name], array)]
     return {**plain_output(out), "mutated": mutated, "reached": guard.reached}
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from course_lib.grading.core.types import Bytes, Case, Part, RankData, Seen
+from course_lib.grading.core.types import Bytes, Case, Part, Seen
 from course_lib.grading.parts.common import BEGINS_TO_ENDS, Window, calls_in, first_problem, times
-from course_lib.grading.untracked_memory import LIMIT_BYTES, OUTSIDE_TENSORS
 from course_lib.trace import RankTrace
 from course_lib.trace.events import Alloc, Free, Mark
 
@@ -200,16 +199,3 @@ class CameAhead:
     def _arrived(self, trace: RankTrace, end: str | None) -> int:
         calls = [call for call in calls_in(trace, Window(self.window.start, end)) if call.op in self.ops]
         return sum(call.bytes_ if call.op == "recv" else call.moved_bytes for call in calls)
-
-
-def outside_tensors(got: Sequence[RankData]) -> Part | None:
-    """A failing part "memory" if a rank keeps its numbers outside tensors; else None."""
-    for rank, data in enumerate(got):
-        count = data.values.get(OUTSIDE_TENSORS, 0)
-        if count > LIMIT_BYTES:
-            text = (
-                f"rank {rank} keeps {count:,} bytes of numbers outside tensors (in lists, arrays or "
-                f"bytes); at most {LIMIT_BYTES} are allowed. They fill the memory as tensors do."
-            )
-            return Part("memory", False, text)
-    return None

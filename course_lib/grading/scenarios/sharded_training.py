@@ -28,10 +28,10 @@ def program(
     model = build_toy(params["model"], inputs)
     for tensor in inputs.values():
         tensor.sum()  # the trace sees what exists before "built"
-    probe.mark("built", count=False)
+    probe.mark("built")
     mark_last_gradient(model, probe)
     optimizer = impl(trainable(model), make_optimizer)
-    probe.mark("constructed", count=False)
+    probe.mark("constructed")
     seen: dict[str, Array] = {}
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -40,7 +40,7 @@ def program(
             loss_of(model, inputs, step, micro, params["microbatches"], with_optional=late).backward()
         probe.mark(f"backward {step}")
         optimizer.step()
-        probe.mark(f"stepped {step}", count=False)
+        probe.mark(f"stepped {step}")
         seen |= weights_of(model, step)  # before zero_grad: step leaves the new parameters on every rank
         optimizer.zero_grad()
         probe.mark(f"end {step}")

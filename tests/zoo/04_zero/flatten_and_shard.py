@@ -91,6 +91,3 @@ def flatten_and_shard(tensors, rank, world_size):
 # %% wrong memory: a view of the flat vector
 # says: keeps its whole storage alive
 # change: ].clone() -> ]
-# %% wrong memory: the whole vector is kept as Python floats
-# says: outside tensors
-# change: padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]) -> padded = torch.cat([flat, flat.new_zeros(world_size * size - len(flat))]); flatten_and_shard.kept = padded.tolist()

@@ -111,10 +111,6 @@ class Zero2Optimizer:
 # change: self.inner.step() -> _ = [(dist.all_reduce(p.grad), p.grad.div_(self.world_size)) for p in self.params if p.grad is not None]; self.inner.step()
 # change: dist.all_gather_into_tensor(full, shard) -> full = param.flatten()
 # change: shard.grad = None -> self.inner.zero_grad()
-# %% wrong memory: gradients wait in numpy arrays for the end of backward
-# says: outside tensors
-# change: self.params = list(params) -> self.params, self.waiting = list(params), []
-# change: param.register_post_accumulate_grad_hook(self.on_gradient) -> param.register_post_accumulate_grad_hook(lambda p: (self.waiting.append((p, p.grad.numpy().copy())), setattr(p, "grad", None), len(self.waiting) > 1 or torch.autograd.Variable._execution_engine.queue_callback(lambda: [(setattr(q, "grad", torch.from_numpy(a)), self.on_gradient(q)) for q, a in [self.waiting.pop() for _ in self.waiting[:]]]), None)[3])
 # %% wrong values: shards in a dictionary of the class, so a second optimizer gets those of the first
 # change: """Reduce each gradient to shards during backward, and step on this rank's 1/n of every parameter.""" -> known = {}
 # change: self.shards = {p: self.flat(p).chunk(self.world_size)[rank].clone() for p in self.params} -> self.shards = {p: self.known.setdefault((i, p.shape), self.flat(p).chunk(self.world_size)[rank].clone()) for i, p in enumerate(self.params)}

@@ -98,12 +98,6 @@ class ZeroOptimizer:
 # %% wrong memory: the shard is a view that keeps the flat vector
 # says: beyond the model
 # change: [dist.get_rank()].clone() -> [dist.get_rank()]
-# %% wrong memory: the whole optimizer, whose state waits as Python's numbers
-# says: outside tensors
-# change: self.inner = make_optimizer([self.shard]) -> self.make, self.saved = make_optimizer, None
-# change: self.inner.step() -> dist.all_gather_into_tensor(grads, self.shard.grad); whole = self.flat(self.params); whole.grad = grads; inner = self.make([whole])
-# change: full = grads  # its memory is free for the parameters -> [inner.state[whole].update({k: torch.tensor(v, dtype=whole.dtype) for k, v in self.saved.items()}) for _ in "1" if self.saved]
-# change: dist.all_gather_into_tensor(full, self.shard) -> inner.step(); full = whole; self.saved = {k: v.tolist() if torch.is_tensor(v) else v for k, v in inner.state[whole].items() if v is not None}
 # %% wrong values: the library's file, loaded by its path
 # says: closed here
 import importlib.util as finder

@@ -83,5 +83,3 @@ def owner_fsdp_backward(units, grad, lr):
 # %% wrong memory: the owner leaves its unit whole
 # says: no unit must have `full` set
 # change: unit.full = None -> unit.full = unit.full if is_owner else None
-# %% wrong memory: hides every unit in lists of numbers
-# change: unit.full = None -> unit.kept = unit.full.tolist(); unit.full = None
