@@ -243,7 +243,7 @@ def _value_message(
     seen = _first_difference(got[rank], target, f"rank {rank} " if len(wrong) > 1 else "")
     text = f"{words} must equal the one-process result on every rank; wrong on {who}: {seen}."
     if case.world_size == 1:
-        text = f"{words} must equal the one-process result; {seen}."
+        text = f"{words} must equal the plain result; {seen}."
     return f"{text} {finger[:1].upper()}{finger[1:]}".rstrip()
 
 

@@ -50,10 +50,16 @@ TORCH: dict[str, tuple[str, ...]] = {
     "checkpoint": (
         "torch.utils.checkpoint:checkpoint",
         "torch.utils.checkpoint:checkpoint_sequential",
+        "torch.utils.checkpoint:CheckpointFunction.apply",
+        "torch.utils.checkpoint:_checkpoint_without_reentrant_generator",
         "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:checkpoint_wrapper",
         "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:apply_activation_checkpointing",
     ),
-    "saved_tensors": ("torch.autograd.graph:saved_tensors_hooks", "torch.autograd.graph:save_on_cpu"),
+    "saved_tensors": (
+        "torch.autograd.graph:saved_tensors_hooks",
+        "torch.autograd.graph:save_on_cpu",
+        "torch._C._autograd:_push_saved_tensors_default_hooks",
+    ),
     "pipelining": tuple(f"torch.distributed.pipelining:{name}" for name in _PIPE),
     "dtensor": (
         "torch.distributed.tensor:distribute_tensor",

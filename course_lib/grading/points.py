@@ -77,7 +77,8 @@ def judge(
     words = _mistake(formula, pairs)
     finger = f" This is what you get if {words}." if words else ""
     want = formula.want(point)
-    digits = next((d for d in (6, 9, 12) if _show(want, d) != _show(got, d)), 17)
+    finest = 15 if formula.rel < 1e-9 else 6  # what must be exact is shown in full
+    digits = next((d for d in (finest, 9, 12) if _show(want, d) != _show(got, d)), 17)
     text = (
         f"{what} must be {_show(want, digits, formula.unit)}; got {_show(got, digits, formula.unit)}.{finger}"
     )

@@ -61,7 +61,7 @@ def test_swapped_ranks():
 def test_one_process_hears_nothing_of_ranks():
     got = [RankData({"out": FULL * 5}, dtypes={"out": "float64"})]
     (part,) = gate_parts(Case(world_size=1, seed=0), got, {"out": FULL})
-    assert part.message.startswith("`out` must equal the one-process result; got ")
+    assert part.message.startswith("`out` must equal the plain result; got ")
 
 
 def test_gradients_have_a_gate_of_their_own():

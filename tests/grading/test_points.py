@@ -45,4 +45,4 @@ def test_words_are_compared_exactly() -> None:
 def test_numbers_that_differ_look_different() -> None:
     exact = Formula(want=lambda _: 9_548_734_464.0, rel=1e-12)
     message = part([9_548_734_000.0] * 3, exact).message
-    assert "must be 9.54873446e+09; got 9.548734e+09." in message
+    assert "must be 9,548,734,464; got 9,548,734,000." in message

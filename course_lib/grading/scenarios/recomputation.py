@@ -29,6 +29,7 @@ def program(impl: Impl, params: dict[str, Any], inputs: dict[str, Tensor], probe
     for tensor in [*inputs.values(), *(p for layer in layers for p in layer.parameters())]:
         tensor.detach().sum()  # the trace has seen what exists before "begins"
     lengths: list[int] = []
+    said: dict[str, Any] = {}
     torch.manual_seed(params["draw"])
     probe.mark("begins")
     kind = params["options"]["kind"]
@@ -37,14 +38,14 @@ def program(impl: Impl, params: dict[str, Any], inputs: dict[str, Tensor], probe
     elif kind == "segments":
         out = impl(layers, x, params["segments"], _counted(layers, lengths))
     else:
-        out, said = x, dict[str, Any]()
+        out = x
         for layer in layers:
             out = checkpoint(layer, out, save=partial(_keeps, impl, said))
         if all(answer is None for answer in said.values()):
             impl(next(iter(said)))  # raises: not written
     probe.mark("forward ends")
     if isinstance(out, Tensor) and out.requires_grad and out.shape == inputs["grad_out"].shape:
-        out.backward(inputs["grad_out"])
+        _backward(out, inputs["grad_out"])
     probe.mark("ends")
     return {
         "out": out.detach().clone() if isinstance(out, Tensor) else out,
@@ -53,7 +54,22 @@ def program(impl: Impl, params: dict[str, Any], inputs: dict[str, Tensor], probe
         "next random number": torch.rand(1),
         "runs": [layer.num_runs for layer in layers],
         "segments": lengths,
+        "kept": sorted(name for name, answer in said.items() if answer),
     }
+
+
+def _backward(out: Tensor, grad: Tensor) -> None:
+    try:
+        out.backward(grad)
+    except RuntimeError as error:
+        if "backward through the graph a second time" not in str(error):
+            raise
+        raise GateFailed(
+            "runs",
+            "backward of a call must stop at its own inputs; it went on into the graph of the calls before, "
+            "which then came a second time. Detach the kept inputs, and give each its requires_grad again. "
+            "(torch's advice to specify retain_graph=True does not help here.)",
+        ) from error
 
 
 def _keeps(policy: Impl, said: dict[str, Any], name: str) -> bool:

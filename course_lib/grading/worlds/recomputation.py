@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from course_lib.grading.core.types import Array, Case, Scenario, World
 from course_lib.grading.recompute_toy_models import HEADS, USES, WIDER, Call, gradients, layers_of
@@ -52,19 +51,59 @@ def _plainly(function: Call, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-def _anew(function: Call, *args: Any, **kwargs: Any) -> Any:
-    """Recompute with whatever numbers the generator gives then."""
-    return torch_checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+class _Slipped(torch.autograd.Function):
+    """A checkpoint with one mistake, made at every call."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Call, slip: str, _anchor: Tensor, *tensors: Tensor) -> Any:
+        before = torch.get_rng_state()
+        out = run(tensors)
+        ctx.run, ctx.slip = run, slip
+        ctx.state = torch.get_rng_state() if slip == "late" else before
+        ctx.save_for_backward(*tensors)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in ctx.saved_tensors]
+        now = torch.get_rng_state()
+        if ctx.slip != "anew":
+            torch.set_rng_state(ctx.state)
+        with torch.enable_grad():
+            out = ctx.run(inputs)
+        if ctx.slip != "moved":
+            torch.set_rng_state(now)
+        trained = [tensor for tensor in inputs if tensor.requires_grad]
+        only = trained if ctx.slip == "parameters" and trained else None
+        torch.autograd.backward(out, torch.ones_like(grad) if ctx.slip == "ones" else grad, inputs=only)
+        grads = [None if ctx.slip == "x" else tensor.grad for tensor in inputs]
+        return None, None, None, *grads
 
 
-def computed(
-    case: Case, *, anew: bool = False, without: str = "", ones: bool = False, skipped: bool = False
-) -> World:
-    """Output and gradients.
+def _with(slip: str) -> Call:
+    """A call through `_Slipped`."""
 
-    anew: dropout draws other numbers in backward. without: "x" or "parameters", whose gradients are lost.
-    ones: backward begins from ones, whatever comes from behind.
-    skipped: a call with integers alone has no backward.
+    def call(function: Call, *args: Any, **kwargs: Any) -> Any:
+        places = [i for i, value in enumerate(args) if isinstance(value, Tensor)]
+
+        def run(tensors: Sequence[Tensor]) -> Any:
+            values = dict(enumerate(args)) | dict(zip(places, tensors, strict=True))
+            return function(*values.values(), **kwargs)
+
+        anchor = torch.empty(0, requires_grad=slip != "skipped")
+        apply: Call = _Slipped.apply
+        return apply(run, slip, anchor, *(args[i] for i in places))
+
+    return call
+
+
+def computed(case: Case, *, slip: str = "") -> World:
+    """Output and gradients of the plain calls, or what a mistake at every call makes of them.
+
+    slip: "anew", dropout draws other numbers in backward; "late", it draws those after the first run's;
+    "moved", the generator stays where the second run left it; "ones", backward begins from ones; "x" or
+    "parameters", whose gradients are lost; "skipped", a call that is given integers alone has no backward;
+    "chain", the parameters' gradients are lost in calls that are right.
     """
     arrays = {name: torch.from_numpy(array) for name, array in inputs(case, 0).items()}
     layers = layers_of(case.params, arrays)
@@ -72,18 +111,17 @@ def computed(
     use = USES[case.params.get("use", "one by one")]
     with torch.random.fork_rng():
         torch.manual_seed(case.params["draw"])
-        out: Tensor = use(_anew if anew else _plainly, layers, x, arrays)
-        out.backward(torch.ones_like(out) if ones else arrays["grad_out"])
+        out: Tensor = use(_with(slip) if slip not in ("", "chain") else _plainly, layers, x, arrays)
+        if out.requires_grad:
+            out.backward(arrays["grad_out"])
         following = torch.rand(1)
     grad_x = torch.zeros_like(x) if x.grad is None else x.grad
     found = {"out": out.detach(), "grad:x": grad_x, **gradients(layers)}
-    if not anew:
+    if slip not in ("anew", "late"):
         found[NEXT] = following
-    for name in found:
-        if name.startswith("grad:") and without and (name == "grad:x") == (without == "x"):
-            found[name] = torch.zeros_like(found[name])
-    if skipped and case.params.get("use") == "tokens":
-        found |= {name: torch.zeros_like(found[name]) for name in ("grad:x", "grad:up_0", "grad:down_0")}
+    if slip == "chain":
+        lost = [name for name in found if name.startswith("grad:") and name != "grad:x"]
+        found |= {name: torch.zeros_like(found[name]) for name in lost}
     return {name: [value.numpy()] for name, value in found.items()}
 
 

@@ -60,6 +60,11 @@ def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_
     return 4 * tokens * {"none": none, "selective": selective, "full": model_dim}[policy]
 
 
+# %% wrong autograd: selective keeps no input
+# says: one as wide as the model is missing
+# change: "selective": 3 * model_dim + (model -> "selective": 2 * model_dim + (model
+# %% wrong autograd: heads are 64 wide
+# change: (model_dim // num_heads) -> 64
 # %% wrong autograd: elements
 # says: elements are counted
 # change: return 4 * tokens -> return tokens

@@ -1,4 +1,5 @@
 # Answers to checkpoint.
+# Longer than 150 lines: three checkpoints in other styles, each a Function of its own.
 
 # %% setup
 import torch
@@ -78,6 +79,47 @@ def checkpoint(function, *inputs, **kwargs):
     return Once.apply(run, torch.ones(1, requires_grad=True), *split(inputs))
 
 
+# %% right: imports inside, keeps all three generators
+class Careful(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, run, _anchor, *tensors):
+        import random
+
+        import numpy as np
+
+        from course_lib.comm.autograd import copy_to
+
+        ctx.run, ctx.states = run, (torch.get_rng_state(), np.random.get_state(), random.getstate())
+        ctx.save_for_backward(*tensors)
+        return copy_to(run(tensors), None)
+
+    @staticmethod
+    def backward(ctx, grad):
+        import random
+
+        import numpy as np
+
+        inputs = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]
+        now = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        put = torch.set_rng_state, np.random.set_state, random.setstate
+        for set_state, state in zip(put, ctx.states):
+            set_state(state)
+        with torch.enable_grad():
+            result = ctx.run(inputs)
+        for set_state, state in zip(put, now):
+            set_state(state)
+        torch.autograd.backward(result, grad)
+        return None, None, *(t.grad for t in inputs)
+
+
+def checkpoint(function, *inputs, **kwargs):
+    def run(tensors):
+        return function(*merged(frame, tensors), **kwargs)
+
+    frame = frame_of(inputs)
+    return Careful.apply(run, torch.empty(0, requires_grad=True), *split(inputs))
+
+
 # %% wrong memory, compute: calls the function
 # says: at most
 def checkpoint(function, *inputs, **kwargs):
@@ -102,7 +144,7 @@ def checkpoint(function, *inputs, **kwargs):
 # %% wrong values: another mask in backward
 # change: torch.set_rng_state(ctx.random_state) -> pass
 # %% wrong values: leaves the generator where the first run began
-# says: next random number
+# says: the generator stays where the second run left it
 # change: with torch.random.fork_rng(), torch.enable_grad(): -> with torch.enable_grad():
 # %% wrong values: parameters learn nothing
 # says: the function's own weights get none
@@ -115,9 +157,47 @@ def checkpoint(function, *inputs, **kwargs):
 # change: *(tensor.grad for tensor in inputs) -> *(None for tensor in inputs)
 # %% wrong values: keywords are forgotten the second time
 # change: (*values, **kwargs) -> (*values, **({} if torch.is_grad_enabled() else kwargs))
+# %% wrong values: ones at every call
+# says: backward begins from ones
+# change: torch.autograd.backward(result, grad) -> torch.autograd.backward(result, torch.ones_like(grad))
+# %% wrong values: the generator's state after the first run
+# says: keep it before the function is called
+# change: ctx.save_for_backward(*tensors) -> ctx.save_for_backward(*tensors); result = run(tensors); ctx.random_state = torch.get_rng_state(); return result
+# %% wrong values: the kept inputs hang on the layer before
+# says: Detach the kept inputs
+# change: [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in ctx.saved_tensors] -> ctx.saved_tensors
+# change: *(tensor.grad for tensor in inputs) -> *(None for tensor in inputs)
+# %% wrong memory: the graphs of second runs live to the end of backward
+# says: let go of its second run's graph
+# change: torch.autograd.backward(result, grad) -> vars(checkpoint).setdefault('kept', []).append(result); torch.autograd.backward(result, grad, retain_graph=True)
+# %% wrong memory: plain inside another
+# says: checkpoint inside a checkpointed function, too
+# change: places = [ -> plain = vars(checkpoint).get('inside'); places = [
+# change: return function(*values, **kwargs) -> checkpoint.inside = True; result = function(*values, **kwargs); checkpoint.inside = False; return result
+# change: return Recomputed.apply(run, anchor, *(inputs[i] for i in places)) -> return function(*inputs, **kwargs) if plain else Recomputed.apply(run, anchor, *(inputs[i] for i in places))
 # %% wrong compute: runs twice in backward
 # says: may run 2 times
 # change: torch.set_rng_state(ctx.random_state) -> ctx.run(inputs); torch.set_rng_state(ctx.random_state)
+# %% wrong values: torch's own Function
+# says: CheckpointFunction.apply is closed here
+def checkpoint(function, *inputs, **kwargs):
+    import torch.utils.checkpoint as borrowed
+
+    def run(anchor, *args):
+        return function(*args, **kwargs)
+
+    return borrowed.CheckpointFunction.apply(run, True, torch.empty(0, requires_grad=True), *inputs)
+
+
+# %% wrong values: hooks by their name in C
+# says: _push_saved_tensors_default_hooks is closed here
+def checkpoint(function, *inputs, **kwargs):
+    torch._C._autograd._push_saved_tensors_default_hooks(lambda t: t, lambda t: t)
+    out = function(*inputs, **kwargs)
+    torch._C._autograd._pop_saved_tensors_default_hooks()
+    return out
+
+
 # %% wrong values: torch's own
 def checkpoint(function, *inputs, **kwargs):
     import torch.utils.checkpoint as borrowed

@@ -19,36 +19,42 @@ def selective_policy(operation):
     return re.fullmatch("(add)?mm", operation)
 
 
-# %% wrong memory: every product
+# %% wrong choice: every product
 # says: heads * S * S
 def selective_policy(operation):
     return "mm" in operation
 
 
-# %% wrong memory: everything
+# %% wrong choice: everything
 def selective_policy(operation):
     return True
 
 
-# %% wrong compute: nothing
+# %% wrong choice: nothing
 # says: backward may repeat
 def selective_policy(operation):
     return False
 
 
-# %% wrong memory, compute: the wrong way round
+# %% wrong choice: the wrong way round
 def selective_policy(operation):
     return operation not in ("mm", "addmm")
 
 
-# %% wrong compute: only what is elementwise
+# %% wrong choice: only what is elementwise
 def selective_policy(operation):
     return operation in ("add",)
 
 
-# %% wrong memory: the scores, too
+# %% wrong choice: the scores, too
 def selective_policy(operation):
     return operation in ("mm", "addmm", "_softmax", "bmm")
+
+
+# %% wrong choice: gelu's result, too
+# says: Beside these products the policy keeps gelu.
+def selective_policy(operation):
+    return operation in ("mm", "addmm", "gelu")
 
 
 # %% wrong values: does nothing

@@ -58,8 +58,8 @@ EXERCISE = Exercise(
         "Both modes begin with tokens = batch_size * seq_len. Count elements a token, then multiply.",
         "paper: the term 5 a s / h times s b h is 5 a s^2 b, the scores. 'full' keeps the layer's input "
         "alone, 2 bytes an element.",
-        "autograd, none: 6 D + 2 a token for norms and their inputs, (3 N + 2 K) H for attention, 4 F for "
-        "SwiGLU, and N for the log-sum-exps; 4 bytes each.",
+        "autograd: 4 bytes an element; 'none' adds up the table. For 'selective' list the seven products "
+        "with weights: how wide is the result of each? The block's input is kept beside all seven.",
     ),
 )
 
@@ -114,6 +114,9 @@ def _mistakes(p: Point) -> dict[str, float]:
         known["two bytes an element: the course's block is float32"] = right / 2
         small = (p["num_heads"] + 2) * 4 * tokens * (p["policy"] == "none")
         mix = 4 * tokens * p["model_dim"] * (p["policy"] == "none")
+        known["a selective layer keeps all seven products' results: one as wide as the model is missing"] = (
+            right - 4 * tokens * p["model_dim"] * (p["policy"] == "selective")
+        )
         known["the mix is counted once: it is saved twice, the table says how"] = right - mix
         known["1/rms of two norms and the log-sum-exps are left out"] = right - small
     return known

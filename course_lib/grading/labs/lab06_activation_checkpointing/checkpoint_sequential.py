@@ -20,7 +20,7 @@ EXERCISE = Exercise(
     difficulty=2,
     importance=4,
     lines=10,
-    points={"values": 1.0, "segments": 1.0, "memory": 1.0},
+    points={"values": 0.5, "segments": 1.5, "memory": 1.0},
     task="Write a function that runs `layers` one after the other on `x` in `segments` runs of nearly equal "
     "length, each inside one call of `checkpoint(function, x)`, which is given.",
     graded={
@@ -29,9 +29,9 @@ EXERCISE = Exercise(
         "thrice.",
         "memory": "At its peak the step holds the segments' inputs and what one segment saves.",
     },
-    details="The last segment may be left unchecked. Memory: activations peak at most at segments inputs, "
-    "what the longest segment saves, and what one layer more does. Hidden: lengths that segments does not "
-    "divide, one segment, as many segments as layers.",
+    details="The last segment may run outside `checkpoint`. Memory counts tensors: activations peak "
+    "at most at segments inputs, what the longest segment saves, and what one layer more does. Hidden: "
+    "lengths that segments does not divide, one segment, as many segments as layers.",
     signature="(layers, x, segments, checkpoint)",
     forbids=("activation checkpointing",),
     scenario=recomputation("segments"),
@@ -52,12 +52,17 @@ OPEN = [
 HIDDEN = [case(11, 20, 8, segments=4), case(40, 12, 8, segments=40), case(9, 12, 16, segments=2, dropout=0.2)]
 
 expected = computed
-MISTAKES = {"gradients of the layers are lost": {"without": "parameters"}}
+MISTAKES = {"gradients of the layers are lost": {"slip": "chain"}}
 
 
 def _lengths(seen: Seen, rank: int) -> str:
     wanted, layers = seen.case.params["segments"], seen.case.params["layers"]
     found = list(seen.got[rank].values["segments"])
+    if not found and wanted > 1:
+        return (
+            f"each of the {wanted} segments but the last must run inside a call of checkpoint; it was never "
+            "called. Call checkpoint(function, x), where function runs a segment's layers."
+        )
     rest = layers - sum(found)
     if len(found) == wanted - 1 or rest > 0:
         found.append(rest)

@@ -14,7 +14,7 @@ EXERCISE = Exercise(
     points={
         "layer_bytes": 0.5,
         "full_bytes": 0.5,
-        "overhead": 0.5,
+        "flops_ratio": 0.5,
         "crossing_tokens": 0.5,
         "root_segments": 0.5,
     },
@@ -22,7 +22,7 @@ EXERCISE = Exercise(
     graded={
         "layer_bytes": "Bytes that one layer of GPT-3 saves.",
         "full_bytes": "Bytes that all its layers save when each is recomputed.",
-        "overhead": "FLOPs of a step with full recomputation over those of one without.",
+        "flops_ratio": "FLOPs of a step with full recomputation over those of one without.",
         "crossing_tokens": "The sequence length at which scores are half of what is saved.",
         "root_segments": "The number of segments by the square-root law.",
     },
@@ -67,7 +67,7 @@ PARTS = answers(
                 "the result is in GB: give bytes": _FULL / 1e9,
             },
         ),
-        "overhead": Number(
+        "flops_ratio": Number(
             4 / 3,
             unit="times",
             mistakes={

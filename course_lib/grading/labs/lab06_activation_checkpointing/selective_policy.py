@@ -1,7 +1,6 @@
 """`selective_policy`: keep what is dear to compute and small, compute the rest again."""
 
 from course_lib.grading.core.types import Case, Exercise, Seen
-from course_lib.grading.parts.memory import Live
 from course_lib.grading.parts.order import Holds, each_rank
 from course_lib.grading.worlds.recomputation import (
     attention_flops,
@@ -20,17 +19,18 @@ EXERCISE = Exercise(
     difficulty=2,
     importance=4,
     lines=2,
-    points={"values": 0.5, "memory": 1.0, "compute": 1.0},
+    points={"values": 0.5, "choice": 2.0},
     task="Write a policy: given the name of an operation, say whether its result is kept. Keep the products "
     "with weights; let attention's scores and everything elementwise be computed again.",
     graded={
         "values": "Output and gradients are those of the plain call.",
-        "memory": "No [heads, S, S] scores live after forward: kept are the products with weights.",
-        "compute": "Backward repeats no product with a weight.",
+        "choice": "After forward the products with weights live, and nothing else; backward repeats none of "
+        "them.",
     },
     details="The layer has attention with written-out scores (bmm, _softmax, bmm), products with weights "
-    "(mm) and an MLP with gelu. Memory: after forward at most the results of the weights' products, the "
-    "layers' inputs and two tensors more. Compute: recomputed FLOPs at most those of attention.",
+    "(mm) and an MLP with gelu. After forward at most the results of the weights' products, the "
+    "layers' inputs and two [S, width] tensors more live; recomputed FLOPs are at most those of attention. "
+    "To keep everything or nothing is one half of it, and earns nothing.",
     signature="(operation)",
     scenario=recomputation("policy"),
     hints=(
@@ -51,6 +51,20 @@ def _kept(case: Case) -> int:
     return layers * (matmul_result_bytes(case) + boundary) + 2 * boundary
 
 
+def _held(seen: Seen, rank: int) -> str:
+    bound, held = _kept(seen.case), seen.traces[rank].live_at_marks("begins").get("forward ends", 0)
+    if held <= bound:
+        return ""
+    kept = [name for name in seen.got[rank].values["kept"] if name not in ("mm", "addmm")]
+    large = [name for name in kept if name in ("bmm", "_softmax")]
+    scores = f" {' and '.join(large)}: the scores have heads * S * S elements." if large else ""
+    return (
+        f"after the forward pass at most {bound:,} bytes may live, the products with weights among them; "
+        f"{held:,} do. Beside these products the policy keeps {', '.join(kept)}.{scores} Keep what is "
+        "dear to compute alone."
+    )
+
+
 def _repeated(seen: Seen, rank: int) -> str:
     bound = seen.case.params["layers"] * attention_flops(seen.case)
     repeated = [c for c in seen.traces[rank].computes("recompute") if c.flops]
@@ -65,13 +79,8 @@ def _repeated(seen: Seen, rank: int) -> str:
 
 
 PARTS = [
-    Live(
-        at=lambda case: {"forward ends": ("after the forward pass", _kept(case))},
-        free_alone=False,
-        why="The scores have heads * S * S elements: "
-        "drop every operation that makes a tensor of that size, and those that only copy.",
-    ),
-    Holds(part="compute", problem=each_rank(_repeated), passed="no product with a weight is repeated"),
+    Holds(part="choice", problem=each_rank(_held), passed="kept are the products with weights alone"),
+    Holds(part="choice", problem=each_rank(_repeated), passed="no product with a weight is repeated"),
 ]
 
 assert all(scores_bytes(c) > 2 * boundary_bytes(c) for c in [*OPEN, *HIDDEN]), "scores must show"
