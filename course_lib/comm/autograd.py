@@ -24,7 +24,8 @@ redistribute.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
@@ -204,6 +205,24 @@ def _splits(name: str, splits: Sequence[int] | None, rows: int, group: Group) ->
 def run(function: type[Function], *args: Any) -> Any:
     """Apply an autograd function; torch's `apply` has no types."""
     return function.apply(*args)
+
+
+def first_order_only(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a backward that computes by hand, in place or beside its communication: it has no gradient.
+
+    Raises: ValueError under create_graph=True, before it sends anything: on all ranks alike.
+    """
+
+    @wraps(backward)
+    def checked(ctx: Any, *grads: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise ValueError(
+                "a gradient through this layer must be of first order; got create_graph=True. Compute "
+                "gradients of gradients on one process."
+            )
+        return backward(ctx, *grads)
+
+    return checked
 
 
 class _CopyTo(Function):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from course_lib.comm.p2p import exchange, members, wait_for
+from course_lib.comm.p2p import Ring, exchange, members
 
 _KEPT_BYTES = 16 * 2**20
 _kept = threading.local()
@@ -177,39 +177,24 @@ def _reduce_scatter_(
     combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> None:
     """Combine this rank's chunk in place; the others become partial results."""
-    me, n = ring.index(dist.get_rank()), len(ring)
-    size = chunks[0].numel()  # no chunk is larger
-    memory = _take_memory(chunks[0], 2 * size)
-    buffers = memory[:size], memory[size : 2 * size]
-
-    def receive(step: int) -> tuple[torch.Tensor, dist.Work | None]:
-        received = buffers[step % 2][: chunks[(me - 1 - step) % n].numel()]
-        return received, dist.irecv(received, ring[(me - 1) % n], group=group)
-
-    sending: list[dist.Work | None] = []
-    arriving = [receive(1)] if n > 1 else []
+    hops = Ring(group, ring)
+    me, n, size = hops.rank, hops.size, chunks[0].numel()  # no chunk is larger
+    memory = _take_memory(chunks[0], size)
     for step in range(1, n):  # the partial result of chunk c travels from rank c+1 round to rank c
-        sending.append(dist.isend(chunks[(me - step) % n], ring[(me + 1) % n], group=group))
-        if step + 1 < n:  # a message whose receive is there already need not wait for it
-            arriving.append(receive(step + 1))
-        received, work = arriving.pop(0)
-        wait_for([work])
-        combine(chunks[(me - 1 - step) % n], received)
-    wait_for(sending)
+        mine = chunks[(me - 1 - step) % n]
+        received = hops.commit(chunks[(me - step) % n], memory[: mine.numel()])
+        hops.wait()
+        combine(mine, received)
     _keep_memory(memory)
 
 
 def _all_gather_(
     chunks: Sequence[torch.Tensor], ring: Sequence[int], group: dist.ProcessGroup | None
 ) -> None:
-    me, n = ring.index(dist.get_rank()), len(ring)
-    from_left = [chunks[(me - step - 1) % n] for step in range(n - 1)]
-    arriving = [dist.irecv(chunk, ring[(me - 1) % n], group=group) for chunk in from_left]
-    sending: list[dist.Work | None] = []
-    for step in range(n - 1):  # pass on what came last
-        sending.append(dist.isend(chunks[(me - step) % n], ring[(me + 1) % n], group=group))
-        wait_for([arriving[step]])
-    wait_for(sending)
+    hops = Ring(group, ring)
+    for step in range(hops.size - 1):  # pass on what came last
+        hops.commit(chunks[(hops.rank - step) % hops.size], chunks[(hops.rank - step - 1) % hops.size])
+        hops.wait()
 
 
 def _ring_all_reduce_(

@@ -1,8 +1,9 @@
 """Point-to-point exchanges that cannot deadlock: each rank sends and receives at the same time.
 
 `dist.send` may block until its receiver is there, so a ring in which every rank sends first never moves.
-Launching both transfers before waiting for either removes the order. Lab 02 teaches it. Production code:
-`torch.distributed.batch_isend_irecv`, which pipeline schedules call; NCCL's ncclGroupStart/End.
+Launching both transfers before waiting for either removes the order, and one batch for both says so to NCCL,
+whose two kernels would otherwise run one after the other. Lab 02 teaches it. Production code: torch's
+`batch_isend_irecv` (NCCL's ncclGroupStart/End) in pipeline schedules, ring-flash-attention's `RingComm`.
 """
 
 from collections.abc import Sequence
@@ -28,11 +29,57 @@ def exchange(
         receives: (tensor to fill, global rank it comes from).
         group: that carries the messages; all peers are members.
 
-    Communication: one send or recv an entry, in the given order between the same two ranks.
+    Communication: one send or recv per entry, all in one batch.
     """
-    works = [dist.irecv(tensor, src, group=group) for tensor, src in receives]
-    works += [dist.isend(tensor, dst, group=group) for tensor, dst in sends]
-    wait_for(works)
+    wait_for(_batch(sends, receives, group))
+
+
+class Ring:
+    """Pass tensors to the next rank of a ring, and take the previous rank's, while computing goes on.
+
+        arriving = ring.commit(tensor)  # both directions leave in one batch
+        ...                             # compute with `tensor`; neither may be changed
+        ring.wait()                     # now `arriving` is the previous rank's tensor
+
+    ranks: global ranks in the ring's order, this one among them; the group's own by default.
+    Communication, a commit: one message of the tensor's bytes sent and one received.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None, ranks: Sequence[int] | None = None) -> None:
+        self.group, self.ranks = group, list(members(group) if ranks is None else ranks)
+        self.rank, self.size = self.ranks.index(dist.get_rank()), len(self.ranks)
+        self._works: list[dist.Work] = []
+        self._sent: list[torch.Tensor] = []  # alive until they have left
+
+    def commit(
+        self, tensor: torch.Tensor, into: torch.Tensor | None = None, *, steps: int = 1
+    ) -> torch.Tensor:
+        """Start to send to the rank `steps` places on; return what the one as far back fills meanwhile.
+
+        into: to receive into, contiguous; a new tensor like this one by default.
+        """
+        tensor = tensor.contiguous()
+        received = torch.empty_like(tensor) if into is None else into
+        to, source = (self.ranks[(self.rank + hop) % self.size] for hop in (steps, -steps))
+        self._works += _batch([(tensor, to)], [(received, source)], self.group)
+        self._sent.append(tensor)
+        return received
+
+    def wait(self) -> None:
+        """Return when all that was committed has left, and all that was to arrive is here."""
+        wait_for(self._works)
+        self._works, self._sent = [], []
+
+
+def _batch(
+    sends: Sequence[tuple[torch.Tensor, int]],
+    receives: Sequence[tuple[torch.Tensor, int]],
+    group: dist.ProcessGroup | None,
+) -> list[dist.Work]:
+    """Launch all transfers as one: NCCL would carry them out one after the other, each waiting for a peer."""
+    calls = [dist.P2POp(dist.irecv, tensor, src, group) for tensor, src in receives]
+    calls += [dist.P2POp(dist.isend, tensor, dst, group) for tensor, dst in sends]
+    return dist.batch_isend_irecv(calls) if calls else []
 
 
 def wait_for(works: Sequence[dist.Work | None]) -> None:
@@ -50,10 +97,9 @@ def ring_shift(
     Communication: one message of the tensor's bytes sent and one received a rank; none when the ring is
     turned by a multiple of its length.
     """
-    ring = members(group)
-    me, n = ring.index(dist.get_rank()), len(ring)
-    if steps % n == 0:
+    ring = Ring(group)
+    if steps % ring.size == 0:
         return tensor.clone()
-    received = torch.empty_like(tensor)
-    exchange([(tensor.contiguous(), ring[(me + steps) % n])], [(received, ring[(me - steps) % n])], group)
+    received = ring.commit(tensor, steps=steps)
+    ring.wait()
     return received

@@ -22,7 +22,7 @@ from course_lib.compose.degrees import DATA, Degrees, mesh_of
 from course_lib.compose.sharded import OptimizerFactory, ShardedParameters
 from course_lib.compose.stages import ComposedStage, build_stages, expert_parameters
 from course_lib.config import ModelConfig
-from course_lib.model.batches import Batch
+from course_lib.model.batches import Batch, num_counted
 from course_lib.model.stages import microbatches, stage_size
 from course_lib.parallel.expert import ExpertParallelMoE
 from course_lib.parallel.pipeline.engine import Pipeline, Tied
@@ -93,7 +93,7 @@ class ComposedTraining:
 
     def accumulate(self, full_batch: Batch) -> Tensor:
         """Run all micro-batches forward and backward; return the mean loss over the full batch."""
-        total = full_batch.targets.numel()
+        total = num_counted(full_batch.targets)  # the same on every rank
         pieces = microbatches(self._own(full_batch), self.degrees.num_microbatches)
         found = self.pipeline.step(
             [self.core.shard(piece.tokens) for piece in pieces],

@@ -16,11 +16,16 @@ import torch
 from torch import Tensor
 
 FOLLOW_PROBABILITY = 0.9
+IGNORE_INDEX = -100
+"""The target of a token that does not count, as in `torch.nn.functional.cross_entropy`."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Hold inputs and next tokens, both int64 [B, S]; targets[:, t] is the token after tokens[:, t]."""
+    """Hold inputs and next tokens, both int64 [B, S]; targets[:, t] is the token after tokens[:, t].
+
+    A target of IGNORE_INDEX (padding, a prompt) does not count.
+    """
 
     tokens: Tensor
     targets: Tensor
@@ -31,6 +36,31 @@ class Batch:
     def __getitem__(self, samples: slice | Tensor) -> Batch:
         """Select samples (dim 0)."""
         return Batch(self.tokens[samples], self.targets[samples])
+
+
+def counted(targets: Tensor) -> Tensor | None:
+    """Return which targets count, bool as `targets`; None where all of them are known to.
+
+    Only a CPU's values are looked at: a GPU's would have to be waited for, fake tensors have none.
+    """
+    counts = targets != IGNORE_INDEX
+    return None if is_known(counts.all(), unless_known=True) else counts
+
+
+def is_known(answer: Tensor, *, unless_known: bool = False) -> bool:
+    """Return a bool scalar's value where it may be looked at, so that a trace does not see it.
+
+    A GPU's makes the program wait; fake tensors (`ranks.fake`) and what is being compiled have none.
+    """
+    if torch.compiler.is_compiling() or answer.is_cuda:
+        return False
+    return bool(answer.numpy()) if type(answer) is Tensor else unless_known
+
+
+def num_counted(targets: Tensor) -> int | Tensor:
+    """Return how many targets count, what the mean loss of a batch divides by."""
+    counts = counted(targets)
+    return targets.numel() if counts is None else counts.sum()
 
 
 def synthetic_batch(num_samples: int, seq_len: int, vocab_size: int, seed: int = 0) -> Batch:

@@ -97,14 +97,18 @@ def capacity_of(num_tokens: int, num_experts: int, k: int, factor: float) -> int
     return max(1, math.ceil(factor * k * num_tokens / num_experts))
 
 
-def load_balance_loss(routing: Routing) -> Tensor:
+def load_balance_loss(routing: Routing, load: Tensor | None = None) -> Tensor:
     """Compute E sum_e f_e P_e: 1 for even routing, up to E / k if the same experts get all tokens.
 
     f_e: share of all choices that fell on e (no gradient). P_e: mean score of e, of scores that sum to 1.
+    Both are of this routing's tokens. load: `routing.load` summed over the ranks among which a batch's tokens
+    are split evenly. The mean over those ranks is then the whole batch's loss, and without it a product of
+    parts that is not.
     Layout: -> scalar. Reference: Fedus et al., Switch Transformers (arXiv:2101.03961), equation 4.
     """
     num_experts = routing.scores.shape[1]
-    share = routing.load.to(routing.scores.dtype) / routing.experts.numel()
+    load = routing.load if load is None else load
+    share = load.to(routing.scores.dtype) / load.sum()
     mean = (routing.scores / routing.scores.sum(-1, keepdim=True)).mean(0)
     return num_experts * (share * mean).sum()
 

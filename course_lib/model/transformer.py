@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from course_lib.config import ModelConfig
 from course_lib.model.attention import Attend, Attention, rope_tables, sdpa
+from course_lib.model.batches import counted, is_known
 from course_lib.model.moe import MoE
 
 INIT_STD = 0.02
@@ -203,9 +204,22 @@ def init_weights_(model: Transformer, seed: int) -> None:
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
     """Sum or average -log softmax(logits)[target] over tokens, as logsumexp(logits) - logits[target].
 
-    Layout: logits [..., V], targets int64 [...] -> scalar. For shards of unequal size the mean of the means
-    is not the mean: divide the sum by the token count of the whole batch instead.
-    Raises: ValueError for unequal shapes, an unknown reduction, or a mean over no token.
+    Layout: logits [..., V], targets int64 [...] -> scalar. Targets of -100 do not count. For shards with
+    unequal numbers of tokens the mean of the means is not the mean: divide the sum by the whole batch's
+    `num_counted` instead.
+    Raises: ValueError for unequal shapes, an unknown reduction, a target outside the vocabulary, or a mean
+    over no token.
+    """
+    counts = check_targets(logits, targets, logits.shape[-1], reduction)
+    index = targets if counts is None else targets.where(counts, 0)
+    chosen = logits.gather(-1, index[..., None])[..., 0]  # [...]
+    return reduce_losses(torch.logsumexp(logits, dim=-1) - chosen, counts, reduction)
+
+
+def check_targets(logits: Tensor, targets: Tensor, vocab_size: int, reduction: str) -> Tensor | None:
+    """Refuse what has no loss; return which targets count (`batches.counted`).
+
+    A target outside the vocabulary on a GPU ends in the kernel's own assertion instead.
     """
     if logits.shape[:-1] != targets.shape:
         raise ValueError(
@@ -216,6 +230,22 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: Literal["mean", "s
         raise ValueError(f"reduction must be 'mean' or 'sum'; got {reduction!r}. Choose one of them.")
     if reduction == "mean" and targets.numel() == 0:
         raise ValueError("a mean needs at least one token; got an empty shard. Use reduction='sum'.")
-    chosen = logits.gather(-1, targets[..., None])[..., 0]
-    losses = torch.logsumexp(logits, dim=-1) - chosen
-    return losses.mean() if reduction == "mean" else losses.sum()
+    counts = counted(targets)
+    outside = (targets < 0) | (targets >= vocab_size)
+    outside = outside if counts is None else outside & counts
+    if is_known(outside.any()):
+        raise ValueError(
+            f"targets must be 0 .. V - 1 = {vocab_size - 1}, or -100 not to count; got "
+            f"{int(targets[outside][0])}. Check the tokenizer and the padding."
+        )
+    if reduction == "mean" and counts is not None and is_known(~counts.any()):
+        raise ValueError("a mean needs a token that counts; got only -100. Use reduction='sum'.")
+    return counts
+
+
+def reduce_losses(losses: Tensor, counts: Tensor | None, reduction: str) -> Tensor:
+    """Sum or average the losses of the targets that count."""
+    if counts is None:
+        return losses.mean() if reduction == "mean" else losses.sum()
+    total = losses.where(counts, 0.0).sum()
+    return total / counts.sum() if reduction == "mean" else total

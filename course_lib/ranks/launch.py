@@ -85,7 +85,9 @@ def run_ranks(
     """Run `fn(*args)` on `world_size` fresh ranks with a process group, and return every rank's value.
 
     Inside `fn`, `dist.get_rank()` and all of torch.distributed work on the default group. Python's, numpy's
-    and torch's random generators are seeded from (seed, rank), so they differ between ranks.
+    and torch's random generators are seeded from (seed, rank), so they differ between ranks. Ranks have one
+    thread, and of what was set here the environment, default dtype, matmul precision, deterministic mode and
+    `np.seterr`.
 
     Args:
         fn: any function, also one defined in a notebook cell.

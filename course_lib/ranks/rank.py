@@ -28,6 +28,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from course_lib.ranks import serialize
 from course_lib.ranks.monitor import Log, Monitor, Pulse
+from course_lib.ranks.settings import Settings
 from course_lib.trace.intercept import Listener, intercepted
 
 MAX_MESSAGE = 4_000  # characters of an exception's message
@@ -39,7 +40,8 @@ class RankOptions:
 
     folder: the world's scratch folder, shared by its ranks.
     port: of the store where the ranks meet, on the loopback.
-    environment: the parent's environment at the time of the call, with what gloo needs.
+    environment: the parent's environment at the time of the call, with what gloo needs; settings: its default
+    dtype, precision and the like.
     """
 
     rank: int
@@ -47,6 +49,7 @@ class RankOptions:
     folder: str
     port: int
     environment: dict[str, str]
+    settings: Settings
     device: str
     seed: int
     trace: bool
@@ -93,6 +96,7 @@ def _run(options: RankOptions, log: Log, pulse: Pulse, pid: int) -> None:
     os.environ.clear()
     os.environ.update(options.environment)
     torch.set_num_threads(1)
+    options.settings.apply()
     # The platform's own: a DataLoader's workers are forked in hundredths of a second, not served anew.
     multiprocessing.set_start_method(None, force=True)
     seed_everything(options.seed, options.rank)

@@ -24,6 +24,7 @@ from course_lib.ranks.forkserver import rank_environment, server, start_process,
 from course_lib.ranks.hang import STALL_S, WaitGraph
 from course_lib.ranks.monitor import HEARTBEAT_S, LogReader, end_children
 from course_lib.ranks.rank import RankOptions, rank_main
+from course_lib.ranks.settings import Settings
 from course_lib.trace.calls import is_student_code
 
 MAX_OUTPUT_BYTES = 10_000_000  # of all ranks together
@@ -108,6 +109,7 @@ class World:
             folder=self.folder,
             port=port,
             environment=rank_environment(),
+            settings=Settings(),
             device=device,
             seed=seed,
             trace=trace,

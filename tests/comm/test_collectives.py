@@ -197,7 +197,7 @@ def test_memory_that_is_kept_changes_no_value() -> None:
             x = data(rank, numel, dtype)
             ours.ring_all_reduce_(x)
             results.append(x)
-        large = torch.ones(2 * ours._KEPT_BYTES // 8, dtype=torch.float64)
+        large = torch.ones(4 * ours._KEPT_BYTES // 8, dtype=torch.float64)
         ours.ring_all_reduce_(large)
         assert not hasattr(ours._kept, "memory"), "too much to keep"
         return [*results, large[-1:]]

@@ -122,7 +122,7 @@ def test_no_graph_where_none_is_wanted() -> None:
     with torch.no_grad():
         assert not checkpoint(layer(), torch.ones(1, 8).double()).requires_grad
     frozen = layer().requires_grad_(False)
-    checkpoint(frozen, torch.ones(1, 8).double()).sum().backward()  # nothing to train: no error
+    assert not checkpoint(frozen, torch.ones(1, 8).double()).requires_grad
 
 
 @pytest.mark.parametrize("save", [(), ("addmm",)])

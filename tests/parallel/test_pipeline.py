@@ -388,7 +388,7 @@ def call_with(options: dict[str, Any]) -> None:
             "got none for microbatch 0",
         ),
         ({"stages": {7: nn.Linear(3, 3)}}, r"pipeline rank .: \[.\]; got \[7\]"),
-        ({"count": 3}, "one a micro-batch of the schedule, 2; got 3"),
+        ({"count": 3}, "one per micro-batch of the schedule, 2; got 3"),
         ({"shapes": [(2, 4), (2, 4)]}, r"activation_shape \[2, 4\].*got \[2, 3\]"),
         ({"shapes": [(2, 3), (3, 3)]}, r"\(2, 3\)|\[2, 3\]"),
     ],

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from course_lib.comm.autograd import first_order_only
 from course_lib.parallel.activation_checkpoint.kept import PLACE, Keeper, Kept, Replacer
 from course_lib.parallel.activation_checkpoint.surroundings import Surroundings
 
@@ -29,21 +29,22 @@ class CheckpointedCall:
     out_frame: list[Any] = field(default_factory=list)
     out_spec: TreeSpec | None = None
     outputs: list[tuple[torch.Size, torch.dtype]] = field(default_factory=list)
+    needs_gradient: list[bool] = field(default_factory=list)  # of each output, as the function made it
     sums: list[Tensor] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
 
     def first_run(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Return the results, and the tensors to keep for the second run."""
-        with self.surroundings.without_cast_cache():
-            if self.keeps is not None:
-                keeper = Keeper(self.keeps, self.surroundings)
-                inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
-                # With a graph, of which nothing stays: some operations are chosen by whether there is one.
-                with torch.enable_grad(), _saving_nothing(), keeper:
-                    outputs = self._results(inputs)
-                self.kept = keeper.kept
-                return outputs, keeper.take_tensors()
-            return self._results(tensors), []
+        keeper = Keeper(self.keeps, self.surroundings) if self.keeps is not None else nullcontext()
+        inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
+        # With a graph, of which nothing stays: it says which results need a gradient, and some operations are
+        # chosen by whether there is one.
+        with self.surroundings.without_cast_cache(), torch.enable_grad(), _saving_nothing(), keeper:
+            results = self._results(inputs)
+        if isinstance(keeper, Keeper):
+            self.kept = keeper.kept
+            return results, keeper.take_tensors()
+        return results, []
 
     def second_run(self, tensors: Sequence[Tensor], kept: Sequence[Tensor]) -> list[Tensor]:
         """Return the same results, with their graph."""
@@ -66,7 +67,9 @@ class CheckpointedCall:
 
     def _results(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Results that are new objects: autograd marks them as this call's."""
-        results = [result.detach() for result in self._outputs(tensors)]
+        outputs = self._outputs(tensors)
+        self.needs_gradient = [output.requires_grad for output in outputs]
+        results = [output.detach() for output in outputs]
         if not results:
             got = [type(leaf).__name__ for leaf in self.out_frame] or ["nothing"]
             raise ValueError(
@@ -106,12 +109,12 @@ class Checkpoint(torch.autograd.Function):
         ctx.call, ctx.num_inputs = call, len(tensors)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, *kept)
-        has_gradient = [result.is_floating_point() or result.is_complex() for result in results]
-        ctx.mark_non_differentiable(*(r for r, has in zip(results, has_gradient, strict=True) if not has))
+        pairs = zip(results, call.needs_gradient, strict=True)
+        ctx.mark_non_differentiable(*(result for result, needs in pairs if not needs))
         return tuple(results)
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         if not torch.autograd._is_checkpoint_valid():
             raise ValueError(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from course_lib.comm.autograd import all_gather_along, reduce_scatter_along
+from course_lib.comm.autograd import all_gather_along, first_order_only, reduce_scatter_along
 from course_lib.model.partial_attention import accumulation_dtype, new_accumulators
 from course_lib.parallel.context.blocks import add_gradients_, attend_
 from course_lib.parallel.context.core import ContextParallel
@@ -71,6 +71,7 @@ class _Gathered(Function):
         return out
 
     @staticmethod
+    @first_order_only
     def backward(ctx: Any, *grad_outs: Tensor) -> Any:
         core: AllGatherAttention = ctx.core
         query, key, value, out, lse = ctx.saved_tensors

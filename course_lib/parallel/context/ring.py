@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from course_lib.comm.p2p import members
+from course_lib.comm.autograd import first_order_only
+from course_lib.comm.p2p import Ring
 from course_lib.model.partial_attention import accumulation_dtype, new_accumulators
 from course_lib.parallel.context.blocks import add_gradients_, attend_
 from course_lib.parallel.context.core import ContextParallel
@@ -38,64 +38,62 @@ class RingAttention(ContextParallel):
         return self.apply(_Ring, query, key, value)
 
 
-class Hop:
-    """A tensor on its way to the next rank of the ring, and the previous rank's on its way here."""
-
-    def __init__(self, tensor: Tensor, group: dist.ProcessGroup | None) -> None:
-        ring = members(group)
-        me = ring.index(dist.get_rank())
-        self._sent, self._received = tensor, torch.empty_like(tensor)
-        self._works = dist.batch_isend_irecv(
-            [
-                dist.P2POp(dist.isend, self._sent, ring[(me + 1) % len(ring)], group),
-                dist.P2POp(dist.irecv, self._received, ring[me - 1], group),
-            ]
-        )
-
-    def wait(self) -> Tensor:
-        """Return the previous rank's tensor, once it is here and this rank's has left."""
-        for work in self._works:
-            work.wait()
-        return self._received
-
-
 class _Ring(Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, ring: RingAttention) -> Tensor:
-        seq_len = ring.size * query.shape[2]
-        out, lse = new_accumulators(query)
-        kv = torch.stack((key, value))  # [2, B, K, S/cp, H], one message
-        for step in range(ring.size):
-            hop = Hop(kv, ring.group) if step < ring.size - 1 else None  # leaves before the block computes
-            attend_(out, lse, query, kv[0], kv[1], ring.seen_of((ring.rank - step) % ring.size, seq_len))
-            if hop is not None:
-                kv = hop.wait()
-        ctx.ring, out = ring, out.to(query.dtype)
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, core: RingAttention) -> Tensor:
+        seq_len = core.size * query.shape[2]
+        out, lse = new_accumulators(query)  # [B, N, S/cp, H], [B, N, S/cp]
+        hops, kv = _hops(core), torch.stack((key, value))  # [2, B, K, S/cp, H], one message
+        for step in range(core.size):
+            source = (core.rank - step) % core.size  # whose K, V are here
+            # 1. Pass the block on, before it is computed with.
+            arriving = hops.commit(kv) if hops and step < core.size - 1 else kv
+            # 2. Attend to it, and merge by lse.
+            attend_(out, lse, query, kv[0], kv[1], core.seen_of(source, seq_len))
+            # 3. Take the previous rank's.
+            if hops:
+                hops.wait()
+            kv = arriving
+        ctx.core, out = core, out.to(query.dtype)
         ctx.save_for_backward(query, key, value, out, lse)
         return out
 
     @staticmethod
+    @first_order_only
     def backward(ctx: Any, *grad_outs: Tensor) -> Any:
-        ring: RingAttention = ctx.ring
+        core: RingAttention = ctx.core
         query, key, value, out, lse = ctx.saved_tensors
-        seq_len, dtype = ring.size * query.shape[2], accumulation_dtype(query.dtype)
+        seq_len, dtype = core.size * query.shape[2], accumulation_dtype(query.dtype)
         grad_query, kv = torch.zeros_like(query, dtype=dtype), torch.stack((key, value))
-        own = torch.zeros_like(kv, dtype=dtype)  # gradients from this rank's queries
-        behind: Hop | None = None  # gradients of the block at work, from the ranks it has passed
-        for step in range(ring.size):
-            hop = Hop(kv, ring.group) if step < ring.size - 1 else None
+        own = torch.zeros_like(kv, dtype=dtype)  # gradients from this rank's queries, [2, B, K, S/cp, H]
+        hops, behind = _hops(core), _hops(core)
+        passed: Tensor | None = None  # gradients of the block at work, from the ranks it has passed
+        for step in range(core.size):
+            source = (core.rank - step) % core.size
+            # 1. Pass the block on.
+            arriving = hops.commit(kv) if hops and step < core.size - 1 else kv
+            # 2. This rank's part of the block's gradients.
             grad_kv = own if step == 0 else torch.zeros_like(own)
             add_gradients_(
                 (grad_query, grad_kv[0], grad_kv[1]),
                 *(grad_outs[0], query, kv[0], kv[1], out, lse),
-                ring.seen_of((ring.rank - step) % ring.size, seq_len),
+                core.seen_of(source, seq_len),
             )
-            if behind is not None:
-                grad_kv += behind.wait()
-            if step > 0:
-                behind = Hop(grad_kv, ring.group)
-            if hop is not None:
-                kv = hop.wait()
-        if behind is not None:
-            own += behind.wait()  # home again
+            # 3. Add those that follow the block one step behind, and send them after it.
+            if behind and passed is not None:
+                behind.wait()
+                grad_kv += passed
+            if behind and step > 0:
+                passed = behind.commit(grad_kv)
+            if hops:
+                hops.wait()
+            kv = arriving
+        # 4. After the whole round they are home again.
+        if behind and passed is not None:
+            behind.wait()
+            own += passed
         return grad_query.to(query.dtype), own[0].to(key.dtype), own[1].to(value.dtype), None
+
+
+def _hops(core: RingAttention) -> Ring | None:
+    return Ring(core.group) if core.size > 1 else None

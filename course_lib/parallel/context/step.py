@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.comm.autograd import group_size
-from course_lib.model.batches import Batch
+from course_lib.model.batches import Batch, num_counted
 from course_lib.model.transformer import cross_entropy
 from course_lib.parallel.context.core import ContextParallel
 
@@ -19,7 +19,7 @@ def context_parallel_loss(model: nn.Module, core: ContextParallel, full_batch: B
     Communication: the attention's.
     """
     logits = model(core.shard(full_batch.tokens), core.positions(full_batch.tokens.shape[1]))
-    return cross_entropy(logits, core.shard(full_batch.targets), "sum") / full_batch.targets.numel()
+    return cross_entropy(logits, core.shard(full_batch.targets), "sum") / num_counted(full_batch.targets)
 
 
 @torch.no_grad()

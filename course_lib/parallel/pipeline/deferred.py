@@ -42,6 +42,8 @@ class WeightQueue:
 
 def pay(owed: list[Owed]) -> None:
     """Add the weight gradients that are owed to `.grad`, and run the parameters' hooks, as backward would."""
+    if not owed:  # a frozen stage
+        return
     with torch.enable_grad():
         roots = [_apply(_Product, *one) for one in owed]
     owed.clear()

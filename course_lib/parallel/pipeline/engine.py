@@ -81,6 +81,8 @@ class Pipeline:
         self._check_chunks()
         self.activation_shape, self.dtype = tuple(activation_shape), dtype
         self.tied = tied
+        held = (t for chunk in self.chunks.values() for t in (*chunk.parameters(), *chunk.buffers()))
+        self.device = next((t.device for t in held), torch.get_default_device())
         self._steps = program(schedule)[self.rank]
         self._queues = self._defer()
 
@@ -162,10 +164,18 @@ class Pipeline:
                 )
 
     def _check_count(self, name: str, items: Sequence[Any], stage: int) -> None:
-        if self.peer_of(stage) is None and len(items) != self.schedule.num_microbatches:
+        if self.peer_of(stage) is not None:
+            return
+        if len(items) != self.schedule.num_microbatches:
             raise ValueError(
-                f"{name} must be one a micro-batch of the schedule, {self.schedule.num_microbatches}; got "
+                f"{name} must be one per micro-batch of the schedule, {self.schedule.num_microbatches}; got "
                 f"{len(items)}. Cut the batch with model.stages.microbatches."
+            )
+        shapes = {tuple(item.shape) for item in items} if stage == 0 and self.schedule.num_stages > 1 else {}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"micro-batches must have one shape; got inputs of {sorted(map(list, shapes))}. Drop the "
+                "last samples, or pad them and give their targets no weight."
             )
 
 
@@ -191,7 +201,7 @@ class _Run:
             self._forward(action.stage, action.microbatch, action)
         elif action.kind == "W":
             with _scope(action), self._syncing(action):
-                pay(self.owed.pop((action.stage, action.microbatch)))
+                pay(self.owed.pop((action.stage, action.microbatch), []))
         else:
             self._backward(action.stage, action.microbatch, action)
 
@@ -212,7 +222,9 @@ class _Run:
         grad = None if stage == self.num_stages - 1 else self._take(True, stage, i)
         queue = self.pipeline._queues.get(stage)
         with _scope(action), self._syncing(action):
-            if action.kind == "B" or queue is None:
+            if not out.requires_grad:
+                pass  # a frozen first stage: nothing to compute
+            elif action.kind == "B" or queue is None:
                 torch.autograd.backward(out, grad)
             else:
                 with queue.deferring() as self.owed[stage, i]:
@@ -227,8 +239,13 @@ class _Run:
         context: AbstractContextManager[Any] = getattr(self.pipeline.chunks[action.stage], how, nullcontext)()
         return context
 
-    def _check_output(self, out: Tensor, action: Action) -> None:
+    def _check_output(self, out: Any, action: Action) -> None:
         want = (self.pipeline.activation_shape, self.pipeline.dtype)
+        if not isinstance(out, Tensor):
+            raise ValueError(
+                f"a stage must return one tensor; got {type(out).__name__} from {action}. Put what the next "
+                "stage needs into one tensor, such as torch.cat((result, skip), -1)."
+            )
         if (tuple(out.shape), out.dtype) != want:
             raise ValueError(
                 f"a stage's output must be of activation_shape {list(want[0])} and {want[1]}; got "
@@ -260,8 +277,7 @@ class _Run:
                 work = dist.isend(tensor, peer, group=pipeline.group)
             self._start(work, tensor)
         else:
-            device = next(pipeline.chunks[message.to_stage].parameters()).device
-            buffer = torch.empty(pipeline.activation_shape, dtype=pipeline.dtype, device=device)
+            buffer = torch.empty(pipeline.activation_shape, dtype=pipeline.dtype, device=pipeline.device)
             with _scope(action, "receive"):
                 work = dist.irecv(buffer, peer, group=pipeline.group)
             assert work is not None

@@ -14,9 +14,15 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
-from course_lib.comm.autograd import all_gather_along, copy_to, reduce_from, reduce_scatter, run
+from course_lib.comm.autograd import (
+    all_gather_along,
+    copy_to,
+    first_order_only,
+    reduce_from,
+    reduce_scatter,
+    run,
+)
 from course_lib.comm.flat import all_gather_flat, reduce_scatter_flat
 from course_lib.parallel.tensor.rings import gather_matmul, matmul_scatter
 from course_lib.parallel.tensor.shards import ShardSpec, TensorParallel, shard_parameter
@@ -120,7 +126,7 @@ def column_parallel(x: Tensor, linears: Sequence[ColumnParallelLinear]) -> tuple
 
 def check_sequence(x: Tensor, tp: TensorParallel) -> None:
     """Raise ValueError unless tp divides the sequence, dim -2 of x."""
-    if x.shape[-2] % tp.size:
+    if x.dim() < 2 or x.shape[-2] % tp.size:
         raise ValueError(
             f"tp must divide the sequence; got shape {list(x.shape)} for tp={tp.size}. Cut or pad the tokens."
         )
@@ -142,7 +148,7 @@ class _Column(Function):
         return tuple(F.linear(full_x, w, b) for w, b in zip(weights, biases, strict=True))
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> Any:
         x, *weights = ctx.saved_tensors
         tp, needs_x = ctx.tp, ctx.needs_input_grad[0]
@@ -151,11 +157,11 @@ class _Column(Function):
         reduce = _Reduce(_sum_of_products(grads, weights), tp) if needs_x else None
         full_x = regather.wait() if regather is not None else x
         grad_weights = [
-            grad.flatten(0, -2).T @ full_x.flatten(0, -2) if needed else None
+            _rows(grad).T @ _rows(full_x) if needed else None  # [F/tp, T] @ [T, D]
             for grad, needed in zip(grads, needs_weights, strict=True)
         ]
         grad_biases = [
-            grad.flatten(0, -2).sum(0) if has else None for grad, has in zip(grads, ctx.has_bias, strict=True)
+            _rows(grad).sum(0) if has else None for grad, has in zip(grads, ctx.has_bias, strict=True)
         ]
         return reduce.wait() if reduce is not None else None, None, *grad_weights, *grad_biases
 
@@ -165,8 +171,13 @@ def _sum_of_products(grads: Sequence[Tensor], weights: Sequence[Tensor]) -> Tens
     first, *others = zip(grads, weights, strict=True)
     total = first[0] @ first[1]
     for grad, weight in others:
-        total.flatten(0, -2).addmm_(grad.flatten(0, -2), weight)
+        total.view(-1, total.shape[-1]).addmm_(_rows(grad), weight)
     return total
+
+
+def _rows(x: Tensor) -> Tensor:
+    """[..., D] -> [T, D]; a vector is one row."""
+    return x.reshape(-1, x.shape[-1])
 
 
 class _Gather:
@@ -217,11 +228,11 @@ class _RowRing(Function):
         return matmul_scatter(x, weight, group)
 
     @staticmethod
-    @once_differentiable
+    @first_order_only
     def backward(ctx: Any, *grads: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         grad = all_gather_along(grads[0], ctx.group, -2)
-        return grad @ weight, grad.flatten(0, -2).T @ x.flatten(0, -2), None
+        return grad @ weight, _rows(grad).T @ _rows(x), None
 
 
 class _Copies(Function):

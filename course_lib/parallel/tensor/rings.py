@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_lib.comm.p2p import members
+from course_lib.comm.p2p import Ring
 
 
 def gather_matmul(
@@ -26,16 +26,15 @@ def gather_matmul(
     Layout: x [..., S/n, D], weights [F/n, D] -> [..., S, F/n] each.
     Communication: n-1 messages of x.numel() elements sent a rank.
     """
-    ring, positions = members(group), x.shape[-2]
-    me, n = ring.index(dist.get_rank()), len(ring)
-    outs = tuple(x.new_empty(*x.shape[:-2], n * positions, weight.shape[0]) for weight in weights)
-    part = x.contiguous()
-    for step in range(n):
-        source = (me - step) % n
-        arriving, works = _pass_on(part, ring, me, group) if step < n - 1 else (part, [])
+    ring, positions = Ring(group), x.shape[-2]
+    outs = tuple(x.new_empty(*x.shape[:-2], ring.size * positions, weight.shape[0]) for weight in weights)
+    part = x.contiguous()  # [..., S/n, D]
+    for step in range(ring.size):
+        source = (ring.rank - step) % ring.size  # the rank whose positions are here
+        arriving = ring.commit(part) if step < ring.size - 1 else part
         for out, weight, bias in zip(outs, weights, biases, strict=True):
             out.narrow(-2, source * positions, positions).copy_(F.linear(part, weight, bias))
-        _wait(works)
+        ring.wait()
         part = arriving
     return outs
 
@@ -46,30 +45,13 @@ def matmul_scatter(x: Tensor, weight: Tensor, group: dist.ProcessGroup) -> Tenso
     Layout: x [..., S, F/n], weight [D, F/n] -> [..., S/n, D].
     Communication: n-1 messages of S/n * D elements (times the leading dims) sent a rank.
     """
-    ring = members(group)
-    me, n = ring.index(dist.get_rank()), len(ring)
-    parts = x.chunk(n, dim=-2)
-    total, arriving, works = F.linear(parts[(me - 1) % n], weight), x, list[dist.Work]()
-    for step in range(1, n):  # the sums for rank r start at rank r+1 and go round to r
-        arriving, works = _pass_on(total, ring, me, group)
-        total = F.linear(parts[(me - 1 - step) % n], weight)
-        _wait(works)
+    ring = Ring(group)
+    parts = x.chunk(ring.size, dim=-2)  # [..., S/n, F/n] each
+    # The sums for rank r start at rank r+1 and go round to r, each rank adding its product.
+    total = F.linear(parts[(ring.rank - 1) % ring.size], weight)  # [..., S/n, D], Partial
+    for step in range(1, ring.size):
+        arriving = ring.commit(total)
+        total = F.linear(parts[(ring.rank - 1 - step) % ring.size], weight)
+        ring.wait()
         total += arriving
     return total
-
-
-def _pass_on(
-    tensor: Tensor, ring: Sequence[int], me: int, group: dist.ProcessGroup
-) -> tuple[Tensor, list[dist.Work]]:
-    """Start to send to the next rank and to receive from the one before."""
-    arriving = tensor.new_empty(tensor.shape)
-    works = [
-        dist.irecv(arriving, ring[me - 1], group=group),
-        dist.isend(tensor, ring[(me + 1) % len(ring)], group=group),
-    ]
-    return arriving, [work for work in works if work is not None]
-
-
-def _wait(works: Sequence[dist.Work]) -> None:
-    for work in works:
-        work.wait()

@@ -305,7 +305,9 @@ def test_bad_settings_are_named() -> None:
     with pytest.raises(ValueError, match="must be a plain table"):
         VocabParallelEmbedding(nn.Embedding(4, 2, padding_idx=0), TensorParallel(None))
     logits, targets = torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"targets' shape plus V/tp; got logits \[2, 3, 4\], targets \[2\]"):
+    with pytest.raises(
+        ValueError, match=r"targets' shape plus the vocabulary dim; got logits \[2, 3, 4\], targets \[2\]"
+    ):
         vocab_parallel_cross_entropy(logits, targets[:, 0], None)
     with pytest.raises(ValueError, match="reduction must be"):
         vocab_parallel_cross_entropy(logits, targets, None, "none")  # type: ignore[arg-type]
