@@ -65,7 +65,7 @@ from course_lib.cost.models import model as published_model
 from course_lib.model.corpus import batches, load_corpus
 from course_lib.model.moe import Experts, MoE
 from course_lib.model.routing import balance_bias_, capacity_of, slots
-from course_lib.model.transformer import Transformer, cross_entropy, made_in
+from course_lib.model.transformer import Transformer, cross_entropy, default_dtype
 from course_lib.parallel.expert import EvenlyRoutedMoE, shard_experts
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.ranks.fake import fake_rank
@@ -577,7 +577,7 @@ SPREAD = {
 def layer_ms(name, gpus):
     """What a rank's milliseconds are of in a mixture's forward, with one rank on each of these GPUs."""
     config, ep = published_model(name), len(gpus)
-    with fake_rank(ep) as recorder, made_in(torch.bfloat16), torch.no_grad():
+    with fake_rank(ep) as recorder, default_dtype(torch.bfloat16), torch.no_grad():
         mixture, x = EvenlyRoutedMoE(config, dist.group.WORLD), torch.empty(4096, config.model_dim)
         mark("begins")
         mixture(x)

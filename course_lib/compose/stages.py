@@ -18,7 +18,7 @@ from course_lib.config import ModelConfig
 from course_lib.model.attention import rope_tables
 from course_lib.model.moe import MoE
 from course_lib.model.stages import Stage, transformer_stages
-from course_lib.model.transformer import Block, Transformer, made_in
+from course_lib.model.transformer import Block, Transformer, default_dtype
 from course_lib.parallel.activation_checkpoint import checkpoint
 from course_lib.parallel.context import AllGatherAttention
 from course_lib.parallel.context.core import ContextParallel
@@ -90,7 +90,7 @@ def split_experts_(
     for block in stage.blocks:
         block = cast(Block, block)
         if isinstance(block.ffn, MoE):
-            with made_in(dtype):
+            with default_dtype(dtype):
                 parallel = experts(config, mesh.group("ep"), tp_group=mesh.group("tp"))
             parallel.load_full_(block.ffn)
             block.ffn = parallel

@@ -123,7 +123,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.attend = attend
-        with made_in(dtype):
+        with default_dtype(dtype):
             self.embedding = nn.Embedding(config.vocab_size, config.model_dim)
             self.blocks = nn.ModuleList(Block(config, attend, i) for i in range(config.num_layers))
             self.norm = RMSNorm(config.model_dim, config.norm_eps)
@@ -173,7 +173,7 @@ class Transformer(nn.Module):
 
 
 @contextmanager
-def made_in(dtype: torch.dtype) -> Iterator[None]:
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """Make new parameters in `dtype` at once: a cast afterwards needs both, and fake tensors refuse it."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)

@@ -19,7 +19,7 @@ from course_lib.comm.autograd import Group, all_to_all, copy_to, group_rank, gro
 from course_lib.config import ModelConfig
 from course_lib.model.moe import Experts, MoE, add_up, sort_by_expert
 from course_lib.model.routing import Routing, Score, route_all
-from course_lib.model.transformer import made_in
+from course_lib.model.transformer import default_dtype
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def shard_experts(experts: Experts, group: Group, tp_group: Group = None) -> Exp
     local, width = count // group_size(group), ffn_dim // group_size(tp_group)
     chosen = slice(group_rank(group) * local, (group_rank(group) + 1) * local)
     cut = slice(group_rank(tp_group) * width, (group_rank(tp_group) + 1) * width)
-    with made_in(experts.gate.dtype), torch.device(experts.gate.device):
+    with default_dtype(experts.gate.dtype), torch.device(experts.gate.device):
         part = Experts(local, model_dim, width)
     with torch.no_grad():
         part.gate.copy_(experts.gate[chosen, cut])

@@ -12,8 +12,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeWork, Work
+from torch._C._distributed_c10d import FakeWork
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import Work
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from course_lib.trace.intercept import Interceptor, intercepted

@@ -17,7 +17,7 @@ from multiprocessing import connection
 from typing import Any
 
 import psutil
-from torch._C._distributed_c10d import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from course_lib.ranks import report
 from course_lib.ranks.forkserver import rank_environment, server, start_process, starting

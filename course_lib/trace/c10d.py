@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import ReduceOp
+from torch.distributed import ReduceOp
 
 from course_lib.trace.calls import CommCall
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C import Future
-from torch._C._distributed_c10d import ProcessGroup, Work
+from torch.distributed import ProcessGroup, Work
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -35,6 +34,8 @@ from course_lib.trace.c10d import (
 )
 from course_lib.trace.calls import CommCall, GroupKey, call_site
 from course_lib.trace.marks import open_scope
+
+Future: Any = torch.futures.Future.__base__  # what Work.get_future returns
 
 
 class Listener:

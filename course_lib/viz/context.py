@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from course_lib.parallel.context.layout import Layout, local_positions, rectangles
+from course_lib.parallel.context.layout import TokenLayout, local_positions, rectangles
 from course_lib.viz import style
 
 RANKS = (
@@ -24,7 +24,7 @@ RANKS = (
 _TOKENS = 4  # a rank, in the picture
 
 
-def draw_attention_matrix(layouts: Sequence[Layout], cp_size: int = 4, *, causal: bool = True) -> Figure:
+def draw_attention_matrix(layouts: Sequence[TokenLayout], cp_size: int = 4, *, causal: bool = True) -> Figure:
     """Colour each score by the rank that computes it and number it by the step of the ring, a panel a layout.
 
     A square is a piece of the sequence: 4 for every rank. Rows are queries, columns keys.
@@ -42,7 +42,7 @@ def draw_attention_matrix(layouts: Sequence[Layout], cp_size: int = 4, *, causal
     return figure
 
 
-def _matrix_alt(layouts: Sequence[Layout], cp_size: int, causal: bool) -> str:
+def _matrix_alt(layouts: Sequence[TokenLayout], cp_size: int, causal: bool) -> str:
     shape = "lower triangle" if causal else "whole square"
     return (
         f"The attention matrix of {cp_size} ranks, {shape}, one panel for each of {', '.join(layouts)}. "
@@ -52,7 +52,7 @@ def _matrix_alt(layouts: Sequence[Layout], cp_size: int, causal: bool) -> str:
     )
 
 
-def _draw_matrix(ax: Axes, layout: Layout, cp_size: int, causal: bool) -> None:
+def _draw_matrix(ax: Axes, layout: TokenLayout, cp_size: int, causal: bool) -> None:
     size = _TOKENS * cp_size
     holder = {
         int(position): rank
@@ -68,7 +68,7 @@ def _draw_matrix(ax: Axes, layout: Layout, cp_size: int, causal: bool) -> None:
     _bare(ax)
 
 
-def draw_ring_work(layouts: Sequence[Layout], cp_size: int = 4) -> Figure:
+def draw_ring_work(layouts: Sequence[TokenLayout], cp_size: int = 4) -> Figure:
     """Draw when each rank of a causal ring computes, if all go on when the slowest has done its block.
 
     The unit of time is one full block, S/cp queries against S/cp keys.
@@ -87,7 +87,7 @@ def draw_ring_work(layouts: Sequence[Layout], cp_size: int = 4) -> Figure:
     return figure
 
 
-def block_shares(layout: Layout, cp_size: int, block_len: int = 1024) -> list[list[float]]:
+def block_shares(layout: TokenLayout, cp_size: int, block_len: int = 1024) -> list[list[float]]:
     """Return the part of a full block that is computed at each step of a causal ring, by each rank."""
     seq_len = cp_size * block_len
 
@@ -98,7 +98,7 @@ def block_shares(layout: Layout, cp_size: int, block_len: int = 1024) -> list[li
     return [[share(rank, step) for rank in range(cp_size)] for step in range(cp_size)]
 
 
-def _work_alt(found: Mapping[Layout, list[list[float]]]) -> str:
+def _work_alt(found: Mapping[TokenLayout, list[list[float]]]) -> str:
     words = "; ".join(f"{layout} {sum(map(max, shares)):.3g}" for layout, shares in found.items())
     return (
         "Bars of computing for each rank over the steps of a causal ring, gaps where a rank waits for the "

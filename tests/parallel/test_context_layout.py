@@ -7,8 +7,8 @@ import torch
 
 from course_lib.parallel.context.layout import (
     LAYOUTS,
-    Layout,
     Rectangle,
+    TokenLayout,
     gathered_order,
     local_positions,
     rectangles,
@@ -33,7 +33,7 @@ def covered(seen: tuple[Rectangle, ...], rows: int, columns: int) -> torch.Tenso
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("cp_size", [1, 2, 3, 4])
-def test_rectangles_are_what_the_mask_shows(layout: Layout, cp_size: int) -> None:
+def test_rectangles_are_what_the_mask_shows(layout: TokenLayout, cp_size: int) -> None:
     places = [local_positions(layout, 24, cp_size, rank) for rank in range(cp_size)]
     assert torch.equal(torch.cat(places).sort().values, torch.arange(24))
     for documents, causal in product(DOCUMENTS, (True, False)):
@@ -53,7 +53,7 @@ def test_rectangles_are_what_the_mask_shows(layout: Layout, cp_size: int) -> Non
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("cp_size", [1, 2, 4])
-def test_of_gathered_keys_the_same_is_seen_in_fewer_rectangles(layout: Layout, cp_size: int) -> None:
+def test_of_gathered_keys_the_same_is_seen_in_fewer_rectangles(layout: TokenLayout, cp_size: int) -> None:
     stacked = torch.cat([local_positions(layout, 24, cp_size, rank) for rank in range(cp_size)])
     order = gathered_order(layout, 24, cp_size)
     columns = (stacked if order is None else stacked[order])[None, :]
@@ -74,7 +74,7 @@ def test_every_query_meets_a_key_in_its_own_block_first() -> None:
 
 
 @pytest.mark.parametrize("layout", ["zigzag", "striped"])
-def test_work_is_balanced_at_every_step(layout: Layout) -> None:
+def test_work_is_balanced_at_every_step(layout: TokenLayout) -> None:
     share = 32
     for step in range(4):
         scores = [

@@ -12,7 +12,7 @@ from course_lib.cost.cluster import meta_24k
 from course_lib.cost.collectives import collective_time_s
 from course_lib.cost.models import model
 from course_lib.model.moe import Experts, MoE
-from course_lib.model.transformer import made_in
+from course_lib.model.transformer import default_dtype
 from course_lib.parallel.expert import EvenlyRoutedMoE, ExpertParallelMoE, reduce_gradients_, shard_experts
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.ranks.fake import fake_rank
@@ -198,7 +198,7 @@ def test_a_part_of_experts_that_ep_or_tp_does_not_divide():
 def test_mixtral_s_layer_at_full_size_waits_as_long_as_its_rows_travel(stride):
     """Eight ranks in a server, or in eight: a token's two rows go there and back, and nothing hides them."""
     config, tokens, cluster = model("mixtral-8x7b"), 4096, meta_24k().placed(range(0, 8 * stride, stride))
-    with fake_rank(8) as recorder, made_in(torch.bfloat16), torch.no_grad():
+    with fake_rank(8) as recorder, default_dtype(torch.bfloat16), torch.no_grad():
         layer, x = EvenlyRoutedMoE(config, dist.group.WORLD), torch.empty(tokens, config.model_dim)
         mark("begins")
         layer(x)

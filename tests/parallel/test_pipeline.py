@@ -18,6 +18,7 @@ from course_lib.parallel.ddp import BucketedDDP
 from course_lib.parallel.pipeline.asynchronous import AsynchronousPipeline
 from course_lib.parallel.pipeline.deferred import defer_linears_
 from course_lib.parallel.pipeline.engine import Pipeline
+from course_lib.parallel.pipeline.loop import one_f_one_b_step
 from course_lib.ranks.launch import RanksError, run_ranks
 from course_lib.replay import Efficiency, replay
 from course_lib.schedules import generators as schedules
@@ -133,6 +134,34 @@ def test_every_schedule_trains_as_one_process(p: int) -> None:
             tied and p == 1 and schedule.num_stages == 1
         )  # one module, which names the parameter once
         assert len(got) == len(want) - tied_twice
+
+
+def looped(num_microbatches: int) -> Result:
+    rank, batch = dist.get_rank(), synthetic_batch(SAMPLES, SEQ, VOCAB)
+    parts = microbatches(batch, num_microbatches)
+    stage = transformer_stages(model_of(4, False), dist.get_world_size())[rank]
+    loss = one_f_one_b_step(
+        stage,
+        [part.tokens for part in parts],
+        [part.targets for part in parts],
+        share,
+        activation_shape=(len(parts[0]), SEQ, DIM),
+        dtype=torch.float64,
+    )
+    grads = {(rank, n): p.grad for n, p in stage.named_parameters() if p.grad is not None}
+    return None if loss is None else loss.item(), grads
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 2), (2, 1), (3, 2), (3, 4)])
+def test_the_loop_to_read_computes_what_one_process_does(p: int, m: int) -> None:
+    model, batch = model_of(4, False), synthetic_batch(SAMPLES, SEQ, VOCAB)
+    cross_entropy(model(batch.tokens), batch.targets).backward()
+    stages = transformer_stages(model, p)
+    want = {(s, n): q.grad for s, stage in enumerate(stages) for n, q in stage.named_parameters()}
+    found = list(run_ranks(looped, p, m))
+    got = {name: grad for _, grads in found for name, grad in grads.items()}
+    assert [loss is None for loss, _ in found] == [True] * (p - 1) + [False]
+    torch.testing.assert_close(got, want, atol=1e-12, rtol=0)
 
 
 def with_ddp(schedule: Schedule) -> Result:

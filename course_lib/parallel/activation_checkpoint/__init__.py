@@ -19,15 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from course_lib.parallel.activation_checkpoint.call import Checkpoint, CheckpointedCall
-from course_lib.parallel.activation_checkpoint.kept import (
+from course_lib.parallel.activation_checkpoint.function import Checkpoint, CheckpointedFunction
+from course_lib.parallel.activation_checkpoint.rng_and_autocast import RngAndAutocast
+from course_lib.parallel.activation_checkpoint.saved_tensors_policy import (
     ATTENTION,
     MATMULS,
     PLACE,
     Policy,
     chosen_operations,
 )
-from course_lib.parallel.activation_checkpoint.surroundings import Surroundings
 
 __all__ = [
     "ATTENTION",
@@ -69,8 +69,8 @@ def checkpoint(
     leaves, spec = tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     frame = [PLACE if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    surroundings = Surroundings.now(tensors, preserve_rng_state)
-    call = CheckpointedCall(function, frame, spec, surroundings, keeps, verify)
+    around = RngAndAutocast.now(tensors, preserve_rng_state)
+    call = CheckpointedFunction(function, frame, spec, around, keeps, verify)
     anchor = torch.empty(0, requires_grad=True)  # or parameters get no gradient where no input needs one
     results = Checkpoint.apply(call, anchor, *tensors)  # type: ignore[no-untyped-call]
     return call.nested(results)

@@ -9,7 +9,7 @@ of weights are then one addend a rank: sum them over cp. Lab 10. Production code
 
 from course_lib.parallel.context.core import ContextParallel
 from course_lib.parallel.context.gathered import AllGatherAttention
-from course_lib.parallel.context.layout import LAYOUTS, Layout, local_positions
+from course_lib.parallel.context.layout import LAYOUTS, TokenLayout, local_positions
 from course_lib.parallel.context.ring import RingAttention
 from course_lib.parallel.context.ulysses import UlyssesAttention
 
@@ -17,8 +17,8 @@ __all__ = [
     "LAYOUTS",
     "AllGatherAttention",
     "ContextParallel",
-    "Layout",
     "RingAttention",
+    "TokenLayout",
     "UlyssesAttention",
     "local_positions",
 ]

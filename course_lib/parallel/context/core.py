@@ -14,8 +14,8 @@ from torch.autograd import Function
 
 from course_lib.comm.autograd import group_rank, group_size
 from course_lib.parallel.context.layout import (
-    Layout,
     Rectangle,
+    TokenLayout,
     check_documents,
     check_layout,
     local_positions,
@@ -38,7 +38,7 @@ class ContextParallel(ABC):
         self,
         group: dist.ProcessGroup | None,
         *,
-        layout: Layout = "zigzag",
+        layout: TokenLayout = "zigzag",
         causal: bool = True,
         documents: Sequence[int] | None = None,
     ) -> None:

@@ -18,8 +18,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-Layout = Literal["contiguous", "zigzag", "striped"]
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+TokenLayout = Literal["contiguous", "zigzag", "striped"]
+LAYOUTS: tuple[TokenLayout, ...] = get_args(TokenLayout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def check_layout(layout: str) -> None:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}; got {layout!r}. Choose one of them.")
 
 
-def check_divides(seq_len: int, cp_size: int, layout: Layout) -> None:
+def check_divides(seq_len: int, cp_size: int, layout: TokenLayout) -> None:
     """Raises: ValueError for a sequence that the layout cannot cut into equal shares."""
     pieces = 2 * cp_size if layout == "zigzag" and cp_size > 1 else cp_size
     if seq_len < 1 or seq_len % pieces:
@@ -86,7 +86,7 @@ def check_documents(documents: Sequence[int] | None, seq_len: int) -> None:
         )
 
 
-def runs(layout: Layout, seq_len: int, cp_size: int, cp_rank: int) -> list[Run]:
+def runs(layout: TokenLayout, seq_len: int, cp_size: int, cp_rank: int) -> list[Run]:
     """Return what a rank holds as arithmetic progressions of positions, in local order.
 
     Raises: ValueError for an unknown layout, or a sequence that it cannot cut.
@@ -102,7 +102,7 @@ def runs(layout: Layout, seq_len: int, cp_size: int, cp_rank: int) -> list[Run]:
     return [Run(0, cp_rank * half, 1, half), Run(half, (2 * cp_size - 1 - cp_rank) * half, 1, half)]
 
 
-def local_positions(layout: Layout, seq_len: int, cp_size: int, cp_rank: int) -> Tensor:
+def local_positions(layout: TokenLayout, seq_len: int, cp_size: int, cp_rank: int) -> Tensor:
     """Return the place in the whole sequence of each of a rank's tokens, int64 [S/cp], ascending.
 
     Raises: ValueError for an unknown layout, or a sequence that it cannot cut (zigzag: in 2 cp pieces).
@@ -115,7 +115,7 @@ def local_positions(layout: Layout, seq_len: int, cp_size: int, cp_rank: int) ->
 
 @lru_cache(maxsize=4096)
 def rectangles(
-    layout: Layout,
+    layout: TokenLayout,
     seq_len: int,
     cp_size: int,
     rank: int,
@@ -134,7 +134,7 @@ def rectangles(
 
 @lru_cache(maxsize=4096)
 def rectangles_of_all(
-    layout: Layout,
+    layout: TokenLayout,
     seq_len: int,
     cp_size: int,
     rank: int,
@@ -153,7 +153,7 @@ def rectangles_of_all(
     return _rectangles(runs(layout, seq_len, cp_size, rank), keys, seq_len, causal, documents)
 
 
-def gathered_order(layout: Layout, seq_len: int, cp_size: int) -> Tensor | None:
+def gathered_order(layout: TokenLayout, seq_len: int, cp_size: int) -> Tensor | None:
     """Return how to index the ranks' tokens, one rank after the other, for few and large rectangles.
 
     Zigzag: into the order of their positions. None where they may stay: contiguous, and striped, where each

@@ -17,51 +17,51 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Owed = tuple[Tensor, Tensor | None, Tensor, Tensor]
+WeightGrad = tuple[Tensor, Tensor | None, Tensor, Tensor]
 """weight [out, in], bias [out], input [..., in], output's gradient [..., out]."""
 
 
-class WeightQueue:
-    """Collect what backward owes while it is deferring; `pay` computes one collection.
+class WeightGradStore:
+    """Collect what weight gradients need while backward is deferring them; `apply` computes one collection.
 
-    Memory: the inputs and output gradients of every linear of a stage, until paid.
+    Memory: the inputs and output gradients of every linear of a stage, until applied.
     """
 
     def __init__(self) -> None:
-        self.owed: list[Owed] | None = None
+        self.collected: list[WeightGrad] | None = None
 
     @contextmanager
-    def deferring(self) -> Iterator[list[Owed]]:
-        """Yield the list into which backwards inside put what they owe."""
-        self.owed = []
+    def deferring(self) -> Iterator[list[WeightGrad]]:
+        """Yield the list into which backwards inside put what they defer."""
+        self.collected = []
         try:
-            yield self.owed
+            yield self.collected
         finally:
-            self.owed = None
+            self.collected = None
 
 
-def pay(owed: list[Owed]) -> None:
-    """Add the weight gradients that are owed to `.grad`, and run the parameters' hooks, as backward would."""
-    if not owed:  # a frozen stage
+def apply(deferred: list[WeightGrad]) -> None:
+    """Add deferred weight gradients to `.grad`, and run the parameters' hooks, as backward would."""
+    if not deferred:  # a frozen stage
         return
     with torch.enable_grad():
-        roots = [_apply(_Product, *one) for one in owed]
-    owed.clear()
+        roots = [_run(_Product, *one) for one in deferred]
+    deferred.clear()
     torch.autograd.backward(roots, [torch.zeros_like(root) for root in roots])
 
 
-def defer_linears_(module: nn.Module) -> WeightQueue:
+def defer_linears_(module: nn.Module) -> WeightGradStore:
     """Replace every nn.Linear inside by one whose weight gradient can wait; parameters and names stay.
 
     All other parameters (norms, embeddings) get their gradients with the input's: they cost next to nothing.
     Raises: ValueError for a linear that holds a part of its weight, as inside FSDP.
     """
-    queue = WeightQueue()
+    store = WeightGradStore()
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear:
-                setattr(parent, name, DeferredLinear(child, queue))
-    return queue
+                setattr(parent, name, DeferredLinear(child, store))
+    return store
 
 
 class DeferredLinear(nn.Module):
@@ -70,7 +70,7 @@ class DeferredLinear(nn.Module):
     Layout: x [..., in] -> [..., out].
     """
 
-    def __init__(self, linear: nn.Linear, queue: WeightQueue) -> None:
+    def __init__(self, linear: nn.Linear, store: WeightGradStore) -> None:
         super().__init__()
         is_here = isinstance(linear.weight, nn.Parameter)  # in FSDP a stand-in
         if not is_here or tuple(linear.weight.shape) != (linear.out_features, linear.in_features):
@@ -80,16 +80,16 @@ class DeferredLinear(nn.Module):
                 "With FSDP around a stage, take a schedule without I and W, such as 1F1B."
             )
         self.weight, self.bias = linear.weight, linear.bias
-        self._queue = queue
+        self._store = store
         # Keeps the output in the graph where x is data. The weight itself stays out of it: backward would run
         # its hooks (a data-parallel wrapper's) although nothing has come yet.
         self._anchor = linear.weight.new_zeros((), requires_grad=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _apply(_Linear, x, self._anchor, self)
+        return _run(_Linear, x, self._anchor, self)
 
 
-def _apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:
+def _run(function: type[torch.autograd.Function], *args: Any) -> Tensor:
     out: Tensor = function.apply(*args)
     return out
 
@@ -104,18 +104,18 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        bias, queue = ctx.linear.bias, ctx.linear._queue
+        bias, store = ctx.linear.bias, ctx.linear._store
         if weight.requires_grad or (bias is not None and bias.requires_grad):
-            owed = (weight, bias, x.detach(), grad.detach())  # detached: else the graph would live on
-            if queue.owed is None:
-                pay([owed])
+            needed = (weight, bias, x.detach(), grad.detach())  # detached: else the graph would live on
+            if store.collected is None:
+                apply([needed])
             else:
-                queue.owed.append(owed)
+                store.collected.append(needed)
         return grad @ weight if ctx.needs_input_grad[0] else None, None, None
 
 
 class _Product(torch.autograd.Function):
-    """A root without a value, whose backward is the owed product: so that hooks and traces see a backward."""
+    """A root without a value, whose backward is the deferred product: hooks and traces see a backward."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, x: Tensor, grad: Tensor) -> Tensor:

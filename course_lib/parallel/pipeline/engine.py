@@ -3,7 +3,7 @@
 Every rank walks through its own list (`schedules.messages.program`): compute an action, send what it made,
 post a receive. Activations go to the next stage, their gradients come back, micro-batches add up in `.grad`.
 Lab 09. torch's `_PipelineScheduleRuntime` interprets its lists in the same way; Megatron-Core has one
-hand-written loop for each schedule.
+hand-written loop for each schedule, as `loop.py` has for 1F1B: read that first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.comm.p2p import exchange, members
-from course_lib.parallel.pipeline.deferred import Owed, WeightQueue, defer_linears_, pay
+from course_lib.parallel.pipeline.deferred import WeightGrad, WeightGradStore, apply, defer_linears_
 from course_lib.schedules.actions import Action, Schedule, next_stage
 from course_lib.schedules.messages import Message, program
 from course_lib.schedules.validate import validate
@@ -84,7 +84,7 @@ class Pipeline:
         held = (t for chunk in self.chunks.values() for t in (*chunk.parameters(), *chunk.buffers()))
         self.device = next((t.device for t in held), torch.get_default_device())
         self._steps = program(schedule)[self.rank]
-        self._queues = self._defer()
+        self._stores = self._defer()
 
     def step(self, inputs: Sequence[Tensor], targets: Sequence[Any], loss_fn: LossFn) -> Tensor | None:
         """Run all micro-batches forward and backward; gradients add to `.grad` (a tied one must be empty).
@@ -95,6 +95,7 @@ class Pipeline:
         self._check_count("inputs", inputs, 0)
         self._check_count("targets", targets, self.schedule.num_stages - 1)
         self._check_tied()
+        # 1. Forwards, backwards and messages, in this rank's order.
         run = _Run(self, inputs, targets, loss_fn)
         for step in self._steps:
             if isinstance(step, Message):
@@ -102,8 +103,10 @@ class Pipeline:
             else:
                 run.compute(step)
         run.finish()
+        # 2. Gradients over replicas, where a data-parallel wrapper is around a stage.
         for chunk in self.chunks.values():
             getattr(chunk, "sync_gradients", _nothing)()
+        # 3. The other use of a tied embedding.
         if self.tied is not None:
             self._add_tied_gradients(*self.tied)
         return run.loss
@@ -138,7 +141,7 @@ class Pipeline:
         exchange([(param.grad.contiguous(), peer)], [(other, peer)], self.group)
         param.grad += other
 
-    def _defer(self) -> dict[int, WeightQueue]:
+    def _defer(self) -> dict[int, WeightGradStore]:
         split = {a.stage for a in self.schedule.ranks[self.rank] if a.kind == "I"}
         return {stage: defer_linears_(self.chunks[stage]) for stage in split}
 
@@ -189,7 +192,7 @@ class _Run:
         self.num_stages = pipeline.schedule.num_stages
         self.loss: Tensor | None = None
         self.saved: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # (stage, micro-batch) -> input, output
-        self.owed: dict[tuple[int, int], list[Owed]] = {}
+        self.deferred: dict[tuple[int, int], list[WeightGrad]] = {}
         self.mail: dict[tuple[bool, int, int], Tensor] = {}
         self.receiving: dict[tuple[bool, int, int], dist.Work] = {}
         self.sending: deque[tuple[dist.Work, Tensor]] = deque()
@@ -201,16 +204,17 @@ class _Run:
             self._forward(action.stage, action.microbatch, action)
         elif action.kind == "W":
             with _scope(action), self._syncing(action):
-                pay(self.owed.pop((action.stage, action.microbatch), []))
+                apply(self.deferred.pop((action.stage, action.microbatch), []))
         else:
             self._backward(action.stage, action.microbatch, action)
 
     def _forward(self, stage: int, i: int, action: Action) -> None:
+        # tokens [B, S], or the stage before's [B, S, D]: a leaf, so that its gradient can be sent back
         x = self.inputs[i] if stage == 0 else self._take(False, stage, i).requires_grad_()
         with _scope(action):
             out = self.pipeline.call(stage, i, x)
             if stage == self.num_stages - 1:
-                out = self.loss_fn(out, self.targets[i])
+                out = self.loss_fn(out, self.targets[i])  # [B, S, V] -> scalar
                 self.loss = out.detach() + (0 if self.loss is None else self.loss)
             else:
                 self._check_output(out, action)
@@ -219,15 +223,15 @@ class _Run:
 
     def _backward(self, stage: int, i: int, action: Action) -> None:
         x, out = self.saved.pop((stage, i))
-        grad = None if stage == self.num_stages - 1 else self._take(True, stage, i)
-        queue = self.pipeline._queues.get(stage)
+        grad = None if stage == self.num_stages - 1 else self._take(True, stage, i)  # [B, S, D]
+        store = self.pipeline._stores.get(stage)
         with _scope(action), self._syncing(action):
             if not out.requires_grad:
                 pass  # a frozen first stage: nothing to compute
-            elif action.kind == "B" or queue is None:
+            elif action.kind == "B" or store is None:
                 torch.autograd.backward(out, grad)
             else:
-                with queue.deferring() as self.owed[stage, i]:
+                with store.deferring() as self.deferred[stage, i]:
                     torch.autograd.backward(out, grad)
         self.pipeline.backward_done(stage, i)
         if stage > 0:

@@ -24,6 +24,7 @@ from course_lib.comm.autograd import (
     run,
 )
 from course_lib.comm.flat import all_gather_flat, reduce_scatter_flat
+from course_lib.parallel.tensor.copies import add_up_copies
 from course_lib.parallel.tensor.rings import gather_matmul, matmul_scatter
 from course_lib.parallel.tensor.shards import ShardSpec, TensorParallel, shard_parameter
 
@@ -56,10 +57,7 @@ class ColumnParallelLinear(nn.Module):
 
     def own(self, param: Tensor) -> Tensor:
         """Return the parameter, its gradient shared with the ranks that hold a copy of the shard."""
-        if self.spec.num_shards == self.tp.size:
-            return param
-        shared: Tensor = run(_Copies, param, self.tp.group, self.spec)
-        return shared
+        return add_up_copies(param, self.tp.group, self.spec)
 
     def extra_repr(self) -> str:
         """Show the shapes of this rank."""
@@ -88,8 +86,9 @@ class RowParallelLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the sum over ranks, whole or this rank's positions of it."""
         if not self.tp.sequence_parallel:
-            total = reduce_from(F.linear(x, self.weight), self.tp.group)
+            total = reduce_from(F.linear(x, self.weight), self.tp.group)  # [..., D], Partial -> Replicate
             return total if self.bias is None else total + self.bias
+        # [..., S, F/tp] -> [..., S/tp, D]: the sum over ranks, of this rank's positions.
         if self.tp.overlap and self.tp.size > 1:
             check_sequence(x, self.tp)
             part: Tensor = run(_RowRing, x, self.weight, self.tp.group)
@@ -144,6 +143,7 @@ class _Column(Function):
         assert tp.group is not None, "a group of one never comes here"
         if tp.overlap:
             return gather_matmul(x, weights, biases, tp.group)
+        # [..., S/tp, D] -> [..., S, D] with sequence_parallel, then [..., S, F/tp] per weight
         full_x = all_gather_along(x, tp.group, -2) if tp.sequence_parallel else x
         return tuple(F.linear(full_x, w, b) for w, b in zip(weights, biases, strict=True))
 
@@ -153,8 +153,11 @@ class _Column(Function):
         x, *weights = ctx.saved_tensors
         tp, needs_x = ctx.tp, ctx.needs_input_grad[0]
         needs_weights = ctx.needs_input_grad[2 : 2 + len(weights)]
+        # 1. x was kept as S/tp positions: gather it again, beside the products of step 2.
         regather = _Gather(x, tp.group) if tp.sequence_parallel and any(needs_weights) else None
+        # 2. The input's gradient: this rank's addend [..., S, D], and the sum over ranks on its way.
         reduce = _Reduce(_sum_of_products(grads, weights), tp) if needs_x else None
+        # 3. The weights' gradients [F/tp, D], while that sum travels.
         full_x = regather.wait() if regather is not None else x
         grad_weights = [
             _rows(grad).T @ _rows(full_x) if needed else None  # [F/tp, T] @ [T, D]
@@ -233,22 +236,3 @@ class _RowRing(Function):
         x, weight = ctx.saved_tensors
         grad = all_gather_along(grads[0], ctx.group, -2)
         return grad @ weight, _rows(grad).T @ _rows(x), None
-
-
-class _Copies(Function):
-    """A shard that several ranks hold: forward as it is, backward adds up the gradients of its copies.
-
-    The group of these ranks alone would need another process group; one all_reduce of the full tensor, zero
-    but for the own shard, adds up all shards' copies at once.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, param: Tensor, group: dist.ProcessGroup, spec: ShardSpec) -> Tensor:
-        ctx.group, ctx.spec = group, spec
-        return param.view_as(param)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        full = grads[0].new_zeros(ctx.spec.num_shards, *grads[0].shape)
-        full[ctx.spec.index] = grads[0]
-        return reduce_from(full, ctx.group)[ctx.spec.index], None, None

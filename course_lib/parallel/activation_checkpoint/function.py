@@ -12,18 +12,23 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from course_lib.comm.autograd import first_order_only
-from course_lib.parallel.activation_checkpoint.kept import PLACE, Keeper, Kept, Replacer
-from course_lib.parallel.activation_checkpoint.surroundings import Surroundings
+from course_lib.parallel.activation_checkpoint.rng_and_autocast import RngAndAutocast
+from course_lib.parallel.activation_checkpoint.saved_tensors_policy import (
+    PLACE,
+    Keeper,
+    Replacer,
+    SavedResult,
+)
 
 
 @dataclass(slots=True)
-class CheckpointedCall:
+class CheckpointedFunction:
     """One checkpointed call: all that is needed to repeat it, but its tensors."""
 
     function: Callable[..., Any]
     frame: list[Any]  # the arguments' leaves
     spec: TreeSpec
-    surroundings: Surroundings
+    around: RngAndAutocast
     keeps: Callable[[str], bool] | None
     verify: bool
     out_frame: list[Any] = field(default_factory=list)
@@ -31,15 +36,15 @@ class CheckpointedCall:
     outputs: list[tuple[torch.Size, torch.dtype]] = field(default_factory=list)
     needs_gradient: list[bool] = field(default_factory=list)  # of each output, as the function made it
     sums: list[Tensor] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[SavedResult] = field(default_factory=list)
 
     def first_run(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Return the results, and the tensors to keep for the second run."""
-        keeper = Keeper(self.keeps, self.surroundings) if self.keeps is not None else nullcontext()
+        keeper = Keeper(self.keeps, self.around) if self.keeps is not None else nullcontext()
         inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
         # With a graph, of which nothing stays: it says which results need a gradient, and some operations are
         # chosen by whether there is one.
-        with self.surroundings.without_cast_cache(), torch.enable_grad(), _saving_nothing(), keeper:
+        with self.around.without_cast_cache(), torch.enable_grad(), _saving_nothing(), keeper:
             results = self._results(inputs)
         if isinstance(keeper, Keeper):
             self.kept = keeper.kept
@@ -48,7 +53,7 @@ class CheckpointedCall:
 
     def second_run(self, tensors: Sequence[Tensor], kept: Sequence[Tensor]) -> list[Tensor]:
         """Return the same results, with their graph."""
-        with self.surroundings.restored(), torch.enable_grad():
+        with self.around.restored(), torch.enable_grad():
             if not self.kept:
                 outputs = self._outputs(tensors)
             else:
@@ -104,7 +109,9 @@ class Checkpoint(torch.autograd.Function):
     """What autograd sees of a checkpointed call: one node that saves its inputs."""
 
     @staticmethod
-    def forward(ctx: Any, call: CheckpointedCall, _anchor: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, call: CheckpointedFunction, _anchor: Tensor, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         results, kept = call.first_run(tensors)
         ctx.call, ctx.num_inputs = call, len(tensors)
         ctx.set_materialize_grads(False)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 @dataclass(slots=True)
-class Surroundings:
+class RngAndAutocast:
     """What a call depends on beside its arguments, as it was at the first run."""
 
     device_types: frozenset[str]
@@ -20,7 +20,7 @@ class Surroundings:
     generators: list[tuple[torch.device, Tensor]]
 
     @classmethod
-    def now(cls, tensors: Sequence[Tensor], with_rng: bool) -> Surroundings:
+    def now(cls, tensors: Sequence[Tensor], with_rng: bool) -> RngAndAutocast:
         devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
         types = frozenset({"cpu", *(device.type for device in devices)})
         casts = [

@@ -14,7 +14,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from course_lib.parallel.activation_checkpoint.surroundings import Surroundings, rng_states, set_rng_states
+from course_lib.parallel.activation_checkpoint.rng_and_autocast import (
+    RngAndAutocast,
+    rng_states,
+    set_rng_states,
+)
 
 FLASH = "_scaled_dot_product_flash_attention"
 ATTENTION = (FLASH, f"{FLASH}_for_cpu", "_scaled_dot_product_efficient_attention")
@@ -24,7 +28,7 @@ PLACE = object()  # where a tensor was
 
 
 @dataclass(slots=True)
-class Kept:
+class SavedResult:
     """A kept result: of which operation, how its tensors nest, and random states after it if it drew."""
 
     operation: str
@@ -36,10 +40,10 @@ class Kept:
 class Keeper(TorchDispatchMode):
     """Keep the results of the operations that a policy chooses, in order."""
 
-    def __init__(self, keeps: Callable[[str], bool], surroundings: Surroundings) -> None:
+    def __init__(self, keeps: Callable[[str], bool], around: RngAndAutocast) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.keeps, self.surroundings = keeps, surroundings
-        self.kept: list[Kept] = []
+        self.keeps, self.around = keeps, around
+        self.kept: list[SavedResult] = []
         self._results: list[tuple[str, Tensor, int]] = []  # operation, its result, the result's version
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -48,9 +52,9 @@ class Keeper(TorchDispatchMode):
         if _makes_a_tensor(func) and self.keeps(name):
             leaves, spec = tree_flatten(out)
             frame = [PLACE if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            draws = torch.Tag.nondeterministic_seeded in func.tags and self.surroundings.generators
+            draws = torch.Tag.nondeterministic_seeded in func.tags and self.around.generators
             states = rng_states([d for d, _ in draws if d.type == "cuda"]) if draws else []
-            self.kept.append(Kept(name, frame, spec, states))
+            self.kept.append(SavedResult(name, frame, spec, states))
             found = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
             self._results += [(name, tensor, tensor._version) for tensor in found]
         return out
@@ -71,10 +75,10 @@ class Keeper(TorchDispatchMode):
 class Replacer(TorchDispatchMode):
     """Give kept results for the same operations instead of computing them; autograd above notices nothing."""
 
-    def __init__(self, kept: Sequence[Kept], tensors: Sequence[Tensor]) -> None:
+    def __init__(self, kept: Sequence[SavedResult], tensors: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         remaining = iter(tensors)
-        self.queues: dict[str, deque[tuple[Any, Kept]]] = defaultdict(deque)
+        self.queues: dict[str, deque[tuple[Any, SavedResult]]] = defaultdict(deque)
         for one in kept:
             leaves = [next(remaining) if leaf is PLACE else leaf for leaf in one.frame]
             self.queues[one.operation].append((tree_unflatten(leaves, one.spec), one))
@@ -129,15 +133,17 @@ def _can_be_kept(name: object) -> bool:
     return packet is not None and any(_runs(getattr(packet, overload)) for overload in packet.overloads())
 
 
-def _packet(name: object) -> torch._ops.OpOverloadPacket | None:
+def _packet(name: object) -> Any:
     found = getattr(torch.ops.aten, name, None) if isinstance(name, str) else None
-    return found if isinstance(found, torch._ops.OpOverloadPacket) else None
+    return found if hasattr(found, "overloads") else None
 
 
 def _runs(func: Any) -> bool:
-    key = "CompositeImplicitAutograd"
-    known = torch._C._dispatch_has_kernel(func.name())
-    return known and not func._schema.is_mutable and not func.has_kernel_for_dispatch_key(key)
+    try:
+        is_carried_out_as_others = func.has_kernel_for_dispatch_key("CompositeImplicitAutograd")
+    except RuntimeError:  # it has no kernel: an operation on TorchScript's own lists and numbers
+        return False
+    return not func._schema.is_mutable and not is_carried_out_as_others
 
 
 def _advice(name: object) -> str:
