@@ -102,7 +102,9 @@ draw_matrix_cuts(4)
 # In the upper row the *hidden* activations are gathered, and they are the widest tensor of the block (53,248
 # against 16,384 in Llama 3 405B). Every rank then holds all of them. The lower row does without. Before we
 # build it, the upper row for real, to have something to compare with. (`copy_to`, `all_gather` and `gather`
-# communicate and know their backward; a table of them follows.)
+# communicate and know their backward: `copy_to` does nothing in forward and sums in backward; `gather` and
+# `all_gather` gather in forward, and in backward the one takes its own part of the gradient, the other sums
+# over ranks and scatters.)
 
 
 # %%
@@ -286,7 +288,8 @@ def parallel_mlp(x, gate, up, down, group):
 # %% [markdown]
 # **Measure.** What did the trick save? Before you run the cell: the hidden layer is three times as wide as x.
 # How many times as many bytes does the naive version move? (The list shows what a rank puts in. `moves`
-# counts what comes out of an all_gather, and an all_reduce twice.)
+# counts what comes out of an all_gather, and an all_reduce twice, as
+# the cards of this lab do.)
 #
 # <details><summary>Answer</summary>
 #
@@ -325,8 +328,8 @@ draw_heads(8, 2, [2, 4])
 # heads are cut over both; `mesh.group("heads", "copies")` is the whole group, and `mesh.rank` and `mesh.size`
 # take the same names. In the exercise, copies is 1 where there are enough heads.
 #
-# `mix_heads((q, k, v), cos, sin, positions, head_dim, sdpa)` turns queries and keys by position and mixes
-# tokens, for however many heads it gets; [B, S, heads · H] in and out.
+# `mix_heads((q, k, v), cos, sin, positions, head_dim, sdpa)` turns queries and keys by position (RoPE, with
+# tables cos and sin) and mixes tokens, for however many heads it gets; [B, S, heads · H] in and out.
 
 
 # %% exercise="parallel_attention"
@@ -415,7 +418,9 @@ draw_what_is_whole(4)
 # Two catches. A column-parallel layer needs its whole input for the gradient of its weight: if it keeps the
 # gathered tensor, the memory is back. So it keeps S/n positions and **gathers again** in backward: one
 # all_gather more, which can run while the gradient of the input is computed. And a norm's weight is now used
-# on other positions by each rank: its gradient is a sum.
+# on other positions by each rank: its gradient is a sum. In the exercise `GatherLinear.forward` is written
+# for you; autograd records nothing inside a Function, so its `backward` may call the library's collectives as
+# plain ones.
 
 
 # %% exercise="sequence_parallel_block"
@@ -424,12 +429,10 @@ class GatherLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, z, gate, up, group):
-        ### BEGIN SOLUTION
         ctx.group = group
-        ctx.save_for_backward(z, gate, up)
-        full = all_gather(z, group, 1)
+        ctx.save_for_backward(z, gate, up)  # [B, S/n, D]: this rank's positions, not the gathered ones
+        full = all_gather(z, group, 1)  # [B, S, D]
         return F.linear(full, gate), F.linear(full, up)
-        ### END SOLUTION
 
     @staticmethod
     def backward(ctx, grad_gate, grad_up):

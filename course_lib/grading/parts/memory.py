@@ -36,6 +36,8 @@ class Live:
     def check(self, seen: Seen) -> Part | None:
         """The first mark at which a rank holds too much speaks."""
         bounds = self.at(seen.case)
+        if not bounds:
+            return None
         if seen.n == 1 and self.free_alone:
             return Part(self.part, True, "one rank may keep everything")
         held = [trace.live_at_marks(self.since) for trace in seen.traces]

@@ -7,6 +7,9 @@ back as they are). A name is an input of this rank, "<axis>_group", "mesh", or o
 
 Backward begins from the input "grad_<result>" of each result, or from the result itself if it is one number;
 there is none without `wrt` and `parameters`. Marks: "begins", "constructed", "forward ends", "ends".
+
+An input "new_<parameter>" replaces what the constructor left in that parameter, before the call: whoever
+kept the whole weight keeps an old one.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ def program(
     options = params["options"]
     mesh = make_mesh(**(params.get("mesh") or {"world": probe.world_size}))
     leaves = {name: inputs[name].detach().requires_grad_() for name in options.get("wrt", ())}
-    values = {**params, **inputs, **leaves}
+    handed = {name: inputs[name].clone() for name in inputs if f"new_{name}" in inputs}
+    values = {**params, **inputs, **leaves, **handed}
     for tensor in inputs.values():
         tensor.sum()  # the trace has seen what exists before "begins"
     probe.mark("begins")
@@ -38,6 +42,12 @@ def program(
     if "construct" in options:
         call = module = impl(*_named(options["construct"], values, mesh))
         probe.mark("constructed")
+    state = {name: _plain(attrgetter(name)(module)) for name in options.get("state", ())}
+    for name, tensor in handed.items():
+        inputs[name].copy_(
+            tensor
+        )  # a constructor that changed its argument is found out; a part may be a view
+    renew_({name: attrgetter(name)(module) for name in options.get("parameters", ())}, inputs)
     keywords = options.get("keywords", ())
     out = call(
         *_named(options["arguments"], values, mesh),
@@ -53,8 +63,22 @@ def program(
         backward(results, inputs)
     probe.mark("ends")
     found = {name: _plain(value) for name, value in results.items()}
-    found |= {name: _plain(attrgetter(name)(module)) for name in options.get("state", ())}
-    return found | {f"grad:{name}": _gradient(leaf) for name, leaf in {**leaves, **held}.items()}
+    return found | state | {f"grad:{name}": _gradient(leaf) for name, leaf in {**leaves, **held}.items()}
+
+
+@torch.no_grad()
+def renew_(parameters: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
+    """Give parameters their new values. Raises: GateFailed for one that is not this rank's part in shape."""
+    for name, parameter in parameters.items():
+        part = inputs.get(f"new_{name}")
+        if part is not None and parameter.shape != part.shape:
+            raise GateFailed(
+                "shape",
+                f"{name} must be this rank's part, of shape {list(part.shape)}; got {list(parameter.shape)}. "
+                "Cut it by the place in the group, which need not be the global rank.",
+            )
+        if part is not None:
+            parameter.copy_(part)
 
 
 def _named(names: Sequence[str], values: Mapping[str, Any], mesh: Mesh) -> list[Any]:

@@ -88,6 +88,11 @@ def differentiate(
     return [result.detach().numpy() for result in results], found
 
 
+def at_construction(case: Case, name: str, full: Array) -> Array:
+    """What a constructor is handed of a weight whose values change before it is used."""
+    return shared(case, f"{name} at construction", *full.shape)
+
+
 def _returned(options: Mapping[str, Any]) -> Callable[[Case], Sequence[tuple[str, str]]]:
     marks = [("constructed", "the constructor returns")] if "construct" in options else []
     return lambda case: [*marks, ("forward ends", "forward returns")]
@@ -103,12 +108,22 @@ def on_ranks(
     wrt: Sequence[str] = (),
     parameters: Sequence[str] = (),
     state: Sequence[str] = (),
+    parts: Callable[[Case, int], dict[str, Array]] | None = None,
 ) -> Scenario:
     """The answer on every rank of a mesh; the arguments are described in `scenarios/on_ranks`.
 
     Args:
         inputs: (case, rank) -> this rank's arrays; "grad_<result>" is where backward begins from.
+        parts: (case, rank) -> this rank's part of each weight. The constructor is handed other wholes
+            (`at_construction`), so that what it keeps beside its part is of no use; `state` is what it
+            made of them.
     """
+
+    def renewed(case: Case, rank: int) -> dict[str, Array]:
+        found, own = inputs(case, rank), parts(case, rank) if parts else {}
+        found |= {name: at_construction(case, name, found[name]) for name in own}
+        return found | {f"new_{name}": part for name, part in own.items()}
+
     options = {
         "arguments": list(arguments),
         "returns": returns if isinstance(returns, str) else list(returns),
@@ -120,7 +135,7 @@ def on_ranks(
     }
     return Scenario(
         rank_side="course_lib.grading.scenarios.on_ranks",
-        inputs=inputs,
+        inputs=renewed,
         options=options,
         returned=_returned(options),
     )

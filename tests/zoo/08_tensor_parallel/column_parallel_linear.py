@@ -121,10 +121,9 @@ class ColumnParallelLinear(nn.Module):
 # says: all zeros
 # change: grad.clone(memory_format=torch.contiguous_format) -> grad.zero_()
 # %% wrong values: keeps the whole weight
-# says: must have shape
+# says: must be this rank's part
 # change: .chunk(n)[rank].clone() -> .clone()
 # %% wrong values: computes with the whole weight
-# says: all zeros
 class ColumnParallelLinear(nn.Module):
     def __init__(self, weight, bias, group):
         super().__init__()

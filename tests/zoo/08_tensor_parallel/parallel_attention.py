@@ -97,15 +97,12 @@ class ParallelAttention(nn.Module):
         self.n, self.rank = mesh.size("heads", "copies"), mesh.rank("heads", "copies")
         self.q, self.out = part(q, self.n, self.rank), part(out, self.n, self.rank, 1)
         self.k, self.v = (part(w, mesh.size("heads"), mesh.rank("heads")) for w in (k, v))
-        self.whole = out.clone()
 
     def forward(self, x, cos, sin, positions):
         x, k, v = copy_to(x, self.all), copy_to(self.k, self.copies), copy_to(self.v, self.copies)
         heads = F.linear(x, self.q), F.linear(x, k), F.linear(x, v)
         mixed = gather(mix_heads(heads, cos, sin, positions, self.head_dim, sdpa), self.all, -1)
-        parts = list(self.whole.chunk(self.n, 1))
-        parts[self.rank] = self.out
-        return F.linear(mixed, torch.cat(parts, 1))
+        return F.linear(mixed, gather(self.out, self.all, -1))
 
 
 # %% wrong bytes: three sums of the input's gradient
@@ -114,3 +111,27 @@ class ParallelAttention(nn.Module):
 # change: F.linear(x, k), F.linear(x, v) -> F.linear(y, k), F.linear(z, v)
 # %% wrong bytes: the constructor broadcasts the weights
 # change: super().__init__() -> super().__init__(); dist.broadcast(q.clone(), 0)
+
+
+# %% wrong values: keeps the whole weights, puts its own part in place and computes all heads
+class ParallelAttention(nn.Module):
+    def __init__(self, q, k, v, out, head_dim, mesh):
+        super().__init__()
+        n, self.rank = mesh.size("heads", "copies"), mesh.rank("heads", "copies")
+        kv_n, self.kv_rank = mesh.size("heads"), mesh.rank("heads")
+        self.all_q, self.all_out = q.detach().chunk(n), out.detach().chunk(n, 1)
+        self.all_k, self.all_v = k.detach().chunk(kv_n), v.detach().chunk(kv_n)
+        self.q = nn.Parameter(self.all_q[self.rank].clone())
+        self.k = nn.Parameter(self.all_k[self.kv_rank].clone())
+        self.v = nn.Parameter(self.all_v[self.kv_rank].clone())
+        self.out = nn.Parameter(self.all_out[self.rank].clone())
+        self.head_dim = head_dim
+
+    def forward(self, x, cos, sin, positions):
+        def whole(parts, mine, place, dim=0):
+            return torch.cat([*parts[:place], mine, *parts[place + 1 :]], dim)
+
+        q, k = whole(self.all_q, self.q, self.rank), whole(self.all_k, self.k, self.kv_rank)
+        v, out = whole(self.all_v, self.v, self.kv_rank), whole(self.all_out, self.out, self.rank, 1)
+        y = mix_heads([F.linear(x, w) for w in (q, k, v)], cos, sin, positions, self.head_dim, sdpa)
+        return F.linear(y, out)

@@ -105,8 +105,7 @@ class RowParallelLinear(nn.Module):
 # change: weight.chunk(n, dim=1)[rank] -> weight.T.reshape(weight.shape).chunk(n, dim=1)[rank]
 # %% wrong values: right on the group's first rank only
 # change: dist.all_reduce(total, group=group) -> dist.reduce(total, group=group, group_dst=0)
-# %% wrong bytes: gathers the inputs, computes everything
-# says: One all_reduce
+# %% wrong values: gathers the inputs, computes everything with the whole weight
 class Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, group):

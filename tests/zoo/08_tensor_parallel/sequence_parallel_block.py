@@ -109,3 +109,17 @@ def sequence_parallel_block(x, norm, gate, up, down, group):
 # %% wrong bytes: backward gathers the input twice
 # says: once each
 # change: z, gate, up = ctx.saved_tensors -> z, gate, up = ctx.saved_tensors; all_gather(z, ctx.group, 1)
+# %% wrong bytes: gathers the weights, works on its own positions, divides no hidden unit
+def sequence_parallel_block(x, norm, gate, up, down, group):
+    def block(x, norm, gate, up, down):
+        z = rms_norm(x, norm, 1e-5)
+        gate, up, down = all_gather(gate, group, 0), all_gather(up, group, 0), all_gather(down, group, 1)
+        return x + (F.silu(z @ gate.T) * (z @ up.T)) @ down.T
+
+    return checkpoint(block, x, copy_to(norm, group), gate, up, down, use_reentrant=False)
+
+
+# %% wrong values: gate and up learn from this rank's positions
+# says: a hidden unit learns from all
+# change: z, gate, up = ctx.saved_tensors -> from course_lib.comm.autograd import split; z, gate, up = ctx.saved_tensors
+# change: grad_gate.flatten(0, 1).T @ full, grad_up.flatten(0, 1).T @ full -> split(grad_gate, ctx.group, 1).flatten(0, 1).T @ z.flatten(0, 1), split(grad_up, ctx.group, 1).flatten(0, 1).T @ z.flatten(0, 1)

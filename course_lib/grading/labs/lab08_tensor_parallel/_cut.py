@@ -48,10 +48,13 @@ def world(case: Case, of_rank: Callable[[int], dict[str, Array]]) -> World:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def built(inputs: Callable[[Case, int], dict[str, Array]]) -> Scenario:
-    """A linear layer made of the whole weight and bias, then called with x; its parts and gradients."""
+def built(
+    inputs: Callable[[Case, int], dict[str, Array]], parts: Callable[[Case, int], dict[str, Array]]
+) -> Scenario:
+    """A linear layer made of the whole weight and bias, given new parts, then called with x."""
     return on_ranks(
         inputs=inputs,
+        parts=parts,
         construct=("weight", "bias", "tp_group"),
         arguments=("x",),
         returns="y",

@@ -22,6 +22,7 @@ from course_lib.grading.worlds.on_ranks import (
     BACKWARD,
     CONSTRUCTION,
     FORWARD,
+    at_construction,
     differentiate,
     part_of,
     shared,
@@ -40,6 +41,10 @@ def _full(case: Case, rank: int) -> dict[str, Array]:
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
     return cut_all(_full(case, rank), case, rank, {"grad_y": -1})
+
+
+def _parts(case: Case, rank: int) -> dict[str, Array]:
+    return {name: cut(_full(case, rank)[name], case, rank, 0) for name in ("weight", "bias")}
 
 
 EXERCISE = Exercise(
@@ -61,16 +66,15 @@ EXERCISE = Exercise(
     details="1 to 4 ranks (hidden: 5, and 2.6 MB), a mesh of data and tensor parallelism (2 x 2), inputs "
     "[B, S, D]. The parameters are called `weight` and `bias` and hold F/n rows; n divides F. Bytes: the "
     "constructor and forward send nothing; backward moves at most twice the bytes of x (an all_reduce "
-    "counts double).",
+    "counts double). After construction the parameters get new values, as from a checkpoint.",
     signature="(weight, bias, group)",
     forbids=("tensor parallelism", "autograd collectives"),
-    scenario=built(_inputs),
+    scenario=built(_inputs, _parts),
     hints=(
         "Which of the three gradients does a rank not have all the terms of? x goes into every rank's "
         "part of the product, so its gradient has a term from every rank.",
         "An autograd.Function that does nothing in forward (`return x.view_as(x)`) and all_reduces in "
-        "backward, put between x and the product, is all the communication there is. Do not change the "
-        "gradient that arrives: others may hold it, too.",
+        "backward, put between x and the product, is all the communication there is.",
         "Rows of weight and entries of bias are cut alike, by the place in the group and not by the "
         "global rank. A slice is a view that keeps the whole weight: what do you register as a parameter? "
         "And which of x, weight and bias goes through your Function?",
@@ -100,8 +104,9 @@ def expected(case: Case, terms: str = "all", shift: int = 0, biased: bool = True
         (y,), grads = differentiate(layer, layer_inputs, tuple(layer_inputs), [full["grad_y"]])
         at = (tp_rank(case, rank) + shift) % tp_of(case)
         found = {"y": y, **{f"grad:{name}": grad for name, grad in grads.items()}}
-        found |= {"weight": full["weight"], "bias": full["bias"]}
-        parts = {name: part_of(x, -1 if name == "y" else 0, tp_of(case), at) for name, x in found.items()}
+        parts = {name: cut(x, case, rank, -1 if name == "y" else 0) for name, x in found.items()}
+        for name in ("weight", "bias"):  # as the constructor leaves them
+            parts[name] = part_of(at_construction(case, name, full[name]), 0, tp_of(case), at)
         among = {"own": [rank], "world": list(range(case.world_size))}.get(terms)
         terms_of_x = [_term(case, other) for other in among] if among else [grads["x"]]
         return parts | {"grad:x": np.sum(terms_of_x, axis=0)}

@@ -16,6 +16,7 @@ from course_lib.grading.worlds.on_ranks import (
     BACKWARD,
     CONSTRUCTION,
     FORWARD,
+    at_construction,
     case,
     differentiate,
     on_ranks,
@@ -49,6 +50,18 @@ def _inputs(case: Case, rank: int) -> dict[str, Array]:
     }
 
 
+def _cuts(case: Case, rank: int) -> dict[str, tuple[int, int, int]]:
+    """(dim, number of parts, this rank's part) of each weight."""
+    at, (heads, copies) = place_of(case, rank), (sizes_of(case)[axis] for axis in ("heads", "copies"))
+    own, kv = (heads * copies, at["heads"] * copies + at["copies"]), (heads, at["heads"])
+    return {"q": (0, *own), "k": (0, *kv), "v": (0, *kv), "out": (1, *own)}
+
+
+def _parts(case: Case, rank: int) -> dict[str, Array]:
+    inputs = _inputs(case, rank)
+    return {name: part_of(inputs[name], *cut) for name, cut in _cuts(case, rank).items()}
+
+
 EXERCISE = Exercise(
     order=4,
     symbol="ParallelAttention",
@@ -69,7 +82,8 @@ EXERCISE = Exercise(
     "parallelism around it. The parameters are called q, k, v (rows) and out (columns). "
     "course_lib.model.attention and comm.autograd are open. Bytes: the constructor sends nothing; "
     "forward moves at most twice the bytes of x, and nothing with an all_gather; backward at most twice "
-    "those of x and, with copies, of the whole k and v.",
+    "those of x and, with copies, of the whole k and v. After construction the parameters get new "
+    "values, as from a checkpoint.",
     signature="(q, k, v, out, head_dim, mesh)",
     forbids=("tensor parallelism",),
     scenario=on_ranks(
@@ -79,6 +93,8 @@ EXERCISE = Exercise(
         returns="y",
         wrt=("x",),
         parameters=NAMES[1:],
+        state=NAMES[1:],
+        parts=_parts,
     ),
     hints=(
         "A query head needs its own rows of q, one key/value head and its own columns of out; nothing of "
@@ -109,13 +125,6 @@ HIDDEN = [
 ]
 
 
-def _cuts(case: Case, rank: int) -> dict[str, tuple[int, int, int]]:
-    """(dim, number of parts, this rank's part) of each weight."""
-    at, (heads, copies) = place_of(case, rank), (sizes_of(case)[axis] for axis in ("heads", "copies"))
-    own, kv = (heads * copies, at["heads"] * copies + at["copies"]), (heads, at["heads"])
-    return {"q": (0, *own), "k": (0, *kv), "v": (0, *kv), "out": (1, *own)}
-
-
 def expected(case: Case, summed: bool = True, of_x: bool = True, of_copies: bool = True) -> World:
     """The whole layer, cut; or a rank's own term of the output, of the input's gradient, of k's and v's."""
 
@@ -134,7 +143,8 @@ def expected(case: Case, summed: bool = True, of_x: bool = True, of_copies: bool
         found = {name: part_of(grads[name], *cut) for name, cut in cuts.items()}
         found |= {} if of_copies else {name: own[name] for name in ("k", "v")}
         found["x"] = grads["x"] if of_x else own["x"]
-        return {"y": y if summed else own_y, **{f"grad:{name}": grad for name, grad in found.items()}}
+        state = {name: part_of(at_construction(case, name, inputs[name]), *cut) for name, cut in cuts.items()}
+        return {"y": y if summed else own_y, **state, **{f"grad:{n}": grad for n, grad in found.items()}}
 
     return world(case, of_rank)
 

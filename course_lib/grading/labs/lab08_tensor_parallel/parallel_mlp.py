@@ -1,5 +1,11 @@
-"""`parallel_mlp`: column then row, and nothing in between."""
+"""`parallel_mlp`: column then row, and nothing in between.
 
+Longer than 120 lines: branches and weights that are confused are named.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -70,16 +76,34 @@ def _ffn(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
 
 
-def expected(case: Case, summed: bool = True, backward: str = "summed") -> World:
-    """One process; `summed`: the output; `backward`: its "own" term of x's gradient, or summed "again"."""
+def _silu_on_up(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    return _ffn(x, up, gate, down)
+
+
+def expected(
+    case: Case,
+    summed: bool = True,
+    backward: str = "summed",
+    layer: Callable[..., Tensor] = _ffn,
+    weights: str = "own",
+) -> World:
+    """One process; `summed`: the output; `backward`: its "own" term of x's gradient, or summed "again".
+
+    weights: their gradients are a rank's own, or "summed" over ranks that have different parts.
+    """
     names = ("x", *WEIGHTS)
+
+    def summed_over_ranks(part: Array, full: Array, dim: int) -> Array:
+        parts = np.split(full, tp_of(case), axis=dim)
+        return np.asarray(np.sum(parts, axis=0)) if weights == "summed" else part
 
     def of_rank(rank: int) -> dict[str, Array]:
         full, local = _full(case, rank), _inputs(case, rank)
         upstream = full["grad_y"] * (tp_of(case) if backward == "again" else 1)
-        (y,), grads = differentiate(_ffn, {name: full[name] for name in names}, names, [upstream])
-        (part,), own = differentiate(_ffn, {name: local[name] for name in names}, names, [upstream])
+        (y,), grads = differentiate(layer, {name: full[name] for name in names}, names, [upstream])
+        (part,), own = differentiate(layer, {name: local[name] for name in names}, names, [upstream])
         found = cut_all(grads, case, rank, WEIGHTS) | ({"x": own["x"]} if backward == "own" else {})
+        found |= {name: summed_over_ranks(found[name], grads[name], dim) for name, dim in WEIGHTS.items()}
         return {"y": y if summed else part, **{f"grad:{name}": grad for name, grad in found.items()}}
 
     return world(case, of_rank)
@@ -90,6 +114,9 @@ MISTAKES = {
     "the output is this rank's term of the sum": {"summed": False},
     "the input's gradient is this rank's term alone": {"backward": "own"},
     "backward sums the output's gradient, too, which every rank has whole": {"backward": "again"},
+    "silu stands on the branch of up: it belongs to gate's": {"layer": _silu_on_up},
+    "the gradients of gate, up and down are summed over ranks, whose parts are different hidden units: only "
+    "x passes the Function that sums": {"weights": "summed"},
 }
 
 

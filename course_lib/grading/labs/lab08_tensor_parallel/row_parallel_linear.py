@@ -1,14 +1,27 @@
-"""`RowParallelLinear`: every rank has some of the inputs; the products are summed, the bias added once."""
+"""`RowParallelLinear`: every rank has some of the inputs; the products are summed, the bias added once.
+
+Longer than 120 lines: a bias that counts once can be wrong in three ways, each named.
+"""
 
 from torch import Tensor
 
 from course_lib.grading.core.types import Array, Case, Exercise, World
-from course_lib.grading.labs.lab08_tensor_parallel._cut import built, cases, cut, cut_all, of_dp, tp_of, world
+from course_lib.grading.labs.lab08_tensor_parallel._cut import (
+    built,
+    cases,
+    cut,
+    cut_all,
+    of_dp,
+    tp_of,
+    tp_rank,
+    world,
+)
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.worlds.on_ranks import (
     BACKWARD,
     CONSTRUCTION,
     FORWARD,
+    at_construction,
     differentiate,
     shared,
 )
@@ -26,6 +39,11 @@ def _full(case: Case, rank: int) -> dict[str, Array]:
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
     return cut_all(_full(case, rank), case, rank, {"x": -1})
+
+
+def _parts(case: Case, rank: int) -> dict[str, Array]:
+    full = _full(case, rank)
+    return {"weight": cut(full["weight"], case, rank, 1), "bias": full["bias"]}
 
 
 EXERCISE = Exercise(
@@ -46,10 +64,10 @@ EXERCISE = Exercise(
     details="1 to 4 ranks (hidden: 5, and 2.6 MB), a mesh of data and tensor parallelism (2 x 2), inputs "
     "[B, S, F/n]. `weight` holds F/n columns of [D, F], `bias` [D] is whole on every rank; n divides F. "
     "Bytes: the constructor and backward send nothing; forward moves at most twice the bytes of y (an "
-    "all_reduce counts double).",
+    "all_reduce counts double). After construction the parameters get new values, as from a checkpoint.",
     signature="(weight, bias, group)",
     forbids=("tensor parallelism", "autograd collectives"),
-    scenario=built(_inputs),
+    scenario=built(_inputs, _parts),
     hints=(
         "A product over F terms, of which a rank has F/n: what must happen to the n partial results? And "
         "where does the bias go, which must count once?",
@@ -67,7 +85,12 @@ HIDDEN += cases({"dp": 2, "tp": 2}, tokens=320, width=512, features=16)
 
 
 def expected(
-    case: Case, summed: bool = True, biases: int = 1, again: bool = False, mean: bool = False
+    case: Case,
+    summed: bool = True,
+    biases: int = 1,
+    again: bool = False,
+    mean: bool = False,
+    on_first: bool = False,
 ) -> World:
     """The whole layer; `biases` in the sum, -1: one a rank; `again`: backward sums what is whole."""
     n = tp_of(case)
@@ -83,13 +106,14 @@ def expected(
         (y,), grads = differentiate(layer, layer_inputs, tuple(layer_inputs), [full["grad_y"]])
         own = cut(full["x"], case, rank, -1) @ cut(full["weight"], case, rank, 1).T + full["bias"]
         times = n if again else 1
+        first = tp_rank(case, rank) == 0
         return {
             "y": terms * (y - full["bias"]) + count * full["bias"] if summed else own,
-            "weight": cut(full["weight"], case, rank, 1),
-            "bias": full["bias"],
+            "weight": cut(at_construction(case, "weight", full["weight"]), case, rank, 1),
+            "bias": at_construction(case, "bias", full["bias"]),
             "grad:x": times * cut(grads["x"], case, rank, -1),
             "grad:weight": times * cut(grads["weight"], case, rank, 1),
-            "grad:bias": grads["bias"],
+            "grad:bias": grads["bias"] * (first or not on_first),
         }
 
     return world(case, of_rank)
@@ -99,6 +123,8 @@ LOCAL_ONLY = {"summed": False}
 MISTAKES = {
     "every rank adds the bias before the sum: it must count once": {"biases": -1},
     "the bias is left out": {"biases": 0},
+    "the bias is added on the first rank alone, so the others' bias has no gradient: add it on every rank, "
+    "after the sum": {"on_first": True},
     "the terms are averaged: they must be added": {"mean": True},
     "backward sums the output's gradient, too, which every rank has whole": {"again": True},
 }

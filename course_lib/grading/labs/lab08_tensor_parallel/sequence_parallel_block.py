@@ -3,6 +3,8 @@
 Longer than 120 lines: five tensors, each cut in its own way, and three bounds.
 """
 
+from functools import partial
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -39,7 +41,7 @@ EXERCISE = Exercise(
     minutes=30,
     difficulty=5,
     importance=5,
-    lines=35,
+    lines=22,
     points={"values": 1.0, "bytes": 1.0, "memory": 1.0},
     task="Write x + down(silu(gate(z)) * up(z)) with z = rms_norm(x, norm, 1e-5), where every rank has "
     "S/n positions of x, and F/n hidden units of all positions.",
@@ -66,7 +68,7 @@ EXERCISE = Exercise(
         "all_gather before gate and up, reduce_scatter after down: that alone is right, and keeps the "
         "gathered tensor for the gradients of gate and up. Where else could backward get it from? And "
         "whose gradient is a sum, because each rank uses the weight on other positions?",
-        "An autograd.Function for gather and both products: save z (S/n positions) and the weights; in "
+        "`GatherLinear.forward` saves z (S/n positions) and the weights: in "
         "backward gather z again, compute the three gradients, reduce_scatter that of z. copy_to(norm, "
         "group) sums norm's gradient.",
         "Forward keeps the part, not the whole: so backward begins with a gather of its own. There each "
@@ -76,24 +78,32 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = cases(tokens=12, width=32, hidden=12)
+# In the second, the weights are larger than the activations: whoever gathers weights moves too much.
+OPEN = [*cases(tokens=12, width=32, hidden=12), *cases({"tp": 2}, tokens=4, width=16, hidden=48)]
 HIDDEN = cases({"tp": 5}, tokens=10, width=24, hidden=10)
+HIDDEN += cases({"tp": 4}, tokens=8, width=24, hidden=64)
 HIDDEN += cases({"dp": 2, "tp": 2}, tokens=320, width=512, hidden=16)
 
 
-def _block(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+def _block(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor, residuals: int = 1) -> Tensor:
     n = rms_norm(x, norm, 1e-5)
-    return x + (F.silu(n @ gate.T) * (n @ up.T)) @ down.T
+    return residuals * x + (F.silu(n @ gate.T) * (n @ up.T)) @ down.T
 
 
-def expected(case: Case, norm: str = "all", hidden: str = "all") -> World:
-    """One process; `norm`: its gradient of a rank's positions alone; `hidden`: a rank's own units alone."""
+def expected(
+    case: Case, norm: str = "all", hidden: str = "all", weights: str = "all", residuals: int = 1
+) -> World:
+    """One process; `norm`, `weights`: their gradients of a rank's positions alone; `hidden`: its own units.
+
+    residuals: how often x is added; 0: once per rank.
+    """
+    block = partial(_block, residuals=residuals or tp_of(case))
 
     def of_rank(rank: int) -> dict[str, Array]:
         full, local = _full(case, rank), _inputs(case, rank)
         rows = {**full, "x": local["x"]}
         chosen, upstream = (local, local["grad_y"]) if hidden == "own" else (full, full["grad_y"])
-        (y,), grads = differentiate(_block, {name: chosen[name] for name in NAMES}, NAMES, [upstream])
+        (y,), grads = differentiate(block, {name: chosen[name] for name in NAMES}, NAMES, [upstream])
         _, of_rows = differentiate(_block, {name: rows[name] for name in NAMES}, NAMES, [local["grad_y"]])
         found = {"y": y, **grads}
         if hidden != "own":
@@ -103,6 +113,8 @@ def expected(case: Case, norm: str = "all", hidden: str = "all") -> World:
             found["x"] = differentiate(_block, inputs, NAMES, [local["grad_y"]])[1]["x"]
         if norm == "own":
             found["norm"] = of_rows["norm"]
+        if weights == "own":
+            found |= cut_all({name: of_rows[name] for name in ("gate", "up")}, case, rank, CUTS)
         return {name if name == "y" else f"grad:{name}": value for name, value in found.items()}
 
     return world(case, of_rank)
@@ -110,6 +122,9 @@ def expected(case: Case, norm: str = "all", hidden: str = "all") -> World:
 
 LOCAL_ONLY = {"hidden": "own"}
 MISTAKES = {
+    "the gradients of gate and up are those of this rank's positions: a hidden unit learns from all "
+    "positions": {"weights": "own"},
+    "every rank adds x before the sum: the residual must count once": {"residuals": 0},
     "norm's gradient is that of this rank's positions: those of all must be added": {"norm": "own"},
     "the input's gradient has the terms of this rank's hidden units alone: those of all ranks must be "
     "added": {"hidden": "own in x's gradient"},
@@ -145,7 +160,12 @@ PARTS = [
         "gradient once.",
     ),
     Live(
-        at=lambda case: {"forward ends": ("when forward has returned", _kept(case))},
+        # Where weights are the larger part, a copy of them in another order would count.
+        at=lambda case: (
+            {"forward ends": ("when forward has returned", _kept(case))}
+            if case.params["hidden"] <= case.params["tokens"]
+            else {}
+        ),
         why="Keep this rank's positions, and gather them again in backward.",
     ),
 ]
