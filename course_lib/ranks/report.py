@@ -246,7 +246,11 @@ def failure_report(graph: WaitGraph) -> tuple[str, int]:
     same = [r for r in failed if _same(graph.ranks[r], cause)]
     failure = cause.failure or {}
     head = f"{names(same)} raised {failure['type']}: {failure['message']}"
-    if _is_consequence(cause):
+    alone = [r for r in failed if _talks_to_itself(graph.ranks[r], r)]
+    if _is_consequence(cause) and alone:
+        own = "itself" if len(alone) == 1 else "themselves"
+        head = f"{names(alone)} took {own} for the peer of a send or recv: it must be another rank."
+    elif _is_consequence(cause):
         left = [r for r in range(len(graph.ranks)) if r not in failed]
         who = names(left) if left else "another rank"
         head = f"{names(failed)} lost the connection to {who}: did it call destroy_process_group too early?"
@@ -267,6 +271,11 @@ def _is_consequence(state: RankState) -> bool:
     message = str((state.failure or {}).get("message", ""))
     lost = ("Connection closed by peer", "Connection reset", "connectFullMesh", "Pair is not connected")
     return any(words in message for words in lost)
+
+
+def _talks_to_itself(state: RankState, rank: int) -> bool:
+    call = state.last
+    return call is not None and (call.op, rank) in (("send", call.dst), ("recv", call.src))
 
 
 def _on_none(state: RankState) -> list[str]:

@@ -144,6 +144,10 @@ def leaves_the_group() -> None:
     dist.all_reduce(torch.ones(4))
 
 
+def sends_to_itself() -> None:
+    dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(3), rank())])[0].wait()
+
+
 def exits() -> None:
     if rank() == 1:
         os._exit(0)
@@ -215,6 +219,7 @@ PROVABLE = [
     (cycle_over_groups, "hang", None, "group [0, 1]"),
     (skipped_monitored_barrier, "hang", 2, "monitored_barrier"),
     (leaves_the_group, None, None, "rank 1"),
+    (sends_to_itself, "exception", None, "took themselves for the peer"),
     (exits, "died", 1, "exit code 0"),
     (is_killed, "died", 1, "SIGKILL"),
     (leaves_by_sys_exit, "exception", 1, "sys.exit(3) was called"),

@@ -156,8 +156,9 @@ class EachRankAtMost:
         if moved <= bound:
             return ""
         ops = ", ".join(sorted({call.op for call in calls}))
+        at = f" in {self.window.words}" if self.window.words else ""
         return (
-            f"rank {rank} may move at most {bound:,} bytes in {self.window.words}, {self.what}; it moved "
+            f"rank {rank} may move at most {bound:,} bytes{at}, {self.what}; it moved "
             f"{moved:,} with {ops}{times(moved, bound)}. {self.why}"
         )
 

@@ -180,3 +180,9 @@ def ring_attention(query, key, value, group, causal):
 # %% right: under a causal mask a line, which ends at the last rank
 # from: K and V as two messages; blocks that are not seen are merged as nothing
 # change: received, works = pass_on((key, value), group) if step < n - 1 else (None, []) -> received, works = along((key, value), group, step, causal)
+# %% wrong values: ranks of the group taken for neighbours
+# change: ring[(rank + 1) % n] -> dist.get_rank() - rank + (rank + 1) % n
+# change: ring[rank - 1] -> dist.get_rank() - rank + (rank - 1) % n
+# %% wrong values: ranks of the group taken for equally far from one another in the world
+# change: ring[(rank + 1) % n] -> (dist.get_rank() + dist.get_world_size() // n) % dist.get_world_size()
+# change: ring[rank - 1] -> (dist.get_rank() - dist.get_world_size() // n) % dist.get_world_size()

@@ -147,3 +147,8 @@ def ring_attention_backward(grad_out, query, key, value, out, lse, group, causal
         pass
 
     return Mine.backward(None, grad_out)
+
+
+# %% wrong values: ranks of the group taken for neighbours
+# change: ring[(rank + 1) % n] -> dist.get_rank() - rank + (rank + 1) % n
+# change: ring[rank - 1] -> dist.get_rank() - rank + (rank - 1) % n

@@ -69,9 +69,27 @@ def ulysses_attention(query, key, value, group):
 
 
 # %% wrong values: does nothing
-# says: nothing was communicated
+# says: keys of its own rank's block only
 def ulysses_attention(query, key, value, group):
     return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+
+# %% wrong values: a triangle on each block, nothing between blocks
+# says: keys of its own rank's block only
+def ulysses_attention(query, key, value, group):
+    n, length = dist.get_world_size(group), query.shape[2]
+    query, key, value = (to_heads(repeated(x, n), group) for x in (query, key, value))
+    mask = torch.block_diag(*[torch.ones(length, length).tril()] * n).bool()
+    return to_tokens(F.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True), group)
+
+
+# %% wrong bytes: sends all keys and values to everybody, attends with all heads
+# says: all change places
+def ulysses_attention(query, key, value, group):
+    n, rank, length = dist.get_world_size(group), dist.get_rank(group), query.shape[2]
+    key, value = (torch.cat(all_to_all(torch.stack([x] * n), group).unbind(), 2) for x in (key, value))
+    seen = torch.arange(length)[:, None] + rank * length >= torch.arange(n * length)
+    return F.scaled_dot_product_attention(query, key, value, seen, enable_gqa=True)
 
 
 # %% wrong values: not causal

@@ -67,3 +67,7 @@ def groups_of(axes, coords):
 # %% wrong groups: dict values instead of a list
 # says: list of lists
 # change: return list(groups.values()) -> return groups.values()
+# %% wrong groups: at most two axes
+# change: if axis not in axes -> if axis not in (axes[0], axes[-1])
+# %% wrong groups: the named axes and those between them
+# change: if axis not in axes -> if not min(list(place).index(a) for a in axes) <= list(place).index(axis) <= max(list(place).index(a) for a in axes)

@@ -1,4 +1,5 @@
 # Answers to plan_layout.
+# Longer than 150 lines: every shortcut of a search is an answer, and four searches are whole.
 
 # %% setup
 from course_lib.cost.small_step import layout_memory_bytes, layout_time_s
@@ -122,3 +123,39 @@ def plan_layout(problem):
 # %% wrong layout: at most eight stages
 # from: five loops
 # change: if n % (tp * pp) or -> if n % (tp * pp) or pp > 8 or
+# %% wrong layout: recomputes only where nothing else fits
+# says: only where nothing else fits
+def plan_layout(problem):
+    from itertools import product
+
+    for again in (0, 1):
+        found = []
+        for tp, pp in product(range(1, problem["num_gpus"] + 1), repeat=2):
+            dp = problem["num_gpus"] // (tp * pp)
+            if problem["num_gpus"] != tp * pp * dp or problem["num_heads"] % tp or problem["num_layers"] % pp:
+                continue
+            for size in range(1, problem["batch"] + 1):
+                one = {"tp": tp, "pp": pp, "dp": dp, "microbatch_size": size, "recompute": again}
+                fits = layout_memory_bytes(problem, one) <= problem["memory_bytes"]
+                if fits and problem["batch"] % (dp * size) == 0:
+                    found.append(one)
+        if found:
+            return min(found, key=lambda one: layout_time_s(problem, one))
+    return None
+
+
+# %% wrong layout: micro-batches of two or four at most
+# from: five loops
+# change: if batch % (dp * size) -> if batch % (dp * size) or size > 4
+# %% wrong layout: micro-batches are powers of two
+# from: five loops
+# change: if batch % (dp * size) -> if batch % (dp * size) or size & (size - 1)
+# %% wrong layout: no fewer micro-batches than stages
+# from: five loops
+# change: if batch % (dp * size) -> if batch % (dp * size) or batch // (dp * size) < pp
+# %% wrong layout: tp of eight at most
+# from: five loops
+# change: problem["num_heads"] % tp or -> problem["num_heads"] % tp or tp > 8 or
+# %% wrong layout: recomputes always
+# from: five loops
+# change: in (0, 1) -> in (1,)

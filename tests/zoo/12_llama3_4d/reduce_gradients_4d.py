@@ -5,24 +5,72 @@ import torch
 import torch.distributed as dist
 
 
-# %% right: one call a group for everything that goes over it
+def between_ends(table, mesh):
+    """The table's gradient of both its stages, on both."""
+    last, place = mesh.size("pp") - 1, mesh.rank("pp")
+    if not last or place not in (0, last):
+        return table
+    peer, other = mesh.peer("pp", last if place == 0 else -last), torch.empty_like(table)
+    works = [dist.isend(table.clone(), peer), dist.irecv(other, peer)]
+    for work in works:
+        work.wait()
+    return table + other
+
+
+# %% right: one call for everything that goes over dp and cp
 def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
     flat = torch.cat([matrix.flatten(), norm.flatten(), table.flatten(), num_tokens.reshape(1).to(matrix)])
     dist.all_reduce(flat, group=mesh.group("dp", "cp"))
     matrix, norm, table, tokens = (
         part for part in flat.split([matrix.numel(), norm.numel(), table.numel(), 1])
     )
-    shapes = [args.shape for args in (matrix, norm, table)]
     dist.all_reduce(norm, group=mesh.group("tp"))
-    if mesh.size("pp") > 1:
-        width = torch.tensor([table.numel()])
-        dist.all_reduce(width, op=dist.ReduceOp.MAX, group=mesh.group("pp"))
-        whole = table if len(table) else table.new_zeros(int(width))
-        dist.all_reduce(whole, group=mesh.group("pp"))
-        table = whole[: table.numel()]
+    table = between_ends(table, mesh)
     return matrix.view(-1, norm.numel()) / tokens, norm / tokens, table.view(-1, norm.numel()) / tokens
 
 
+# %% wrong bytes: the table as zeros through the stages between
+# says: not through others
+def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
+    matrix, norm, table, tokens = matrix.clone(), norm.clone(), table.clone(), num_tokens.to(matrix)
+    for sums in (matrix, norm, table, tokens):
+        dist.all_reduce(sums, group=mesh.group("dp", "cp"))
+    dist.all_reduce(norm, group=mesh.group("tp"))
+    if mesh.size("pp") > 1:
+        count = torch.tensor([len(table)])
+        dist.all_reduce(count, op=dist.ReduceOp.MAX, group=mesh.group("pp"))
+        whole = table if len(table) else table.new_zeros(int(count), table.shape[1])
+        dist.all_reduce(whole, group=mesh.group("pp"))
+        table = whole if len(table) else table
+    return matrix / tokens, norm / tokens, table / tokens
+
+
+# %% wrong bytes: each stage hands the table to the next
+# says: not through others
+def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
+    matrix, norm, table, tokens = matrix.clone(), norm.clone(), table.clone(), num_tokens.to(matrix)
+    for sums in (matrix, norm, table, tokens):
+        dist.all_reduce(sums, group=mesh.group("dp", "cp"))
+    dist.all_reduce(norm, group=mesh.group("tp"))
+    last, place = mesh.size("pp") - 1, mesh.rank("pp")
+    rows = torch.tensor([len(table)])
+    dist.all_reduce(rows, op=dist.ReduceOp.MAX, group=mesh.group("pp"))
+    for way, start, end in ((1, 0, last), (-1, last, 0)):
+        carried = table.clone() if place == start else table.new_empty(int(rows), table.shape[1])
+        if place != start and last:
+            dist.recv(carried, mesh.peer("pp", -way))
+        if place != end:
+            dist.send(carried, mesh.peer("pp", way))
+        if place == end and last:
+            table = table + (carried if way == 1 else carried - table)
+    return matrix / tokens, norm / tokens, table / tokens
+
+
+# %% wrong values: sends to itself where there is one stage
+# says: took themselves for the peer
+# change: if mesh.size("pp") > 1 and place in (0, last) -> if place in (0, last)
+# %% wrong values: ranks of pp taken for neighbours
+# change: mesh.peer("pp", last if place == 0 else -last) -> dist.get_rank() + (last if place == 0 else -last)
 # %% right: divides first, the table by sends between the two ends
 def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
     total = num_tokens.clone()
@@ -73,19 +121,14 @@ def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
 # says: uneven shards
 # change: tokens = num_tokens.to(matrix) -> tokens = torch.ones_like(num_tokens, dtype=matrix.dtype)
 # %% wrong bytes: over dp, then over cp
-# says: one group of both
+# says: as one group, once
 def reduce_gradients_4d(matrix, norm, table, num_tokens, mesh):
     matrix, norm, table, tokens = matrix.clone(), norm.clone(), table.clone(), num_tokens.to(matrix)
     for grad in (matrix, norm, table, tokens):
         dist.all_reduce(grad, group=mesh.group("dp"))
         dist.all_reduce(grad, group=mesh.group("cp"))
     dist.all_reduce(norm, group=mesh.group("tp"))
-    if mesh.size("pp") > 1:
-        count = torch.tensor([len(table)])
-        dist.all_reduce(count, op=dist.ReduceOp.MAX, group=mesh.group("pp"))
-        whole = table if len(table) else table.new_zeros(int(count), table.shape[1])
-        dist.all_reduce(whole, group=mesh.group("pp"))
-        table = whole if len(table) else table
+    table = between_ends(table, mesh)
     return matrix / tokens, norm / tokens, table / tokens
 
 

@@ -25,18 +25,32 @@ def case(
     n: int,
     *,
     dp: int = 1,
+    tp: int = 1,
     block: int = 4,
     heads: int = 4,
     kv_heads: int = 2,
     head_dim: int = 8,
     **more: Any,
 ) -> Case:
-    """n ranks of axis cp with `block` tokens each; dp such lines with sequences of their own."""
+    """n ranks of axis cp with `block` tokens each; dp x tp such lines with tensors of their own.
+
+    Along tp, inside cp as in Llama 3, ranks of a line are no neighbours.
+    """
     label = f"{n} rank{'s' * (n > 1)}, {heads} query and {kv_heads} kv heads"
-    label += (f", {dp} groups" if dp > 1 else "") + ("" if more.get("causal", True) else ", not causal")
+    label += (
+        (f", {dp * tp} groups" if dp * tp > 1 else "")
+        + (", tp inside" if tp > 1 else "")
+        + ("" if more.get("causal", True) else ", not causal")
+    )
     sizes = {"block": block, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    mesh = {"dp": dp, "cp": n} if dp > 1 else {"cp": n}
+    mesh = {axis: size for axis, size in (("dp", dp), ("cp", n), ("tp", tp)) if size > 1 or axis == "cp"}
     return on_ranks_case(mesh=mesh, label=label, **{"causal": True, "batch": 1, **sizes, **more})
+
+
+def _line(case: Case, rank: int) -> int:
+    """Which of the groups of cp a rank is in."""
+    place = place_of(case, rank)
+    return place.get("dp", 0) * sizes_of(case).get("tp", 1) + place.get("tp", 0)
 
 
 def cp_size(case: Case) -> int:
@@ -53,9 +67,8 @@ def whole(case: Case, name: str) -> Array:
 
 def local(case: Case, rank: int, full: Array) -> Array:
     """A rank's tokens, contiguous, of its group's sequences."""
-    place = place_of(case, rank)
-    groups = case.world_size // cp_size(case)
-    return part_of(part_of(full, 0, groups, place.get("dp", 0)), SEQUENCE, cp_size(case), place["cp"])
+    of_line = part_of(full, 0, case.world_size // cp_size(case), _line(case, rank))
+    return part_of(of_line, SEQUENCE, cp_size(case), place_of(case, rank)["cp"])
 
 
 def block_bytes(case: Case, heads: int) -> int:
@@ -161,7 +174,7 @@ def own_gradients(case: Case) -> tuple[list[Tensor], list[Tensor], list[Tensor]]
 
 def mine(case: Case, rank: int, tensor: Tensor) -> Array:
     """What a rank holds of a result for all groups' sequences."""
-    group = tensor.detach().chunk(case.world_size // cp_size(case))[place_of(case, rank).get("dp", 0)]
+    group = tensor.detach().chunk(case.world_size // cp_size(case))[_line(case, rank)]
     return group.contiguous().numpy().astype(case.params.get("dtype", "float64"))
 
 

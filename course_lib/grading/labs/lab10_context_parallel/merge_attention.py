@@ -19,11 +19,11 @@ EXERCISE = Exercise(
     "attention to each. `lse` is the log of a part's softmax denominator.",
     graded={
         "values": "Outputs and lse are those of one softmax over all keys: logits of a few, of tens of "
-        "thousands, and parts without any key.",
+        "thousands, and parts or single rows without any key.",
     },
     details="One rank, float64; out [B, N, S, H], lse [B, N, S]. The logits of one part may be larger than "
     "those of the other by 100,000 (hidden: 10 million), in either direction, and from row to row. "
-    "A part that saw no key has out 0 and lse -inf; so has the result where both parts saw none. "
+    "A part that saw no key, or a row of it, has out 0 and lse -inf; so has the result where both saw none. "
     "The arguments stay as they were.",
     signature="(out_a, lse_a, out_b, lse_b)",
     forbids=("context parallelism", "online softmax"),
@@ -34,10 +34,10 @@ EXERCISE = Exercise(
     ),
     hints=(
         "Each part divided by its own denominator. What must it be multiplied with to have the common one?",
-        "out = (exp(lse_a) out_a + exp(lse_b) out_b) / (exp(lse_a) + exp(lse_b)). exp(1000) is inf: multiply "
-        "above and below with exp(-m) and choose m so that no exponent is above 0. What if m is -inf?",
-        "Weights exp(lse - m) with m = the larger lse, or 0 where both are -inf. The new lse is m plus the "
-        "log of the weights' sum, and log(0) is the -inf you need; only the division needs care there.",
+        "exp(1000) is inf. A fraction stays as it is if above and below are multiplied with exp(-m): which m "
+        "of a row keeps every exponent at 0 or below?",
+        "That m has to come back in the new lse. And rows without any key: what is -inf minus -inf, and 0 "
+        "over 0? Choose another m there, and another denominator.",
     ),
 )
 
@@ -46,6 +46,7 @@ OPEN = [
     case(1, scale=1e5, keys=[4, 4]),
     case(1, scale=1.0, keys=[0, 4], label="a part without keys"),
     case(1, scale=1.0, keys=[0, 0], label="no keys in either part"),
+    case(1, scale=30.0, keys=[2, 3], blind=1, label="some rows of a part, and of both, without keys"),
 ]
 HIDDEN = [case(1, scale=1e7, keys=[6, 1]), case(1, scale=30.0, keys=[2, 0])]
 
@@ -55,12 +56,17 @@ def _attention(case: Case, keys: slice) -> tuple[Array, Array]:
     generator, total = rng(case, 1), sum(case.params["keys"])
     logits = generator.normal(size=(2, 3, 4, total)) * case.params["scale"]
     values = generator.normal(size=(2, 3, total, 5))
+    if case.params.get("blind"):
+        first = case.params["keys"][0]
+        logits[..., ::2, :first] = -np.inf  # of four queries two see no key of a, two none of b, one none
+        logits[..., :2, first:] = -np.inf
     logits, values = logits[..., keys], values[..., keys, :]
-    if not logits.shape[-1]:
-        return np.zeros((2, 3, 4, 5)), np.full((2, 3, 4), -np.inf)
-    top = logits.max(-1, keepdims=True)
+    top = logits.max(-1, keepdims=True, initial=-np.inf)
+    top[np.isinf(top)] = 0.0
     weights = np.exp(logits - top)
-    return weights / weights.sum(-1, keepdims=True) @ values, np.log(weights.sum(-1)) + top[..., 0]
+    total = weights.sum(-1, keepdims=True)
+    with np.errstate(divide="ignore"):  # log 0: no key
+        return weights / np.maximum(total, 1e-300) @ values, np.log(total[..., 0]) + top[..., 0]
 
 
 def _parts(case: Case) -> dict[str, Array]:
@@ -87,13 +93,15 @@ def _sum(case: Case) -> tuple[Array, Array]:
 
 def _swapped(case: Case) -> tuple[Array, Array]:
     p, (_, lse) = _parts(case), _attention(case, slice(None))
-    share_a, share_b = (np.exp(np.nan_to_num(x - lse, nan=-np.inf)) for x in (p["lse_a"], p["lse_b"]))
+    whole = np.where(np.isinf(lse), 0.0, lse)
+    share_a, share_b = (np.exp(x - whole) for x in (p["lse_a"], p["lse_b"]))
     return share_b[..., None] * p["out_a"] + share_a[..., None] * p["out_b"], lse
 
 
 def _lowered(case: Case) -> tuple[Array, Array]:
     p, (out, lse) = _parts(case), _attention(case, slice(None))
-    return out, np.where(np.isinf(lse), lse, lse - np.maximum(p["lse_a"], p["lse_b"]))
+    larger = np.maximum(p["lse_a"], p["lse_b"])
+    return out, lse - np.where(np.isinf(larger), 0.0, larger)
 
 
 def expected(case: Case, merged: str = "right") -> World:

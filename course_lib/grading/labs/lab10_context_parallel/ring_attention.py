@@ -33,8 +33,8 @@ EXERCISE = Exercise(
         "memory": "No rank ever holds all of K and V.",
         "clock": "The next block is on its way while this one is computed.",
     },
-    details="1 to 4 ranks and 8 (hidden: 3 and 6), groups that are not the world, float64 (hidden: "
-    "float32), as many kv heads as query heads or fewer. Bytes: a rank sends at most (cp - 1) x 2 B "
+    details="1 to 4 ranks and 8 (hidden: 3 and 6), groups that are not the world nor neighbours, float64 "
+    "(hidden: float32), as many kv heads as query heads or fewer. Bytes: a rank sends at most (cp - 1) x 2 B "
     "K H S/cp elements. Memory, at 6 ranks and more: at once, beyond the inputs, at most 4 blocks of K and V "
     "and 6 of the output's size. Clock, not causal: on a cluster where a hop takes 0.8 of a block's "
     "two products, at most 1.05 cp blocks. The inputs stay as they were.",
@@ -59,16 +59,18 @@ EXERCISE = Exercise(
 
 OPEN = [
     case(1),
-    case(2, causal=False),
+    case(2, causal=False, batch=2),
     case(3),
     case(4, kv_heads=4),
     case(2, dp=2),
+    case(2, tp=2),
     case(4, causal=False, kv_heads=1),
     case(8, block=8, heads=2, kv_heads=2, head_dim=32, causal=False),
 ]
 HIDDEN = [
     case(2, block=64, heads=4, kv_heads=4, head_dim=64, batch=4),
     case(3, dtype="float32", batch=2),
+    case(3, tp=2, batch=2),
     case(6, block=6, heads=2, kv_heads=2, causal=False),
 ]
 
@@ -112,7 +114,8 @@ PARTS = [
         cluster=ranks.cluster,
         at_most_s=lambda case, run: 1.05 * cp_size(case) * ranks.block_s(case),
         must="hops hide behind blocks, so cp ranks must need at most 1.05 cp blocks",
-        why="Launch the transfer of K and V before the block computes, and wait for it after.",
+        why="A transfer hides if it is launched before the block's products and awaited after them; each block "
+        "is computed once.",
         window=FORWARD,
         applies=lambda case: case.world_size > 1 and not case.params["causal"],
     ),

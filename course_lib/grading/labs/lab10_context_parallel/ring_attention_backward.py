@@ -33,8 +33,8 @@ EXERCISE = Exercise(
         "bytes": "K and V go round once, and their gradients once.",
         "memory": "No rank ever holds all of K and V, or of their gradients.",
     },
-    details="1 to 4 ranks and 8 (hidden: 3 and 6), groups that are not the world, float64 (hidden: "
-    "float32), causal or not, as many kv heads as query heads or fewer; contiguous blocks, as "
+    details="1 to 4 ranks and 8 (hidden: 3 and 6), groups that are not the world nor neighbours, float64 "
+    "(hidden: float32), causal or not, as many kv heads as query heads or fewer; contiguous blocks, as "
     "forward. Bytes: a rank sends at most (2 cp - 1) x 2 B K H S/cp elements. Memory, at 6 ranks and more: "
     "at once, beyond the inputs, at most 7 blocks of K and V and 5 of the output's size.",
     signature="(grad_out, query, key, value, out, lse, group, causal)",
@@ -61,12 +61,14 @@ OPEN = [
     case(1),
     case(3, causal=False),
     case(2, dp=2, kv_heads=1),
+    case(2, tp=2, batch=2),
     case(4),
     case(8, block=8, heads=2, kv_heads=2, head_dim=32, causal=False),
 ]
 HIDDEN = [
     case(2, block=64, heads=4, kv_heads=4, head_dim=64, batch=4),
     case(3, dtype="float32", batch=2),
+    case(3, tp=2, kv_heads=4),
     case(4, heads=6, kv_heads=3, causal=False),
 ]
 

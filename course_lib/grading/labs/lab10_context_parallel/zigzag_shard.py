@@ -46,7 +46,8 @@ EXERCISE = Exercise(
         "has the first?",
         "Cut the sequence into 2 cp pieces. A rank gets two of them, an early one and a late one, so that "
         "the places of the two add up to the same for every rank.",
-        "Rank r keeps piece r and piece 2 cp - 1 - r, each with S / (2 cp) tokens.",
+        "Rank r keeps piece r. Work grows with the place of a piece: which second piece makes the sum of "
+        "both places 2 cp - 1, whatever r is?",
     ),
 )
 

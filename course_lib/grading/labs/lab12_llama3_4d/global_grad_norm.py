@@ -41,8 +41,9 @@ EXERCISE = Exercise(
         "values": "The norm is that of one process, on every rank.",
         "bytes": "Only numbers travel, never gradients.",
     },
-    details="16 ranks on pp 2 x dp 2 x cp 2 x tp 2 (hidden: pp 4, another order). Bytes: a rank moves at "
-    "most 256 bytes.",
+    details="16 ranks on pp 2 x dp 2 x cp 2 x tp 2, 8 on pp 4 x tp 2, 4 on dp 2 x tp 2 (hidden: 16 on pp 4, "
+    "6 on pp 2 x tp 3 and on dp 2 x tp 3), axes in any order, large gradients. Bytes: a rank moves at most "
+    "256.",
     signature="(matrix, norm, table, mesh)",
     forbids=("ddp", "zero"),
     scenario=on_ranks(inputs=_inputs, arguments=("matrix", "norm", "table", "mesh"), returns="norm_of_all"),
@@ -55,10 +56,15 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [case(mesh={"pp": 2, "dp": 2, "cp": 2, "tp": 2})]
+OPEN = [
+    case(mesh={"pp": 2, "dp": 2, "cp": 2, "tp": 2}),
+    case(mesh={"tp": 2, "cp": 1, "pp": 4, "dp": 1}, scale=30),
+    case(mesh={"pp": 1, "dp": 2, "cp": 1, "tp": 2}),
+]
 HIDDEN = [
     case(mesh={"tp": 2, "cp": 1, "pp": 4, "dp": 2}),
     case(mesh={"pp": 1, "dp": 2, "cp": 1, "tp": 3}, scale=30),
+    case(mesh={"tp": 3, "dp": 1, "cp": 1, "pp": 2}, scale=30),
 ]
 
 

@@ -15,9 +15,9 @@ AXES = ("pp", "dp", "cp", "tp")
 def _draw(rng: np.random.Generator, count: int) -> list[Point]:
     points: list[Point] = []
     for i in range(count):
-        chosen = [axis for axis in AXES if rng.random() < 0.8] or ["dp", "tp"]
+        chosen = [str(axis) for axis in rng.permutation(AXES) if rng.random() < 0.8] or ["dp", "tp"]
         sizes = [[axis, int(rng.integers(2, 5))] for axis in chosen]
-        several = list(rng.permutation(chosen)[: 1 + (i % 2)])
+        several = list(rng.permutation(chosen)[: 1 + i % 3])
         points.append({"axes": sorted(str(a) for a in several), "sizes": sizes})
     return points
 
@@ -74,16 +74,16 @@ EXERCISE = Exercise(
     task="Write a function that returns the groups of ranks along one or several axes of a mesh: lists of "
     "global ranks that differ in these axes only.",
     graded={"groups": "Every rank is in its one group."},
-    details="Meshes of one to four axes, some of size 1; points you have not seen. The check supplies the "
-    "places of the ranks. Groups and ranks in any order.",
+    details="Meshes of one to four axes in any order, some of size 1; groups along one, some or all of them; "
+    "points you have not seen. The check supplies the places of the ranks. Groups and ranks in any order.",
     signature="(axes, coords)",
     forbids=("mesh",),
     scenario=samples(stream=122, draw=_draw, expand=_on_mesh, any_order=True),
     hints=(
         "Two ranks are in one group if they agree in all axes but `axes`.",
         "Go through the places of all ranks, and sort the ranks by what must agree.",
-        "The key of a group is the tuple of its places along the axes that are not named: collect the ranks "
-        "in a dict under that key.",
+        "What do all members of a group have in common, and no other rank? Ranks with the same such tuple "
+        "belong together, however many axes are named.",
     ),
 )
 
@@ -92,6 +92,8 @@ OPEN = [
     {"axes": ["dp"], "sizes": [["dp", 2], ["tp", 4]]},
     {"axes": ["cp", "dp"], "sizes": [["pp", 2], ["dp", 2], ["cp", 2], ["tp", 2]]},
     {"axes": ["cp"], "sizes": [["dp", 2], ["cp", 1], ["tp", 2]]},
+    {"axes": ["dp", "pp", "tp"], "sizes": [["pp", 2], ["dp", 2], ["cp", 3], ["tp", 2]]},
+    {"axes": ["dp", "tp"], "sizes": [["tp", 3], ["dp", 2]]},
     4,
 ]
 HIDDEN = [12]

@@ -14,7 +14,7 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
     for _ in range(count):
         pp = int(rng.integers(2, 9))
         model = {
-            "num_layers": pp * int(rng.integers(2, 9)),
+            "num_layers": int(rng.integers(2 * pp, 9 * pp)),
             "layer_params": int(10 ** rng.uniform(7, 9)),
             "embedding_params": int(10 ** rng.uniform(7, 9)),
             "layer_activation_bytes": int(10 ** rng.uniform(7, 9.5)),
@@ -111,6 +111,6 @@ PARTS = [
     Numbers(
         part="memory",
         formula=Formula(want=_bytes, mistakes=_mistakes, unit="bytes"),
-        describe=lambda p: f"{p['layout']}",
+        describe=lambda p: f"model {p['model']}, layout {p['layout']}",
     )
 ]

@@ -157,57 +157,45 @@ EXERCISE = Exercise(
     ),
 )
 
-TWELVE_HEADS = {
-    "num_layers": 16,
-    "num_heads": 12,
-    "model_dim": 1536,
-    "layer_params": 200_000_000,
-    "num_gpus": 16,
-    "server_size": 8,
-    "memory_bytes": 10e9,
-    "batch": 16,
-    "seq_len": 4096,
-}
-TWELVE_GPUS = {
-    "num_layers": 16,
-    "num_heads": 24,
-    "model_dim": 3072,
-    "layer_params": 450_000_000,
-    "num_gpus": 12,
-    "server_size": 2,
-    "memory_bytes": 66e9,
-    "batch": 16,
-    "seq_len": 4096,
-}
-TWELVE_LAYERS = {
-    "num_layers": 12,
-    "num_heads": 16,
-    "model_dim": 2048,
-    "layer_params": 88_000_000,
-    "num_gpus": 16,
-    "server_size": 4,
-    "memory_bytes": 66e9,
-    "batch": 32,
-    "seq_len": 4096,
-}
+
+def _fixed(
+    *, layers: int, heads: int, params: int, gpus: int, server: int, gb: float, batch: int, seq: int
+) -> Point:
+    problem = {
+        "num_layers": layers,
+        "num_heads": heads,
+        "model_dim": 128 * heads,
+        "layer_params": params,
+        "num_gpus": gpus,
+        "server_size": server,
+        "memory_bytes": 1e9 * gb,
+        "batch": batch,
+        "seq_len": seq,
+    }
+    return {"problem": problem}
+
+
+# fmt: off
 OPEN = [
-    {"problem": TWELVE_HEADS},
-    {"problem": TWELVE_LAYERS},
-    {"problem": TWELVE_GPUS},  # no power of two; tp 3 leaves the server
+    # where a size that does not divide would be the fastest
+    _fixed(layers=16, heads=12, params=200_000_000, gpus=16, server=8, gb=10, batch=16, seq=4096),
+    _fixed(layers=12, heads=16, params=88_000_000, gpus=16, server=4, gb=66, batch=32, seq=4096),
+    # no power of two; tp 3 leaves the server
+    _fixed(layers=16, heads=24, params=450_000_000, gpus=12, server=2, gb=66, batch=16, seq=4096),
+    # recomputation is faster than what fits without; 12 stages
+    _fixed(layers=24, heads=24, params=385_000_000, gpus=24, server=2, gb=8, batch=64, seq=2048),
+    # tp 12 and more; tp 8 out of servers of 2, micro-batches of 8; of 3; fewer micro-batches than stages
+    _fixed(layers=32, heads=24, params=289_000_000, gpus=24, server=4, gb=7, batch=64, seq=2048),
+    _fixed(layers=16, heads=32, params=794_000_000, gpus=24, server=2, gb=55, batch=24, seq=1024),
+    _fixed(layers=32, heads=16, params=146_000_000, gpus=12, server=8, gb=28, batch=36, seq=1024),
+    _fixed(layers=16, heads=12, params=102_000_000, gpus=32, server=2, gb=26, batch=12, seq=1024),
     5,
-]  # where a size that does not divide is fastest
-TWELVE_STAGES = {
-    "num_layers": 24,
-    "num_heads": 16,
-    "model_dim": 2048,
-    "layer_params": 777_000_000,
-    "num_gpus": 24,
-    "server_size": 2,
-    "memory_bytes": 14.5e9,
-    "batch": 64,
-    "seq_len": 4096,
-}
-HIDDEN = [{"problem": TWELVE_STAGES}, 10]
+]
+HIDDEN = [
+    _fixed(layers=24, heads=16, params=777_000_000, gpus=24, server=2, gb=14.5, batch=64, seq=4096),
+    10,
+]
+# fmt: on
 PARTS = [
     EveryPoint(
         part="layout",
@@ -216,6 +204,9 @@ PARTS = [
         rules={
             "memory is not looked at": lambda p: best(p["problem"], fits=False),
             "recompute is never tried": lambda p: best(p["problem"], recompute=0),
+            "recompute is tried only where nothing else fits": lambda p: (
+                best(p["problem"], recompute=0) or best(p["problem"])
+            ),
             "only micro-batches of one sequence are tried": lambda p: best(p["problem"], microbatch_size=1),
             "pipelines are never tried": lambda p: best(p["problem"], pp=1),
             "data parallelism is never tried": lambda p: best(p["problem"], dp=1),

@@ -48,7 +48,7 @@ EXERCISE = Exercise(
     task="Write a function that returns a rank's place along each axis of a mesh, as a dict. The last axis "
     "varies fastest.",
     graded={"coords": "The place is right for every rank and mesh."},
-    details="Meshes of one to five axes, some of size 1, up to 16,384 ranks; points you have not seen.",
+    details="Meshes of one to four axes, some of size 1, up to 16,384 ranks; points you have not seen.",
     signature="(rank, sizes)",
     forbids=("mesh",),
     scenario=samples(stream=121, draw=_draw),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.grading.core.types import Array, Case, Exercise, World, rng
-from course_lib.grading.parts.bytes import BytesAtMost
+from course_lib.grading.parts.bytes import EachRankAtMost
 from course_lib.grading.worlds.on_ranks import case, on_ranks, own, place_of, sizes_of
 
 SIZES = {"matrix": (4, 6), "norm": (6,), "table": (5, 6)}
@@ -40,11 +40,13 @@ EXERCISE = Exercise(
     "loss over all tokens. It returns three new tensors.",
     graded={
         "values": "Each gradient is that of one process, on every rank.",
-        "bytes": "Each gradient goes through each of its groups once.",
+        "bytes": "Each gradient goes through each of its groups once, and through no other rank.",
     },
-    details="16 ranks on pp 2 x dp 2 x cp 2 x tp 2, and 4 on pp 4 alone (hidden: other orders, pp 1, large "
-    "tensors), uneven numbers of tokens. Bytes: a rank moves at most 2(M + 2N + 2T) bytes for gradients of "
-    "M, N and T bytes (matrix, norm, table), and 64 more.",
+    details="16 ranks on pp 2 x dp 2 x cp 2 x tp 2, 8 on pp 4 x tp 2, 4 on dp 2 x cp 2 (hidden: 16 on pp 4, "
+    "6 on pp 3 and on dp 3), axes in any order, large tensors, uneven numbers of tokens. Bytes of a rank, "
+    "for gradients of M, N and T (matrix, norm, table): 2(M + N + T) over dp and cp, 2N over tp, 2T "
+    "between the two stages with a table, where there are as many ranks, and 64 more. T is 0 on "
+    "stages between.",
     signature="(matrix, norm, table, num_tokens, mesh)",
     forbids=("ddp", "zero"),
     scenario=on_ranks(
@@ -56,18 +58,20 @@ EXERCISE = Exercise(
         "For each of the three: which ranks hold the same weights, and have met other tokens?",
         "`mesh.group('dp', 'cp')` is one group: one all_reduce, not two. Sum the losses' gradients, sum the "
         "tokens, divide at the end.",
-        "The norm's weight has met only S/tp of the positions on each rank of tp. The first and the last "
-        "stage send each other their tables, and each adds what it receives. Stages between do nothing.",
+        "Which of the three has met only S/tp of the positions on a rank of tp? And the table: whom does the "
+        "first stage's rank tell, whom the last stage's, and what do the stages between have to say?",
     ),
 )
 
 OPEN = [
     case(mesh={"pp": 2, "dp": 2, "cp": 2, "tp": 2}),
-    case(mesh={"pp": 4, "dp": 1, "cp": 1, "tp": 1}),
+    case(mesh={"tp": 2, "cp": 1, "pp": 4, "dp": 1}),
+    case(mesh={"pp": 1, "dp": 2, "cp": 2, "tp": 1}),
 ]
 HIDDEN = [
     case(mesh={"dp": 2, "pp": 4, "tp": 2, "cp": 1}),
-    case(mesh={"pp": 1, "dp": 3, "cp": 2, "tp": 1}, large=1),
+    case(mesh={"pp": 1, "dp": 3, "cp": 2, "tp": 1}),
+    case(mesh={"cp": 2, "dp": 1, "pp": 3, "tp": 1}, large=1),
 ]
 
 
@@ -114,16 +118,20 @@ MISTAKES: dict[str, dict[str, Any]] = {
 }
 
 
-def _bound(case: Case) -> int:
+def _bound(case: Case, rank: int) -> int:
+    sizes = sizes_of(case)
     shapes = LARGE if case.params.get("large") else SIZES
     matrix, norm, table = (8 * int(np.prod(shape)) for shape in shapes.values())
-    return 2 * (matrix + 2 * norm + 2 * table) + 64
+    table *= _has_table(case, rank)
+    over_data = 2 * (matrix + norm + table) if sizes["dp"] * sizes["cp"] > 1 else 0
+    return over_data + 2 * norm * (sizes["tp"] > 1) + 2 * table * (sizes["pp"] > 1) + 64
 
 
 PARTS = [
-    BytesAtMost(
+    EachRankAtMost(
         at_most=_bound,
-        must="a rank may move",
-        why="Reducing over dp and then over cp moves everything twice: take one group of both.",
+        what="twice each of its gradients for each group that shares it",
+        why="matrix: over dp and cp as one group, once. norm: over tp besides. table: between the two stages "
+        "that have it, not through others.",
     )
 ]
