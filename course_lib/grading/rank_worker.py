@@ -100,7 +100,7 @@ def rank_job(job: Job, close_doors: Callable[..., None] = lambda *_, **__: None)
     try:
         out = program(impl, job.params, inputs, probe)
     except GateFailed as failed:
-        if failed.gate in ("closed", "implemented"):  # every rank would say the same: none need wait for it
+        if failed.gate in ("closed", "implemented", "shape"):  # all would say it, or wait for this rank
             raise
         return {"failed": (failed.gate, failed.message)}
     mutated = [name for name, array in arrays.items() if not _same(inputs[name], array)]

@@ -1,7 +1,7 @@
 """A transformer whose attention is a ring over ranks of one sequence; the answer takes the step around it.
 
-Params: config (of the model), model_seed, layout, dp: how many such rings there are. Inputs: the whole batch
-of a ring, tokens and targets, on its every rank: which tokens are its own, a rank learns from the core.
+Params: config (of the model), model_seed, layout, mesh: the rings are its lines along cp. Inputs: the whole
+batch of a ring, tokens and targets, on its every rank: which tokens are its own, a rank learns from the core.
 Marks: "begins", "ends".
 """
 
@@ -24,8 +24,7 @@ def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
     """Return the loss, and every parameter's gradient (zeros where none came)."""
-    mesh = make_mesh(dp=params["dp"], cp=probe.world_size // params["dp"])
-    core = RingAttention(mesh.group("cp"), layout=params["layout"])
+    core = RingAttention(make_mesh(**params["mesh"]).group("cp"), layout=params["layout"])
     config = ModelConfig(**params["config"])
     model = Transformer(config, seed=params["model_seed"], dtype=torch.float64, attend=core)
     probe.mark("begins")

@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.comm.mesh import Mesh, make_mesh
@@ -104,12 +105,19 @@ def results_of(out: Any, names: str | Sequence[str]) -> dict[str, Any]:
 
 
 def backward(results: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> None:
-    """Run backward from all results at once. Raises: GateFailed if no result depends on an input."""
-    given = [
-        (value, inputs.get(f"grad_{name}")) for name, value in results.items() if isinstance(value, Tensor)
-    ]
-    if any(grad is not None and grad.shape != value.shape for value, grad in given):
-        return  # a result of another shape: that is reported
+    """Run backward from all results at once.
+
+    Raises: GateFailed if no result depends on an input, or one has another shape: other ranks would wait.
+    """
+    tensors = {name: value for name, value in results.items() if isinstance(value, Tensor)}
+    for name, value in tensors.items():
+        want = inputs[f"grad_{name}"].shape if f"grad_{name}" in inputs else value.shape[:0]
+        if value.requires_grad and value.shape != want:
+            text = (
+                f"`{name}` must have shape {tuple(want)} on rank {dist.get_rank()}; got {tuple(value.shape)}."
+            )
+            raise GateFailed("shape", text)
+    given = [(value, inputs.get(f"grad_{name}")) for name, value in tensors.items()]
     chosen = [(value, grad) for value, grad in given if value.requires_grad]
     if not chosen:
         raise GateFailed(

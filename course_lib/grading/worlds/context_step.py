@@ -10,38 +10,34 @@ import torch
 
 from course_lib.config import ModelConfig
 from course_lib.grading.core.types import Array, Case, Scenario, World, rng
+from course_lib.grading.worlds.on_ranks import case as on_ranks_case
+from course_lib.grading.worlds.on_ranks import line_of, sizes_of
 from course_lib.model.transformer import Transformer, cross_entropy
 
 CONFIG = ModelConfig(vocab_size=32, model_dim=16, num_layers=2, num_heads=4, num_kv_heads=2, ffn_dim=24)
 MODEL_SEED = 10
-COLLECTIVES = (
-    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_single", "gather", "scatter",
-    "reduce_scatter", "reduce_scatter_single", "all_to_all", "all_to_all_single",
-)  # fmt: skip
 
 
-def case(world_size: int, *, dp: int = 1, layout: str = "zigzag", seq_len: int = 24, batch: int = 2) -> Case:
-    """A batch of sequences over a ring of all ranks; dp such rings with batches of their own."""
-    words = f"{world_size} rank{'s' * (world_size > 1)}, {layout}, {seq_len} tokens"
-    params = {
-        "layout": layout,
-        "dp": dp,
-        "seq_len": seq_len,
-        "batch": batch,
-        "config": asdict(CONFIG),
-        "model_seed": MODEL_SEED,
-    }
-    return Case(world_size=world_size, params=params, label=words + (f", {dp} groups" if dp > 1 else ""))
+def case(
+    cp: int, *, dp: int = 1, tp: int = 1, layout: str = "zigzag", seq_len: int = 24, batch: int = 2
+) -> Case:
+    """A batch of sequences over a ring of cp ranks; dp x tp such rings with batches of their own."""
+    n = dp * cp * tp
+    label = f"{n} rank{'s' * (n > 1)}, {layout}, {seq_len} tokens"
+    label += (f", {dp * tp} groups" if dp * tp > 1 else "") + (", tp inside" if tp > 1 else "")
+    params: dict[str, Any] = {"layout": layout, "seq_len": seq_len, "batch": batch}
+    params |= {"config": asdict(CONFIG), "model_seed": MODEL_SEED}
+    return on_ranks_case(mesh={"dp": dp, "cp": cp, "tp": tp}, label=label, **params)
 
 
 def cp_size(case: Case) -> int:
     """Ranks that share a batch."""
-    return int(case.world_size // case.params["dp"])
+    return sizes_of(case)["cp"]
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
     size = case.params["batch"], case.params["seq_len"] + 1
-    text = rng(case, 1 + rank // cp_size(case)).integers(0, CONFIG.vocab_size, size=size)
+    text = rng(case, 1 + line_of(case, rank, "cp")[0]).integers(0, CONFIG.vocab_size, size=size)
     return {"tokens": text[:, :-1].copy(), "targets": text[:, 1:].copy()}
 
 
@@ -53,17 +49,14 @@ def one_process(case: Case, *, grads: float = 1.0, loss: float = 1.0, everywhere
 
     everywhere: those of all groups' batches are added up.
     """
-    n = cp_size(case)
-    of_groups = [_of_group(case, group * n) for group in range(case.params["dp"])]
+    first = [line_of(case, rank, "cp")[0] for rank in range(case.world_size)]
+    found = {rank: _of_group(case, rank) for rank in sorted(set(first))}
+    names = found[0].keys()
     if everywhere:
-        of_groups = [{name: sum(found[name] for found in of_groups) for name in of_groups[0]}] * len(
-            of_groups
-        )
-    factors = {name: loss if name == "loss" else grads for name in of_groups[0]}
-    return {
-        name: [np.asarray(found[name] * factor) for found in of_groups for _ in range(n)]
-        for name, factor in factors.items()
-    }
+        summed = {name: sum(one[name] for one in found.values()) for name in names}
+        found = dict.fromkeys(found, summed)
+    factors = {name: loss if name == "loss" else grads for name in names}
+    return {name: [np.asarray(found[at][name] * factors[name]) for at in first] for name in names}
 
 
 def _of_group(case: Case, rank: int) -> dict[str, Any]:
@@ -75,10 +68,16 @@ def _of_group(case: Case, rank: int) -> dict[str, Any]:
     return {"loss": np.asarray(found.detach()), **grads}
 
 
-def num_params(case: Case) -> int:
-    """Elements of all gradients."""
-    del case
-    return CONFIG.num_params
+def param_bytes() -> int:
+    """Bytes of all gradients."""
+    return 8 * CONFIG.num_params
+
+
+def ring_bytes(case: Case) -> int:
+    """Bytes that the core sends from a rank: K and V twice, their gradients once, cp - 1 hops a layer."""
+    p, n = case.params, cp_size(case)
+    kv = 2 * 8 * p["batch"] * (p["seq_len"] // n) * CONFIG.num_kv_heads * CONFIG.head_dim
+    return int(CONFIG.num_layers * 3 * (n - 1) * kv)
 
 
 def model_flops(case: Case) -> float:

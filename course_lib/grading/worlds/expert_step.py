@@ -25,22 +25,28 @@ CONFIG = ModelConfig(
     num_shared_experts=1,
 )
 MODEL_SEED = 11
-COLLECTIVES = (
-    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_single", "gather", "scatter",
-    "reduce_scatter", "reduce_scatter_single", "send",
-)  # fmt: skip
 
 
-def case(ep: int, dp: int, *, tokens: int = 4) -> Case:
-    """ep ranks share the experts, dp such lines; the r-th rank has r tokens more than the first."""
-    label = f"ep {ep} x dp {dp}, {tokens} tokens and more a rank"
+def case(ep: int, dp: int, *, tokens: int = 4, dp_inside: bool = False, idle: bool = False) -> Case:
+    """ep ranks share the experts, dp such lines; the r-th rank has r tokens more than the first.
+
+    dp_inside: the ranks of dp are the neighbours, not those of ep. idle: in the first line no token chooses
+    an expert of the last rank of ep.
+    """
+    label = f"ep {ep} x dp {dp}{', dp inside' * dp_inside}, {tokens} tokens and more a rank"
+    label += ", experts without any in one line" * idle
+    mesh = {"ep": ep, "dp": dp} if dp_inside else {"dp": dp, "ep": ep}
     params: dict[str, Any] = {"tokens": tokens, "config": asdict(CONFIG), "model_seed": MODEL_SEED}
-    return on_ranks_case(mesh={"dp": dp, "ep": ep}, label=label, **params)
+    return on_ranks_case(mesh=mesh, label=label, idle=idle, **params)
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
     size = num_tokens(case, rank), CONFIG.model_dim
-    return {"x": own(case, rank, "x", *size), "target": own(case, rank, "target", *size)}
+    x, target = own(case, rank, "x", 64, CONFIG.model_dim), own(case, rank, "target", *size)
+    if case.params["idle"] and place_of(case, rank)["dp"] == 0:
+        kept = CONFIG.num_experts // sizes_of(case)["ep"] * (sizes_of(case)["ep"] - 1)
+        x = x[(chosen(x) < kept).all(1)]
+    return {"x": x[: num_tokens(case, rank)].copy(), "target": target}
 
 
 SCENARIO = Scenario(rank_side="course_lib.grading.scenarios.expert_step", inputs=_inputs)
@@ -49,6 +55,21 @@ SCENARIO = Scenario(rank_side="course_lib.grading.scenarios.expert_step", inputs
 def num_tokens(case: Case, rank: int) -> int:
     """Tokens of a rank."""
     return int(case.params["tokens"]) + rank
+
+
+def chosen(x: Array) -> Array:
+    """The experts of each token [T, k]."""
+    found: Array = mixture().choose(torch.from_numpy(x)).experts.numpy()
+    return found
+
+
+def backward_bytes(case: Case, rank: int) -> int:
+    """Bytes of backward's own two all_to_alls: gradients of results that it got, and of rows that arrived."""
+    ep, line = sizes_of(case)["ep"], line_of(case, rank, "ep")
+    local, place = CONFIG.num_experts // ep, place_of(case, rank)["ep"]
+    own_choices = num_tokens(case, rank) * CONFIG.experts_per_token
+    arrived = sum(int((chosen(_inputs(case, r)["x"]) // local == place).sum()) for r in line)
+    return 8 * CONFIG.model_dim * (own_choices + arrived) if ep > 1 else 0
 
 
 def common_bytes() -> int:
@@ -109,17 +130,23 @@ def _experts(case: Case, rank: int, addends: list[Tensor], over: str, tokens: li
     return found
 
 
+def mixture() -> MoE:
+    """The whole mixture, as every rank makes it."""
+    model = MoE(CONFIG).double()
+    generator = torch.Generator().manual_seed(MODEL_SEED)
+    with torch.no_grad():
+        for param in model.parameters():
+            param.copy_(torch.randn(param.shape, generator=generator, dtype=torch.float64) / 2)
+    return model
+
+
 def _total(tensors: list[Tensor]) -> Array:
     return torch.stack(tensors).sum(0).numpy()
 
 
 def _rank_sums(case: Case, rank: int) -> tuple[float, dict[str, Tensor]]:
     """Sum of a rank's losses, and its gradient with respect to the whole mixture."""
-    model = MoE(CONFIG).double()
-    generator = torch.Generator().manual_seed(MODEL_SEED)
-    with torch.no_grad():
-        for param in model.parameters():
-            param.copy_(torch.randn(param.shape, generator=generator, dtype=torch.float64) / 2)
+    model = mixture()
     given = {name: torch.from_numpy(array) for name, array in _inputs(case, rank).items()}
     loss = (model(given["x"]) - given["target"]).square().sum()
     loss.backward()

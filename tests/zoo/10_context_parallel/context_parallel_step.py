@@ -1,4 +1,5 @@
 # Answers to context_parallel_step: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: right styles are whole steps, and so is what sends by hand.
 
 # %% setup
 import torch
@@ -145,3 +146,28 @@ def context_parallel_step(model, core, tokens, targets):
 # from: reference
 # says: ranks outside core.group were added
 # change: group=core.group -> group=None
+
+
+# %% wrong bytes: sends every gradient to everybody, one by one
+# says: of gradients
+def context_parallel_step(model, core, tokens, targets):
+    loss = loss_of(model, core, tokens, targets)
+    loss.backward()
+    total, works, arrived = loss.detach().clone(), [], []
+    add_up([total], core.group)
+    grads = [param.grad.clone() for param in model.parameters()]
+    for peer in dist.get_process_group_ranks(core.group):
+        if peer != dist.get_rank():
+            works += [dist.isend(grad, peer, group=core.group) for grad in grads]
+            arrived.append([torch.empty_like(grad) for grad in grads])
+            works += [dist.irecv(grad, peer, group=core.group) for grad in arrived[-1]]
+    for work in works:
+        work.wait()
+    for param, *parts in zip(model.parameters(), *arrived, strict=True):
+        param.grad += sum(parts)
+    return total
+
+
+# %% wrong bytes: hands all logits round besides
+# from: asynchronous
+# change: total = loss.detach().clone() -> total = loss.detach().clone(); logits = torch.ones(24, 32, dtype=torch.float64); ring = dist.get_process_group_ranks(core.group); works = [] if core.size < 2 else [dist.isend(logits, ring[(core.rank + 1) % core.size]), dist.irecv(torch.empty_like(logits), ring[core.rank - 1])]; [work.wait() for work in works]

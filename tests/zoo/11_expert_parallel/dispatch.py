@@ -185,3 +185,16 @@ def dispatch(x, experts, num_experts, group):
     rows = all_to_all(x[order // experts.shape[1]], group, counts.sum(1).tolist(), sends.sum(1).tolist())
     expert = torch.arange(local).repeat(n).repeat_interleave(counts.reshape(-1))
     return rows[expert.argsort(stable=True)], counts
+
+
+# %% wrong values: a rank that neither sends nor gets rows leaves
+# from: the plain way
+# change: return got[by_local_expert -> return got if early else got[by_local_expert
+# change: got = all_to_all(x[token], group, -> early = not len(token) and not counts.sum(); got = x[:0] if early else all_to_all(x[token], group,
+# %% wrong values: a rank without rows hands back a constant
+# from: the plain way
+# change: return got[by_local_expert(counts)], counts -> return got[by_local_expert(counts)] if len(got) + len(token) else x[:0] * 1, counts
+# %% wrong values: choices of -1 go to expert 0
+# says: must have shape
+# from: the plain way
+# change: kept_by_expert(experts) -> kept_by_expert(experts.clamp_min(0))

@@ -73,3 +73,12 @@ def load_balance_loss(logits, experts):
     from course_lib.model.routing import route
 
     return theirs(route(logits, experts.shape[1]))
+
+
+# %% wrong values: chooses the best experts itself
+# from: one_hot and means
+# change: F.one_hot(experts, num_experts) -> F.one_hot(logits.topk(experts.shape[1]).indices, num_experts)
+# %% wrong values: a loss of each expert
+# says: must have shape ()
+# from: one_hot and means
+# change: torch.dot(f, F.softmax(logits, 1).mean(0)) -> f * F.softmax(logits, 1).mean(0)

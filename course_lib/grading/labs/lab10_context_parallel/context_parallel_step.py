@@ -22,11 +22,12 @@ EXERCISE = Exercise(
     graded={
         "values": "Loss and every gradient, on every rank, equal those of one process.",
         "work": "A rank computes its share of the model, not all of it.",
-        "bytes": "Besides K and V, gradients are summed once; nothing else travels.",
+        "bytes": "Besides what the core sends, gradients are summed once; nothing else travels.",
     },
-    details="1 to 4 ranks (hidden: 6), groups that are not the world, zigzag and striped layouts, float64. "
-    "Work: a rank's products cost at most 1/cp of the model's, and 25% more. Bytes: collectives move at most "
-    "an all_reduce of the parameters (which counts double) and 256 bytes.",
+    details="1 to 4 ranks (hidden: 6), groups that are not the world nor neighbours, zigzag, striped and "
+    "contiguous layouts, 24 tokens (hidden: 32), float64. Work: a rank's products cost at most 1/cp of the "
+    "model's, and 25% more. Bytes: beside the core's own messages a rank moves at most an all_reduce of the "
+    "parameters (which counts double) and 256 bytes, by whatever call.",
     signature="(model, core, tokens, targets)",
     forbids=("context-parallel step",),
     scenario=steps.SCENARIO,
@@ -42,8 +43,8 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [case(1), case(2), case(3, layout="striped"), case(4), case(4, dp=2)]
-HIDDEN = [case(6, seq_len=24), case(4, seq_len=32, layout="contiguous")]
+OPEN = [case(1), case(2, layout="contiguous"), case(3, layout="striped"), case(4), case(2, dp=2, tp=2)]
+HIDDEN = [case(6, seq_len=24), case(4, seq_len=32, layout="contiguous"), case(3, tp=2)]
 
 
 def expected(case: Case, scaled: str = "", **mistake: bool) -> World:
@@ -79,9 +80,12 @@ PARTS = [
         part="work",
     ),
     BytesAtMost(
-        at_most=lambda case: 2 * 8 * steps.num_params(case) + 256,
-        ops=steps.COLLECTIVES,
-        must="collectives may move",
-        why="Sum the gradients once, and one number for the loss.",
+        at_most={
+            "the core's own": steps.ring_bytes,
+            "gradients": lambda case: 2 * steps.param_bytes() if steps.cp_size(case) > 1 else 0,
+            "loss": lambda case: 256,
+        },
+        why="Sum each gradient once over core.group, and one number for the loss; logits stay where they "
+        "are.",
     ),
 ]

@@ -1,5 +1,6 @@
 """`merge_attention`: two parts of one softmax become the whole, whatever the size of their logits."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,20 +76,15 @@ def _parts(case: Case) -> dict[str, Array]:
     return {"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b}
 
 
-def _mean(case: Case) -> tuple[Array, Array]:
-    p = _parts(case)
-    return (p["out_a"] + p["out_b"]) / 2, _attention(case, slice(None))[1]
-
-
 def _larger(case: Case) -> tuple[Array, Array]:
     p = _parts(case)
     is_a = p["lse_a"] > p["lse_b"]
     return np.where(is_a[..., None], p["out_a"], p["out_b"]), np.maximum(p["lse_a"], p["lse_b"])
 
 
-def _sum(case: Case) -> tuple[Array, Array]:
+def _sum(case: Case, share: float = 1.0) -> tuple[Array, Array]:
     p = _parts(case)
-    return p["out_a"] + p["out_b"], _attention(case, slice(None))[1]
+    return share * (p["out_a"] + p["out_b"]), _attention(case, slice(None))[1]
 
 
 def _swapped(case: Case) -> tuple[Array, Array]:
@@ -106,7 +102,8 @@ def _lowered(case: Case) -> tuple[Array, Array]:
 
 def expected(case: Case, merged: str = "right") -> World:
     """One softmax over all keys; or the parts joined in another way."""
-    ways = {"mean": _mean, "larger": _larger, "sum": _sum, "swapped": _swapped, "lowered": _lowered}
+    mean = partial(_sum, share=0.5)
+    ways = {"mean": mean, "larger": _larger, "sum": _sum, "swapped": _swapped, "lowered": _lowered}
     out, lse = ways[merged](case) if merged in ways else _attention(case, slice(None))
     return {"out": [out], "lse": [lse]}
 

@@ -67,8 +67,7 @@ OPEN = [
 ]
 HIDDEN = [
     case(2, block=64, heads=4, kv_heads=4, head_dim=64, batch=4),
-    case(3, dtype="float32", batch=2),
-    case(3, tp=2, kv_heads=4),
+    case(3, tp=2, dtype="float32", batch=2),
     case(4, heads=6, kv_heads=3, causal=False),
 ]
 

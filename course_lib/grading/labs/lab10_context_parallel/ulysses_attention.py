@@ -88,7 +88,6 @@ def expected(case: Case, seen: ranks.Seen = ranks.right_blocks, heads: bool = Tr
     return world
 
 
-LOCAL_ONLY = {"seen": ranks.own_block}
 MISTAKES: dict[str, dict[str, Any]] = {
     "a query saw keys of its own rank's block only: the mask hides the others, or they never came": {
         "seen": ranks.own_block

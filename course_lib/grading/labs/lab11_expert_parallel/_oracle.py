@@ -50,6 +50,7 @@ def case(
     ep: int,
     *,
     dp: int = 1,
+    tp: int = 1,
     experts: int = 6,
     k: int = 2,
     tokens: int = 5,
@@ -58,15 +59,18 @@ def case(
     dropped: float = 0.0,
     idle_rank: int = -1,
 ) -> Case:
-    """ep ranks that share the experts; dp such lines with tokens of their own.
+    """ep ranks that share the experts; dp x tp such lines with tokens of their own, tp inside.
 
     busy: only the first so many experts are chosen (0: any). dropped: share of the choices without a slot.
     idle_rank: this rank's choices are all dropped.
     """
-    label = f"{ep * dp} rank{'s' * (ep * dp > 1)}, {experts} experts, top {k}"
-    label += (f", {dp} groups" if dp > 1 else "") + (f", {busy} of the experts chosen" if busy else "")
+    n = dp * ep * tp
+    label = f"{n} rank{'s' * (n > 1)}, {experts} experts, top {k}{', tp inside' * (tp > 1)}"
+    label += (f", {dp * tp} groups" if dp * tp > 1 else "") + (
+        f", {busy} of the experts chosen" if busy else ""
+    )
     label += (", some dropped" if dropped else "") + (", one rank sends nothing" if idle_rank >= 0 else "")
-    mesh = {"dp": dp, "ep": ep} if dp > 1 else {"ep": ep}
+    mesh = {axis: size for axis, size in (("dp", dp), ("ep", ep), ("tp", tp)) if size > 1 or axis == "ep"}
     sizes: dict[str, Any] = {"num_experts": experts, "k": k, "tokens": tokens, "model_dim": model_dim}
     more: dict[str, Any] = {"busy": busy, "dropped": dropped, "idle_rank": idle_rank}
     return on_ranks_case(mesh=mesh, label=label, **sizes, **more)
@@ -78,8 +82,14 @@ OPEN = [  # of dispatch and of combine
     case(3, k=1, dropped=0.3),
     case(4, experts=4, busy=2),
     case(2, dp=2, experts=4, idle_rank=1),
+    case(3, busy=2, idle_rank=2),  # which gets nothing, either
+    case(2, tp=2, k=1),
 ]
-HIDDEN = [case(4, experts=8, tokens=300, model_dim=256, busy=5, dropped=0.1), case(6, experts=12, k=3)]
+HIDDEN = [
+    case(4, experts=8, tokens=300, model_dim=256, busy=5, dropped=0.1),
+    case(6, experts=12, k=3),
+    case(4, experts=8, busy=2, idle_rank=3),
+]
 
 
 def ep_size(case: Case) -> int:

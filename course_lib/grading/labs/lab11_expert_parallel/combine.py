@@ -33,10 +33,11 @@ EXERCISE = Exercise(
         "values": "Every token's sum is right, and so are the gradients of rows and weights.",
         "bytes": "Each result travels once; nothing is told that both ends know.",
     },
-    details="As dispatch: 1 to 4 ranks (hidden: 6), groups that are not the world, empty experts, ranks that "
-    "get nothing back, float64. counts int64 [ep, E/ep] and experts [T, k] (-1: dropped) are those of "
-    "dispatch; a token whose choices were all dropped gets 0. Bytes, a rank: forward at most its rows "
-    "times D elements, backward at most its tokens' kept choices times D; no counts.",
+    details="As dispatch: 1 to 4 ranks (hidden: 6), groups that are not the world nor neighbours, empty "
+    "experts, ranks that get nothing back, or have nothing at all, float64. counts int64 [ep, E/ep] and "
+    "experts [T, k] (-1: dropped) are those of dispatch; a token whose choices were all dropped gets 0. "
+    "Bytes, a rank: forward at most its rows times D elements, backward at most its tokens' kept choices "
+    "times D; no counts.",
     signature="(rows, counts, experts, weights, group)",
     forbids=("expert parallelism",),
     scenario=on_ranks(

@@ -30,11 +30,11 @@ EXERCISE = Exercise(
         "values": "Every rank has the rows of its experts, in order; counts and the gradient of x are right.",
         "bytes": "Only kept choices travel, each once: no padding, nothing to ranks that do not need it.",
     },
-    details="1 to 4 ranks (hidden: 6), groups that are not the world, as many tokens on a rank as it happens "
-    "to have, experts without any token, ranks that send or get nothing; float64. rows [R, D]: by "
-    "expert, then by the rank of the group they come from, then by token. counts int64 [ep, E/ep]. "
-    "A choice of -1 was dropped. Bytes, a rank: forward at most its kept choices times D elements, "
-    "rows for itself among them, and ep x E counts; backward the same without the counts.",
+    details="1 to 4 ranks (hidden: 6), groups that are not the world nor neighbours, as many tokens on a "
+    "rank as it happens to have, experts without any token, ranks that send or get nothing, or neither; "
+    "float64. rows [R, D]: by expert, then by the rank of the group they come from, then by token. counts "
+    "int64 [ep, E/ep]. A choice of -1 was dropped. Bytes, a rank: forward at most its kept choices times D "
+    "elements, rows for itself among them, and ep x E counts; backward the same without the counts.",
     signature="(x, experts, num_experts, group)",
     forbids=("expert parallelism",),
     scenario=on_ranks(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from course_lib.grading.core.types import Case, Exercise, World
-from course_lib.grading.parts.bytes import BytesAtMost
+from course_lib.grading.parts.bytes import EachRankAtMost
 from course_lib.grading.parts.common import BEGINS_TO_ENDS
 from course_lib.grading.worlds import expert_step as steps
 from course_lib.grading.worlds.expert_step import case
@@ -21,13 +21,15 @@ EXERCISE = Exercise(
     graded={
         "values": "The mean, and the gradients of router, shared expert and experts, equal those of one "
         "process, on every rank.",
-        "bytes": "Each gradient is summed once, over the ranks that need it, and over no others.",
+        "bytes": "Each gradient is summed once, over the ranks that need it, and over no others, by "
+        "whatever call.",
     },
     details="ep x dp of 1 to 4 ranks (hidden: 6), ranks with different numbers of tokens, experts without "
-    "any, float64. mesh has the axes dp and ep: mesh.group('dp') are the ranks with the same experts, "
-    "mesh.group('dp', 'ep') all ranks. Bytes beside backward's own all_to_alls: an all_reduce (which "
-    "counts double) of the router and the shared expert over all ranks and one of this rank's experts "
-    "over dp, and 256 bytes. loss_sum and the parameters themselves stay as they are.",
+    "any (their gradients are zeros), float64. mesh has the axes dp and ep, in either order: "
+    "mesh.group('dp') are the ranks with the same experts, mesh.group('dp', 'ep') all ranks. Bytes beside "
+    "those of backward's own all_to_alls: an all_reduce (which counts double) of the router and the shared "
+    "expert over all ranks and one of this rank's experts over dp, and 256 bytes. loss_sum and the "
+    "parameters themselves stay as they are.",
     signature="(loss_sum, num_tokens, common_params, expert_params, mesh)",
     forbids=("expert parallelism",),
     scenario=steps.SCENARIO,
@@ -42,8 +44,15 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [case(1, 1), case(2, 1), case(1, 2), case(2, 2), case(3, 1)]
-HIDDEN = [case(2, 3), case(4, 1), case(1, 4, tokens=9)]
+OPEN = [
+    case(1, 1),
+    case(2, 1),
+    case(1, 2),
+    case(2, 2, idle=True),
+    case(3, 1),
+    case(2, 2, dp_inside=True),
+]
+HIDDEN = [case(2, 3), case(4, 1), case(1, 4, tokens=9), case(3, 2, dp_inside=True, idle=True)]
 
 
 def expected(case: Case, **mistake: Any) -> World:
@@ -65,23 +74,19 @@ MISTAKES: dict[str, dict[str, Any]] = {
 LOCAL_ONLY = {"experts": "own", "common": "own", "divided": "own"}
 
 
-def _sums(case: Case) -> int:
-    return 2 * steps.common_bytes() if case.world_size > 1 else 0
-
-
-def _expert_sums(case: Case) -> int:
-    return 2 * steps.expert_bytes(case) if case.params["mesh"]["dp"] > 1 else 0
+def _bound(case: Case, rank: int) -> int:
+    common = 2 * steps.common_bytes() if case.world_size > 1 else 0
+    experts = 2 * steps.expert_bytes(case) if case.params["mesh"]["dp"] > 1 else 0
+    return steps.backward_bytes(case, rank) + common + experts + 256
 
 
 PARTS = [
-    BytesAtMost(
-        at_most={
-            "router and shared expert": _sums,
-            "experts": _expert_sums,
-            "loss and tokens": lambda case: 256,
-        },
-        windows=[BEGINS_TO_ENDS],
-        ops=steps.COLLECTIVES,
-        why="Ranks along ep hold different experts: their gradients have nothing to do with one another.",
+    EachRankAtMost(
+        at_most=_bound,
+        what="backward's own all_to_alls, one all_reduce of router and shared expert, one of its experts "
+        "over dp, and 256",
+        window=BEGINS_TO_ENDS,
+        why="Ranks along ep hold different experts: their gradients have nothing to do with one another. One "
+        "backward, and each gradient summed once.",
     ),
 ]

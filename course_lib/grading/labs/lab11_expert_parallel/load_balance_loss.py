@@ -16,13 +16,19 @@ def _inputs(case: Case, rank: int) -> dict[str, Array]:
     logits = rng(case, 1).normal(size=(p["tokens"], p["num_experts"]))
     logits = (logits + p["slope"] * np.arange(p["num_experts"])).astype(np.float32)
     logits[: p["tokens"] // p["num_experts"] + 1, 0] += 9  # never even: an even choice has no gradient
-    return {"logits": logits, "experts": np.argsort(-logits, axis=1)[:, : p["k"]].copy()}
+    by = logits + p["bias"] * np.arange(p["num_experts"], dtype=np.float32)
+    return {"logits": logits, "experts": np.argsort(-by, axis=1)[:, : p["k"]].copy()}
 
 
-def case(tokens: int, num_experts: int, k: int, slope: float = 0.0) -> Case:
-    """slope: how much later experts are preferred; below 0 nobody chooses the last ones."""
+def case(tokens: int, num_experts: int, k: int, slope: float = 0.0, bias: float = 0.0) -> Case:
+    """slope: how much later experts are preferred; below 0 nobody chooses the last ones.
+
+    bias: so much is added for choosing only: the experts are not those with the largest logits.
+    """
     label = f"{tokens} tokens, {num_experts} experts, top {k}{', uneven' * bool(slope)}"
-    sizes: dict[str, Any] = {"tokens": tokens, "num_experts": num_experts, "k": k, "slope": slope}
+    label += ", chosen with a bias" * bool(bias)
+    sizes: dict[str, Any] = {"tokens": tokens, "num_experts": num_experts, "k": k}
+    sizes |= {"slope": slope, "bias": bias}
     return on_ranks_case(1, label=label, dtype="float32", **sizes)
 
 
@@ -37,8 +43,9 @@ EXERCISE = Exercise(
     task="Write the load-balance loss of the Switch Transformer, E · sum over experts of f · P, from the "
     "router's logits [T, E] and the experts that it chose [T, k].",
     graded={"values": "The loss is right, and so is the gradient of the logits."},
-    details="One rank, float32. f of an expert: its share of all T·k choices, dropped ones too. P: the mean "
-    "over tokens of its score, a softmax over all E. Returns one number.",
+    details="One rank, float32. f of an expert: its share of all T·k choices, dropped ones too; `experts` "
+    "need not be those with the best scores (a bias may choose, too). P: the mean over tokens of its "
+    "score, a softmax over all E. Returns one number.",
     signature="(logits, experts)",
     forbids=("expert parallelism", "routing"),
     scenario=on_ranks(inputs=_inputs, arguments=["logits", "experts"], returns="loss", wrt=("logits",)),
@@ -50,8 +57,8 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [case(8, 4, 1), case(10, 4, 2, 1.0), case(6, 8, 1, -2.0), case(5, 1, 1)]
-HIDDEN = [case(200, 16, 4, 0.5)]
+OPEN = [case(8, 4, 1), case(10, 4, 2, 1.0), case(6, 8, 1, -2.0), case(5, 1, 1), case(9, 4, 2, 0.0, 2.0)]
+HIDDEN = [case(200, 16, 4, 0.5), case(40, 8, 1, 0.0, 1.0)]
 
 
 def expected(
