@@ -128,7 +128,7 @@ def test_what_runs_in_a_rank_reaches_no_oracle() -> None:
     ] == []
 
 
-def test_an_exercise_has_220_lines_on_average() -> None:
+def test_an_exercise_has_230_lines_on_average() -> None:
     """Its file and its zoo file; what exercises share is not counted. `-s` prints them all."""
     zoo = PACKAGE.parent / "tests" / "zoo"
     lines = {
@@ -139,7 +139,7 @@ def test_an_exercise_has_220_lines_on_average() -> None:
     average = sum(lines.values()) / len(lines)
     print("".join(f"\n{lines[name]:4} {name}" for name in lines), f"\n{average:.1f} on average")
     assert lines.keys() == set(found())
-    assert average <= 220
+    assert average <= 230
 
 
 def test_right_values_alone_earn_a_third_at_most() -> None:
