@@ -43,18 +43,22 @@ def counted(targets: Tensor) -> Tensor | None:
 
     Only a CPU's values are looked at: a GPU's would have to be waited for, fake tensors have none.
     """
-    counts = targets != IGNORE_INDEX
-    return None if is_known(counts.all(), unless_known=True) else counts
+    if torch.compiler.is_compiling() or targets.is_cuda:
+        return targets != IGNORE_INDEX
+    # By numpy, so that a trace does not see the question: fake tensors, which have no values, never ask it.
+    if type(targets) is not Tensor or bool((targets.numpy() != IGNORE_INDEX).all()):
+        return None
+    return targets != IGNORE_INDEX
 
 
-def is_known(answer: Tensor, *, unless_known: bool = False) -> bool:
+def is_known(answer: Tensor) -> bool:
     """Return a bool scalar's value where it may be looked at, so that a trace does not see it.
 
     A GPU's makes the program wait; fake tensors (`ranks.fake`) and what is being compiled have none.
     """
     if torch.compiler.is_compiling() or answer.is_cuda:
         return False
-    return bool(answer.numpy()) if type(answer) is Tensor else unless_known
+    return type(answer) is Tensor and bool(answer.numpy())
 
 
 def num_counted(targets: Tensor) -> int | Tensor:
