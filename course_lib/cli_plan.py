@@ -22,6 +22,7 @@ def plan(
         str, typer.Option(help='what if the network gave a GPU "25 GB/s"; empty: what it gives')
     ] = "",
     precision: Annotated[str, typer.Option(help="what a block's matrices multiply in: bf16 or fp8")] = "bf16",
+    grads: Annotated[str, typer.Option(help="what gradients are kept and reduced in: fp32 or bf16")] = "fp32",
     schedule: Annotated[str, typer.Option(help="1f1b (interleaved or not) or zb-h1")] = "1f1b",
     top: Annotated[int, typer.Option(help="how many layouts to print", min=1)] = 10,
     explain: Annotated[
@@ -63,6 +64,7 @@ def plan(
         name=name,
         precision=precision,
         schedule=schedule,
+        grads=grads,
     )
     found = report.priced(explain, request) if explain else search(request)
     if emit:

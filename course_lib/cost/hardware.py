@@ -106,6 +106,8 @@ class Accelerator:
     """HBM or device memory, decimal as vendors print it: 80 GB is 80e9."""
     memory_bandwidth_bytes_per_s: float
     """Device memory, reads and writes together."""
+    reported_memory_bytes: float = UNKNOWN
+    """What torch reports as total memory: an H100 of "80 GB" has 79.2 GiB, which is 85.0e9 bytes."""
     year: int = UNKNOWN
     num_sms: int = UNKNOWN
     """Streaming multiprocessors; compute units on AMD."""
@@ -168,8 +170,16 @@ class Accelerator:
         """Say whether a field has a number."""
         return vars(self)[name] is not None
 
+    @property
+    def usable_memory_bytes(self) -> float:
+        """What a program can allocate in all: as reported where known, else as the vendor prints it."""
+        known = self.is_known("reported_memory_bytes")
+        return self.reported_memory_bytes if known else self.memory_bytes
+
     def replace(self, **changes: Any) -> Accelerator:
-        """Return a copy with some fields changed."""
+        """Return a copy with some fields changed; another memory_bytes is reported as it is given."""
+        if "memory_bytes" in changes:
+            changes = {"reported_memory_bytes": UNKNOWN, **changes}
         return Accelerator(**{**vars(self), **changes})
 
     def peak(self, precision: object) -> Peak:

@@ -28,6 +28,8 @@ def _torchtitan(layout: dict[str, Any], request: Request) -> str:
         lines.append(
             "# torchtitan replicates data-parallel state only where no other axis is used: sharded here"
         )
+    if request.grads == "bf16":
+        lines.append("# torchtitan reduces gradients in float32 only: this layout needs more memory there")
     lines += [
         "[training]",
         f"local_batch_size = {request.num_sequences // (replicate * shard)}",
@@ -86,6 +88,8 @@ def _megatron(layout: dict[str, Any], request: Request) -> str:
         notes.append("# Megatron-Core has no ZB-H1: github.com/sail-sg/zero-bubble-pipeline-parallelism")
     if request.precision == "fp8":
         flags.append("--fp8-format hybrid")
+    if request.grads == "bf16":
+        flags.append("--grad-reduce-in-bf16")
     if layout["tp"] > 1:
         flags.append("--sequence-parallel")
     if layout["v"] > 1:

@@ -48,7 +48,7 @@ def _that_fit(found: Plan, i: int, row: dict[str, int]) -> Iterator[str]:
         return
     priced = price(found.request, table)
     need = np.asarray(priced.memory.total) + RESERVED_BYTES
-    fits = np.flatnonzero(need <= found.request.cluster.accelerator.memory_bytes)
+    fits = np.flatnonzero(need <= found.request.cluster.accelerator.usable_memory_bytes)
     best = fits[np.argsort(priced.step_s[fits], kind="stable")][:MOST]
     if not len(best):
         least = int(np.argmin(need))

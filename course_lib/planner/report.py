@@ -105,7 +105,7 @@ def explain(found: Plan, i: int) -> str:
             text.append(f"  {name:<10} {seconds:7.3f} s  {100 * seconds / row['step_s']:5.1f}%")
     total = _total_bytes(row)
     parts = ", ".join(f"{k} {v / 1e9:.1f}" for k, v in row["memory_bytes"].items() if v > 5e7)
-    room = found.request.cluster.accelerator.memory_bytes
+    room = found.request.cluster.accelerator.usable_memory_bytes
     fits = "".join(too_large(found, i)) or "fits"
     reserved = f"reserved {RESERVED_BYTES / 1e9:.1f} GB"
     text.append(f"memory {total / 1e9:.1f} GB of {room / 1e9:.0f} ({fits}): {parts} GB, {reserved}")
@@ -115,7 +115,7 @@ def explain(found: Plan, i: int) -> str:
 
 def too_large(found: Plan, i: int) -> list[str]:
     """Return one line if the layout does not fit, else none."""
-    beyond = _total_bytes(row_of(found, i)) - found.request.cluster.accelerator.memory_bytes
+    beyond = _total_bytes(row_of(found, i)) - found.request.cluster.accelerator.usable_memory_bytes
     return [f"does not fit: {beyond / 1e9:.1f} GB too much"] if beyond > 0 else []
 
 

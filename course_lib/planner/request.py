@@ -23,7 +23,7 @@ CLUSTERS: dict[str, Callable[[int], Cluster]] = {
     "dgx-h100": lambda num_gpus: clusters.dgx_h100(-(-num_gpus // 8)),
 }
 """Name -> the cluster for so many GPUs."""
-PRECISIONS, SCHEDULES = ("bf16", "fp8"), ("1f1b", "zb-h1")
+PRECISIONS, SCHEDULES, GRADS = ("bf16", "fp8"), ("1f1b", "zb-h1"), {"fp32": 4.0, "bf16": 2.0}
 COUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KkMm]?)\s*$")
 
 
@@ -45,10 +45,13 @@ class Request:
     """What a block's matrices multiply in: "bf16" or "fp8". Memory counts 16-bit weights either way."""
     schedule: str = "1f1b"
     """"1f1b", interleaved or not as the layout says, or "zb-h1"."""
+    grads: str = "fp32"
+    """What gradients are kept and reduced in: "fp32", as Llama 3, or "bf16", as NVIDIA's recipes for H100."""
 
     def __post_init__(self) -> None:
         choice_of("--precision", self.precision, PRECISIONS)
         choice_of("--schedule", self.schedule, SCHEDULES)
+        choice_of("--grads", self.grads, tuple(GRADS))
         if self.precision == "fp8" and "float8" not in self.cluster.accelerator.peaks:
             raise ValueError(
                 f"--precision fp8 must come with a GPU that has it; got {self.cluster.accelerator.name}. "
@@ -70,6 +73,11 @@ class Request:
             return "Give a sequence length of 1 or more."
         below = max(1, self.tokens_per_step // self.seq_len) * self.seq_len
         return f"Use {below:,} or {below + self.seq_len:,}."
+
+    @property
+    def grad_bytes(self) -> float:
+        """Bytes of one gradient, in memory and in the reduction."""
+        return GRADS[self.grads]
 
     @property
     def num_sequences(self) -> int:
@@ -113,7 +121,7 @@ def with_network(cluster: Cluster, text: str) -> Cluster:
     if wanted <= 0:
         raise ValueError(
             f"--network must be bytes a second of a GPU, more than 0, with their unit; got {text!r}. "
-            "Write '25 GB/s'."
+            "Write '25 GB/s', or '200 Gbit/s' where it is sold in bits."
         ) from why
     factor = wanted / cluster.spans[1].link.bandwidth_bytes_per_s
     far = tuple(

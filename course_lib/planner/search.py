@@ -32,8 +32,6 @@ RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 ALL = 0  # in the grid: shard over all data-parallel ranks
 RESERVED_BYTES = 2e9  # CUDA context, communication buffers, fragments
 STACK = STACKS.index("megatron")
-GRAD_FP32 = Precision(grad_bytes=4)
-"""Gradients are kept and reduced in float32, as Megatron and Llama 3 do."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def plan(request: Request) -> Plan:
     if not len(table):
         raise ValueError(_none_can_run(request, left_out))
     found = price(request, table)
-    fits = np.asarray(found.memory.total) + RESERVED_BYTES <= request.cluster.accelerator.memory_bytes
+    fits = np.asarray(found.memory.total) + RESERVED_BYTES <= request.cluster.accelerator.usable_memory_bytes
     left_out["memory: does not fit"] = int((~fits).sum())
     least = float(np.min(found.memory.total))
     if not fits.any():
@@ -219,7 +217,7 @@ def _step_layout(request: Request, c: dict[str, NDArray[np.float64]]) -> StepLay
         fused_attention=np.full(count, True),
         overlap_reduce=np.ones(count),
         overlap_gather=((c["zero"] == 1) | (c["zero"] == 2)).astype(np.float64),
-        grad_bytes=np.full(count, 4.0),
+        grad_bytes=np.full(count, request.grad_bytes),
         stack=np.full(count, STACK),
         zero_bubble=request.schedule == "zb-h1",
         eight_bit=request.precision == "fp8",
@@ -258,8 +256,9 @@ def _stage_memory(
     request: Request, layout: Layout, stage: NDArray[np.float64], recompute: Recompute
 ) -> Memory:
     config, seq_len = request.config, request.seq_len
+    precision = Precision(grad_bytes=request.grad_bytes)
     kept = memory_per_gpu(
-        config, layout, seq_len=seq_len, stage=stage, recompute=recompute, precision=GRAD_FP32
+        config, layout, seq_len=seq_len, stage=stage, recompute=recompute, precision=precision
     )
     return at_peak(config, layout, seq_len=seq_len, stage=stage, resident=kept)
 
@@ -278,7 +277,7 @@ def _none_can_run(request: Request, left_out: dict[str, int]) -> str:
 
 
 def _nothing_fits(request: Request, least: float) -> str:
-    have = request.cluster.accelerator.memory_bytes - RESERVED_BYTES
+    have = request.cluster.accelerator.usable_memory_bytes - RESERVED_BYTES
     enough = _gpus_that_fit(request, least / have)
     use = f"Use {enough:,} GPUs" if enough else "Use several times as many GPUs"
     return (
@@ -297,7 +296,7 @@ def _gpus_that_fit(request: Request, times: float) -> int:
         table, _ = _candidates(more)
         columns = dict(zip(AXES, table.T.astype(np.float64), strict=True))
         need = np.asarray(_memory(more, columns).total) if len(table) else np.array([np.inf])
-        if need.min() + RESERVED_BYTES <= request.cluster.accelerator.memory_bytes:
+        if need.min() + RESERVED_BYTES <= request.cluster.accelerator.usable_memory_bytes:
             return more.num_gpus
     return 0
 

@@ -83,9 +83,10 @@ def _quantity(file: str, given: dict[str, Any], name: str, example: str) -> floa
     except ValueError as error:
         found, why = 0.0, error
     if found <= 0:
+        bits = "" if name == "memory" else ', or "400 Gbit/s" where it is sold in bits'
         raise ValueError(
             f"{file}: {name} must be more than 0, with its unit, in quotes; got {given[name]!r}. "
-            f'Write {name} = "{example}".'
+            f'Write {name} = "{example}"{bits}.'
         ) from why
     return found
 

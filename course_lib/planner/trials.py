@@ -40,7 +40,7 @@ def trials_of(request: Request, *, microbatch_sizes: Sequence[int] = (1, 2, 4, 8
         microbatch_sizes=list(microbatch_sizes),
         recomputes=["none", "full"],
         shard_sizes=shards,
-        limit_bytes=request.cluster.accelerator.memory_bytes,
+        limit_bytes=request.cluster.accelerator.usable_memory_bytes,
         max_runs=2 * len(shards),
         memory={setting: float(value) for setting, value in zip(settings, needs, strict=True)},
         reached={setting: float(value) for setting, value in zip(settings, np.asarray(mfu), strict=True)},

@@ -124,7 +124,7 @@ def _axis(name: str) -> str:
 
 
 def _memory(found: Simulation) -> list[str]:
-    room = found.cluster.accelerator.memory_bytes
+    room = found.cluster.accelerator.usable_memory_bytes
     lines = [" ".join(f"{name:>12}" for name in ("GB at peak:", *CATEGORIES, "total"))]
     for place in found.shown_places:
         peak = found.memory[place]

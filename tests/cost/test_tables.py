@@ -19,7 +19,7 @@ def test_every_number_has_a_source_and_a_confidence(name: str) -> None:
     for row in rows(name):
         if row.get("value") != "":
             assert row["source"] in keys, row
-            assert row["confidence"] in ("published", "cited", "recalled", "assumed"), row
+            assert row["confidence"] in ("published", "cited", "measured", "recalled", "assumed"), row
 
 
 def test_every_link_has_two_sources() -> None:

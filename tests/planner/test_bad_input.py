@@ -94,12 +94,16 @@ def test_a_cluster_of_ones_own_is_read_strictly(tmp_path, keys, message):
 
 
 def test_the_gpus_that_are_advised_are_enough():
-    for gpus in (8, 104):
-        with pytest.raises(ValueError, match="Use 112 GPUs or more"):
+    for gpus, enough in ((8, 96), (88, 104)):
+        with pytest.raises(ValueError, match=f"Use {enough} GPUs or more"):
             plan(request(gpus))
-    assert len(plan(request(112)).table)
+        assert len(plan(request(enough)).table)
 
 
 def test_a_network_without_its_unit_names_the_option():
-    with pytest.raises(ValueError, match=r"--network must be bytes a second.*got '25'\. Write '25 GB/s'"):
+    with pytest.raises(
+        ValueError, match=r"--network must be bytes a second.*got '25'\. Write '25 GB/s', or '200 Gbit/s'"
+    ):
         with_network(cluster_named("dgx-h100", 64), "25")
+    bits = with_network(cluster_named("dgx-h100", 64), "200 Gbit/s")
+    assert bits == with_network(cluster_named("dgx-h100", 64), "25 GB/s")
