@@ -50,7 +50,7 @@ def tune(trials):
 # says: the best MFU is
 # change: max(fitting) -> min(fitting)
 # %% wrong memory, clock: memory is not asked
-# says: it must fit into 80 GB
+# says: it must fit into 85 GB
 def tune(trials):
     size, shard = max(trials.microbatch_sizes), max(trials.shard_sizes)
     return (2 * size // 2, "none", min(trials.shard_sizes)) if shard else None

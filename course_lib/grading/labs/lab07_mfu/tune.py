@@ -1,4 +1,4 @@
-"""`tune`: micro-batch x recomputation x DDP, HSDP or FSDP, under 80 GB and with few runs."""
+"""`tune`: micro-batch x recomputation x DDP, HSDP or FSDP, within the memory of an H100 and with few runs."""
 
 from collections.abc import Callable
 from typing import Any
