@@ -1,5 +1,6 @@
 """`merge_attention`: two parts of one softmax become the whole, whatever the size of their logits."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -103,6 +104,7 @@ def _lowered(case: Case) -> tuple[Array, Array]:
 def expected(case: Case, merged: str = "right") -> World:
     """One softmax over all keys; or the parts joined in another way."""
     mean = partial(_sum, share=0.5)
+    ways: dict[str, Callable[[Case], tuple[Array, Array]]]
     ways = {"mean": mean, "larger": _larger, "sum": _sum, "swapped": _swapped, "lowered": _lowered}
     out, lse = ways[merged](case) if merged in ways else _attention(case, slice(None))
     return {"out": [out], "lse": [lse]}
