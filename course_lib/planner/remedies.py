@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -37,7 +38,21 @@ def of(found: Plan, i: int) -> list[str]:
     ]
 
 
+def with_bf16_gradients(found: Plan, i: int) -> str:
+    """Say what `--grads bf16` leaves of layout `i`'s memory and time; empty where it is asked for already."""
+    if found.request.grads == "bf16":
+        return ""
+    other = price(replace(found.request, grads="bf16"), found.table[i : i + 1])
+    need = float(np.asarray(other.memory.total)[0]) + RESERVED_BYTES
+    fits = need <= found.request.cluster.accelerator.usable_memory_bytes
+    slower = 100 * float(other.step_s[0] / found.step_s[i] - 1)
+    how = "it fits with" if fits else "nearer with"
+    return f"{how} --grads bf16: {need / 1e9:.1f} GB, {slower:+.1f}% time"
+
+
 def _that_fit(found: Plan, i: int, row: dict[str, int]) -> Iterator[str]:
+    if halved := with_bf16_gradients(found, i):
+        yield f"  {halved}"
     tried = list(_changes(row))
     rows = [{**row, **change} for change in tried]
     table: Counts = np.array([[one[axis] for axis in AXES] for one in rows], dtype=np.int64)

@@ -280,11 +280,20 @@ def _nothing_fits(request: Request, least: float) -> str:
     have = request.cluster.accelerator.usable_memory_bytes - RESERVED_BYTES
     enough = _gpus_that_fit(request, least / have)
     use = f"Use {enough:,} GPUs" if enough else "Use several times as many GPUs"
+    halved = "" if request.grads == "bf16" else _with_bf16_gradients(request, have)
     return (
         f"some layout must fit into {have / 1e9:.0f} GB of each GPU; the one that needs least takes "
-        f"{least / 1e9:.1f} GB, {(least - have) / 1e9:.1f} GB too much. {use} or more, a "
-        "shorter sequence, or GPUs with more memory."
+        f"{least / 1e9:.1f} GB, {(least - have) / 1e9:.1f} GB too much. {use} or more, {halved}"
+        "a shorter sequence, or GPUs with more memory."
     )
+
+
+def _with_bf16_gradients(request: Request, have: float) -> str:
+    """Say how far gradients in bf16 go on the same GPUs."""
+    table, _ = _candidates(request)
+    columns = dict(zip(AXES, table.T.astype(np.float64), strict=True))
+    least = float(np.min(_memory(replace(request, grads="bf16"), columns).total))
+    return f"--grads bf16 ({least / 1e9:.1f} GB: {'fits' if least <= have else 'still too much'}), "
 
 
 def _gpus_that_fit(request: Request, times: float) -> int:

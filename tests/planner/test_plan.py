@@ -147,6 +147,20 @@ def test_a_layout_that_does_not_fit_is_told_what_would_make_it_fit() -> None:
         assert f"memory {gigabytes} GB of 85 (fits)" in alone
 
 
+def test_gradients_in_bf16_are_named_where_memory_is_short() -> None:
+    """Meta's 405B layout and a model that fits nowhere: both messages name the option, and what it gives."""
+    large = request("llama3-405b", 16384, 2**24, cluster="meta")
+    text = report.explain(report.priced("tp=8,pp=16,v=8", large), 0)
+    halved = report.priced("tp=8,pp=16,v=8", replace(large, grads="bf16"))
+    gigabytes = float(np.asarray(halved.memory.total)[0] + RESERVED_BYTES) / 1e9
+    assert f"with --grads bf16: {gigabytes:.1f} GB" in text
+    assert "--grads bf16" not in report.explain(halved, 0)
+    with pytest.raises(ValueError, match=r"or more, --grads bf16 \([\d.]+ GB: still too much\), a shorter"):
+        plan(request("llama3-405b", 32, 2**20))
+    with pytest.raises(ValueError, match=r"or more, a shorter"):
+        plan(replace(request("llama3-405b", 32, 2**20), grads="bf16"))
+
+
 def test_a_layout_far_too_large_is_told_what_comes_nearest() -> None:
     few = request("llama3-405b", 8, 2**16)
     text = report.explain(report.priced("tp=8", few), 0)
