@@ -264,7 +264,7 @@ def _size(call: CommCall) -> Any:
     """Elements that must agree between ranks: of the piece that each rank gives or gets."""
     if call.op == "scatter":
         return _numels(call.out_shapes)
-    if call.op in ("reduce_scatter", "reduce_scatter_single"):
+    if call.op == "reduce_scatter_single":
         return (_numels(call.shapes), _numels(call.out_shapes))
     if call.op in ("all_gather", "all_gather_single"):
         return (sum(_numels(call.shapes)), sum(_numels(call.out_shapes)))

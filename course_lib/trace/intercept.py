@@ -24,10 +24,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_lib.trace.c10d import (
     COLLECTIVES,
     FUNCTIONAL,
+    FUNCTIONAL_NAMESPACES,
     INPUT_NAMES,
     OUTPUT_NAMES,
     fill,
+    fill_functional,
     flat,
+    functional_parts,
     named_args,
     reduce_op_name,
     storage_id,
@@ -116,7 +119,7 @@ class Interceptor(TorchDispatchMode):
         namespace = func.namespace
         if namespace == "c10d" and func._opname in COLLECTIVES:
             return self._collective(func, args, kwargs)
-        if namespace == "_c10d_functional":
+        if namespace in FUNCTIONAL_NAMESPACES:
             return self._functional(func, args, kwargs)
         if self._is_waiting:
             return func(*args, **kwargs)
@@ -155,26 +158,50 @@ class Interceptor(TorchDispatchMode):
     def _functional(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = func._opname
         if name == "wait_tensor":
-            call = self._pending_results.pop(storage_id(args[0]), None)
-            if call is None:
+            waited = self._pending_results.pop(storage_id(args[0]), None)
+            if waited is None:
                 return func(*args, **kwargs)
-            with self.waited(call):
+            for storage in [s for s, call in self._pending_results.items() if call is waited]:
+                del self._pending_results[storage]  # of a coalesced call: complete with it
+            with self.waited(waited):
                 return func(*args, **kwargs)
         if name not in FUNCTIONAL:
             return func(*args, **kwargs)
-        named = named_args(func, args, kwargs)
-        group = torch._C._distributed_c10d._resolve_process_group(named["group_name"])
-        tensors = [a for a in flat(args) if isinstance(a, torch.Tensor)]
-        call = self._new_call(FUNCTIONAL[name], group)
-        fill(call, tensors, tensors)
-        call.reduce_op = str(named.get("reduce_op") or "").upper() or None
-        for listener in self.listeners:
-            listener.launch(call, args)
+        calls = self._describe_functional(name, named_args(func, args, kwargs))
+        for call in calls:
+            for listener in self.listeners:
+                listener.launch(call, args)
         out = func(*args, **kwargs)
-        for tensor in flat([out]):
-            self._pending_results[storage_id(tensor)] = call
-        self._tell("launched", call)
+        for call in calls:
+            self._tell("launched", call)
+        if name == "shard_dim_alltoall":  # has waited
+            with self.waited(calls[0]):
+                return out
+        results = flat([out])
+        for i, tensor in enumerate(results):
+            self._pending_results[storage_id(tensor)] = calls[i if len(calls) == len(results) else 0]
         return out
+
+    def _describe_functional(self, name: str, named: dict[str, Any]) -> list[CommCall]:
+        group = named["group_name"]  # or the group itself
+        if isinstance(group, str):
+            group = torch._C._distributed_c10d._resolve_process_group(group)
+        calls = []
+        for op, part in functional_parts(name, named):
+            call = self._new_call(op, group, **self._peers(op, group, part))
+            fill_functional(call, part)
+            calls.append(call)
+        return calls
+
+    def _peers(self, op: str, group: Any, named: dict[str, Any]) -> dict[str, Any]:
+        """Return src, dst and tag of a send or recv, by global ranks."""
+        members = self.group_key(group).ranks
+        if op == "send":
+            return {"src": dist.get_rank(), "dst": members[named["dst"]], "tag": named["tag"]}
+        if op == "recv":
+            src = members[named["src"]] if "src" in named else None
+            return {"src": src, "dst": dist.get_rank(), "tag": named["tag"]}
+        return {}
 
     def _describe(self, func: Any, args: Any, kwargs: Any) -> CommCall:
         named = named_args(func, args, kwargs)
@@ -182,13 +209,7 @@ class Interceptor(TorchDispatchMode):
         group = ProcessGroup.unbox(named["process_group"])
         op = COLLECTIVES[name]
         members = self.group_key(group).ranks
-        peer: dict[str, Any] = {}
-        if op == "send":
-            peer = {"src": dist.get_rank(), "dst": members[named["dst"]], "tag": named["tag"]}
-        elif op == "recv":
-            src = members[named["src"]] if "src" in named else None
-            peer = {"src": src, "dst": dist.get_rank(), "tag": named["tag"]}
-        call = self._new_call(op, group, **peer)
+        call = self._new_call(op, group, **self._peers(op, group, named))
         inputs: Any = next((named[k] for k in INPUT_NAMES if k in named), [])
         outputs = next((named[k] for k in OUTPUT_NAMES if k in named), inputs)
         fill(call, flat([inputs]), flat([outputs]))
