@@ -19,9 +19,10 @@ import torch
 
 from course_lib.grading.compare import gate_parts
 from course_lib.grading.core.exercise_file import ExerciseFile
+from course_lib.grading.entry_points import closed_ops
 from course_lib.grading.exercise import Case, Exercise, GateFailed, Part, PartResult, RankData, Result
 from course_lib.grading.given_answer import as_answer
-from course_lib.grading.import_guard import closed_message, closed_ops
+from course_lib.grading.import_guard import closed_message
 from course_lib.grading.launcher import Launcher, run_here
 from course_lib.grading.parts.in_flight import in_flight_gate
 from course_lib.grading.rank_worker import Job

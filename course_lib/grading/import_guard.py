@@ -8,6 +8,8 @@ sandbox the closed files do not exist.
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -17,152 +19,45 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
+import torch
+
+from course_lib.grading.entry_points import SIDE_DOORS, every_entry, torch_entries
 from course_lib.grading.exercise import GateFailed
 
 # Oracles, cases and bounds: never where student code runs.
 JUDGE_SIDE = tuple(f"course_lib.grading.{folder}" for folder in ("labs", "worlds", "parts"))
 ALWAYS = (*JUDGE_SIDE, "course_lib.grading.scenarios")
-# Ways between ranks that are no collectives; C++ opens their sockets.
-SIDE_DOORS = (
-    "torch.distributed.rpc:init_rpc",
-    "torch._C._distributed_rpc:TensorPipeAgent",
-    *(f"torch.distributed.elastic.utils.store:{name}" for name in ("synchronize", "get_all", "barrier")),
-)
-
-_PIPE = ("pipeline", "PipelineStage", "ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B")
-_STYLES = (
-    "parallelize_module",
-    "ColwiseParallel",
-    "RowwiseParallel",
-    "SequenceParallel",
-    "PrepareModuleInput",
-)
-TORCH: dict[str, tuple[str, ...]] = {
-    "ddp": (
-        "torch.nn.parallel.distributed:DistributedDataParallel",
-        "torch.nn.parallel.data_parallel:DataParallel",
-        "torch.distributed._composable.replicate:replicate",
-        "torch._C._distributed_c10d:Reducer",
-        "torch.distributed:Reducer",
-    ),
-    "fsdp": ("torch.distributed.fsdp:FullyShardedDataParallel", "torch.distributed.fsdp:fully_shard"),
-    "zero": ("torch.distributed.optim:ZeroRedundancyOptimizer",),
-    "checkpoint": (
-        "torch.utils.checkpoint:checkpoint",
-        "torch.utils.checkpoint:checkpoint_sequential",
-        "torch.utils.checkpoint:CheckpointFunction.apply",
-        "torch.utils.checkpoint:_checkpoint_without_reentrant_generator",
-        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:checkpoint_wrapper",
-        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:apply_activation_checkpointing",
-    ),
-    "saved_tensors": (
-        "torch.autograd.graph:saved_tensors_hooks",
-        "torch.autograd.graph:save_on_cpu",
-        "torch._C._autograd:_push_saved_tensors_default_hooks",
-    ),
-    "pipelining": tuple(f"torch.distributed.pipelining:{name}" for name in _PIPE),
-    "dtensor": (
-        "torch.distributed.tensor:distribute_tensor",
-        "torch.distributed.tensor:distribute_module",
-        "torch.distributed.tensor:DTensor.from_local",
-        *(f"torch.distributed.tensor.parallel:{name}" for name in _STYLES),
-        "torch.distributed.tensor.experimental:context_parallel",
-    ),
-    "mesh": ("torch.distributed.device_mesh:init_device_mesh", "torch.distributed.device_mesh:DeviceMesh"),
-    "autograd_collectives": (
-        *(
-            f"torch.distributed.nn.functional:{name}"
-            for name in (
-                *("all_reduce", "all_gather", "_all_gather_base", "reduce_scatter", "all_to_all"),
-                *("all_to_all_single", "broadcast", "reduce", "gather", "scatter"),
-            )
-        ),
-        *(
-            f"torch.distributed._functional_collectives:{name}_autograd"
-            for name in (
-                *("all_gather_tensor", "all_gather_single", "reduce_scatter_tensor"),
-                *("reduce_scatter_single", "all_to_all_single"),
-            )
-        ),
-    ),
-    "join": ("torch.distributed.algorithms.join:Join",),
-    "sampler": ("torch.utils.data.distributed:DistributedSampler",),
-    "comm_hooks": (
-        "torch.distributed.algorithms.ddp_comm_hooks.default_hooks:allreduce_hook",
-        "torch.distributed.algorithms.ddp_comm_hooks.default_hooks:fp16_compress_hook",
-        "torch.distributed.algorithms.ddp_comm_hooks.default_hooks:bf16_compress_hook",
-    ),
-}
-
-# A collective: its functions in torch.distributed, the functional ones, methods of ProcessGroup, operators.
-_COLLECTIVES: dict[str, tuple[str, str, str, str]] = {
-    "all_reduce": (
-        "all_reduce all_reduce_coalesced",
-        "all_reduce all_reduce_inplace all_reduce_coalesced",
-        "allreduce allreduce_coalesced",
-        "allreduce_ allreduce_coalesced_",
-    ),
-    "broadcast": ("broadcast broadcast_object_list", "broadcast", "broadcast", "broadcast_"),
-    "reduce": ("reduce", "", "reduce", "reduce_"),
-    "all_gather": (
-        "all_gather all_gather_into_tensor all_gather_single all_gather_object all_gather_coalesced",
-        "all_gather_tensor all_gather_into_tensor_coalesced all_gather_tensor_autograd all_gather_inplace",
-        "allgather _allgather_base allgather_coalesced allgather_into_tensor_coalesced all_gather_single",
-        "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_",
-    ),
-    "reduce_scatter": (
-        "reduce_scatter reduce_scatter_tensor reduce_scatter_single",
-        "reduce_scatter_tensor reduce_scatter_tensor_coalesced reduce_scatter_tensor_autograd",
-        "reduce_scatter _reduce_scatter_base reduce_scatter_tensor_coalesced reduce_scatter_single",
-        "reduce_scatter_ _reduce_scatter_base_ reduce_scatter_tensor_coalesced_",
-    ),
-    "all_to_all": (
-        "all_to_all all_to_all_single",
-        "all_to_all_single all_to_all_single_autograd all_to_all_inplace",
-        "alltoall alltoall_base all_to_all_single",
-        "alltoall_ alltoall_base_",
-    ),
-    "gather": ("gather gather_object", "", "gather", "gather_"),
-    "scatter": ("scatter scatter_object_list", "", "scatter", "scatter_"),
-    "send_recv": ("send recv isend irecv batch_isend_irecv", "", "send recv recv_anysource", "send recv_"),
-    "barrier": ("barrier monitored_barrier", "", "barrier monitored_barrier", "barrier"),
-}
-
-
-def torch_entries(closed: str) -> tuple[str, ...]:
-    """Resolve "torch:ddp" or "torch:collectives:all_reduce" to "module:attribute" entries.
-
-    Raises: ValueError for a group that does not exist.
-    """
-    group, _, collective = closed.removeprefix("torch:").partition(":")
-    if group in TORCH and not collective:
-        return TORCH[group]
-    if group != "collectives" or collective not in _COLLECTIVES:
-        known = sorted([*TORCH, *(f"collectives:{name}" for name in _COLLECTIVES)])
-        raise ValueError(
-            f"closed entries of torch are {known}; got {closed!r}. Use one, or add it to import_guard.py."
-        )
-    functions, functional, methods, operators = (words.split() for words in _COLLECTIVES[collective])
-    c10d, core = "torch.distributed.distributed_c10d", "torch._C._distributed_c10d"
-    return (
-        *(f"{c10d}:{name}" for name in functions),
-        *(f"torch.distributed._functional_collectives:{name}" for name in functional),
-        *(f"torch.distributed.nn.functional:{name}" for name in functions),
-        *(f"{core}:{owner}.{name}" for owner in ("ProcessGroup", "Backend") for name in methods),
-        *(f"torch:ops.c10d.{name}" for name in operators),
-    )
-
-
-_NAMES = frozenset(
-    entry.rpartition(":")[2].rpartition(".")[2]
-    for closed in (
-        [f"torch:{group}" for group in TORCH] + [f"torch:collectives:{name}" for name in _COLLECTIVES]
-    )
-    for entry in (*SIDE_DOORS, *torch_entries(closed))
-)
-_looked: set[str] = set()  # modules that are in the two tables
+_ENTRIES = every_entry()
+_WHOLE = tuple(entry.removesuffix(":*") for entry in _ENTRIES if entry.endswith(":*"))
+_names = {entry.rpartition(":")[2].rpartition(".")[2] for entry in _ENTRIES} - {"*"}  # of entry points
+_looked: set[str] = set()  # modules that are in the tables
 _owners: dict[str, frozenset[str]] = {}  # a module of the course: the modules whose things it holds
+_contents: dict[str, dict[str, list[tuple[str, Any]]]] = {}  # a package: what its modules define
 _holders: dict[str, list[types.ModuleType]] = {}  # a name of an entry point: torch's modules that have it
+
+
+def _is_in(module: str, package: str) -> bool:
+    """True for a module itself and all below it."""
+    return module == package or module.startswith(package + ".")
+
+
+def _defined(module: types.ModuleType) -> list[tuple[str, Any]]:
+    """What a module defines itself and can be closed: functions, and classes that are no enumeration.
+
+    Many name the package that shows them as their module: DTensor is from torch.distributed.tensor.
+    """
+    own = module.__name__
+    shown_by = {own[:i] for i, letter in enumerate(own) if letter == "." and own[:i].count(".") > 1}
+    return [
+        (name, value)
+        for name, value in list(vars(module).items())
+        if (isinstance(value, types.FunctionType) or _is_plain_class(value))
+        and value.__module__ in {own, *shown_by}
+    ]
+
+
+def _is_plain_class(value: Any) -> bool:
+    return isinstance(value, type) and not issubclass(value, enum.Enum)
 
 
 def look_around() -> None:
@@ -174,22 +69,35 @@ def look_around() -> None:
     new = list(itertools.takewhile(lambda name: name not in _looked, reversed(sys.modules)))
     if len(new) + len(_looked) != len(sys.modules):  # some have gone, or came again
         new = [name for name in sys.modules if name not in _looked]
-    for name in new:
-        module = sys.modules[name]
+    found: set[str] = set()
+    for name in [n for n in new if n.startswith(_WHOLE)]:
+        inside = _defined(sys.modules[name])
+        found |= {last for last, _ in inside} - _names
+        for package in [package for package in _WHOLE if _is_in(name, package)]:
+            _contents.setdefault(package, {})[name] = inside
+    _names.update(found)
+    for name in _looked.union(new) if found else new:
+        module = sys.modules.get(name)
         is_ours = name.startswith("course_lib.")
         if (is_ours or name.startswith("torch")) and isinstance(module, types.ModuleType):
             if getattr(getattr(module, "__spec__", None), "_initializing", False):
+                _looked.discard(name)
                 continue  # there may come more
             held = vars(module)
             if is_ours:
-                owners = [getattr(value, "__module__", None) for value in list(held.values())]
-                _owners[name] = frozenset(
-                    o for o in owners if isinstance(o, str) and o.startswith("course_lib.")
-                )
-            elif not _NAMES.isdisjoint(held):
-                for key in _NAMES.intersection(held):
-                    _holders.setdefault(key, []).append(module)
+                owners = [_home(value) for value in list(held.values())]
+                _owners[name] = frozenset(o for o in owners if o.startswith("course_lib."))
+            elif not _names.isdisjoint(held):
+                for key in _names.intersection(held):
+                    if module not in _holders.setdefault(key, []):
+                        _holders[key].append(module)
         _looked.add(name)
+
+
+def _home(value: Any) -> str:
+    """Return the module that defines a value; for a module, its own name."""
+    home = getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None)
+    return home if isinstance(home, str) else ""
 
 
 class Guard(importlib.abc.MetaPathFinder):
@@ -202,13 +110,15 @@ class Guard(importlib.abc.MetaPathFinder):
         self.modules = (*ALWAYS, *(_full_name(c) for c in closed if not c.startswith("torch:")))
         asked = (entry for c in closed if c.startswith("torch:") for entry in torch_entries(c))
         self.entries = [*SIDE_DOORS, *asked]
+        self._importing = 0  # modules with entries that are being imported, one inside the other
+        self._brought: list[str] = []  # entries that they bring
 
     def install(self) -> None:
         """Close everything. Call it after the program was imported and before the answer is loaded."""
         sys.meta_path.insert(0, self)
         look_around()
         self._forget_modules()
-        self.patch(entry for entry in self.entries if entry.partition(":")[0] in sys.modules)
+        self.patch(self.entries)
 
     def refuse(self, name: str) -> NoReturn:
         """Note that a closed module or entry point was reached, and raise."""
@@ -229,7 +139,7 @@ class Guard(importlib.abc.MetaPathFinder):
 
     def is_closed(self, module: str) -> bool:
         """True for a closed module and all modules below it."""
-        return any(module == m or module.startswith(m + ".") for m in self.modules)
+        return any(_is_in(module, closed) for closed in self.modules)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -238,11 +148,23 @@ class Guard(importlib.abc.MetaPathFinder):
         del target
         if self.is_closed(fullname):
             self.refuse(fullname)
-        mine = [e for e in self.entries if e.partition(":")[0] == fullname]
+        mine = [e for e in self.entries if _may_be_of(e, fullname)]
         spec = importlib.machinery.PathFinder.find_spec(fullname, path) if mine else None
         if spec is not None and spec.loader is not None:
-            spec.loader = _PatchAfter(spec.loader, lambda: self.patch(mine))
+            spec.loader = _PatchAfter(spec.loader, self, mine)
         return spec
+
+    def imported(self, loader: importlib.abc.Loader, module: types.ModuleType, entries: list[str]) -> None:
+        """Load a module that has entries; close them when the outermost such module is loaded."""
+        self._importing += 1
+        try:
+            loader.exec_module(module)
+        finally:
+            self._importing -= 1
+        self._brought += entries
+        if not self._importing:
+            brought, self._brought = self._brought, []
+            self.patch(dict.fromkeys(brought))
 
     def _forget_modules(self) -> None:
         for name, owners in _owners.items():
@@ -255,24 +177,33 @@ class Guard(importlib.abc.MetaPathFinder):
                     delattr(sys.modules[parent], last)
 
     def patch(self, entries: Iterable[str]) -> None:
-        """Make entry points raise, wherever torch holds a reference to them."""
+        """Make entry points of loaded modules raise, wherever torch holds a reference to them."""
         look_around()
         for entry in entries:
             module_name, _, path = entry.partition(":")
-            owner: Any = sys.modules[module_name]
-            *outer, last = path.split(".")
-            for name in outer:
-                owner = getattr(owner, name, None)
-            found = getattr(owner, last, None)
-            name = f"{module_name}.{path}".replace("torch.distributed.distributed_c10d", "torch.distributed")
-            if isinstance(found, type):
-                self._close_class(found, name)
-            elif found is not None and not getattr(found, "__closed_here__", False):
-                stand_in = self._raising(name)
-                setattr(owner, last, stand_in)
-                for module in _holders.get(last, ()):
-                    if vars(module).get(last) is found:
-                        setattr(module, last, stand_in)
+            if path == "*":
+                for name, inside in _contents.get(module_name, {}).items():
+                    for last, found in inside:
+                        self._close(sys.modules[name], last, found, f"{name}.{last}")
+            elif module_name in sys.modules:
+                owner: Any = sys.modules[module_name]
+                *outer, last = path.split(".")
+                for name in outer:
+                    owner = getattr(owner, name, None)
+                self._close(owner, last, getattr(owner, last, None), f"{module_name}.{path}")
+
+    def _close(self, owner: Any, last: str, found: Any, name: str) -> None:
+        if found is None or "__closed_here__" in getattr(found, "__dict__", ()):
+            return
+        name = name.replace("torch.distributed.distributed_c10d", "torch.distributed")
+        if isinstance(found, type):
+            self._close_class(found, name)
+            return
+        stand_in = self._raising(name)
+        setattr(owner, last, stand_in)
+        for module in _holders.get(last, ()):
+            if vars(module).get(last) is found:
+                setattr(module, last, stand_in)
 
     def _raising(self, name: str) -> Callable[..., Any]:
         def closed(*_args: Any, **_kwargs: Any) -> NoReturn:
@@ -281,45 +212,52 @@ class Guard(importlib.abc.MetaPathFinder):
         closed.__closed_here__ = True  # type: ignore[attr-defined]
         return closed
 
-    def _close_class(self, cls: type, name: str) -> None:
+    def _close_class(self, cls: type[Any], name: str) -> None:
+        """Close its constructor, its subclasses, and the methods that do its work without an object."""
+
         def subclassed(sub: type[Any], /, **_: Any) -> None:
             if not sub.__module__.startswith("torch."):
                 self.refuse(name)
 
-        cls.__init__ = self._raising(name)  # type: ignore[misc]
-        cls.__init_subclass__ = classmethod(subclassed)  # type: ignore[assignment]
+        kinds = (types.FunctionType, staticmethod, classmethod)
+        methods = [k for k, v in vars(cls).items() if isinstance(v, kinds) and not k.startswith("__")]
+        if issubclass(cls, torch.autograd.Function):
+            methods.append("apply")
+        for key in methods:
+            setattr(cls, key, staticmethod(self._raising(f"{name}.{key}")))
+        members: dict[str, Any] = {"__init_subclass__": classmethod(subclassed), "__closed_here__": True}
+        if not dataclasses.is_dataclass(
+            cls
+        ):  # a record computes nothing; torch makes some while it is loaded
+            members["__init__"] = self._raising(name)
+        for key, member in members.items():
+            setattr(cls, key, member)
+
+
+def _may_be_of(entry: str, module: str) -> bool:
+    owner, _, path = entry.partition(":")
+    return _is_in(module, owner) if path == "*" else module == owner
 
 
 class _PatchAfter(importlib.abc.Loader):
-    """Run the real loader, then close what the module brought."""
+    """Run the real loader, then close what it brought, once the outermost of such modules has been loaded.
 
-    def __init__(self, loader: importlib.abc.Loader, after: Callable[[], None]) -> None:
-        self.loader = loader
-        self.after = after
+    Modules of one technique need one another while they are loaded.
+    """
+
+    def __init__(self, loader: importlib.abc.Loader, guard: Guard, entries: list[str]) -> None:
+        self.loader, self.guard, self.entries = loader, guard, entries
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
         return self.loader.create_module(spec)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        self.loader.exec_module(module)
-        self.after()
+        self.guard.imported(self.loader, module, self.entries)
 
 
 def closed_message(exercise_id: str, name: str) -> str:
     """The one wording for reaching what is closed."""
     return f"exercise {exercise_id} asks you to write this; {name} is closed here. Use what stays open."
-
-
-def closed_ops(closed: Sequence[str]) -> frozenset[str]:
-    """Return the names of closed collectives in a trace, which shows calls that got past the entry points."""
-    names = {c.rpartition(":")[2] for c in closed if c.startswith("torch:collectives:")}
-    tables = {
-        "all_gather": ("all_gather", "all_gather_single"),
-        "reduce_scatter": ("reduce_scatter", "reduce_scatter_single"),
-        "all_to_all": ("all_to_all", "all_to_all_single"),
-        "send_recv": ("send", "recv"),
-    }
-    return frozenset(op for name in names for op in tables.get(name, (name,)))
 
 
 def _full_name(module: str) -> str:

@@ -183,8 +183,8 @@ class Interceptor(TorchDispatchMode):
         return out
 
     def _describe_functional(self, name: str, named: dict[str, Any]) -> list[CommCall]:
-        group = named["group_name"]  # or the group itself
-        if isinstance(group, str):
+        group: Any = named["group_name"]  # or the group itself
+        if not isinstance(group, ProcessGroup):
             group = torch._C._distributed_c10d._resolve_process_group(group)
         calls = []
         for op, part in functional_parts(name, named):

@@ -4,7 +4,7 @@ import pytest
 import torch.distributed as dist
 from helpers import HELLO, run
 
-from course_lib.grading.import_guard import _COLLECTIVES, closed_ops, torch_entries
+from course_lib.grading.entry_points import _COLLECTIVES, TORCH, closed_ops, torch_entries
 from course_lib.grading.report import render
 
 MODULE = "course_lib.model.transformer"  # stands for a module that solves an exercise
@@ -124,6 +124,115 @@ def test_other_collectives_stay_open():
 def test_torch_groups(group, line):
     verdict = run(HELLO.replace("    dist.all", f"    {line}\n    dist.all"), closed=(group,))
     assert verdict.gate == "closed", render(verdict)
+
+
+# What stands behind the names: private functions, methods of classes, Functions, C functions, aliases.
+BEHIND = {
+    "torch:ddp": [
+        "from torch.distributed import _compute_bucket_assignment_by_size as b; b([total], [8])",
+        "from torch.distributed import _broadcast_coalesced as b; b(dist.group.WORLD, [total], 8, 0)",
+        "from torch.nn.parallel.distributed import _DDPSink as s; s.apply(None, None, total)",
+        "from torch.distributed.algorithms.model_averaging.utils import average_parameters as a; "
+        "a([total], None)",
+    ],
+    "torch:fsdp": [
+        "from torch.distributed.fsdp._flat_param import FlatParamHandle as h; h._get_shard(total, 0, 2)",
+        "from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty as c; c(total, 2, 0)",
+        "from torch.distributed._composable.fsdp import fully_shard as f; f(torch.nn.Linear(1, 1))",
+    ],
+    "torch:zero": [
+        "from torch.distributed.optim import zero_redundancy_optimizer as z; z._is_trainable(total)",
+        "from torch.distributed.optim import ZeroRedundancyOptimizer as Z; Z._partition_parameters(None)",
+    ],
+    "torch:checkpoint": [
+        "from torch.utils.checkpoint import CheckpointFunction as C; C.apply(torch.sin, False, total)",
+        "from torch.utils import checkpoint as c; c.CheckpointFunction.forward(None, abs, False, total)",
+        "from torch.utils.checkpoint import _checkpoint_without_reentrant_generator as g; "
+        "next(g(torch.sin), None)",
+        "from torch.utils.checkpoint import _checkpoint_hook as h; h(None)",
+        "from torch.distributed._composable import checkpoint as c; c(torch.nn.Linear(1, 1))",
+        "from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as c; "
+        "c.CheckpointWrapper(torch.nn.Linear(1, 1))",
+    ],
+    "torch:saved_tensors": [
+        "torch._C._autograd._push_saved_tensors_default_hooks(abs, abs)",
+        "from torch._C._autograd import _push_saved_tensors_default_hooks as p; p(abs, abs)",
+        "torch.ones(1, requires_grad=True).exp().grad_fn._raw_saved_result.register_hooks(abs, abs)",
+        "type('H', (torch.autograd.graph.saved_tensors_hooks,), {'__init__': lambda self: None})()",
+    ],
+    "torch:pipelining": [
+        "from torch.distributed.pipelining import schedules as s; "
+        "s._get_1f1b_rank_ops(2, 2, 1, 1, 2, 1, lambda *_: 0, lambda *_: 0)",
+        "from torch.distributed.pipelining.schedules import ScheduleInterleaved1F1B as S; "
+        "S._calculate_single_rank_operations(total, 0)",
+        "from torch.distributed.pipelining.schedules import _merge_bw as m; m([])",
+        "from torch.distributed.pipelining._backward import stage_backward as b; b(None, None, None)",
+        "from torch.distributed.pipelining.microbatch import _split_tensor as s; s(total, None, 1)",
+    ],
+    "torch:dtensor": [
+        "from torch.distributed.tensor.placement_types import Shard; Shard(0)._split_tensor(total, 2)",
+        "from torch.distributed.tensor import DTensor as D; D.redistribute(total)",
+        "from torch.distributed.tensor import Shard; Shard(0)._split_tensor(total, 2)",
+        "from torch.distributed.tensor._api import _FromTorchTensor as f; f.apply(total, None, None, False)",
+        "from torch.distributed.tensor.experimental import _attention as a; a._templated_ring_attention()",
+        "from torch.distributed.tensor.parallel import loss as o; o._log_softmax(total, 0, False, None, 0)",
+    ],
+    "torch:mesh": [
+        "from torch.distributed.device_mesh import DeviceMesh as D; D.from_group(dist.group.WORLD, 'cpu')",
+        "from torch.distributed.device_mesh import DeviceMesh as D; D._get_mesh_tensor_from_full_mesh(total)",
+    ],
+    "torch:autograd_collectives": [
+        "from torch.distributed.nn.functional import _AllReduce as a; "
+        "a.apply(dist.ReduceOp.SUM, dist.group.WORLD, total)",
+        "from torch.distributed.nn import functional as f; f._AlltoAllSingle.forward(None, None, total)",
+    ],
+    "torch:comm_hooks": [
+        "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as h; "
+        "h._allreduce_fut(dist.group.WORLD, total)",
+        "from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize as o; o(total)",
+    ],
+}
+
+
+@pytest.mark.parametrize(("group", "line"), [(group, line) for group in BEHIND for line in BEHIND[group]])
+def test_what_stands_behind_a_name_is_closed(group, line):
+    verdict = run(HELLO.replace("    dist.all", f"    {line}\n    dist.all"), closed=(group,))
+    assert verdict.gate == "closed", render(verdict)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dist.group.WORLD._get_backend(torch.device('cpu')).allreduce([total]).wait()",
+        "torch._C._distributed_c10d.Backend.broadcast(dist.group.WORLD._get_backend(total.device), [total])",
+    ],
+)
+def test_a_backend_of_which_no_trace_sees_the_calls_is_closed_to_every_answer(line):
+    verdict = run(HELLO.replace("    dist.all", f"    {line}\n    dist.all"))
+    assert verdict.gate == "closed", render(verdict)
+    assert "torch.distributed only" in verdict.message
+
+
+OPEN_IMPORTS = """\
+import torch.distributed.checkpoint
+import torch.distributed.fsdp
+import torch.distributed.nn
+import torch.distributed.optim
+import torch.distributed.pipelining
+import torch.distributed.tensor.parallel
+import torch.nn.attention
+import torch.nn.parallel
+import torch.utils.checkpoint
+import torch.utils.data
+"""
+
+
+@pytest.mark.parametrize("group", sorted(TORCH))
+def test_importing_torch_is_no_use_of_it(group):
+    answer = OPEN_IMPORTS + HELLO.replace(
+        "    dist.all", "    torch.ones(2, requires_grad=True).sum().backward()\n    dist.all"
+    )
+    assert run(answer, closed=(f"torch:{group}",)).passed
 
 
 def test_class_of_a_closed_module_given_as_object():

@@ -17,7 +17,7 @@ class Technique:
     Attributes:
         words: what the card says is closed, for someone who has never seen the library's modules.
         modules: folders and modules of course_lib that hold it.
-        torch: groups of torch's entry points, as in `import_guard.TORCH`.
+        torch: groups of torch's entry points, as in `entry_points.TORCH`.
     """
 
     words: str
