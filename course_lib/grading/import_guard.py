@@ -168,8 +168,7 @@ class Guard(importlib.abc.MetaPathFinder):
 
     def _forget_modules(self) -> None:
         for name, owners in _owners.items():
-            is_ours = name.startswith("course_lib.grading")
-            if self.is_closed(name) or (not is_ours and any(map(self.is_closed, owners))):
+            if self.is_closed(name) or any(map(self.is_closed, owners)):
                 sys.modules.pop(name, None)
                 _looked.discard(name)
                 parent, _, last = name.rpartition(".")
