@@ -255,7 +255,7 @@ def settle(run: Run, one: Submission, outcome: Outcome) -> tuple[Entry, str]:
             record.record_exercise(run.options.root, entry, run.options.only, run.db_url)
         else:
             notebook = nbformat.reads(outcome.notebook, as_version=4)
-            record.record(run.options.root, entry, notebook, one.timestamp, run.db_url)
+            record.record(run.options.root, entry, notebook, run.db_url)
         run.ledger.mark_recorded(lab, one.student)
     except Exception as error:
         if _is_full(error):

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from course_lib.staff.typed import text_of
+
 FILE = "class.toml"
 _LATE = {"grace_h", "percent_a_day", "most_percent"}
 
@@ -27,8 +29,8 @@ def load(root: Path) -> dict[str, Any]:
     """Return what the file says, {} without one. Raises: ValueError that names what must be mended."""
     path = root / FILE
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        found = tomllib.loads(text_of(path.read_bytes())) if path.exists() else {}
+    except ValueError as error:
         raise ValueError(f"{FILE} must be TOML; got {error}. Mend that line") from error
     only(found, {"reflections", "late", "labs"}, "")
     _check_late(found.get("late", {}))

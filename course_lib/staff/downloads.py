@@ -25,10 +25,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.staff.submissions import MAX_NOTEBOOK_BYTES, id_problem, one_spelling
+from course_lib.staff.submissions import MAX_NOTEBOOK_BYTES, id_problem
+from course_lib.staff.typed import one_spelling
 
 MOST_BYTES = 10 * MAX_NOTEBOOK_BYTES  # what is too large to be read is handed in all the same
-_PLAIN = re.compile(r"(?P<id>.+)_attempt_(?P<stamp>\d{4}-\d\d-\d\d(-\d\d-\d\d-\d\d)?)_(?P<file>.+\.ipynb)")
+_PLAIN = re.compile(r"(?P<id>.+)_attempt_(?P<stamp>\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d)_(?P<file>.+\.ipynb)")
 # Students choose the rest of the name, folders included: it must not say whose file it is.
 _MOODLE = re.compile(r"(.*?/)??(?P<name>[^/]+?)_\d+_assignsubmission_file_?(?P<rest>.+\.ipynb)", re.DOTALL)
 _CANVAS = re.compile(r"(?P<who>[^_/]+)(?P<late>_LATE)?_(?P<lms>\d+)_(?P<order>\d+)_(?P<file>.+\.ipynb)")
@@ -147,6 +148,7 @@ def sort(folder: Path, submitted: Path, lab: str, people: list[Person]) -> Sorte
         "letters": _unique({p.id: _letters(p.name) for p in people if p.name}),
     }
     chosen: dict[str, Found] = {}
+    dropped: list[tuple[str, str]] = []
     left: dict[str, str] = {}
     for path in sorted(extracted.rglob("*.ipynb")):
         name = path.relative_to(extracted).as_posix()
@@ -154,11 +156,14 @@ def sort(folder: Path, submitted: Path, lab: str, people: list[Person]) -> Sorte
         if isinstance(found, str):
             left[name] = found
             continue
-        other = chosen.get(found.student)
-        if other is None or (found.is_named, found.order) >= (other.is_named, other.order):
-            chosen[found.student] = found
+        other = chosen.setdefault(found.student, found)
+        last = max((found, other), key=lambda one: (one.is_named, one.order))
+        chosen[found.student] = last
+        if other is not found:
+            names = [one.path.name for one in (last, other if last is found else found)]
+            dropped.append((found.student, f"handed in {names[0]!r}, which counts, and {names[1]!r}"))
     places = {student: submitted / student / lab / f"{lab}.ipynb" for student in sorted(chosen)}
-    notes = [
+    notes = dropped + [
         (student, note)
         for student, path in places.items()
         for note in _place(chosen[student], path, folder / "replaced" / student)
@@ -211,7 +216,7 @@ def _by_id(path: Path, match: re.Match[str], lab: str, known: Mapping[str, Mappi
     student = one_spelling(match["id"])
     if known["id"] and student not in known["id"]:
         return f"the roster must have a student with the id {student!r}"
-    day, clock = match["stamp"][:10], match["stamp"][11:].replace("-", ":") or "00:00:00"
+    day, clock = match["stamp"][:10], match["stamp"][11:].replace("-", ":")
     return _found(path, student, match["file"], lab, (match["stamp"], 0), f"{day} {clock} UTC")
 
 

@@ -25,6 +25,7 @@ from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
 
 from course_lib.staff import formulas
 from course_lib.staff.execute import FIGURE
+from course_lib.staff.pictures import MAX_MARKDOWN
 from course_lib.staff.what_was_lost import OwnMaximum, WhatWasLost
 
 _WORDS = """a abbr b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img kbd li mark ol
@@ -32,11 +33,10 @@ p pre s small span strong sub summary sup table tbody td th thead tr u ul"""
 _TAGS = frozenset(_WORDS.split())
 _PICTURE = re.compile(r"data:image/(png|jpeg|gif|svg\+xml);base64,[A-Za-z0-9+/=\s]*")
 _LINK = re.compile(r"https?://|mailto:|#|[\w./-]+\Z")
-# Characters of a cell, and seconds of a page: markdown beyond that is shown as it was written.
-MAX_MARKDOWN, RENDER_S = 10_000, 10.0
+RENDER_S = 10.0  # of a page: markdown beyond that is shown as it was written
 # What a browser takes for the beginning of a tag; a space behind it does no harm in code and formulas either.
 _TAG = re.compile(r"<(?!br ?/?>|https?://[^\s<>\"'&]*>)(?=[A-Za-z/!?])")
-_LINKED = re.compile(r"\](?=[(\[:])")
+_LINKED, _LINKED_ELSEWHERE = re.compile(r"\](?=[(\[:])"), re.compile(r"\](?=[(\[:])(?!\(attachment:)")
 # Beside _TAGS and what _is_harmless knows, mistune makes these of tables and lists.
 _MADE_TAGS, _MADE_NAMES = _TAGS | {"input"}, ("style", "start", "type", "checked", "disabled")
 _TEST_CELL = re.compile(r'<a href="#(test_)([\w-]+)">Test cell</a>')  # of nbgrader's table of contents
@@ -88,12 +88,12 @@ def harmless(source: str, attachments: Mapping[str, Any], deadline_s: float) -> 
     """Return markdown that reads the same and acts nowhere, rendered raw by nbconvert or not.
 
     A space behind each "<" keeps it from opening a tag. If the rendered text still holds a link that is
-    unsafe, links are broken in the same way. If that is not enough, or after `deadline_s`, the text is shown
-    as written.
+    unsafe, links are broken in the same way, those to attached pictures last. If that is not enough, or after
+    `deadline_s`, the text is shown as written.
     """
     if len(source) <= MAX_MARKDOWN:
         text = _TAG.sub("< ", source)
-        for one in (text, _LINKED.sub("] ", text)):
+        for one in (text, _LINKED_ELSEWHERE.sub("] ", text), _LINKED.sub("] ", text)):
             if time.monotonic() < deadline_s and _acts_nowhere(one, attachments):
                 return one
     return _as_code(source)

@@ -97,15 +97,16 @@ def failed(options: Options, one: Submission, digest: str, why: str) -> Entry:
 
 
 def _judged(options: Options, one: Submission, digest: str, start: float) -> Entry:
-    entry = Entry(student=one.student, lab=options.lab, digest=digest, state="graded", detail=one.note)
+    entry = Entry(student=one.student, lab=options.lab, digest=digest, state="graded")
     try:
         if one.notebook is None:
-            raise judge.Unreadable(one.note)
+            raise submissions.Unreadable("there is no notebook")
         found = judge.judge_file(
             one.notebook, exercises(options.lab), trust=options.trust, budget_s=options.budget_s
         )
-    except judge.Unreadable as error:
-        return dataclasses.replace(entry, state="unreadable", detail=str(error))
+    except submissions.Unreadable as error:
+        why = "; ".join(filter(None, (str(error) if one.notebook else "", one.note)))
+        return dataclasses.replace(entry, state="unreadable", detail=why)
     seconds = time.monotonic() - start
     return dataclasses.replace(_with(entry, found), seconds=seconds)
 
@@ -141,7 +142,7 @@ def copy_for_feedback(options: Options, one: Submission, entry: Entry) -> Any:
     if entry.state == "unreadable" or one.notebook is None:
         notebook = submissions.restored(nbformat.v4.new_notebook(), release)
     else:
-        notebook = submissions.restored(submissions.notebook_of(one.notebook), release)
+        notebook = submissions.restored(submissions.notebook_of(one.notebook), release, one.folder)
         feedback.make_harmless(notebook, release)
         if options.show and entry.state != "killed by limit":
             feedback_run.with_outputs(notebook, trust=options.trust)

@@ -14,10 +14,13 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from nbgrader import coursedir, utils
 from nbgrader.apps import NbGraderAPI
+from nbgrader.apps import api as nbgrader_api
 from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import ClearSolutions, Execute, SaveCells
 from sqlalchemy.exc import SQLAlchemyError
@@ -28,8 +31,20 @@ from course_lib.kernels import LimitedRun
 from course_lib.staff import downloads
 from course_lib.staff.demonstrations import is_demonstration, not_run
 from course_lib.staff.reflections import AskForReflections
+from course_lib.staff.typed import time_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def _parse_utc(at: datetime | str | None) -> datetime | None:
+    """Return a time as nbgrader keeps it. Raises: ValueError for a text that could be another time."""
+    if isinstance(at, str):
+        return time_of(at)
+    return at.astimezone(UTC).replace(tzinfo=None) if at and at.tzinfo else at
+
+
+for _module in (utils, coursedir, nbgrader_api):  # due dates and hand-in times that nbgrader reads
+    _module.parse_utc = _parse_utc
 
 
 class NamedStubs(ClearSolutions):  # type: ignore[misc]

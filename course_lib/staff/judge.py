@@ -23,7 +23,7 @@ from course_lib.ranks.forkserver import preloaded
 from course_lib.staff.bubblewrap import Limits
 from course_lib.staff.needs import course_modules
 from course_lib.staff.sandbox_runner import SandboxRunner
-from course_lib.staff.submissions import MAX_NOTEBOOK_BYTES, TooMuch, TooOld, notebook_of
+from course_lib.staff.submissions import MAX_NOTEBOOK_BYTES, Unreadable, notebook_of
 
 Masked = tuple[str, ...]  # modules of course_lib that are not there
 MAX_CODE_BYTES = 2_000_000
@@ -37,10 +37,6 @@ _WORKER = (
 
 _OF_THE_MOMENT = ("runs", "terminates")  # gates
 _judged: dict[bytes, Judgement] = {}  # in this process, which knows one version of the course
-
-
-class Unreadable(Exception):
-    """The file is not a notebook that could hold answers; the text says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,15 +68,8 @@ def read_code_cells(path: Path) -> list[Any]:
             f"a notebook must have 1 byte to {MAX_NOTEBOOK_BYTES // 1_000_000} MB; it has {size:,} bytes. "
             "Clear its outputs and hand it in again"
         )
-    try:
-        notebook = notebook_of(path)
-        cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-        length = sum(len(str(cell.source)) for cell in cells)
-    except (TooMuch, TooOld) as error:
-        raise Unreadable(str(error)) from error
-    except Exception as error:  # whatever a hostile file makes a parser raise
-        raise Unreadable(f"it is not a Jupyter notebook ({type(error).__name__})") from error
-    if length > MAX_CODE_BYTES:
+    cells = [cell for cell in notebook_of(path).cells if cell.cell_type == "code"]
+    if sum(len(str(cell.source)) for cell in cells) > MAX_CODE_BYTES:
         raise Unreadable(f"its code cells must hold at most {MAX_CODE_BYTES // 1_000_000} MB of text")
     return cells
 

@@ -130,14 +130,14 @@ class Ledger:
             for name in ("verdicts", "submissions"):
                 connection.execute(f"DELETE FROM {name} WHERE lab = ? AND student = ?", (lab, student))
 
-    def note_late(self, entry: Entry, how: str) -> None:
-        """Make a graded submission a late one, or with "" as `how` the other way round."""
-        state = "late" if how else "graded"
+    def note(self, entry: Entry, late: str, odd: str) -> None:
+        """Note of a judged submission how late it was, "" for in time, and what is odd about it."""
+        state, detail = "late" if late else "graded", "; ".join(filter(None, (late, odd)))
         with self._transaction() as connection:
             connection.execute(
                 "UPDATE submissions SET state = ?, detail = ? WHERE lab = ? AND student = ? "
                 "AND state IN ('graded', 'late')",
-                (state, how, entry.lab, entry.student),
+                (state, detail, entry.lab, entry.student),
             )
 
     def entry(self, lab: str, student: str) -> Entry | None:

@@ -14,7 +14,8 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ from nbgrader.preprocessors import (
     OverwriteKernelspec,
     SaveAutoGrades,
 )
-from nbgrader.utils import parse_utc
 from rich.console import Console
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -45,6 +45,7 @@ from course_lib.staff.build import replace_text
 from course_lib.staff.filled_release import VERDICT, printable
 from course_lib.staff.gradebook import course_config, find_alembic, in_words
 from course_lib.staff.ledger import Entry, Ledger
+from course_lib.staff.submissions import Submission
 
 _SANITIZE = [DeduplicateIds, OverwriteKernelspec, OverwriteCells, CheckCellMetadata]
 _GRADE = [ClearMetadataPreprocessor, LimitOutput, SaveAutoGrades, CheckCellMetadata]
@@ -81,7 +82,7 @@ def graded_copy(root: Path, lab: str, student: str) -> Path:
     return root / "grading" / "autograded" / student / lab / f"{lab}.ipynb"
 
 
-def record(root: Path, entry: Entry, notebook: Any, timestamp: str | None, db_url: str | None) -> None:
+def record(root: Path, entry: Entry, notebook: Any, db_url: str | None) -> None:
     """Enter a submission into nbgrader's gradebook and folder.
 
     Raises: RuntimeError with nbgrader's log.
@@ -90,8 +91,6 @@ def record(root: Path, entry: Entry, notebook: Any, timestamp: str | None, db_ur
         folder = Path(name) / entry.student / entry.lab
         folder.mkdir(parents=True)
         nbformat.write(notebook, folder / f"{entry.lab}.ipynb")
-        if timestamp:
-            (folder / "timestamp.txt").write_text(timestamp, encoding="utf-8")
         api = gradebook_api(root, db_url)
         api.coursedir.submitted_directory = name
         api.coursedir.assignment_id, api.coursedir.student_id = entry.lab, entry.student
@@ -141,14 +140,14 @@ def bring_up_to_date(root: Path, lab: str, ledger: Ledger, db_url: str | None, c
     """
     check_version(root, db_url)
     restore_scores(root, lab, ledger, db_url, console)
+    handed = {one.student: one for one in submissions.find(root, lab)}
     with in_words():
-        late_s = _apply_late_policy(root, lab, db_url)
+        late = _apply_late_policy(root, lab, handed, db_url, console)
     for entry in ledger.entries(lab):
-        seconds = late_s.get(entry.student, 0.0)
-        if seconds > 0:
-            ledger.note_late(entry, f"{seconds / 3600:.1f} hours late")
-        elif entry.state == "late":
-            ledger.note_late(entry, "")
+        odd = handed[entry.student].note if entry.student in handed else ""
+        ledger.note(entry, late.get(entry.student, ""), odd)
+        if odd and entry.verdicts:
+            say(console, f"{entry.student}: {odd}")
 
 
 def say_open_ends(lab: str, ledger: Ledger, console: Console) -> set[str]:
@@ -219,13 +218,14 @@ def _restore(submission: Any, entry: Entry) -> bool:
     return is_other
 
 
-def _apply_late_policy(root: Path, lab: str, db_url: str | None) -> dict[str, float]:
-    """Let nbgrader's plugin say what each submission loses; return {student: seconds after the due date}.
+def _apply_late_policy(
+    root: Path, lab: str, handed: Mapping[str, Submission], db_url: str | None, console: Console
+) -> dict[str, str]:
+    """Let nbgrader's plugin say what each submission loses; return {student: how late it was, if it was}.
 
     When it was handed in is read again, too, where the submission is still there.
     """
-    late_s: dict[str, float] = {}
-    handed = {one.student: one.timestamp for one in submissions.find(root, lab)}
+    late: dict[str, str] = {}
     with taking_turns(root):
         api = gradebook_api(root, db_url)
         policy = AssignLatePenalties(parent=api)
@@ -234,16 +234,24 @@ def _apply_late_policy(root: Path, lab: str, db_url: str | None) -> dict[str, fl
             for submission in gradebook.assignment_submissions(lab):
                 student = submission.student.id
                 if student in handed:
-                    submission.timestamp = parse_utc(handed[student]) if handed[student] else None
+                    submission.timestamp = handed[student].timestamp
                 seconds = float(submission.total_seconds_late)
-                late_s[student] = seconds
+                if seconds > 0:
+                    late[student] = f"{seconds / 3600:.1f} hours late ({_clock(submission.timestamp)})"
                 for notebook in submission.notebooks:
                     points, costs = float(notebook.score), None
                     if seconds > 0:
                         costs = policy.plugin_inst.late_submission_penalty(student, points, seconds)
                     notebook.late_submission_penalty = min(max(costs or 0.0, 0.0), points) or None
             gradebook.db.commit()
-    return late_s
+            due = [one.duedate for one in gradebook.assignments if one.name == lab and one.duedate]
+    if due:
+        console.print(f"{lab}: due {_clock(due[0])}, {len(late)} were late", highlight=False)
+    return late
+
+
+def _clock(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
 def check_version(root: Path, db_url: str | None) -> None:

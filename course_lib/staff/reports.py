@@ -11,6 +11,7 @@ import dataclasses
 import hmac
 import re
 import secrets
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from typing import Any
 import nbformat
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from course_lib.grading.exercise import Exercise
 from course_lib.grading.registry import exercises
@@ -29,6 +29,7 @@ from course_lib.staff.filled_release import answers_of, printable
 from course_lib.staff.gradebook import in_words
 from course_lib.staff.ledger import LEDGER, Entry, Ledger
 
+MAX_WORDS = 240  # characters of a mistake in the tables; a page has the whole message
 FOLDER = Path("grading") / "reports"
 
 
@@ -222,7 +223,7 @@ def diagnosis(verdict: dict[str, Any]) -> str:
     where, message = (verdict["gate"], verdict["message"]) if verdict["gate"] else failed[0]
     text = re.sub(r"^At [^:]{1,80}: ", "", printable(message.split("\n")[0]))
     text = re.sub(r"(?<!\w)\d[\d,.]*(e[+-]?\d+)?", "#", text)
-    return f"{where}: {text[:120]}"
+    return f"{where}: {textwrap.shorten(text, MAX_WORDS, placeholder=' ...')}"
 
 
 def statistics(lab: str, entries: Sequence[Entry]) -> list[Statistic]:
@@ -252,12 +253,14 @@ def _is_unwritten(verdict: dict[str, Any]) -> bool:
     return verdict["gate"] == "implemented" and "is not written yet: " in verdict["message"]
 
 
-def _print(lab: str, found: Iterable[Statistic], console: Console) -> None:
+def _print(lab: str, found: Sequence[Statistic], console: Console) -> None:
     table = Table(title=f"{lab}: exercises")
-    for head in ("exercise", "handed in", "not written", "points", "all right", "most frequent"):
-        table.add_column(head, justify="left" if head in ("exercise", "most frequent") else "right")
+    for head in ("exercise", "handed in", "not written", "points", "all right"):
+        table.add_column(head, justify="left" if head == "exercise" else "right")
     for one in found:
-        said = "\n".join(f"{count} x {text}" for text, count in one.diagnoses)
         shares = (f"{one.share:.0%}", f"{one.passed:.0%}")
-        table.add_row(one.exercise.id, str(one.submitted), str(one.unwritten), *shares, Text(said))
+        table.add_row(one.exercise.id, str(one.submitted), str(one.unwritten), *shares)
     console.print(table)
+    for one in found:  # below: beside the numbers a line would be a few letters wide
+        for text, count in one.diagnoses:
+            record.say(console, f"{one.exercise.id}: {count} x {text}")

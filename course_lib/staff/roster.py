@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,9 +14,11 @@ from rich.console import Console
 
 from course_lib.staff import record
 from course_lib.staff.gradebook import in_words
-from course_lib.staff.submissions import id_problem, one_spelling
+from course_lib.staff.submissions import id_problem
+from course_lib.staff.typed import one_spelling, text_of
 
 COLUMNS = ("id", "first_name", "last_name", "email", "lms_user_id")
+_SHORTENED = re.compile(r"\d([.,]\d+)?E\+\d+|\d+\.0+")  # 2.0231E+07, 4711.0
 _UNIQUE = ("id", "email", "lms_user_id")
 
 
@@ -46,17 +50,27 @@ def read(path: Path) -> list[dict[str, str]]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"there must be a class list; got no file at {path}")
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, restkey="", restval="")
-        columns = list(reader.fieldnames or [])
-        if "id" not in columns or not set(columns) <= set(COLUMNS):
-            raise ValueError(
-                f"the first line of {path.name} must name columns among {', '.join(COLUMNS)}, with `id`; "
-                f"got {', '.join(columns) or 'nothing'}. Rename or remove columns"
-            )
-        rows = [(reader.line_num, row) for row in reader]
-    students = [{name: one_spelling(str(row[name]).strip()) for name in columns} for _, row in rows]
-    problems = list(_problems([number for number, _ in rows], students))
+    try:
+        text = text_of(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path.name} must be a class list: {error} (a spreadsheet: `CSV UTF-8`)") from error
+    head = text.partition("\n")[0]
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count))
+    columns = [name.strip().lower() for name in next(reader, [])]
+    if "id" not in columns or not set(columns) <= set(COLUMNS) or len(set(columns)) < len(columns):
+        raise ValueError(
+            f"the first line of {path.name} must name columns among {', '.join(COLUMNS)}, with `id`, each "
+            f"once; got {', '.join(columns) or 'nothing'}. Rename or remove columns"
+        )
+    rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
+    cells = [[one_spelling(cell.strip()) for cell in row] + [""] * len(columns) for _, row in rows]
+    students = [dict(zip(columns, row, strict=False)) for row in cells]
+    problems = [
+        f"line {number}: it has more cells than the first line: put a cell with a comma into quotes"
+        for number, row in rows
+        if any(row[len(columns) :])
+    ]
+    problems += _problems([number for number, _ in rows], students)
     if problems or not students:
         said = "\n  ".join(problems) or "it has no students"
         raise ValueError(f"{path.name} must list each student once; nothing was entered:\n  {said}")
@@ -81,6 +95,12 @@ def _problems(numbers: list[int], students: list[dict[str, str]]) -> Iterator[st
     for number, student in zip(numbers, students, strict=True):
         if why := id_problem(student["id"]):
             yield f"line {number}: {why}"
+        for column in ("id", "lms_user_id"):
+            if _SHORTENED.fullmatch(value := student.get(column, "")):
+                yield (
+                    f"line {number}: {column} {value!r} is what a spreadsheet makes of a long number: "
+                    "format that column as text there, and type or import it again"
+                )
     for column in _UNIQUE:
         values = [student.get(column, "").casefold() for student in students]
         for value, count in Counter(values).items():

@@ -52,7 +52,7 @@ def answers(root: Path, lab: str, handed: Iterable[Submission]) -> dict[str, str
 def _own(path: Path, release: list[str]) -> str:
     try:
         cells = judge.read_code_cells(path)
-    except judge.Unreadable:  # its state says so
+    except submissions.Unreadable:  # its state says so
         return ""
     cells.sort(key=lambda cell: not submissions.grade_id(cell))  # a long cell of one's own is cut, no answer
     texts = [str(cell.source) for cell in cells]

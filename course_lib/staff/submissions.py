@@ -7,39 +7,43 @@ student wrote: deleted cells come back, copied ones lose their mark, changed ids
 from __future__ import annotations
 
 import copy
-import dataclasses
+import filecmp
 import hashlib
+import json
 import re
-import unicodedata
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbformat import reader
 
+from course_lib.staff import pictures
 from course_lib.staff.demonstrations import TAG, is_demonstration
 from course_lib.staff.filled_release import storable
-from course_lib.staff.pictures import SIZED, too_large
+from course_lib.staff.typed import one_spelling, text_of, time_of
 
 SUBMITTED = Path("grading") / "submitted"
-PICTURES = ("image/png", "image/jpeg", "image/svg+xml")  # of a cell's attachments; a page shows them as <img>
 MAX_NOTEBOOK_BYTES = 100_000_000
 MAX_VALUES = 2_000_000  # numbers, texts, lists and objects in it: each costs some 200 bytes when it is read
 MAX_CELLS = 2_000  # each is checked several times, by nbgrader where no limit on time holds
-MAX_PICTURE = 2_000_000  # characters
 MAX_ID_BYTES = 100  # of a student's id: names of files are made of it
-_BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
+_OTHER_FILES = {  # by how they begin, in small letters
+    b"pk\x03\x04": "a zip: unpack it, or ask for the .ipynb",
+    b"\x1f\x8b": "a gzip archive: unpack it, or ask for the .ipynb",
+    b"%pdf": "a PDF: ask for the .ipynb",
+    b"<": "a web page, for signing in say: download the file again",
+    b"{\\rtf": "a text of a word processor: ask for the .ipynb as Jupyter saved it",
+    b"version https://git-lfs": "a pointer of git-lfs: `git lfs pull` brings the file",
+    b"\0": "nothing but zeros, as a broken synchronisation leaves it: ask for the file again",
+}
 _NO_NAME = re.compile(r"^\s|\s$|[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # nbgrader would take another
 
 
-class TooMuch(ValueError):
-    """A notebook that would take more memory or time to read than any honest one."""
-
-
-class TooOld(ValueError):
-    """A notebook as Jupyter wrote it before 2015."""
+class Unreadable(ValueError):
+    """The file is not a notebook that could hold answers; the text says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +53,14 @@ class Submission:
     Attributes:
         student: the folder's name in one spelling, as Python writes it if a gradebook cannot hold it.
         note: what is odd about it, in a sentence.
-        timestamp: when it was handed in, if that is known.
+        timestamp: when it was handed in, in UTC, if that is known.
     """
 
     student: str
     folder: Path
     notebook: Path | None
     note: str = ""
-    timestamp: str | None = None
+    timestamp: datetime | None = None
 
     @property
     def has_name(self) -> bool:
@@ -78,13 +82,7 @@ def find(root: Path, lab: str) -> list[Submission]:
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     names = [name for name in names if (folder / name / lab).is_dir()]
     spelt = Counter(map(one_spelling, names))
-    found = [_one(name, folder / name / lab, lab, spelt[one_spelling(name)] > 1) for name in names]
-    return [_with_time(one) for one in found]
-
-
-def one_spelling(text: str) -> str:
-    """Return the one form (Unicode's NFC) of a text: macOS writes "é" as two characters."""
-    return unicodedata.normalize("NFC", text)
+    return [_one(name, folder / name / lab, lab, spelt[one_spelling(name)] > 1) for name in names]
 
 
 def id_problem(student: str) -> str:
@@ -108,55 +106,102 @@ def _one(name: str, folder: Path, lab: str, is_twice: bool) -> Submission:
         return Submission(ascii(name), folder, None, why)
     if folder.is_symlink() or folder.parent.is_symlink():
         return Submission(student, folder, None, "its folder is a link")
-    wanted = folder / f"{lab}.ipynb"
-    others = sorted(path for path in folder.glob("*.ipynb") if path != wanted)
+    timestamp, why = _handed_in(folder)
+    chosen, note = _notebook(folder, f"{lab}.ipynb")
+    return Submission(student, folder, chosen, "; ".join(filter(None, (note, why))), timestamp)
+
+
+def _notebook(folder: Path, name: str) -> tuple[Path | None, str]:
+    """Return the notebook that counts, and what is odd about it or beside it."""
+    wanted = folder / name
+    files = [path for path in sorted(folder.glob("[!.]*")) if path != wanted and not path.is_dir()]
+    others = [path for path in files if path.suffix.casefold() == ".ipynb"]
     if wanted.exists() or wanted.is_symlink():
-        return Submission(student, folder, wanted)
+        others = [path for path in others if not _is_same(path, wanted)]
+        if not others:
+            return wanted, ""
+        return wanted, (
+            f"{_with_times(wanted)} counts; beside it is {', '.join(map(_with_times, others[:3]))}: "
+            "see that the right one counts, and remove the other"
+        )
     if len(others) == 1:
-        return Submission(student, folder, others[0], f"the notebook is called {others[0].name!r}")
-    found = f"{len(others)} others" if others else "no notebook"
-    return Submission(student, folder, None, f"there must be a notebook {lab}.ipynb; got {found}")
+        return others[0], f"the notebook is called {others[0].name!r}"
+    found = ", ".join(map(_with_times, (others or files)[:3])) or "an empty folder"
+    return None, f"there must be a notebook {name}; got {found}"
 
 
-def _with_time(one: Submission) -> Submission:
-    from nbgrader.utils import parse_utc  # what it cannot read ends nbgrader; seconds to import
+def _is_same(one: Path, other: Path) -> bool:
+    if not (one.is_file() and other.is_file()) or one.is_symlink() or other.is_symlink():
+        return False
+    return filecmp.cmp(one, other, shallow=False)
 
-    path = one.folder / "timestamp.txt"
+
+def _with_times(path: Path) -> str:
+    changed = datetime.fromtimestamp(path.lstat().st_mtime, UTC)
+    return f"{path.name!r} (changed {changed:%Y-%m-%d %H:%M} UTC)"
+
+
+def _handed_in(folder: Path) -> tuple[datetime | None, str]:
+    """Return when it was handed in, None if nothing says so, and why what is there is not read."""
+    path = folder / "timestamp.txt"
     if path.is_symlink() or not path.is_file():
-        return one
+        other = [p.name for p in folder.glob("[!.]*") if p.name.casefold().startswith("timestamp")]
+        return None, f"a hand-in time must be in timestamp.txt; got {sorted(other)[0]!r}" if other else ""
     try:
         with path.open("rb") as file:
-            text = file.read(100).decode(errors="replace").strip()
-        if text:
-            parse_utc(text)
-        return dataclasses.replace(one, timestamp=text or None)
-    except Exception:  # dateutil raises more than it says
-        said = "; ".join(filter(None, (one.note, "its timestamp.txt holds no time and is ignored")))
-        return dataclasses.replace(one, note=said)
+            text = text_of(file.read(100)).strip()
+        return time_of(text) if text else None, ""
+    except ValueError as error:
+        return None, f"counts as in time, as its timestamp.txt is not read: {error}"
 
 
 def notebook_of(path: Path) -> Any:
     """Read a submitted notebook as it is.
 
-    Raises: TooMuch, TooOld, and whatever nbformat raises on what is no notebook.
+    Raises: Unreadable.
     """
     data = path.read_bytes()
     values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
     if values > MAX_VALUES:
-        raise TooMuch(
+        raise Unreadable(
             f"a notebook must hold at most {MAX_VALUES / 1e6:g} million values; by its commas and brackets "
             f"it has {values / 1e6:.1f} million. Clear its outputs and hand it in again"
         )
-    # Not nbformat.reads: that converts old formats, in which a heading of 60 kB can grow to gigabytes.
-    notebook = reader.reads(data.decode("utf-8-sig"))
+    try:
+        # Not nbformat.reads: that converts old formats, in which a heading of 60 kB can grow to gigabytes.
+        notebook = reader.reads(text_of(data))
+        cells = notebook.cells if notebook.nbformat == 4 else []
+        for cell in cells:  # what each is asked for later
+            cell.cell_type, cell.source, cell.metadata  # noqa: B018
+    except Exception as error:  # whatever a hostile file makes a parser raise
+        raise Unreadable(f"it must be a Jupyter notebook; {_what_it_is(data, error)}") from error
     if notebook.nbformat != 4:
-        raise TooOld(
+        raise Unreadable(
             f"a notebook must be of version 4 of the format; got {str(notebook.nbformat)[:20]}. "
             "Open it in JupyterLab, save it and hand it in again"
         )
-    if len(notebook.cells) > MAX_CELLS:
-        raise TooMuch(f"a notebook must have at most {MAX_CELLS:,} cells; it has {len(notebook.cells):,}")
+    if len(cells) > MAX_CELLS:
+        raise Unreadable(f"a notebook must have at most {MAX_CELLS:,} cells; it has {len(cells):,}")
     return notebook
+
+
+def _what_it_is(data: bytes, error: Exception) -> str:
+    """Say what a file is that is no notebook, and what to do."""
+    if mark := re.search(rb"^[ \t]*<{7} ", data, re.MULTILINE):
+        line = data[: mark.start()].count(b"\n") + 1
+        return f"git left two versions in it, the first in line {line}: keep one of both"
+    head = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:40].lower()
+    for start, what in _OTHER_FILES.items():
+        if head.startswith(start):
+            return f"it is {what}"
+    why = error.__cause__
+    if isinstance(why, UnicodeDecodeError):
+        return str(error)
+    if isinstance(why, json.JSONDecodeError):
+        if not why.doc[why.pos :].strip() or why.msg.startswith("Unterminated"):
+            return f"it breaks off in line {why.lineno}: ask for the whole file"
+        return f"it is no JSON from line {why.lineno} on ({why.msg}): ask for a copy that Jupyter opens"
+    return "its JSON lacks what a notebook has, or holds what none has: ask for a copy that Jupyter opens"
 
 
 def kept_release(root: Path, lab: str) -> Path:
@@ -180,8 +225,11 @@ def _marked(path: Path) -> set[str]:
         return set()
 
 
-def restored(submitted: Any, release: Any) -> Any:
-    """Return a copy of a submitted notebook with each marked cell of `release` once and in order of need."""
+def restored(submitted: Any, release: Any, folder: Path | None = None) -> Any:
+    """Return a copy of a submitted notebook with each marked cell of `release` once and in order of need.
+
+    `folder`: where the student's pictures are.
+    """
     result = nbformat.v4.new_notebook(metadata=copy.deepcopy(dict(release.metadata)))
     marked = {cell.metadata.nbgrader.grade_id: cell for cell in release.cells if "nbgrader" in cell.metadata}
     shown = {str(cell.source) for cell in release.cells if is_demonstration(cell)}
@@ -189,10 +237,10 @@ def restored(submitted: Any, release: Any) -> Any:
     cells = []
     for cell in reversed(submitted.cells):  # of copies, the last counts, as nbgrader and the judge do
         name = grade_id(cell)
-        new = _clean(cell)
+        new = _clean(cell, folder)
         if name in marked and name not in seen and cell.cell_type == marked[name].cell_type:
             seen.add(name)
-            new = _like(marked[name], source=_source(cell))
+            new = _like(marked[name], new)
         elif new.cell_type == "code" and new.source in shown:  # whatever tags the student left on it
             new.metadata.tags = [TAG]
         cells.append(new)
@@ -215,41 +263,21 @@ def grade_id(cell: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _clean(cell: Any) -> Any:
+def _clean(cell: Any, folder: Path | None) -> Any:
     if cell.cell_type == "code":
         return nbformat.v4.new_code_cell(_source(cell))
     if cell.cell_type == "markdown":
-        kept, left = _pictures(cell)
-        said = "".join(f"\n\n{name}: {why}" for name, why in left.items())
-        return nbformat.v4.new_markdown_cell(_source(cell) + said, attachments=kept)
+        text, kept = pictures.in_text(_source(cell), cell.get("attachments"), folder)
+        return nbformat.v4.new_markdown_cell(text, attachments=kept)
     return nbformat.v4.new_raw_cell(_source(cell))
 
 
-def _pictures(cell: Any) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Return the attachments of a cell that are pictures, and why a page cannot show others of them.
-
-    Whatever else a student put there is left.
-    """
-    found: dict[str, dict[str, str]] = {}
-    left: dict[str, str] = {}
-    attached = cell.get("attachments")
-    for name, data in attached.items() if isinstance(attached, dict) else ():
-        for mime, text in data.items() if isinstance(data, dict) else ():
-            if mime not in PICTURES or not isinstance(text, str) or not _BASE64.fullmatch(text):
-                continue
-            if len(text) > MAX_PICTURE:
-                size = f"{len(text) * 0.75e-6:.1f} MB; a page holds {MAX_PICTURE * 0.75e-6:.1f} MB each."
-                left[storable(str(name))] = f"Not shown: a picture of {size}"
-            elif mime in SIZED and (why := too_large(mime, text)):
-                left[storable(str(name))] = why
-            else:
-                found[storable(str(name))] = {mime: text}
-    return found, left
-
-
-def _like(cell: Any, source: str) -> Any:
+def _like(cell: Any, written: Any) -> Any:
     new = copy.deepcopy(cell)
-    new.source = source if not cell.metadata.nbgrader.get("locked") else cell.source
+    if not cell.metadata.nbgrader.get("locked"):
+        new.source = written.source
+        if "attachments" in written:
+            new.attachments = written.attachments
     return new
 
 

@@ -62,7 +62,7 @@ FILES = (
         _PLAIN % (b"", b'{"cell_type": "raw", "metadata": {}, "source": "\\ud800"}'),
         "graded",
     ),
-    ("UTF-16", _EMPTY.decode().encode("utf-16"), "unreadable"),
+    ("UTF-16", _EMPTY.decode().encode("utf-16"), "graded"),
     ("not UTF-8", _PLAIN % (b"", b'{"cell_type": "raw", "metadata": {}, "source": "\xff"}'), "unreadable"),
     ("a mark before it", b"\xef\xbb\xbf" + _EMPTY, "graded"),
     ("two versions", _EMPTY.replace(b'": 4,', b'": 4, "nbformat": 5,'), "unreadable"),

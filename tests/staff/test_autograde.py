@@ -122,7 +122,7 @@ def test_pages_show_verdicts_and_nothing_that_acts(course: Path) -> None:
     assert SCRIPT not in page
     acting = [t for t in BeautifulSoup(page, "html.parser").find_all(True) if "alert(" in str(t.attrs)]
     assert not acting
-    assert "[gone] (attachment:gone.png)" in page
+    assert "gone.png: Not shown: it is neither in the notebook nor a picture in its folder" in page
     assert "data:image/png" in page  # the course's own picture
     assert sorted(p.name for p in (course / "grading/feedback/bob b [x]" / LAB).iterdir()) == [f"{LAB}.html"]
 

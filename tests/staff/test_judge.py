@@ -14,7 +14,7 @@ from rich.console import Console
 from course_lib.grading import engine
 from course_lib.grading.exercise import GateFailed, Result
 from course_lib.grading.registry import exercises, get, program_of
-from course_lib.staff import build, judge, zoo, zygotes
+from course_lib.staff import build, judge, submissions, zoo, zygotes
 from course_lib.staff.bubblewrap import SandboxMissing
 from course_lib.staff.needs import course_modules
 from course_lib.staff.sandbox_runner import SandboxRunner
@@ -218,11 +218,11 @@ def test_headers_of_many_small_calls_are_no_hidden_traffic(
 def test_a_file_that_is_no_notebook_is_named(tmp_path: Path) -> None:
     for name, data in (("a", b""), ("b", b"{"), ("c", b"\xff\xfe"), ("d", b"[" * 10**6), ("e", b"[1]")):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(judge.Unreadable):
+        with pytest.raises(submissions.Unreadable):
             judge.code_cells(tmp_path / name)
     (tmp_path / "link").symlink_to(tmp_path / "a")
     for path in (tmp_path / "link", tmp_path, tmp_path / "missing"):
-        with pytest.raises(judge.Unreadable, match="link or a folder"):
+        with pytest.raises(submissions.Unreadable, match="link or a folder"):
             judge.code_cells(path)
 
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
+import unicodedata
+from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
 from PIL import Image
+from small_class import formgrader_page
 
 from course_lib.grading import notebook_run
 from course_lib.staff import feedback_run, pictures
+from course_lib.staff.feedback import SafePage, make_harmless
 from course_lib.staff.submissions import restored
 
 PLOTS = {
@@ -73,6 +79,78 @@ def test_an_attached_picture_that_is_too_large_is_named() -> None:
     assert set(copy.attachments) == {"small.jpg"}
     assert "wide.png: Not shown: a picture of 10,000 x 10,000 pixels" in copy.source
     assert "long.png: Not shown: a picture of 1.5 MB" in copy.source
+
+
+NAMES = {
+    "a space": ("![m](attachment:my%20plot.png)", "my plot.png"),
+    "a space as it is": ("![m](attachment:my plot.png)", "my plot.png"),
+    "in angles": ("![m](<attachment:my plot.png>)", "my plot.png"),
+    "Korean": ("![그림](attachment:그림.png)", "그림.png"),
+    "Korean, quoted": ("![m](attachment:%EA%B7%B8%EB%A6%BC.png)", "그림.png"),
+    "Korean, from a Mac": ("![m](attachment:그림.png)", unicodedata.normalize("NFD", "그림.png")),
+    "a copy's": ('![m](attachment:plot%20(1).png "a title")', "plot (1).png"),
+    "by reference": ("![m][r]\n\n[r]: attachment:my%20plot.png", "my plot.png"),
+    "an img": ('<img width="400" src="attachment:my%20plot.png">', "my plot.png"),
+    "an img in a div": ("<div><IMG SRC=attachment:p.png /></div>", "p.png"),
+    "a link beside it": ("![m](attachment:p.png) [d](https://x.org/?a=b) [e](my%20file.pdf)", "p.png"),
+    "a link that is unsafe": ("![m](attachment:p.png) [x](javascript:alert(1))", "p.png"),
+    "one of the web beside it": ("![m](attachment:my%20plot.png) ![far](https://x.org/a.png)", "my plot.png"),
+    "one that is gone beside it": ("![m](attachment:p.png) ![n](attachment:gone.png)", "p.png"),
+    "data": (f"![m](data:image/png;base64,{encoded(300, 300, 'png')})", ""),
+    "data in an img": (f'<img src="data:image/png;base64,{encoded(3, 3, "png")}"/>', ""),
+    "long data": (f"![m](data:image/png;base64,{encoded(3, 3, 'png')}{'A' * 20_000})", ""),
+    "a file": ("![m](a.png)", ""),
+    "a file with a space": ("![m](./sub/my%20plot.png)", ""),
+    "a file in an img": ("<img src='a.png'>", ""),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_picture_is_shown_however_it_is_named(name: str, tmp_path: Path) -> None:
+    text, attached = NAMES[name]
+    (tmp_path / "sub").mkdir()
+    for file in ("a.png", "sub/my plot.png"):
+        (tmp_path / file).write_bytes(base64.b64decode(encoded(3, 3, "png")))
+    for page in pages(text, {attached: {"image/png": encoded(3, 3, "png")}} if attached else {}, tmp_path):
+        sources = [str(tag.get("src")) for tag in page.find_all("img")]
+        assert [source[:22] for source in sources] == ["data:image/png;base64,"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("![m](attachment:gone.png)", "gone.png: Not shown: it is neither in the notebook nor"),
+        ("![m](gone.png)", "gone.png: Not shown: it is neither in the notebook nor"),
+        ("![m](../secret.png)", "../secret.png: Not shown: it is neither in the notebook nor"),
+        ("![m](link.png)", "link.png: Not shown: it is neither in the notebook nor"),
+        ("![m](pipe.png)", "pipe.png: Not shown: it is neither in the notebook nor"),
+        ("![m](/etc/hostname)", "/etc/hostname: Not shown: it is neither in the notebook nor"),
+        ("![m](no.png)", "no.png: Not shown: it must be a picture"),
+        ("![m](a.gif)", "a.gif: Not shown: it must be a PNG, JPEG or SVG."),
+        ("![](https://x.org/a.png)", "https://x.org/a.png: Not shown: a page loads nothing from the web."),
+    ],
+)
+def test_a_picture_that_is_not_shown_is_named(text: str, says: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "secret.png").write_bytes(base64.b64decode(encoded(3, 3, "png")))
+    (folder / "link.png").symlink_to(tmp_path / "secret.png")
+    os.mkfifo(folder / "pipe.png")
+    for name in ("no.png", "a.gif"):
+        (folder / name).write_bytes(b"GIF89a")
+    for page in pages(text, {}, folder):
+        assert not page.find_all("img")
+        assert says in page.get_text()
+
+
+def pages(text: str, attachments: dict[str, Any], folder: Path) -> list[BeautifulSoup]:
+    """Return a student's cell as it is on a feedback page and in formgrader."""
+    cell = nbformat.v4.new_markdown_cell(text, attachments=attachments)
+    release = nbformat.v4.new_notebook()
+    copy = restored(nbformat.v4.new_notebook(cells=[cell]), release, folder)
+    make_harmless(copy, release)
+    made = SafePage().from_notebook_node(copy)[0], formgrader_page(copy)
+    return [BeautifulSoup(page, "html.parser") for page in made]
 
 
 def test_a_picture_with_too_many_bytes_is_named() -> None:

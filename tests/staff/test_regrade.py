@@ -54,11 +54,11 @@ def canvas(root: Path) -> dict[str, float]:
 def test_what_late_costs_is_in_the_tables(course: Path) -> None:
     entries = {entry.student: entry for entry in Ledger(course / LEDGER).entries(LAB)}
     assert {name: entry.state for name, entry in entries.items()} == {"ann": "graded", "bob": "late"}
-    assert entries["bob"].detail == "25.0 hours late"
+    assert entries["bob"].detail == "25.0 hours late (2026-01-16 14:00 UTC)"
     assert canvas(course) == {"ann": 7.0, "bob": pytest.approx(6.3)}  # a day begun after the hour of grace
     with (course / reports.FOLDER / LAB / "exercises.csv").open(encoding="utf-8", newline="") as file:
         reasons = {row["student"]: (row["state"], row["reason"]) for row in csv.DictReader(file)}
-    assert reasons == {"ann": ("graded", ""), "bob": ("late", "25.0 hours late")}
+    assert reasons == {"ann": ("graded", ""), "bob": ("late", "25.0 hours late (2026-01-16 14:00 UTC)")}
 
 
 @pytest.mark.needs("bubblewrap")
