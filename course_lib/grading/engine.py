@@ -46,13 +46,15 @@ def check(
     declared = spec(exercise_id)
     started = time.perf_counter()
     seed = OPEN_SEED if seed is None else seed
-    output = None
+    output, note = None, ""
     try:
-        job_of = job_factory(declared.EXERCISE, as_answer(declared.EXERCISE, answer))
-        result, output = judge(declared, job_of, seed, hidden)
+        taken = as_answer(declared.EXERCISE, answer)
+        note = taken.note if isinstance(taken, FromSource) else ""
+        result, output = judge(declared, job_factory(declared.EXERCISE, taken), seed, hidden)
     except GateFailed as failed:
         result = merge(declared.EXERCISE, [], [], failed.part, seed)
-    return dataclasses.replace(result, seconds=time.perf_counter() - started, hidden=hidden), output
+    seconds = time.perf_counter() - started
+    return dataclasses.replace(result, seconds=seconds, hidden=hidden, note=note), output
 
 
 def job_factory(exercise: Exercise, answer: FromObject | FromSource) -> Callable[[Case], Job]:

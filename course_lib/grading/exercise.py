@@ -275,6 +275,7 @@ class Result:
         seconds: how long the check took.
         cases: names of the cases that were run.
         hidden: the sizes of the graded cell were used.
+        note: which of several cells was judged, "" where one gives the answer its name.
     """
 
     exercise: Exercise
@@ -285,6 +286,7 @@ class Result:
     message: str = ""
     cases: tuple[str, ...] = ()
     hidden: bool = False
+    note: str = ""
 
     @property
     def score(self) -> float:
@@ -320,6 +322,7 @@ class Result:
             "passed": self.passed,
             "gate": self.gate,
             "message": self.message,
+            "note": self.note,
             "parts": {name: asdict(part) for name, part in self.parts.items()},
             "cases": list(self.cases),
             "seed": self.seed,

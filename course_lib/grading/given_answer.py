@@ -43,7 +43,7 @@ def as_answer(exercise: Exercise, answer: Any) -> FromObject | FromSource:
     check_kind(obj, exercise.symbol)
     cells = cells_that_stand(executed_cells(exercise.symbol, obj))
     if binds(cells, exercise.symbol):  # what the judge will run, taken as the judge takes it
-        return definitions(cells, exercise.symbol, exercise.id)
+        return definitions(cells, exercise.symbol, exercise.id, were_run=True)
     check_object(obj, exercise.symbol, exercise.id)
     return FromObject(obj)
 

@@ -18,15 +18,16 @@ def render(verdict: Result) -> str:
     """Return the report: one line if everything holds, else what failed, where, and what to do next."""
     exercise = verdict.exercise
     mark = f"{_points(verdict.score)}/{_points(verdict.max_score)}"
+    note = f"\n{_wrap(verdict.note)}" if verdict.note else ""
     if verdict.passed:
         checked = "; ".join(f"{name}: {_phrase(part.message)}" for name, part in verdict.parts.items())
         where = f" ({_cases(verdict.cases)})" if not exercise.numeric else ""
-        return f"PASS  {exercise.id}  {mark}  {checked}{where}"
+        return f"PASS  {exercise.id}  {mark}  {checked}{where}{note}"
     if verdict.gate:
         head = f"FAIL  {exercise.id}  {mark}  not passed: {verdict.gate}"
-        return f"{head}\n{_wrap(verdict.message)}\n{_next(verdict)}"
+        return f"{head}\n{_wrap(verdict.message)}{note}\n{_next(verdict)}"
     rows = [_row(name, part) for name, part in verdict.parts.items()]
-    return "\n".join([f"PART  {exercise.id}  {mark}", *rows, _next(verdict)])
+    return "\n".join([f"PART  {exercise.id}  {mark}", *rows]) + f"{note}\n{_next(verdict)}"
 
 
 def _row(name: str, part: PartResult) -> str:

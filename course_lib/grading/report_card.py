@@ -74,6 +74,7 @@ def take_apart(message: str) -> Said:
 def card_html(verdict: Result) -> str:
     """Return the card: at most one screen, whatever the message."""
     body = _gate(verdict) if verdict.gate else _mistakes(verdict) + _table(verdict)
+    body += f"<div>{_prose(verdict.note)}</div>" if verdict.note else ""
     folds = "" if verdict.passed else _hints(verdict) + _again(verdict)
     color = GOOD if verdict.passed else IDLE if verdict.gate == "implemented" else BAD
     box = f"border-left:5px solid {color};padding:2px 0 2px 14px;margin:4px 0;line-height:1.5"

@@ -58,7 +58,7 @@ def _answer(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
     try:
         if "cells" in plain:
             answer = definitions(plain["cells"], plain["symbol"], plain["exercise_id"])
-            return wire.pack({"text": answer.text, "before": answer.before})
+            return wire.pack({"text": answer.text, "before": answer.before, "note": answer.note})
         return _run(plain, arrays)
     except GateFailed as failed:
         part = failed.part

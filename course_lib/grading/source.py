@@ -9,6 +9,7 @@ rule: they run the same text, or refuse it with the same words.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import contextlib
 import re
@@ -37,11 +38,13 @@ class FromSource:
             then what it needs of the cells below.
         symbol: what it defines.
         before: what the answer needs of the cells above, executed first.
+        note: which of several cells it was taken from, "" where one binds its name.
     """
 
     text: str
     symbol: str
     before: str = ""
+    note: str = ""
 
 
 def uses_variable(symbol: str, name: str) -> GateFailed:
@@ -76,8 +79,17 @@ def not_defined(symbol: str, exercise_id: str = "") -> GateFailed:
     return GateFailed(
         "implemented",
         f"{head}`{symbol}` must be defined; no cell that was run defines it. "
-        f"Run the exercise's cell (and the cells above it), and keep the name `{symbol}`.",
+        f"Run the exercise's cell, a code cell (and the cells above it), and keep the name `{symbol}`.",
     )
+
+
+def holds_code(cell: Mapping[str, Any]) -> bool:
+    """Whether a cell of a notebook's file is run: code, or an exercise's answer that became text by mistake."""
+    if cell.get("cell_type") == "code":
+        return True
+    metadata = cell.get("metadata")
+    marks = metadata.get("nbgrader") if isinstance(metadata, Mapping) else None
+    return isinstance(marks, Mapping) and bool(marks.get("solution")) and not marks.get("grade")
 
 
 def parse(cells: Iterable[str]) -> list[list[Statement]]:
@@ -110,8 +122,12 @@ def binds(cells: list[str], symbol: str) -> bool:
     return any(symbol in s.binds for row in parse(cells) for s in row)
 
 
-def definitions(cells: list[str], symbol: str, exercise_id: str = "") -> FromSource:
+def definitions(
+    cells: list[str], symbol: str, exercise_id: str = "", *, were_run: bool = False
+) -> FromSource:
     """Take the definition of `symbol` and all it needs from the cells of a notebook.
+
+    were_run: they are a kernel's history, in which one cell may stand twice, before and after an edit.
 
     Raises: GateFailed if it is missing, unfilled, or uses what another cell computes.
     """
@@ -119,16 +135,45 @@ def definitions(cells: list[str], symbol: str, exercise_id: str = "") -> FromSou
     answer = _last_cell_binding(parsed, symbol, len(parsed) - 1)
     if answer is None:
         raise _syntax_error(cells, symbol) or not_defined(symbol, exercise_id)
-    if _only_stubs(parsed[answer], symbol):
-        raise not_written(exercise_id or symbol)
-    taken = _closure(parsed, symbol, answer)
+    note = _which(cells, parsed, symbol, answer, were_run)
+    try:
+        if _only_stubs(parsed[answer], symbol):
+            raise not_written(exercise_id or symbol)
+        taken = _closure(parsed, symbol, answer)
+    except GateFailed as failed:
+        raise GateFailed(failed.gate, f"{failed.message} {note}".rstrip()) from failed
     needed = [
         [s for i, s in enumerate(row) if (cell, i) in taken or s.is_future] for cell, row in enumerate(parsed)
     ]
     above = [s for row in needed[:answer] for s in row]
     above.sort(key=lambda s: not s.is_future)
     below = [s for row in needed[answer + 1 :] for s in row if not s.is_future]
-    return FromSource(_in_place([*needed[answer], *below]), symbol, before=_in_place(above))
+    return FromSource(_in_place([*needed[answer], *below]), symbol, before=_in_place(above), note=note)
+
+
+def _which(cells: list[str], parsed: list[list[Statement]], symbol: str, answer: int, were_run: bool) -> str:
+    """Say which cell is judged where an earlier one was written for it, too."""
+    earlier = [
+        place
+        for place in range(answer)
+        if any(symbol in s.binds for s in parsed[place]) and not _only_stubs(parsed[place], symbol)
+    ]
+    defines = any(
+        isinstance(s.node, ast.FunctionDef | ast.ClassDef) for s in parsed[answer] if symbol in s.binds
+    )
+    if not earlier or (were_run and defines):
+        return ""
+    return (
+        f"Judged is the last cell that gives `{symbol}` a value, {_named(cells[answer], symbol)}, and not the "
+        f"one above it, {_named(cells[earlier[-1]], symbol)}."
+    )
+
+
+def _named(cell: str, symbol: str) -> str:
+    """Name a cell by its line that binds `symbol`, or else by its first."""
+    lines = [line.strip() for line in lines_of(cell) if line.strip()]
+    line = next((line for line in lines if re.search(rf"\b{re.escape(symbol)}\b", line)), lines[0])
+    return f"with the line `{line if len(line) <= 60 else line[:57] + '...'}`"
 
 
 def _in_place(body: list[Statement]) -> str:

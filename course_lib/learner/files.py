@@ -16,6 +16,7 @@ from typing import Any
 
 from course_lib.grading.progress import free_name, write_whole
 from course_lib.grading.registry import exercises
+from course_lib.grading.source import holds_code
 
 Cell = dict[str, Any]
 KEPT = "course-kept"
@@ -36,8 +37,8 @@ class NotebookFile:
         return self.data["cells"]  # type: ignore[no-any-return]
 
     def sources(self) -> list[str]:
-        """Return the texts of the code cells, in order."""
-        return [source_of(cell) for cell in self.cells if cell["cell_type"] == "code"]
+        """Return the texts of the cells that are judged, in order."""
+        return [source_of(cell) for cell in self.cells if holds_code(cell)]
 
 
 def lab_name(name: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from course_lib.grading import engine
 from course_lib.grading.exercise import Exercise, GateFailed, Result
 from course_lib.grading.registry import program_of, spec
+from course_lib.grading.source import holds_code
 from course_lib.ranks.forkserver import preloaded
 from course_lib.staff.bubblewrap import Limits
 from course_lib.staff.needs import course_modules
@@ -68,7 +69,7 @@ def read_code_cells(path: Path) -> list[Any]:
             f"a notebook must have 1 byte to {MAX_NOTEBOOK_BYTES // 1_000_000} MB; it has {size:,} bytes. "
             "Clear its outputs and hand it in again"
         )
-    cells = [cell for cell in notebook_of(path).cells if cell.cell_type == "code"]
+    cells = [cell for cell in notebook_of(path).cells if holds_code(cell)]
     if sum(len(str(cell.source)) for cell in cells) > MAX_CODE_BYTES:
         raise Unreadable(f"its code cells must hold at most {MAX_CODE_BYTES // 1_000_000} MB of text")
     return cells
@@ -147,6 +148,7 @@ def judge_exercise(
             room.open_for(own)
         job_of = engine.job_factory(exercise, answer)
         verdict, _ = engine.judge(declared, job_of, seed, True, room.run)
+        verdict = dataclasses.replace(verdict, note=answer.note)
     except GateFailed as failed:
         verdict = engine.merge(exercise, [], [], failed.part, seed)
     return dataclasses.replace(verdict, seconds=time.perf_counter() - start, hidden=True)

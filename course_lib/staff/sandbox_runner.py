@@ -27,6 +27,7 @@ from course_lib.staff.traffic import check_traffic
 from course_lib.trace import RankTrace, Trace
 
 START_S = 90.0  # to load torch, on a machine that is busy
+MAX_NOTE = 500  # characters
 GRACE_S = 20.0  # beyond a case's own limit, which can explain what happened
 
 
@@ -74,15 +75,15 @@ class SandboxRunner:
         request = {"cells": cells, "symbol": exercise.symbol, "exercise_id": exercise.id}
         try:
             plain, _ = self._ask(wire.pack(request), GRACE_S)
-            text, before = plain.get("text"), plain.get("before")
-            if not isinstance(text, str) or not isinstance(before, str):
+            text, before, note = (plain.get(name) for name in ("text", "before", "note"))
+            if not (isinstance(text, str) and isinstance(before, str) and isinstance(note, str)):
                 raise wire.Broken("no text")
         except GateFailed as failed:
             raise GateFailed(failed.part.name, failed.part.message) from failed
         except wire.Broken as error:
             self._broken(error)  # ended: a late reply would be taken for the answer to the next request
             raise GateFailed("implemented", f"the notebook's cells could not be read: {error}.") from error
-        return FromSource(text, exercise.symbol, before)
+        return FromSource(text, exercise.symbol, before, note[:MAX_NOTE])
 
     def run(self, job: Job, case: Case, shards: Shards) -> list[RankData]:
         """Run one case in the sandbox: the engine's `Launcher`.

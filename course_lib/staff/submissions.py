@@ -20,6 +20,7 @@ from typing import Any
 import nbformat
 from nbformat import reader
 
+from course_lib.grading.source import holds_code
 from course_lib.staff import pictures
 from course_lib.staff.demonstrations import TAG, is_demonstration
 from course_lib.staff.filled_release import storable
@@ -238,7 +239,11 @@ def restored(submitted: Any, release: Any, folder: Path | None = None) -> Any:
     for cell in reversed(submitted.cells):  # of copies, the last counts, as nbgrader and the judge do
         name = grade_id(cell)
         new = _clean(cell, folder)
-        if name in marked and name not in seen and cell.cell_type == marked[name].cell_type:
+        if (
+            name in marked
+            and name not in seen
+            and (cell.cell_type == marked[name].cell_type or holds_code(cell))
+        ):
             seen.add(name)
             new = _like(marked[name], new)
         elif new.cell_type == "code" and new.source in shown:  # whatever tags the student left on it

@@ -1,15 +1,20 @@
 # ruff: noqa: E501
 """The rule for what an answer may use: the same for an object in a kernel and for the cells of a file."""
 
+import html
 import linecache
 import math
 
 import pytest
+from helpers import HELLO
 
+from course_lib import grading
 from course_lib.grading.exercise import GateFailed
 from course_lib.grading.kernel_object import check_object
 from course_lib.grading.rank_worker import execute
-from course_lib.grading.source import definitions
+from course_lib.grading.report import render
+from course_lib.grading.report_card import card_html
+from course_lib.grading.source import definitions, holds_code
 
 OK = {
     "imports of another cell": ["import math\nimport torch.nn as nn", "def f(x):\n    return math.sqrt(x)"],
@@ -211,3 +216,66 @@ def test_a_helper_behind_a_cache_cannot_travel():
     ]
     with pytest.raises(GateFailed, match=r"`g` must be a plain function.*Remove the decorator"):
         check_object(kernel(cells)["f"], "f", "x")
+
+
+TAKEN = {
+    "a class of its own, then an object of it": ["class f:\n    pass", "f = 3"],
+    "another function": ["def f(x):\n    return 1", "def f(x):\n    return 2"],
+    "an alias": ["def f(x):\n    return 1", "import math", "f = math.sqrt"],
+    "an import": ["def f(x):\n    return 1", "from math import sqrt as f"],
+}
+
+
+@pytest.mark.parametrize("cells", TAKEN.values(), ids=TAKEN)
+def test_a_later_cell_that_takes_the_answers_name_is_named(cells):
+    note = definitions(cells, "f").note
+    first, last = (cell.split("\n")[0] for cell in (cells[0], cells[-1]))
+    assert note == (
+        f"Judged is the last cell that gives `f` a value, with the line `{last}`, and not the one above it, "
+        f"with the line `{first}`."
+    )
+
+
+@pytest.mark.parametrize(
+    ("later", "says"),
+    [("f = make()", "uses notebook variable"), ("def f(x):\n    ...", "not written yet")],
+)
+def test_what_refuses_a_later_cell_names_it_too(later, says):
+    with pytest.raises(GateFailed, match=says) as caught:
+        definitions(
+            ["def make():\n    return abs", "def f(x):\n    return 1", "y = make()", later + "\nf.y = y"], "f"
+        )
+    assert f"`{later.splitlines()[0]}`" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("cells", "were_run"),
+    [
+        (["def f(x):\n    return 1", "def g(x):\n    return f(x)"], False),
+        (["def f(x):\n    ...", "def f(x):\n    return 1"], False),
+        (["def f(x):\n    return 1\ndef f(x):\n    return 2"], False),
+        (["y = 1\ndef f(x):\n    return 1", "def f(x):\n    return 2"], True),  # one cell, edited
+    ],
+)
+def test_one_cell_needs_no_name(cells, were_run):
+    assert definitions(cells, "f", were_run=were_run).note == ""
+
+
+def test_a_name_that_was_given_away_is_named_in_a_kernel():
+    assert "`f = abs`" in definitions(["def f(x):\n    return 1", "f = abs"], "f", were_run=True).note
+
+
+def test_a_report_says_which_cell_was_judged():
+    text = HELLO.replace("dist.get_rank()", "0")
+    verdict = grading.check("rank_hello", [HELLO, text], quiet=True)
+    assert verdict.note in " ".join(render(verdict).split())
+    assert "`def rank_hello(" in verdict.note
+    assert html.escape("not the one above it") in card_html(verdict)
+
+
+@pytest.mark.parametrize(("kind", "is_run"), [("code", True), ("markdown", False), ("raw", False)])
+def test_an_answer_whose_cell_became_text_is_still_an_answer(kind, is_run):
+    marked = {"solution": True, "grade": False, "grade_id": "x"}
+    assert holds_code({"cell_type": kind, "metadata": {"nbgrader": marked}})
+    for other in ({}, {"nbgrader": {**marked, "grade": True}}, {"nbgrader": 3}):
+        assert holds_code({"cell_type": kind, "metadata": other}) == is_run

@@ -115,6 +115,22 @@ def test_a_copy_keeps_pictures_and_nothing_else_that_is_attached() -> None:
     assert copied.cells[0].attachments == {"p.png": {"image/png": PNG}}
 
 
+@pytest.mark.parametrize("kind", ["markdown", "raw"])
+def test_an_answer_whose_cell_became_text_is_code_again(kind: str, tmp_path: Path) -> None:
+    marks = {"grade_id": "f", "solution": True, "grade": False, "locked": False}
+    stub = nbformat.v4.new_code_cell("def f(): ...", metadata={"nbgrader": marks})
+    new = {"markdown": nbformat.v4.new_markdown_cell, "raw": nbformat.v4.new_raw_cell}[kind]
+    answer = new("def f():\n    return 1", metadata={"nbgrader": marks})
+    submitted = nbformat.v4.new_notebook(cells=[new("def f(): no"), answer])
+    cells = restored(submitted, nbformat.v4.new_notebook(cells=[stub])).cells
+    assert [(cell.cell_type, cell.source) for cell in cells] == [
+        (kind, "def f(): no"),
+        ("code", answer.source),
+    ]
+    nbformat.write(submitted, tmp_path / "lab.ipynb")
+    assert judge.code_cells(tmp_path / "lab.ipynb") == [answer.source]
+
+
 def copied(*cells: Any) -> Any:
     """Return the copy that nbgrader gets of a notebook with these cells."""
     release = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("<b>ours</b>")])

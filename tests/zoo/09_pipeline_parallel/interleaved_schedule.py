@@ -72,7 +72,7 @@ def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
 # change: p, m, v = num_ranks, num_microbatches, num_chunks -> p, m, v = num_ranks, num_microbatches, 1
 # %% wrong values: torch's order, by a private function
 # says: is closed here
-# change: lists = [] -> from torch.distributed.pipelining.schedules import _get_1f1b_rank_ops; lists = []
+# change: lists = [] -> from torch.distributed.pipelining.schedules import _get_1f1b_rank_ops; lists = [_get_1f1b_rank_ops(1, 2, 0, 0, 0, 0, None, None)]
 # %% wrong values: torch's order, by a method of a class
 # says: ScheduleInterleaved1F1B._calculate_single_rank_operations is closed here
 # change: lists = [] -> from torch.distributed.pipelining import schedules; lists = [schedules.ScheduleInterleaved1F1B._calculate_single_rank_operations(None, r) for r in range(num_ranks)]
