@@ -84,7 +84,7 @@ def not_defined(symbol: str, exercise_id: str = "") -> GateFailed:
 
 
 def holds_code(cell: Mapping[str, Any]) -> bool:
-    """Whether a cell of a notebook's file is run: code, or an exercise's answer that became text by mistake."""
+    """Whether a cell of a notebook's file is run: code, or an answer that became text by mistake."""
     if cell.get("cell_type") == "code":
         return True
     metadata = cell.get("metadata")
@@ -164,8 +164,8 @@ def _which(cells: list[str], parsed: list[list[Statement]], symbol: str, answer:
     if not earlier or (were_run and defines):
         return ""
     return (
-        f"Judged is the last cell that gives `{symbol}` a value, {_named(cells[answer], symbol)}, and not the "
-        f"one above it, {_named(cells[earlier[-1]], symbol)}."
+        f"The last cell that gives `{symbol}` a value is judged, {_named(cells[answer], symbol)}, "
+        f"and not the one above it, {_named(cells[earlier[-1]], symbol)}."
     )
 
 

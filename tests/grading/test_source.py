@@ -231,7 +231,7 @@ def test_a_later_cell_that_takes_the_answers_name_is_named(cells):
     note = definitions(cells, "f").note
     first, last = (cell.split("\n")[0] for cell in (cells[0], cells[-1]))
     assert note == (
-        f"Judged is the last cell that gives `f` a value, with the line `{last}`, and not the one above it, "
+        f"The last cell that gives `f` a value, with the line `{last}`, and not the one above it, "
         f"with the line `{first}`."
     )
 
