@@ -15,7 +15,7 @@ from bs4 import BeautifulSoup
 from small_class import formgrader_page
 
 from course_lib.grading import notebook_run, wire
-from course_lib.staff import feedback_run
+from course_lib.staff import feedback_run, judge
 from course_lib.staff.feedback import MAX_MARKDOWN, RENDER_S, SafePage, harmless, make_harmless
 from course_lib.staff.submissions import restored
 
