@@ -164,8 +164,8 @@ def _which(cells: list[str], parsed: list[list[Statement]], symbol: str, answer:
     if not earlier or (were_run and defines):
         return ""
     return (
-        f"The last cell that gives `{symbol}` a value is judged, {_named(cells[answer], symbol)}, "
-        f"and not the one above it, {_named(cells[earlier[-1]], symbol)}."
+        f"The last cell that gives `{symbol}` a value, {_named(cells[answer], symbol)}, is judged, "
+        f"not the one above it, {_named(cells[earlier[-1]], symbol)}."
     )
 
 

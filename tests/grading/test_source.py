@@ -219,7 +219,7 @@ def test_a_helper_behind_a_cache_cannot_travel():
 
 
 TAKEN = {
-    "a class of its own, then an object of it": ["class f:\n    pass", "f = 3"],
+    "a class of its own, then an object of it": ["class f:\n    def g(self):\n        return 1", "f = f()"],
     "another function": ["def f(x):\n    return 1", "def f(x):\n    return 2"],
     "an alias": ["def f(x):\n    return 1", "import math", "f = math.sqrt"],
     "an import": ["def f(x):\n    return 1", "from math import sqrt as f"],
@@ -231,7 +231,7 @@ def test_a_later_cell_that_takes_the_answers_name_is_named(cells):
     note = definitions(cells, "f").note
     first, last = (cell.split("\n")[0] for cell in (cells[0], cells[-1]))
     assert note == (
-        f"The last cell that gives `f` a value, with the line `{last}`, and not the one above it, "
+        f"The last cell that gives `f` a value, with the line `{last}`, is judged, not the one above it, "
         f"with the line `{first}`."
     )
 
