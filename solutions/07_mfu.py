@@ -106,7 +106,8 @@ def flops_per_token(config, seq_len, causal_half, recompute):
 
     Args:
         config: a ModelConfig: vocab_size, model_dim, num_layers, num_heads, num_kv_heads, head_dim, ffn_dim,
-            num_ffn_matrices (3 or 2); of a mixture num_experts, experts_per_token, num_shared_experts,
+            num_ffn_matrices (3 or 2); of a mixture num_experts, experts_per_token (shared ones not among
+            them), num_shared_experts,
             expert_ffn_dim, num_moe_layers (the other layers are dense), else 0.
         seq_len: tokens a query sees.
         causal_half: attention's two products count half.
@@ -352,6 +353,7 @@ for name, x in {"norm": 1.0, **{f"matmul, {n} tokens": intensity(n) for n in (64
 # - kernels are so small that the host **launches** them more slowly than they run.
 #
 # The figure shows one step of each of four loops, on a simulated clock: the host above, the device below.
+# What the host does while the device works is pale.
 
 # %%
 LOOPS = {
@@ -455,7 +457,7 @@ turn(book, micro_batch=[1, 2, 4, 8, 16], recompute=["none", "full"], shard_size=
 # - `memory_bytes(microbatch_size, recompute, shard_size)`: free of charge, for a dry run finds it, as
 #   `fake_rank` in lab 06;
 # - `run(microbatch_size, recompute, shard_size)`: the MFU, 0 if memory ran out. It costs GPU hours:
-#   `max_runs` of them are paid for, two for each shard size.
+#   `max_runs` of them are paid for, two for each shard size, and the setting you return must be one you ran.
 
 
 # %% exercise="tune"
@@ -483,9 +485,10 @@ best = tune(trials)
 print(
     f"{best}: {trials.memory_bytes(*best) / 1e9:.0f} GB, after {len(trials.tried)} of {trials.max_runs} runs"
 )
-print(f"MFU {trials.reached[best]:.1%}; you had predicted {my_tuned}")
-print(f"at micro-batch 1 with full recomputation {trials.reached[1, 'full', 64]:.1%}")
-print(f"at micro-batch 4 with full recomputation {trials.reached[4, 'full', 64]:.1%}")
+print(f"MFU {trials_of(request).run(*best):.1%}; you had predicted {my_tuned}")
+for micro_batch in (1, 4):
+    mfu = trials_of(request).run(micro_batch, "full", 64)
+    print(f"at micro-batch {micro_batch} with full recomputation {mfu:.1%}")
 
 # %% [markdown]
 # Recomputation costs a third more FLOPs: MFU falls from 55% to 44%. The memory it frees allows micro-batch 4,
@@ -547,9 +550,9 @@ draw_scaling(curves, ylabel="speed of a GPU, of that of one", title="8B, bf16 gr
 
 # %% [markdown]
 # Three regimes. Enough tokens a GPU: all is hidden but the last bucket, and the line is flat. Too few: the
-# exposed part is bytes over bandwidth, which does not depend on n. And on the right the ring's latency, 2(n
-# − 1) messages a bucket, grows with n: that is why libraries use trees, and why HSDP shortens the ring. Your
-# prediction (c): at 16,384 tokens and 512 GPUs 99% is left.
+# exposed part is 2(n − 1)/n of the bytes over bandwidth, which from 8 GPUs on hardly grows. And on the right
+# the ring's latency, 2(n − 1) messages a bucket, grows with n: that is why libraries use trees, and why HSDP
+# shortens the ring. Your prediction (c): at 16,384 tokens and 512 GPUs 99% is left.
 #
 # **Strong scaling** keeps the *global* batch, so tokens a GPU shrink with n: you walk down the three curves.
 #

@@ -108,6 +108,8 @@ def _utilization_legend(
 def draw_loops(loops: Mapping[str, Sequence[Mapping[str, Any]]]) -> style.CourseFigure:
     """Draw steps on a fake clock (`cost.host_device`): what the host does, and when the device works.
 
+    What the host does while the device works is pale: it keeps nobody waiting.
+
     Args:
         loops: title -> events of one step. All share the time axis, in ms.
     """
@@ -123,8 +125,11 @@ def draw_loops(loops: Mapping[str, Sequence[Mapping[str, Any]]]) -> style.Course
         for ax, text, events in zip(panels, words, loops.values(), strict=True):
             for event in events:
                 bar = 1e3 * event["start_s"], 1e3 * (event["end_s"] - event["start_s"])
-                row = (0.55, 0.4) if event["lane"] == "host" else (0.05, 0.4)
-                ax.broken_barh([bar], row, color=LANES[event["name"]], ec="white", lw=0.6)
+                color, is_host = LANES[event["name"]], event["lane"] == "host"
+                row, alpha = ((0.55, 0.4), 0.3) if is_host else ((0.05, 0.4), 1.0)
+                ax.broken_barh([bar], row, color=color, alpha=alpha, ec="white", lw=0.6)
+                if is_host:
+                    ax.broken_barh(_while_idle(event, events), row, color=color)
             ax.set_yticks([0.25, 0.75], labels=["device", "host"])
             ax.set(ylim=(0, 1), xlim=(0, 1.01e3 * longest))
             ax.set_title(text, fontsize=10)
@@ -132,6 +137,16 @@ def draw_loops(loops: Mapping[str, Sequence[Mapping[str, Any]]]) -> style.Course
         handles = [Patch(color=color) for color in LANES.values()]
         figure.legend(handles, list(LANES), loc="outside upper right", ncols=len(LANES))
     return figure
+
+
+def _while_idle(event: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """The spans of a host's event in which the device has nothing to do: (start, length), in ms."""
+    spans, at_s = [], event["start_s"]
+    for kernel in (one for one in events if one["lane"] == "device" and one["end_s"] > event["start_s"]):
+        spans.append((at_s, min(kernel["start_s"], event["end_s"])))
+        at_s = max(at_s, kernel["end_s"])
+    spans.append((at_s, event["end_s"]))
+    return [(1e3 * start, 1e3 * (end - start)) for start, end in spans if end > start]
 
 
 def draw_scaling(

@@ -120,7 +120,8 @@ class EveryPoint:
         return next((f" This is what you get if {w}." for w in words), "")
 
     def _problem(self, point: Point, answer: Any) -> str:
-        text = "the function must return a value; got None." if answer is None else ""
+        text = "the function must return a value; got None. Where does it end without one?"
+        text = text if answer is None else ""
         return text or self.problem(point, answer)
 
     def _like(self, answer: Any, value: Any) -> bool:

@@ -52,14 +52,14 @@ class Booked:
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
-    """Return "answers", one a point: the setting that was chosen, and how many runs were booked."""
+    """Return "answers", one a point: the setting that was chosen, and those that were run."""
     del inputs, probe
 
     def ask(point: dict[str, Any]) -> dict[str, Any]:
         table = _table(point)
         chosen = impl(Booked(table))
         setting = list(chosen) if isinstance(chosen, (list, tuple)) else chosen
-        return {"setting": setting, "runs": len(table.tried)}
+        return {"setting": setting, "tried": [list(tried) for tried in table.tried]}
 
     return {"answers": answers_at(ask, params["points"])}
 

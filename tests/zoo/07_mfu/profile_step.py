@@ -64,7 +64,18 @@ def profile_step(events):
     return {**found, "slow": max(found, key=found.get)}
 
 
-# %% wrong seconds: a gap with a load is all the loader's
+# %% wrong seconds, named: syncs first, loads have the rest
+# says: the loads come first
+# change: loaded_s = min(gap_s, loaded_s) -> loaded_s = 0.0 if why == "sync" else min(gap_s, loaded_s)
+# %% wrong seconds, named: a gap with a load and a sync is all the loader's
+# says: Wrong at
+# change: loaded_s = min(gap_s, loaded_s) -> loaded_s = gap_s if loaded_s and why == "sync" else min(gap_s, loaded_s)
+# %% wrong seconds: the last event before the launch decides
+# change: loaded_s += max(0.0, -> why = "launch"; loaded_s += max(0.0,
+# %% wrong seconds, named: a sync behind the kernel before is not seen
+# says: a sync that ended behind the kernel before is not seen
+# change: why = "sync" -> why = "sync" if event["end_s"] > end_s else why
+# %% wrong seconds, named: a gap with a load is all the loader's
 # says: launch 0 to 1, kernel 1 to 5, load 1 to 7
 # change: loaded_s = min(gap_s, loaded_s) -> loaded_s = gap_s if loaded_s else 0.0
 # %% wrong values: takes events from the argument
@@ -90,6 +101,6 @@ def profile_step(events):
     return None
 
 
-# %% wrong seconds: the loader's whole time, also behind kernels
+# %% wrong seconds, named: the loader's whole time, also behind kernels
 # change: loaded_s += max(0.0, event["end_s"] - max(event["start_s"], end_s)) -> loaded_s += event["end_s"] - event["start_s"]
 # change: loaded_s = min(gap_s, loaded_s) -> pass

@@ -14,7 +14,21 @@ from course_lib.grading.core.types import Exercise
 from course_lib.grading.parts.numbers import Formula, Numbers, Point
 from course_lib.grading.worlds.samples import samples
 
-RECOMPUTE = ("none", "selective", "full")
+# Whether it is a mixture, causal_half, recompute: every pair of them in the first six, all in twelve.
+WAYS = (
+    (False, False, "none"),
+    (False, True, "full"),
+    (True, False, "selective"),
+    (False, True, "none"),
+    (False, False, "full"),
+    (True, True, "none"),
+    (False, True, "selective"),
+    (True, False, "full"),
+    (False, False, "selective"),
+    (True, True, "full"),
+    (True, False, "none"),
+    (True, True, "selective"),
+)
 
 
 def _config(rng: np.random.Generator, *, is_moe: bool) -> dict[str, Any]:
@@ -43,16 +57,16 @@ def _config(rng: np.random.Generator, *, is_moe: bool) -> dict[str, Any]:
 
 
 def _draw(rng: np.random.Generator, count: int) -> list[Point]:
-    """Points in turn: dense, dense with a convention, a mixture of experts; heads are shared somewhere."""
+    """Every way of counting in turn, dense and mixtures; heads are shared somewhere."""
     points: list[Point] = []
     for place in range(count):
-        plain = place % 3 != 1
+        is_moe, causal_half, recompute = WAYS[place % len(WAYS)]
         points.append(
             {
-                "config": _config(rng, is_moe=place % 3 == 2),
+                "config": _config(rng, is_moe=is_moe),
                 "seq_len": 2 * int(rng.integers(256, 20_000)),
-                "causal_half": not plain and bool(place % 2),
-                "recompute": "none" if plain else RECOMPUTE[1 + place // 3 % 2],
+                "causal_half": causal_half,
+                "recompute": recompute,
             }
         )
     return points
@@ -82,8 +96,8 @@ EXERCISE = Exercise(
     "computed again.",
     graded={
         "dense": "Llama- and GPT-like models, heads that are not D / N wide, too; nothing computed again.",
-        "conventions": "The causal half, and both kinds of recomputation.",
-        "experts": "Mixtures count the router and the experts that a token visits.",
+        "conventions": "The causal half, and both kinds of recomputation, each with each, of dense models.",
+        "experts": "Mixtures count the router and the experts that a token visits, by every convention.",
     },
     details="Within 1e-6 at listed points and at points you have not seen. Only matrix products count, 2 a "
     "multiply-add; backward is twice forward. causal_half: attention's two products count half. recompute: "
@@ -103,7 +117,7 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [{"config": config, **PLAIN} for config in (LLAMA, GPT, WIDE)] + [6]
+OPEN = [{"config": config, **PLAIN} for config in (LLAMA, GPT, WIDE)] + [12]
 HIDDEN = [12]
 
 
@@ -144,6 +158,8 @@ def _mistakes(p: Point) -> dict[str, float]:
     }
     if not _is_plain(p):
         found["the causal half is always taken"] = _flops(p, causal_half=True)
+        added = _flops(p, causal_half=False) - _flops(p, causal_half=False, recompute="none")
+        found["what is computed again is counted whole: it is causal, too"] = plain + added
     shared = 1 - config.num_kv_heads / config.num_heads
     found["attention has num_kv_heads heads: every query head has its scores"] = (
         right - parts["attention"] * shared
@@ -170,6 +186,10 @@ def _is_plain(p: Point) -> bool:
 FORMULA = Formula(want=_flops, mistakes=_mistakes, unit="FLOP", rel=1e-6)
 PARTS = [
     Numbers(part="dense", formula=FORMULA, only=lambda p: _is_plain(p) and "num_experts" not in p["config"]),
-    Numbers(part="conventions", formula=FORMULA, only=lambda p: not _is_plain(p)),
+    Numbers(
+        part="conventions",
+        formula=FORMULA,
+        only=lambda p: not _is_plain(p) and "num_experts" not in p["config"],
+    ),
     Numbers(part="experts", formula=FORMULA, only=lambda p: "num_experts" in p["config"]),
 ]

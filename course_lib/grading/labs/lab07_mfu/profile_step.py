@@ -1,6 +1,6 @@
 """`profile_step`: why was the device idle? On timelines of a loop whose clock is a number.
 
-Longer than 120 lines: it draws four kinds of loops and plays each with three slips.
+Longer than 120 lines: it draws five kinds of loops and plays each with five slips.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,34 @@ def _program(rng: np.random.Generator, kind: str) -> tuple[float, list[Kernel]]:
     ]
 
 
+def _mixed(rng: np.random.Generator) -> list[Event]:
+    """A step in which the host loads and syncs between the same launches, in any order, behind kernels or "
+    "not."""
+    now_s = idle_s = 0.0
+    events: list[Event] = []
+
+    def book(lane: str, name: str, start_s: float, end_s: float) -> float:
+        events.append({"lane": lane, "name": name, "start_s": start_s, "end_s": end_s})
+        return end_s
+
+    for _ in range(int(rng.integers(6, 10))):
+        for name in rng.permutation(
+            [["load"], ["sync"], ["load", "sync"], ["load", "load", "sync"]][rng.integers(4)]
+        ):
+            end_s = now_s + float(rng.uniform(0.1, 0.9))
+            if name == "sync":  # at once, if the device has nothing left to do
+                end_s = max(now_s, idle_s) + float(rng.uniform(0.01, 0.3))
+            now_s = book("host", str(name), now_s, end_s)
+        now_s = book("host", "launch", now_s, now_s + float(rng.uniform(0.05, 0.4)))
+        start_s = max(now_s, idle_s)
+        idle_s = book("device", "kernel", start_s, start_s + float(rng.uniform(0.2, 1.2)))
+    return sorted(events, key=lambda event: event["start_s"])
+
+
 def _draw(rng: np.random.Generator, count: int) -> list[Point]:
-    return [{"events": play(*_program(rng, KINDS[place % 4]))} for place in range(count)]
+    ways = [*KINDS, "mixed"]
+    kinds = [ways[place % len(ways)] for place in range(count)]
+    return [{"events": _mixed(rng) if kind == "mixed" else play(*_program(rng, kind))} for kind in kinds]
 
 
 EXERCISE = Exercise(
@@ -56,7 +82,9 @@ EXERCISE = Exercise(
     },
     details="Within 0.1% on timelines you have not seen, driven by a fake clock. compute: a kernel runs. "
     "Idle time before a kernel is the loader's while the host is in load; of the rest, sync's if the host "
-    "was in a sync since it launched the kernel before, else launch's. The k-th launch belongs to the k-th "
+    "was in a sync since it launched the kernel before (also if that sync ended behind that kernel), else "
+    "launch's. Between two launches the host may load and sync several times, in any order. The k-th launch "
+    "belongs to the k-th "
     "kernel; a step starts at 0 and ends with its last kernel.",
     signature="(events)",
     scenario=samples(stream=73, draw=_draw),
@@ -79,12 +107,22 @@ BEHIND = [
     {"lane": "host", "name": "launch", "start_s": 7.0, "end_s": 8.0},
     {"lane": "device", "name": "kernel", "start_s": 8.0, "end_s": 10.0},
 ]
-OPEN = [{"events": BEHIND}, 8]
+OPEN = [{"events": BEHIND}, 10]
 SHOWN = 6  # events in a message
-HIDDEN = [16]
+HIDDEN = [15]
 
 
-def _blame(p: Point, *, sync: bool = True, load: bool = True, first: bool = True) -> dict[str, float]:
+def _blame(
+    p: Point,
+    *,
+    sync: bool = True,
+    load: bool = True,
+    first: bool = True,
+    either: str = "",
+    inside: bool = False,
+) -> dict[str, float]:
+    """either: "sync" or "load", of which the whole gap is where both lie in it. inside: syncs in the gap "
+    "count."""
     host = [event for event in p["events"] if event["lane"] == "host"]
     kernels = [event for event in p["events"] if event["lane"] == "device"]
     found, end_s, place = dict.fromkeys(KINDS, 0.0), 0.0, 0
@@ -101,7 +139,10 @@ def _blame(p: Point, *, sync: bool = True, load: bool = True, first: bool = True
             if event["name"] == "load"
         ]
         loaded_s = min(gap_s, sum(loads)) if load else 0.0
-        why = "sync" if sync and any(event["name"] == "sync" for event in between) else "launch"
+        syncs = [e for e in between if e["name"] == "sync" and (not inside or e["end_s"] > end_s)]
+        if either and syncs and loads:
+            loaded_s = gap_s if either == "load" else 0.0
+        why = "sync" if sync and syncs else "launch"
         found["loader"] += loaded_s
         found[why] += gap_s - loaded_s
         found["compute"] += kernel["end_s"] - kernel["start_s"]
@@ -127,6 +168,13 @@ def _seconds(kind: str) -> Formula:
             "a sync's gap is put down to the launch": _blame(p, sync=False)[kind],
             "it is a fraction of the step: give seconds": _blame(p)[kind] / _total(p),
         }
+        found["a gap with a load and a sync is all the sync's: the loads come first"] = _blame(
+            p, either="sync"
+        )[kind]
+        found["a gap with a load and a sync is all the loader's: of the rest it is the sync's"] = _blame(
+            p, either="load"
+        )[kind]
+        found["a sync that ended behind the kernel before is not seen"] = _blame(p, inside=True)[kind]
         found["the gap before the first kernel is left out"] = _blame(p, first=False)[kind]
         found["the loader is put down to the launch"] = _blame(p, load=False)[kind]
         if kind in names:

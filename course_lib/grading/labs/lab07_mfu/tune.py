@@ -44,26 +44,30 @@ EXERCISE = Exercise(
     difficulty=3,
     importance=5,
     lines=12,
-    points={"memory": 0.5, "runs": 0.5, "clock": 2.0},
+    points={"memory": 0.5, "clock": 2.5},
     task="Write a function that finds the setting (microbatch_size, recompute, shard_size) with the "
     "highest MFU that fits into a GPU, with few runs.",
     graded={
         "memory": "The setting fits.",
-        "runs": "No more runs than are paid for, trials.max_runs.",
-        "clock": "Its MFU is within 3% of the best of all that fit.",
+        "clock": "It was run, in no more runs than are paid for, and its MFU is at least 97% of the best of "
+        "all "
+        "that fit.",
     },
     details="At clusters you have not seen: models of 1 to 70 billion parameters on 8 to 512 H100. "
-    "max_runs is two for each shard size; all settings are 60 to 120. Asking for memory is free.",
+    "max_runs is two for each shard size; all settings are 60 to 120. Asking for memory is free. What "
+    "counts is what `run` returned: "
+    "a setting that was never run is a guess, and the table behind `trials` is not for you to read.",
     signature="(trials)",
     forbids=("planner",),
     scenario=tuning(74, [_loses(rule) for rule in RULES.values()]),
     hints=(
         "Three loops find it, with too many runs. Which of the three choices need you not try, once the "
         "two others are made? Memory is free to ask.",
-        "For a given recomputation and shard size a larger micro-batch has larger matrices and fewer "
-        "gathers. So the largest that fits is the one to run.",
-        "Walk through recomputation and shard size, and ask memory for every micro-batch: it costs no "
-        "run. How many runs are left then, and what do you do where no micro-batch fits?",
+        "Keep recomputation and shard size, and double the micro-batch: what happens to the matrices, and to "
+        "the gathers per token? So what can you say of two micro-batches that fit, without a run?",
+        "Once two choices are made, the third needs no run: memory decides it. How many runs does that "
+        "leave, "
+        "and what do you do where no micro-batch fits?",
     ),
 )
 
@@ -74,6 +78,10 @@ def _choice(point: Point, answer: Any) -> str:
     known = [row[:3] for row in point["settings"]]
     if answer["setting"] in known:
         return ""
+    if answer["setting"] is None:
+        return (
+            "a setting must be returned at every cluster, and some setting fits; got None. Try more of them."
+        )
     return (
         "the answer must be (microbatch_size, recompute, shard_size), each one of the choices; got "
         f"{answer['setting']!r:.80}."
@@ -87,10 +95,13 @@ def _memory(point: Point, answer: Any) -> str:
 
 
 def _runs(point: Point, answer: Any) -> str:
-    if answer["runs"] <= point["max_runs"]:
-        return ""
-    booked = f"{point['max_runs']} runs are paid for; {answer['runs']} were booked."
-    return f"{booked} Ask for memory first: it is free."
+    if len(answer["tried"]) > point["max_runs"]:
+        booked = f"{point['max_runs']} runs are paid for; {len(answer['tried'])} were booked."
+        return f"{booked} Ask for memory first: it is free."
+    if answer["setting"] not in answer["tried"]:
+        tried = len(answer["tried"])
+        return f"the setting must be one that was run; {answer['setting']} is none of the {tried} that were."
+    return ""
 
 
 def _clock(point: Point, answer: Any) -> str:
@@ -108,13 +119,13 @@ def _words(point: Point) -> str:
 PARTS = [
     EveryPoint(part="values", problem=_choice, describe=_words, gate=True),
     EveryPoint(part="memory", problem=_memory, describe=_words),
-    EveryPoint(part="runs", problem=_runs, describe=_words),
+    EveryPoint(part="clock", problem=_runs, describe=_words),
     EveryPoint(
         part="clock",
         problem=_clock,
         describe=_words,
         rules=RULES,
         same=lambda a: tuple(a["setting"]),
-        answer=lambda p, setting: {"setting": list(setting), "runs": 0},
+        answer=lambda p, setting: {"setting": list(setting), "tried": [list(setting)]},
     ),
 ]

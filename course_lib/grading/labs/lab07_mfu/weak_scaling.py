@@ -62,9 +62,11 @@ EXERCISE = Exercise(
     scenario=samples(stream=75, draw=_draw),
     hints=(
         "Two clocks: when a bucket is ready, and when the one before it has arrived. It leaves at the later.",
-        "for i in 1 .. num_buckets: done = max(done, i / num_buckets * backward_s) + bucket_s",
-        "exposed_s is what is left of `done` after backward_s; a step takes compute_s + exposed_s. One GPU "
-        "sends nothing.",
+        "Walk through the buckets in order and keep one number, when the wire is free. When does bucket i "
+        "leave, and what is the wire's time after it?",
+        "When backward ends, the wire may still be busy: for how long, and what does the step take then? "
+        "What "
+        "does a ring of one GPU send?",
     ),
 )
 
