@@ -68,7 +68,7 @@ def profile_step(events):
 # says: the loads come first
 # change: loaded_s = min(gap_s, loaded_s) -> loaded_s = 0.0 if why == "sync" else min(gap_s, loaded_s)
 # %% wrong seconds, named: a gap with a load and a sync is all the loader's
-# says: Wrong at
+# says: of the rest it is the sync's
 # change: loaded_s = min(gap_s, loaded_s) -> loaded_s = gap_s if loaded_s and why == "sync" else min(gap_s, loaded_s)
 # %% wrong seconds: the last event before the launch decides
 # change: loaded_s += max(0.0, -> why = "launch"; loaded_s += max(0.0,

@@ -140,7 +140,7 @@ def _blame(
         ]
         loaded_s = min(gap_s, sum(loads)) if load else 0.0
         syncs = [e for e in between if e["name"] == "sync" and (not inside or e["end_s"] > end_s)]
-        if either and syncs and loads:
+        if either and syncs and sum(loads):
             loaded_s = gap_s if either == "load" else 0.0
         why = "sync" if sync and syncs else "launch"
         found["loader"] += loaded_s
