@@ -107,8 +107,7 @@ def flops_per_token(config, seq_len, causal_half, recompute):
     Args:
         config: a ModelConfig: vocab_size, model_dim, num_layers, num_heads, num_kv_heads, head_dim, ffn_dim,
             num_ffn_matrices (3 or 2); of a mixture num_experts, experts_per_token (shared ones not among
-            them), num_shared_experts,
-            expert_ffn_dim, num_moe_layers (the other layers are dense), else 0.
+            them), num_shared_experts, expert_ffn_dim, num_moe_layers (the other layers are dense), else 0.
         seq_len: tokens a query sees.
         causal_half: attention's two products count half.
         recompute: "none", "selective" (attention's two products once more) or "full" (all blocks once more).

@@ -186,8 +186,9 @@ def _parts_of(declared: ExerciseFile, case: Case, got: list[RankData]) -> list[P
 
 
 def _at(exercise: Exercise, case: Case, part: Part) -> Part:
-    """Say in which case a part failed, where there is more than one kind of case."""
-    before = "" if exercise.numeric or part.name == "implemented" else f"At {case.name}: "
+    """Say in which case a part failed; points are one case, and their messages name the wrong point."""
+    is_one = exercise.numeric or "points" in case.params
+    before = "" if is_one or part.name == "implemented" else f"At {case.name}: "
     return Part(part.name, part.ok, before + part.message, part.gate)
 
 

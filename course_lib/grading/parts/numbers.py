@@ -120,9 +120,9 @@ class EveryPoint:
         return next((f" This is what you get if {w}." for w in words), "")
 
     def _problem(self, point: Point, answer: Any) -> str:
-        text = "the function must return a value; got None. Where does it end without one?"
-        text = text if answer is None else ""
-        return text or self.problem(point, answer)
+        if answer is None:
+            return "the function must return a value; got None. Where does it end without one?"
+        return self.problem(point, answer)
 
     def _like(self, answer: Any, value: Any) -> bool:
         return value is None if answer is None else self.near(self.same(answer), value)

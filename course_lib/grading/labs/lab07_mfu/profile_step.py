@@ -37,8 +37,7 @@ def _program(rng: np.random.Generator, kind: str) -> tuple[float, list[Kernel]]:
 
 
 def _mixed(rng: np.random.Generator) -> list[Event]:
-    """A step in which the host loads and syncs between the same launches, in any order, behind kernels or "
-    "not."""
+    """A step whose host loads and syncs between two launches, in any order, behind kernels or not."""
     now_s = idle_s = 0.0
     events: list[Event] = []
 
@@ -108,6 +107,8 @@ BEHIND = [
     {"lane": "device", "name": "kernel", "start_s": 8.0, "end_s": 10.0},
 ]
 OPEN = [{"events": BEHIND}, 10]
+SYNC_FIRST = "a gap with a load and a sync is all the sync's: the loads come first"
+LOAD_ALONE = "a gap with a load and a sync is all the loader's: of the rest it is the sync's"
 SHOWN = 6  # events in a message
 HIDDEN = [15]
 
@@ -121,8 +122,11 @@ def _blame(
     either: str = "",
     inside: bool = False,
 ) -> dict[str, float]:
-    """either: "sync" or "load", of which the whole gap is where both lie in it. inside: syncs in the gap "
-    "count."""
+    """Blame as the card says, or with slips.
+
+    either: the whole gap is the "sync"'s or the "load"'s where both lie in it. inside: a sync counts only if
+    it ends in the gap.
+    """
     host = [event for event in p["events"] if event["lane"] == "host"]
     kernels = [event for event in p["events"] if event["lane"] == "device"]
     found, end_s, place = dict.fromkeys(KINDS, 0.0), 0.0, 0
@@ -167,16 +171,12 @@ def _seconds(kind: str) -> Formula:
         found: dict[str, float] = {
             "a sync's gap is put down to the launch": _blame(p, sync=False)[kind],
             "it is a fraction of the step: give seconds": _blame(p)[kind] / _total(p),
+            SYNC_FIRST: _blame(p, either="sync")[kind],
+            LOAD_ALONE: _blame(p, either="load")[kind],
+            "a sync that ended behind the kernel before is not seen": _blame(p, inside=True)[kind],
+            "the gap before the first kernel is left out": _blame(p, first=False)[kind],
+            "the loader is put down to the launch": _blame(p, load=False)[kind],
         }
-        found["a gap with a load and a sync is all the sync's: the loads come first"] = _blame(
-            p, either="sync"
-        )[kind]
-        found["a gap with a load and a sync is all the loader's: of the rest it is the sync's"] = _blame(
-            p, either="load"
-        )[kind]
-        found["a sync that ended behind the kernel before is not seen"] = _blame(p, inside=True)[kind]
-        found["the gap before the first kernel is left out"] = _blame(p, first=False)[kind]
-        found["the loader is put down to the launch"] = _blame(p, load=False)[kind]
         if kind in names:
             found["the host's own time is taken, not the device's idle time"] = _host(p, names[kind])
         return found
@@ -184,8 +184,8 @@ def _seconds(kind: str) -> Formula:
     return Formula(want=lambda p: _blame(p)[kind], mistakes=near, unit="s")
 
 
-def _slow(p: Point, **changes: bool) -> str:
-    found = _blame(p, **changes)
+def _slow(p: Point, *, sync: bool = True) -> str:
+    found = _blame(p, sync=sync)
     return max(found, key=lambda name: found[name])
 
 

@@ -52,14 +52,13 @@ EXERCISE = Exercise(
     "highest MFU that fits into a GPU, with few runs.",
     graded={
         "memory": "The setting fits.",
-        "clock": "It was run, in no more runs than are paid for, and its MFU is at least 97% of the best of "
-        "all "
-        "that fit.",
+        "clock": "It was run, in no more runs than are paid for, and its MFU is at least 97% of the best "
+        "of all that fit.",
     },
     details="At clusters you have not seen: models of 1 to 70 billion parameters on 8 to 512 H100. "
     "max_runs is two for each shard size; all settings are 60 to 120. Asking for memory is free. What "
-    "counts is what `run` returned: "
-    "a setting that was never run is a guess, and the table behind `trials` is not for you to read.",
+    "counts is what `run` returned: a setting that was never run is a guess, and the table behind `trials` "
+    "is not for you to read.",
     signature="(trials)",
     forbids=("planner",),
     scenario=tuning(74, [_loses(rule) for rule in RULES.values()]),
@@ -69,8 +68,7 @@ EXERCISE = Exercise(
         "Keep recomputation and shard size, and double the micro-batch: what happens to the matrices, and to "
         "the gathers per token? So what can you say of two micro-batches that fit, without a run?",
         "Once two choices are made, the third needs no run: memory decides it. How many runs does that "
-        "leave, "
-        "and what do you do where no micro-batch fits?",
+        "leave, and what do you do where no micro-batch fits?",
     ),
 )
 

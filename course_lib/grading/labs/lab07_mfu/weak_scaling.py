@@ -65,8 +65,7 @@ EXERCISE = Exercise(
         "Walk through the buckets in order and keep one number, when the wire is free. When does bucket i "
         "leave, and what is the wire's time after it?",
         "When backward ends, the wire may still be busy: for how long, and what does the step take then? "
-        "What "
-        "does a ring of one GPU send?",
+        "What does a ring of one GPU send?",
     ),
 )
 
