@@ -66,7 +66,8 @@ def machine() -> str:
     cores, memory_gb = psutil.cpu_count(), psutil.virtual_memory().total / 1e9
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     load = f"load {psutil.getloadavg()[0]:.0f} before"
-    return f"{cores} cores ({platform.machine()}, {memory_gb:.0f} GB), {versions}; {load}"
+    gpu = f"{torch.cuda.get_device_name()}; " if torch.cuda.is_available() else ""
+    return f"{gpu}{cores} cores ({platform.machine()}, {memory_gb:.0f} GB), {versions}; {load}"
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -1,13 +1,15 @@
-"""Pictures of lab 07: where FLOPs go, utilizations side by side, why a device is idle, scaling over GPUs."""
+"""Pictures of lab 07: where FLOPs go, utilizations side by side, idle devices, measured matmuls, scaling."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from course_lib.roof import Roof
 from course_lib.viz import style
 
 PARTS = {
@@ -147,6 +149,40 @@ def _while_idle(event: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -
         at_s = max(at_s, kernel["end_s"])
     spans.append((at_s, event["end_s"]))
     return [(1e3 * start, 1e3 * (end - start)) for start, end in spans if end > start]
+
+
+def draw_reached(
+    roof: Roof, reached: Mapping[str, Sequence[tuple[float, float]]], notes: Mapping[str, tuple[float, float]]
+) -> style.CourseFigure:
+    """Draw what matmuls reached under the roof of their device: TFLOP/s over FLOP/byte.
+
+    Args:
+        reached: kind -> (FLOP/byte, FLOP/s) of each matmul; a dot.
+        notes: words -> the dot that they explain.
+    """
+    spans = [f"{kind} {min(y for _, y in dots) / 1e12:.0f} to {max(y for _, y in dots) / 1e12:.0f}"
+             for kind, dots in reached.items()]  # fmt: skip
+    words = [f"{text}: {y / 1e12:.0f}" for text, (_, y) in notes.items()]
+    with style.course_style():
+        figure = style.new_figure(
+            7.2, 3.4, f"TFLOP/s that matmuls reach under {roof.name}: {', '.join(spans + words)}."
+        )
+        ax = figure.subplots()
+        intensities = np.geomspace(30, 8000, 200)
+        ceiling = [roof.attainable_flops_per_s(x) / 1e12 for x in intensities]
+        ax.plot(intensities, ceiling, color=style.GREY, lw=2, label=roof.name)
+        for (kind, dots), color, marker in zip(
+            reached.items(), (style.BLUE, style.ORANGE), "os", strict=False
+        ):
+            ax.plot([x for x, _ in dots], [y / 1e12 for _, y in dots], marker, color=color, ms=6, label=kind)
+        for text, (x, y) in notes.items():
+            ax.annotate(text, (x, y / 1e12), (7, -4), textcoords="offset points", va="top", fontsize=9)
+        ax.set(xscale="log", xlim=(30, 8000), ylim=(0, 1.12 * roof.flops_per_s / 1e12))
+        ax.set(xlabel="intensity, FLOP/byte", ylabel="TFLOP/s", title="bf16 matmuls of one H100, measured")
+        ax.minorticks_off()
+        ax.grid(True)
+        ax.legend(loc="center right", bbox_to_anchor=(1, 0.36))
+    return figure
 
 
 def draw_scaling(

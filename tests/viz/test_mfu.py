@@ -9,7 +9,8 @@ from course_lib.cost.models import model
 from course_lib.cost.trials import Trials
 from course_lib.planner.request import Request
 from course_lib.planner.trials import trials_of
-from course_lib.viz.mfu import draw_flops, draw_loops, draw_scaling, draw_utilization
+from course_lib.roof import Roof
+from course_lib.viz.mfu import draw_flops, draw_loops, draw_reached, draw_scaling, draw_utilization
 from course_lib.viz.recipe import RECIPE, draw_recipe, draw_trials
 
 
@@ -49,6 +50,15 @@ def test_loops_say_how_busy_the_device_is() -> None:
     figure = draw_loops({"slow": events, "again": events})
     assert len(figure.axes) == 2
     assert "slow: device busy 63%" in figure.alt
+
+
+def test_matmuls_lie_under_their_roof() -> None:
+    roof = Roof(name="a device", flops_per_s=1e15, bytes_per_s=1e12)
+    figure = draw_reached(roof, {"one": [(100.0, 9e13), (2000.0, 8e14)]}, {"small": (100.0, 9e13)})
+    assert "under a device: one 90 to 800, small: 90" in figure.alt
+    ceiling, dots = figure.axes[0].lines
+    assert ceiling.get_ydata()[-1] == 1000  # TFLOP/s
+    assert list(dots.get_ydata()) == [90, 800]
 
 
 def test_scaling_has_a_line_a_curve() -> None:
