@@ -6,7 +6,8 @@
 # | **time** | 4.5 hours: {{minutes}} minutes for the eight exercises, double at four stars; then reading |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | lab 00; lab 02 helps with collectives |
-# | **points** | {{points}}, and {{bonus_points}} for the bonus of {{bonus_minutes}} minutes |
+# | **points** | {{points}} for exercises 1 to 8 |
+# | **bonus** | exercise 9, behind them: {{bonus_points}} points, {{bonus_minutes}} minutes |
 #
 # Every rank holds the **whole model** and works on **its share of the batch**. Once per step, the ranks
 # average their gradients, so all take the same step. This is the oldest and most used parallelism: Llama 3
@@ -753,6 +754,57 @@ def repair_ddp_script() -> str:
 
 
 # %% [markdown]
+# ## Which parallelism, and when
+#
+# | | data parallel | model parallel (tensor, pipeline) |
+# |---|---|---|
+# | is cut | the batch | the model |
+# | memory for weights | the whole on each rank | a part |
+# | sends | gradients, once per step | activations, every layer or stage |
+# | hides behind | backward | harder: it is on the path |
+# | limit | the batch | layers, dims, fast links |
+#
+# **Use DP first** if model, gradients and optimizer fit one GPU and you want samples per second. If only the
+# optimizer state does not fit, use ZeRO (lab 04); if the weights do not, FSDP (lab 05). It stops helping when
+# the batch is so large that more of it no longer trains better (the *critical batch size*).
+#
+# **Weak scaling** keeps the batch *per rank*: compute per rank stays, communication is nearly constant, the
+# global batch grows. **Strong scaling** keeps the *global* batch: each rank computes less and sends the
+# same, so communication comes out of hiding. At a fixed global batch DP always ends there.
+#
+# ## Data parallelism in numbers
+#
+# Five numbers for the back of an envelope. Use SI units: bytes, seconds, fractions of 1.
+#
+# 1. **`sent_bytes`**: Llama 3 70B has 70,553,706,496 parameters. How many bytes does *one rank* send per step
+#    to all_reduce the gradients in bf16 over a ring of 16 ranks?
+# 2. **`all_reduce_s`**: how many seconds is that on a link of 400 Gbit/s in each direction (no latency)?
+# 3. **`num_buckets`**: how many buckets does DDP need for these gradients with `bucket_cap_mb=25`, if each
+#    but the last is full to the last byte? (torch counts 25 MB as 25 · 2²⁰ bytes.)
+# 4. **`efficiency`**: one GPU trains 12 samples/s; eight GPUs with the same batch each train 81 samples/s
+#    together. What is the scaling efficiency?
+# 5. **`repeated_samples`**: a data set of 1,000,003 samples goes to 64 ranks through a `DistributedSampler`
+#    with its defaults, so all ranks take the same number of samples. How many samples of an epoch are
+#    repeats?
+
+
+# %% exercise="numbers_03"
+def numbers_03() -> dict[str, float]:
+    """Return the five numbers: sent_bytes, all_reduce_s, num_buckets, efficiency, repeated_samples."""
+    ### BEGIN SOLUTION
+    n, gradient_bytes = 16, 70_553_706_496 * 2
+    sent_bytes = 2 * (n - 1) / n * gradient_bytes
+    return {
+        "sent_bytes": sent_bytes,
+        "all_reduce_s": sent_bytes / (400e9 / 8),
+        "num_buckets": -(-gradient_bytes // (25 * 2**20)),  # rounded up
+        "efficiency": 81 / (8 * 12),
+        "repeated_samples": -(-1_000_003 // 64) * 64 - 1_000_003,
+    }
+    ### END SOLUTION
+
+
+# %% [markdown]
 # ## Bonus: what if nobody waits?
 #
 # Before all_reduce won, large models were trained with a **parameter server**: workers send gradients to it
@@ -824,57 +876,6 @@ figure
 # | repeatable | yes | depends on arrival order |
 # | who uses it | nearly everyone | sparse models, unreliable workers |
 #
-# ## Which parallelism, and when
-#
-# | | data parallel | model parallel (tensor, pipeline) |
-# |---|---|---|
-# | is cut | the batch | the model |
-# | memory for weights | the whole on each rank | a part |
-# | sends | gradients, once per step | activations, every layer or stage |
-# | hides behind | backward | harder: it is on the path |
-# | limit | the batch | layers, dims, fast links |
-#
-# **Use DP first** if model, gradients and optimizer fit one GPU and you want samples per second. If only the
-# optimizer state does not fit, use ZeRO (lab 04); if the weights do not, FSDP (lab 05). It stops helping when
-# the batch is so large that more of it no longer trains better (the *critical batch size*).
-#
-# **Weak scaling** keeps the batch *per rank*: compute per rank stays, communication is nearly constant, the
-# global batch grows. **Strong scaling** keeps the *global* batch: each rank computes less and sends the
-# same, so communication comes out of hiding. At a fixed global batch DP always ends there.
-#
-# ## Data parallelism in numbers
-#
-# Five numbers for the back of an envelope. Use SI units: bytes, seconds, fractions of 1.
-#
-# 1. **`sent_bytes`**: Llama 3 70B has 70,553,706,496 parameters. How many bytes does *one rank* send per step
-#    to all_reduce the gradients in bf16 over a ring of 16 ranks?
-# 2. **`all_reduce_s`**: how many seconds is that on a link of 400 Gbit/s in each direction (no latency)?
-# 3. **`num_buckets`**: how many buckets does DDP need for these gradients with `bucket_cap_mb=25`, if each
-#    but the last is full to the last byte? (torch counts 25 MB as 25 · 2²⁰ bytes.)
-# 4. **`efficiency`**: one GPU trains 12 samples/s; eight GPUs with the same batch each train 81 samples/s
-#    together. What is the scaling efficiency?
-# 5. **`repeated_samples`**: a data set of 1,000,003 samples goes to 64 ranks through a `DistributedSampler`
-#    with its defaults, so all ranks take the same number of samples. How many samples of an epoch are
-#    repeats?
-
-
-# %% exercise="numbers_03"
-def numbers_03() -> dict[str, float]:
-    """Return the five numbers: sent_bytes, all_reduce_s, num_buckets, efficiency, repeated_samples."""
-    ### BEGIN SOLUTION
-    n, gradient_bytes = 16, 70_553_706_496 * 2
-    sent_bytes = 2 * (n - 1) / n * gradient_bytes
-    return {
-        "sent_bytes": sent_bytes,
-        "all_reduce_s": sent_bytes / (400e9 / 8),
-        "num_buckets": -(-gradient_bytes // (25 * 2**20)),  # rounded up
-        "efficiency": 81 / (8 * 12),
-        "repeated_samples": -(-1_000_003 // 64) * 64 - 1_000_003,
-    }
-    ### END SOLUTION
-
-
-# %% [markdown]
 # ## Takeaways
 #
 # - Gradients are linear in samples: the mean over equal shards is exact, unequal shards need weights.

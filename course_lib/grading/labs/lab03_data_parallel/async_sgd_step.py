@@ -9,7 +9,7 @@ from course_lib.grading.parts.rules import Rule
 from course_lib.grading.worlds.parameter_server import case, drawn, parameter_server, played
 
 EXERCISE = Exercise(
-    order=8,
+    order=9,
     title="Asynchronous SGD, step by step",
     minutes=20,
     difficulty=3,

@@ -11,7 +11,7 @@ _LINK = 400e9 / 8  # bytes/s
 _MIB = 2**20
 
 EXERCISE = Exercise(
-    order=9,
+    order=8,
     title="Data parallelism in numbers",
     minutes=15,
     difficulty=2,
