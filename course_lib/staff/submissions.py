@@ -172,8 +172,10 @@ def notebook_of(path: Path) -> Any:
         # Not nbformat.reads: that converts old formats, in which a heading of 60 kB can grow to gigabytes.
         notebook = reader.reads(text_of(data))
         cells = notebook.cells if notebook.nbformat == 4 else []
-        for cell in cells:  # what each is asked for later
-            cell.cell_type, cell.source, cell.metadata  # noqa: B018
+        for cell in cells:
+            cell.cell_type  # noqa: B018 - each is asked for it later
+            cell.setdefault("source", "")
+            cell.setdefault("metadata", nbformat.NotebookNode())
     except Exception as error:  # whatever a hostile file makes a parser raise
         raise Unreadable(f"it must be a Jupyter notebook; {_what_it_is(data, error)}") from error
     if notebook.nbformat != 4:
