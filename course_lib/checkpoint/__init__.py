@@ -1,6 +1,12 @@
-"""Save and load what is sharded: by parameter, so that any number of ranks can read what any other saved.
+"""Save and load a training whose state is sharded: any layout reads what any other saved.
 
-`fsdp` for models and their optimizers, `zero` for ZeroOptimizer: each has `save` and `load_`, whose files
-`files` checks. `pieces` and `state` are what both are made of. Production code:
-torch.distributed.checkpoint, which plans who writes which file, and writes beside the training.
+`state_of` says what a rank holds, by the names and shapes of the one-process model; `Checkpoints` writes it
+with torch.distributed.checkpoint, which plans who writes and reads what. Around it: a checksum per file, and
+one rename that publishes. Lab 13. Production code: torchtitan `components/checkpoint.py`.
 """
+
+from course_lib.checkpoint.files import Checkpoints
+from course_lib.checkpoint.shares import full_state_dict, state_of
+from course_lib.checkpoint.state import CheckpointError, Share, TrainingState
+
+__all__ = ["CheckpointError", "Checkpoints", "Share", "TrainingState", "full_state_dict", "state_of"]

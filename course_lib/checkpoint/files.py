@@ -1,205 +1,216 @@
-"""One file a rank, which says what it holds and of which save it is: damage is named, and nothing loaded.
+"""A folder of saves: each written aside, checked, and published by one rename; the newest ones are kept.
 
-A file is a first line (format, SHA-256 and size of all that follows), a line of JSON, the header, and the
-state as `torch.save` writes it. A file appears under its name when it is whole: a rank that dies while it
-writes leaves a missing shard, not half a one.
-Simplification: every rank reads all files, so that all refuse alike.
-torch.distributed.checkpoint plans who reads what, keeps the shapes of all files in one, and writes beside the
-training.
+Simplification: the folder is one file system that all ranks see. A save is pickled data, as all of
+torch.distributed.checkpoint's: load no save of a stranger.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from math import prod
+import shutil
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
-from course_lib.comm.mesh import rank_to_coords
+from course_lib.checkpoint.state import CheckpointError, State, TrainingState, gather
 
-FORMAT = "course-checkpoint-1"
-
-
-class CheckpointError(ValueError):
-    """Saved files are damaged, missing or not of one save; or of another model or mesh."""
+MANIFEST = "manifest.json"  # step, optimizer, and SHA-256 of every other file
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """What a file says of itself.
+class Checkpoints:
+    """Save and load the state of a training in a folder of saves: `step-00000040`.
 
-    rank: that wrote it. mesh: sizes of its axes, slowest first; a file for each of its ranks.
-    axes: along which ranks hold parts or copies of the same tensors; along others each has its own.
-    shapes: of the whole tensors, by their path in the state: "model/blocks.0.attention.query.weight".
+    A save's name begins with a dot until it is whole. keep: how many published ones stay.
+    Every rank calls every method, in the same order. Communication has a group of its own (gloo), so that
+    saving beside the training meets none of its calls.
     """
 
-    rank: int
-    mesh: dict[str, int]
-    axes: list[str]
-    step: int
-    shapes: dict[str, list[int]]
+    def __init__(self, folder: Path | str, keep: int = 2) -> None:
+        self.folder, self.keep = Path(folder), keep
+        several = dist.is_initialized() and dist.get_world_size() > 1
+        self.group = dist.new_group(backend="gloo") if several else None
+        self.rank = dist.get_rank() if several else 0
+        self._thread = ThreadPoolExecutor(1)
+        self._pending: Future[None] | None = None
+        if self.rank == 0:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for left in self.folder.glob(".step-*"):  # by a run that was killed
+                shutil.rmtree(left)
+        self._together(lambda: None)
 
-    @property
-    def other_axes(self) -> dict[str, int]:
-        """Axes along which each rank has tensors of its own, such as tp and pp."""
-        return {axis: size for axis, size in self.mesh.items() if size > 1 and axis not in self.axes}
+    def save(self, training: TrainingState, step: int, extra: State | None = None) -> None:
+        """Write the state after `step` steps, and return when it is published.
 
-    @property
-    def other_coords(self) -> dict[str, int]:
-        """The rank's place along them."""
-        coords = rank_to_coords(self.rank, self.mesh)
-        return {axis: coords[axis] for axis in self.other_axes}
+        extra: more tensors and plain data, by path; where ranks give the same path, the first one's is saved.
+        Raises: CheckpointError, on all ranks, if it cannot be written; earlier saves are as they were.
+        """
+        self.wait()
+        self._write(training.state() | (extra or {}), step, training.optimizer_class)
 
+    def save_async(self, training: TrainingState, step: int, extra: State | None = None) -> None:
+        """Copy the state, and write and publish it beside the training.
 
-@dataclass(frozen=True)
-class Shard:
-    """A file that was read."""
+        Waits for the save before it, if that is still being written. Raises what that one raised.
+        """
+        self.wait()
+        state = training.state(copy=True) | (extra or {})
+        self._pending = self._thread.submit(self._write, state, step, training.optimizer_class)
 
-    header: Header
-    state: dict[str, Any]
+    def wait(self) -> None:
+        """Wait until the last `save_async` is published. Raises: CheckpointError if it could not be."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
+    def published(self) -> list[Path]:
+        """Return the saves that are whole, oldest first."""
+        return sorted(self.folder.glob("step-*"))
 
-def save_shard(
-    folder: Path | str,
-    state: Mapping[str, Any],
-    *,
-    rank: int,
-    mesh: Mapping[str, int],
-    axes: Sequence[str],
-    step: int = 0,
-) -> Path:
-    """Write what one rank of the mesh holds: tensors, pieces and plain data; return the file's path.
+    def load_latest(self, training: TrainingState, extra: State | None = None) -> int | None:
+        """Read the newest save into the state, in place; return after how many steps it was made, or None.
 
-    A folder holds one save: take a new one for the next.
-    Raises: ValueError if the rank is not in the mesh.
-    """
-    if not 0 <= rank < prod(mesh.values()):
-        raise ValueError(
-            f"the rank must be one of mesh {dict(mesh)}; got {rank}. Give its place in the mesh."
-        )
-    header = Header(rank=rank, mesh=dict(mesh), axes=list(axes), step=step, shapes=dict(_shapes(state)))
-    values = io.BytesIO()
-    torch.save(dict(state), values)
-    body = json.dumps(asdict(header)).encode() + b"\n" + values.getvalue()
-    first = f"{FORMAT} {hashlib.sha256(body).hexdigest()} {len(body)}\n".encode()
-    path = Path(folder) / _name(rank)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    with unfinished.open("wb") as file:
-        file.write(first + body)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    return path
+        extra: paths that are in the save are read; others stay.
+        Raises: CheckpointError, on all ranks alike, that names what is damaged, missing, or of another model
+        or optimizer; nothing was loaded then.
+        """
+        self.wait()
+        newest = self._together(lambda: self.published()[-1:])[0]  # one answer: files may come and go
+        if not newest:
+            return None
+        folder = newest[0]
+        manifest = self._check(folder)
+        if manifest["optimizer"] != training.optimizer_class:
+            raise CheckpointError(
+                f"the optimizer must be the one that was saved; got {training.optimizer_class} for a saved "
+                f"{manifest['optimizer']}. Nothing was loaded: build a {manifest['optimizer']}."
+            )
+        saved = FileSystemReader(folder).read_metadata().state_dict_metadata
+        sizes = {
+            path: (tuple(one.size), one.properties.dtype)
+            for path, one in saved.items()
+            if isinstance(one, TensorStorageMetadata)
+        }
+        more = {path: value for path, value in (extra or {}).items() if path in saved}
 
+        def fill(state: State) -> None:
+            both = state | more
+            _quietly(lambda: load(both, checkpoint_id=folder, process_group=self.group))
+            state.update({path: both[path] for path in state})
+            more.update({path: both[path] for path in more})
 
-def load_shards(folder: Path | str) -> list[Shard]:
-    """Read all files of one save, in the order of ranks.
+        training.load_(sizes, list(saved), fill)
+        if extra is not None:
+            extra.update(more)
+        return int(manifest["step"])
 
-    Raises: CheckpointError that names every missing, cut or changed file, and files of different saves.
-    """
-    paths = sorted(Path(folder).glob(_name("*")))
-    if not paths:
-        raise CheckpointError(
-            f"a checkpoint must hold files {_name(0)} and so on; got none in {folder}. "
-            "Give the folder of one save."
-        )
-    shards: list[Shard] = []
-    wrong: list[str] = []
-    for path in paths:
+    # ---- parts
+
+    def _write(self, state: State, step: int, optimizer: str) -> None:
+        begun = self.folder / f".step-{step:08d}"
+        lists = {path: value for path, value in state.items() if path.endswith(".params")}
+        for path in lists:  # a pipeline's ranks know their own stages' names
+            known = chain.from_iterable(one.get(path, []) for one in gather(lists, self.group))
+            state[path] = list(dict.fromkeys(known))
         try:
-            shards.append(_read(path))
-        except CheckpointError as error:
-            wrong.append(str(error))
-    if not wrong:
-        wrong = _differences(shards)
-    wrong += _missing(paths, shards)
-    if wrong:
-        raise CheckpointError(
-            f"a checkpoint must be whole; got, in {folder}: {'; '.join(wrong)}. Nothing was loaded: copy the "
-            "named files again, or take an earlier save."
-        )
-    return shards
+            _quietly(lambda: save(state, checkpoint_id=begun, process_group=self.group))
+            own = self._together(lambda: {p.name: digest(p) for p in begun.glob(f"__{self.rank}_*")})
+            sums = dict(chain.from_iterable(one.items() for one in own))
+            self._together(lambda: self._publish(begun, step, optimizer, sums))
+        except (Exception, CheckpointException) as error:
+            if self.rank == 0:
+                shutil.rmtree(begun, ignore_errors=True)
+            last = self.published()
+            good = f"{last[-1]} is as it was" if last else f"No earlier save is in {self.folder}"
+            raise CheckpointError(
+                f"a save must be written whole; got, at step {step}: {_reason(error)}. {good}."
+            ) from error
+
+    def _publish(self, begun: Path, step: int, optimizer: str, sums: dict[str, str]) -> None:
+        if self.rank != 0:
+            return
+        sums[".metadata"] = digest(begun / ".metadata")
+        manifest = {"step": step, "optimizer": optimizer, "sha256": sums}
+        with (begun / MANIFEST).open("w", encoding="utf-8") as file:
+            json.dump(manifest, file)
+            file.flush()
+            os.fsync(file.fileno())
+        final = self.folder / begun.name[1:]
+        shutil.rmtree(final, ignore_errors=True)  # of the same step, by a run that was set back
+        begun.rename(final)  # the one moment from which it exists
+        handle = os.open(self.folder, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
+        for old in self.published()[: -self.keep]:
+            shutil.rmtree(old)
+
+    def _check(self, folder: Path) -> dict[str, Any]:
+        """Return the manifest, once all files are as it says: each rank looks at its share of them."""
+
+        def look() -> tuple[dict[str, Any], list[str]]:
+            try:
+                manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+                want = sorted(manifest["sha256"].items())
+            except (OSError, ValueError, KeyError, AttributeError):
+                return {}, [f"{MANIFEST} is missing or was changed"]
+            return manifest, [
+                f"{name} was changed: its checksum is another"
+                if (folder / name).exists()
+                else f"{name} is missing"
+                for name, known in want[self.rank :: size]
+                if not (folder / name).exists() or digest(folder / name) != known
+            ]
+
+        size = dist.get_world_size(self.group) if self.group else 1
+        found = self._together(look)
+        wrong = dict.fromkeys(chain.from_iterable(words for _, words in found))
+        if wrong:
+            raise CheckpointError(
+                f"a save must be whole; got, in {folder}: {'; '.join(wrong)}. Nothing was loaded: copy the "
+                f"named files again, or remove {folder.name}, and an earlier save is taken."
+            )
+        return found[0][0]
+
+    def _together(self, action: Callable[[], T]) -> list[T]:
+        """Do it on every rank; return all results, or raise the first rank's error on all."""
+        try:
+            own: Any = action()
+        except Exception as error:
+            own = error
+        found = gather(own, self.group)
+        for one in found:
+            if isinstance(one, Exception):
+                raise one
+        return found
 
 
-def states_for(shards: Sequence[Shard], own: Header) -> list[dict[str, Any]]:
-    """Return the states that hold this rank's tensors, cut however they were.
-
-    own: this rank as it would save. Along its `axes` any number of ranks may have saved.
-    Raises: CheckpointError if the meshes differ along other axes.
-    """
-    saved = shards[0].header
-    if saved.other_axes != own.other_axes:
-        raise CheckpointError(
-            f"ranks along axes other than {own.axes} must be as many as saved; got a checkpoint of mesh "
-            f"{saved.mesh} for mesh {own.mesh}. Nothing was loaded: "
-            "use a mesh like the saved one along them, or save whole tensors first."
-        )
-    return [shard.state for shard in shards if shard.header.other_coords == own.other_coords]
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _name(rank: int | str) -> str:
-    return f"rank-{rank:05d}.ckpt" if isinstance(rank, int) else f"rank-{rank}.ckpt"
+def _quietly(action: Callable[[], Any]) -> None:
+    with warnings.catch_warnings():  # that there is one process only
+        warnings.simplefilter("ignore", UserWarning)
+        action()
 
 
-def _shapes(state: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, list[int]]]:
-    """Yield path and shape of each tensor, also of those that are here in pieces."""
-    for key, value in state.items():
-        if isinstance(value, Tensor):
-            yield f"{path}{key}", list(value.shape)
-        elif isinstance(value, Mapping) and {"shape", "offset", "values"} == value.keys():
-            yield f"{path}{key}", list(value["shape"])
-        elif isinstance(value, Mapping):
-            yield from _shapes(value, f"{path}{key}/")
-
-
-def _read(path: Path) -> Shard:
-    """Read a file, and trust it only when the checksum is right."""
-    first, _, body = path.read_bytes().partition(b"\n")
-    words = first.decode("ascii", "replace").split(" ")
-    if len(words) != 3 or words[0] != FORMAT or not words[2].isdigit():
-        raise CheckpointError(f"{path.name} does not begin as a {FORMAT} file")
-    if len(body) < int(words[2]):
-        raise CheckpointError(f"{path.name} is cut: {len(body)} of {words[2]} bytes")
-    if hashlib.sha256(body).hexdigest() != words[1]:
-        raise CheckpointError(f"{path.name} was changed: its checksum is another")
-    line, _, values = body.partition(b"\n")
-    header = Header(**{field.name: json.loads(line)[field.name] for field in fields(Header)})
-    if path.name != _name(header.rank):
-        raise CheckpointError(f"{path.name} is rank {header.rank}'s file")
-    return Shard(header, torch.load(io.BytesIO(values), map_location="cpu", weights_only=True))
-
-
-def _differences(shards: Sequence[Shard]) -> list[str]:
-    """Say which files are not of the first one's save, or know other shapes of the same tensor."""
-    first, wrong = shards[0].header, []
-    known: dict[str, list[int]] = {}
-    for header in (shard.header for shard in shards):
-        for what in ("mesh", "axes", "step"):
-            ours, theirs = getattr(first, what), getattr(header, what)
-            if ours != theirs:
-                wrong.append(f"{_name(header.rank)} is of {what} {theirs}, {_name(first.rank)} of {ours}")
-        if header.other_coords != first.other_coords:
-            continue
-        for path, shape in header.shapes.items():
-            if known.setdefault(path, shape) != shape:
-                wrong.append(f"{_name(header.rank)} has {path} of shape {shape}, others of {known[path]}")
-    return wrong
-
-
-def _missing(paths: Sequence[Path], shards: Sequence[Shard]) -> list[str]:
-    """Say which files of the mesh are not there."""
-    if not shards:
-        return []
-    here = {path.name for path in paths}
-    names = [_name(rank) for rank in range(prod(shards[0].header.mesh.values()))]
-    absent = [name for name in names if name not in here]
-    return [f"{', '.join(absent)} missing, of {len(names)} files"] if absent else []
+def _reason(error: BaseException) -> str:
+    """Return the innermost reason: DCP wraps every rank's error, with its traceback."""
+    failures = getattr(error, "failures", {})
+    for rank, (inner, _) in sorted(failures.items()):
+        return f"{type(inner).__name__} on rank {rank}: {inner}"
+    return f"{type(error).__name__}: {error}"

@@ -1,112 +1,216 @@
-"""Optimizer state of a shard, told apart by parameter, so that any other cut can read it.
+"""What a rank holds of a training, by path in the one-process state.
 
-An optimizer that steps a shard of a flat vector has, say, one `exp_avg` for parts of many parameters. Saved
-as pieces of each parameter's own `exp_avg`, it fits any number of ranks, and the unsharded optimizer.
+Paths are those of torch's `get_state_dict`: `model.<name>`, `optim.state.<name>.exp_avg`,
+`optim.param_groups.<i>.lr`: torch's tools read what this library saves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from course_lib.checkpoint.pieces import (
-    Piece,
-    check_covered,
-    check_same_tensors,
-    fill_from_pieces_,
-    pieces_of,
-    whole,
-)
-from course_lib.comm.flat import FlatLayout
+from course_lib.checkpoint.boxes import box, chunks
 
-Entries = dict[str, Any]  # such as {"step": 3, "exp_avg": Tensor or Piece}
-
-_NUMBERS = ("step", "mu_product", "eta", "mu")  # entries of torch optimizers that are one value a tensor
+State = dict[str, Any]
+Sizes = Mapping[str, tuple[Sequence[int], torch.dtype]]
+"""Of saved tensors, by path."""
+NUMBERS = ("step", "mu_product", "eta", "mu")  # entries of torch's optimizers that are one value per tensor
+AGAIN = "Nothing was loaded: build it as it was when it was saved."
 
 
-def is_number(key: str, value: Any) -> bool:
-    """Whether an entry of an optimizer's state is one value for the whole tensor, such as Adam's step."""
-    return key in _NUMBERS or not isinstance(value, dict | Tensor)
+class CheckpointError(ValueError):
+    """A save is damaged, missing, cannot be written, or is of another model or optimizer."""
 
 
-def copied(value: Any) -> Any:
-    """Return an independent copy of a tensor; anything else as it is."""
-    return value.clone() if isinstance(value, Tensor) else value
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What this rank holds of one tensor of the one-process model.
 
-
-def shape_of(value: Piece | Tensor) -> list[int]:
-    """Return the shape of the whole tensor."""
-    return list(value["shape"] if isinstance(value, dict) else value.shape)
-
-
-def check_saved_state(
-    want: Mapping[str, Sequence[int]], states: Iterable[Mapping[Any, Mapping[str, Any]]]
-) -> None:
-    """Raise ValueError that says which tensors of saved optimizer states are not those of `want`, or cut.
-
-    A tensor without state is none that is missing: not every optimizer keeps something of every parameter.
+    values: a parameter, this rank's part of it, a flat shard in which it lies, or a buffer.
+    show: makes of a tensor like `values` what DCP knows: a tensor, a DTensor, `Boxes`.
+    key: under which the optimizer keeps the state; None: it keeps none.
+    saves: False where another rank saves the same under this name, cut in another way.
     """
-    got: dict[str, Sequence[int]] = dict(want)
-    pieces: dict[str, list[Piece]] = {}
-    for state in states:
-        for name, entries in state.items():
-            got.setdefault(str(name), ())  # only Adam's step: a rank may hold nothing else of a tensor
-            for key, value in entries.items():
-                if not is_number(key, value):
-                    if shape_of(value) != list(want.get(str(name), ())):
-                        got[str(name)] = shape_of(value)
-                    piece = whole(value) if isinstance(value, Tensor) else value
-                    pieces.setdefault(f"{key} of {name}", []).append(piece)
-    check_same_tensors(want, got, "the optimizer state")
-    check_covered(pieces)
+
+    name: str
+    values: Tensor
+    show: Callable[[Tensor], Tensor] = Tensor.detach
+    key: Tensor | None = None
+    saves: bool = True
 
 
-def check_optimizer_class(optimizer: Optimizer, saved: str) -> None:
-    """Raise ValueError if a state was saved by an optimizer of another class: it keeps other values."""
-    if type(optimizer).__name__ != saved:
-        raise ValueError(
-            f"the optimizer must be the one that was saved; got {type(optimizer).__name__} for a saved "
-            f"{saved}. Build a {saved}, or load the model alone."
-        )
+class TrainingState:
+    """All shares of a rank, and the optimizer that steps them.
 
-
-def split_state(layout: FlatLayout, start: int, state: Mapping[str, Any]) -> dict[int, Entries]:
-    """Return the state of flat[start : start + len] by tensor: what the range holds of each entry."""
-    split: dict[int, Entries] = {}
-    for key, value in state.items():
-        if is_number(key, value):
-            parts: dict[int, Any] = dict.fromkeys(range(len(layout.shapes)), value)
-        else:
-            parts = dict(pieces_of(layout, value, start))
-        for index, part in parts.items():
-            split.setdefault(index, {})[key] = copied(part)
-    return split
-
-
-def join_state(
-    layout: FlatLayout, start: int, numel: int, saved: Sequence[Sequence[Entries]], device: torch.device
-) -> Entries:
-    """Return the state of flat[start : start + numel] from what was saved of each tensor, whole or in pieces.
-
-    A tensor that had no state yet counts as zeros.
+    before: called before values are read; after: once they were written. group: the ranks of the training.
+    Raises: CheckpointError for an optimizer of other tensors.
     """
-    keys = sorted({key for entries in saved for entry in entries for key in entry})
-    joined: Entries = {}
-    for key in keys:
-        values = [[entry[key] for entry in entries if key in entry] for entries in saved]
-        example = next(value for several in values for value in several)
-        if is_number(key, example):
-            joined[key] = copied(example)
-            continue
-        dtype = example["values"].dtype if isinstance(example, dict) else example.dtype
-        sources: dict[int, list[Piece]] = {}
-        for index, several in enumerate(values):
-            zeros = torch.zeros(layout.shapes[index], dtype=dtype)
-            sources[index] = [whole(v) if isinstance(v, Tensor) else v for v in several or [zeros]]
-        joined[key] = torch.zeros(numel, dtype=dtype, device=device)
-        fill_from_pieces_(layout, joined[key], start, sources)
-    return joined
+
+    def __init__(
+        self,
+        shares: Iterable[Share],
+        optimizer: Optimizer | None = None,
+        *,
+        before: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.before, self.after, self.group = before, after, group
+        inner: Any = optimizer
+        while hasattr(inner, "inner"):  # of ZeRO's, and of an offloaded one
+            inner = inner.inner
+        self.optimizer_class = type(inner).__name__
+        self.kept: dict[Tensor, State] = {} if inner is None else inner.state
+        self.groups: list[State] = [] if inner is None else inner.param_groups
+        stepped = {id(param) for group in self.groups for param in group["params"] if param.numel()}
+        self.shares = [s if id(s.key) in stepped else replace(s, key=None) for s in shares]
+        if lacks := len(stepped - {id(share.key) for share in self.shares}):
+            raise CheckpointError(
+                f"the optimizer must step what the model holds; got {lacks} tensors that it does not. Build "
+                "it from the wrapped model's parameters(), an offloaded one inside a ZeroOptimizer."
+            )
+
+    def state(self, *, copy: bool = False, saves: bool = True) -> State:
+        """Return what DCP writes, or (saves=False) reads into, by path.
+
+        copy: of its own, so that the training may go on while it is written.
+        """
+        self.before()
+        copies: dict[int, Tensor] = {}  # a flat shard has many names
+
+        def own(value: Tensor) -> Tensor:
+            return copies.setdefault(id(value), value.detach().clone()) if copy else value.detach()
+
+        state: State = {}
+        for share in self.shares:
+            if share.saves or not saves:
+                state[f"model.{share.name}"] = share.show(own(share.values))
+                for key, value in self.kept.get(share.key, {}).items() if share.key is not None else ():
+                    path = f"optim.state.{share.name}.{key}"
+                    state[path] = own(value) if key in NUMBERS else share.show(own(value))
+        for index, group in enumerate(self.groups):
+            members = {id(param) for param in group["params"]}
+            names = [share.name for share in self.shares if share.saves and id(share.key) in members]
+            for key, value in {**group, "params": names}.items():
+                state[f"optim.param_groups.{index}.{key}"] = value
+        return state
+
+    @torch.no_grad()
+    def full(self) -> State:
+        """Return the whole state by path, on every rank. Communication: an all_gather of objects."""
+        own = {
+            path: [(value.shape, place, chunk.to("cpu", copy=True)) for place, chunk in chunks(value)]
+            if isinstance(value, Tensor)
+            else value
+            for path, value in self.state().items()
+        }
+        whole: State = {}
+        for path, value in chain.from_iterable(rank.items() for rank in gather(own, self.group)):
+            if not path.startswith("optim.param_groups."):
+                for shape, place, chunk in value:
+                    full = whole.setdefault(path, torch.empty(shape, dtype=chunk.dtype))
+                    box(full, place, chunk.shape).copy_(chunk)
+            else:
+                whole[path] = value
+        return whole
+
+    def load_full_(self, whole: State) -> None:
+        """Read what `full` of any layout gave; the weights alone, if there is no path of an optimizer.
+
+        Raises: CheckpointError that says what differs, if it is of another model or has other groups.
+        """
+
+        def fill(state: State) -> None:
+            for path, value in state.items():
+                if not isinstance(value, Tensor):
+                    state[path] = whole[path]
+                    continue
+                for place, chunk in chunks(value):
+                    chunk.copy_(box(whole[path], place, chunk.shape))
+
+        sizes = {path: (one.shape, one.dtype) for path, one in whole.items() if isinstance(one, Tensor)}
+        self.load_(sizes, list(whole), fill)
+
+    @torch.no_grad()
+    def load_(self, sizes: Sizes, paths: Sequence[str], fill: Callable[[State], None]) -> None:
+        """Check what was saved, make room for it, let `fill` write into a state, and take it.
+
+        sizes: of the saved tensors. paths: of all that was saved.
+        """
+        self._check(sizes, paths)
+        if any(path.startswith("optim.") for path in paths):
+            self._make_room(sizes)
+        known = set(paths)
+        state = {path: value for path, value in self.state(saves=False).items() if path in known}
+        fill(state)
+        for index, group in enumerate(self.groups):
+            for key in [key for key in group if key != "params"]:
+                group[key] = state.get(f"optim.param_groups.{index}.{key}", group[key])
+        self.after()
+
+    def _check(self, sizes: Sizes, paths: Sequence[str]) -> None:
+        """Refuse another training's state, on all ranks alike: some hold other parts of the model."""
+        own = {share.name: tuple(share.show(share.values).shape) for share in self.shares}
+        want = dict(chain.from_iterable(rank.items() for rank in gather(own, self.group)))
+        got = {path[6:]: tuple(shape) for path, (shape, _) in sizes.items() if path.startswith("model.")}
+        differ = [name for name, shape in want.items() if got.get(name, shape) != shape]
+        found = {
+            "missing": [name for name in want if name not in got],
+            "unexpected": [name for name in got if name not in want],
+            "shapes": [f"{name} {list(got[name])} for {list(want[name])}" for name in differ],
+            "optimizer state": [
+                f"{key} of {name} {list(shape)} for {list(want.get(name, ()))}"
+                for name, key, (shape, _) in _entries(sizes)
+                if key not in NUMBERS and tuple(shape) != want.get(name)
+            ],
+        }
+        if text := "; ".join(f"{kind}: {', '.join(names)}" for kind, names in found.items() if names):
+            raise CheckpointError(f"the state must be of this model; got {text}. {AGAIN}")
+        groups = len({path.split(".")[2] for path in paths if path.startswith("optim.param_groups.")})
+        if groups not in (0, len(self.groups)):
+            raise CheckpointError(
+                f"the parameter groups must be this optimizer's; got {groups} for {len(self.groups)}. {AGAIN}"
+            )
+
+    def _make_room(self, sizes: Sizes) -> None:
+        """Give the optimizer the entries that were saved, as zeros; a tensor without any has no state yet."""
+        saved: dict[str, dict[str, torch.dtype]] = {}
+        for name, key, (_, dtype) in _entries(sizes):
+            saved.setdefault(name, {})[key] = dtype
+        fused = [group for group in self.groups if group.get("fused") or group.get("capturable")]
+        on_device = {id(param) for group in fused for param in group["params"]}
+        made: dict[Tensor, State] = {share.key: {} for share in self.shares if share.key is not None}
+        for share in self.shares:
+            for key, dtype in saved.get(share.name, {}).items() if share.key is not None else ():
+                assert share.key is not None
+                device = share.key.device if id(share.key) in on_device else "cpu"
+                like = torch.zeros((), device=device) if key in NUMBERS else share.key.detach()
+                made[share.key].setdefault(key, torch.zeros_like(like, dtype=dtype))
+        for param, entries in made.items():
+            self.kept.pop(param, None)
+            if entries:
+                self.kept[param] = entries
+
+
+def _entries(sizes: Sizes) -> Iterator[tuple[str, str, tuple[Sequence[int], torch.dtype]]]:
+    """Yield (name, key, size) of the entries of an optimizer's state."""
+    for path, size in sizes.items():
+        if path.startswith("optim.state."):
+            name, _, key = path.removeprefix("optim.state.").rpartition(".")
+            yield name, key, size
+
+
+def gather(own: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """Return every rank's object; in one process this one's."""
+    if not dist.is_initialized() or dist.get_world_size(group) == 1:
+        return [own]
+    found = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, own, group)
+    return found

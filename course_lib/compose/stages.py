@@ -12,6 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from course_lib.comm.autograd import group_rank, group_size
 from course_lib.comm.mesh import Mesh
 from course_lib.compose.degrees import Degrees
 from course_lib.config import ModelConfig
@@ -23,6 +24,7 @@ from course_lib.parallel.activation_checkpoint import checkpoint
 from course_lib.parallel.context import AllGatherAttention
 from course_lib.parallel.context.core import ContextParallel
 from course_lib.parallel.expert import ExpertParallelMoE
+from course_lib.parallel.tensor.shards import ShardSpec
 from course_lib.parallel.tensor.transformer import shard_transformer_
 
 
@@ -100,3 +102,16 @@ def expert_parameters(module: nn.Module) -> set[int]:
     """Return the ids of parameters that ranks of ep do not share."""
     layers = (m for m in module.modules() if isinstance(m, ExpertParallelMoE))
     return {id(p) for layer in layers for p in layer.whole.experts.parameters()}
+
+
+def expert_cuts(module: nn.Module) -> dict[int, list[ShardSpec]]:
+    """Return by id which part of the whole mixture a parameter of experts is: of them, and of their width."""
+    cuts: dict[int, list[ShardSpec]] = {}
+    for layer in (m for m in module.modules() if isinstance(m, ExpertParallelMoE)):
+        for experts, group in ((layer.whole.experts, layer.group), (layer.whole.shared, None)):
+            for name, param in experts.named_parameters() if experts is not None else ():
+                width = ShardSpec(
+                    2 if name == "down" else 1, group_rank(layer.tp_group), group_size(layer.tp_group)
+                )
+                cuts[id(param)] = [ShardSpec(0, group_rank(group), group_size(group)), width]
+    return cuts

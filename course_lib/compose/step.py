@@ -20,7 +20,7 @@ from course_lib.comm.autograd import group_size
 from course_lib.comm.mesh import Mesh
 from course_lib.compose.degrees import DATA, Degrees, mesh_of
 from course_lib.compose.sharded import OptimizerFactory, ShardedParameters
-from course_lib.compose.stages import ComposedStage, build_stages, expert_parameters
+from course_lib.compose.stages import ComposedStage, build_stages, expert_cuts, expert_parameters
 from course_lib.config import ModelConfig
 from course_lib.model.batches import Batch, num_counted
 from course_lib.model.stages import microbatches, stage_size
@@ -121,23 +121,35 @@ class ComposedTraining:
                 assert flat.shard.grad is not None
                 flat.shard.grad.mul_(scale.to(flat.shard.grad.dtype))
         self.optimizer.step()
+        self.gather()
+
+    def gather(self) -> None:
+        """Give every rank the weights that all ranks' shards are now."""
         for flat in self.sharded:
             flat.gather()
 
-    def named_shards(self) -> Iterator[tuple[str, nn.Parameter, ShardSpec | None]]:
-        """Yield (name in the whole model, this rank's parameter, which part of it that is; None: all)."""
-        first, layers = {}, 0
-        for number in range(self.degrees.num_stages):
-            first[number] = layers
-            layers += stage_size(self.config.num_layers, self.degrees.num_stages, number)
+    def named_shards(self) -> Iterator[tuple[str, nn.Parameter, list[ShardSpec]]]:
+        """Yield (name in the whole model, this rank's parameter, which part of it that is: a cut per dim)."""
         for number, chunk in self.chunks.items():
-            specs = sharded_parameters(chunk)
-            for name, param in chunk.named_parameters():
-                whole = name.removeprefix("stage.")
-                if whole.startswith("blocks."):
-                    _, index, rest = whole.split(".", 2)
-                    whole = f"blocks.{int(index) + first[number]}.{rest}"
-                yield whole, param, specs.get(name)
+            own, specs = dict(chunk.named_parameters()), sharded_parameters(chunk)
+            cuts = {id(own[name]): [spec] for name, spec in specs.items()}
+            cuts |= expert_cuts(chunk)
+            for name, param in chunk.named_parameters(remove_duplicate=False):
+                yield self._whole_name(number, name), param, cuts.get(id(param), [])
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name in the whole model, buffer), equal on all ranks."""
+        for number, chunk in self.chunks.items():
+            for name, buffer in chunk.named_buffers():
+                yield self._whole_name(number, name), buffer
+
+    def _whole_name(self, number: int, name: str) -> str:
+        name = name.removeprefix("stage.").replace(".ffn.whole.", ".ffn.")
+        if not name.startswith("blocks."):
+            return name
+        before = sum(stage_size(self.config.num_layers, self.degrees.num_stages, n) for n in range(number))
+        _, index, rest = name.split(".", 2)
+        return f"blocks.{int(index) + before}.{rest}"
 
     def _own(self, full_batch: Batch) -> Batch:
         """Return the sequences of this rank."""

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.checkpoint.fsdp import full_state_dict
+from course_lib.checkpoint import full_state_dict
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
 from course_lib.model.batches import Batch, synthetic_batch

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from course_lib.checkpoint.fsdp import full_state_dict, load_state_dict_
+from course_lib.checkpoint import full_state_dict, state_of
 from course_lib.comm.flat import all_gather_flat
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
@@ -361,7 +361,7 @@ def deferred(init: str) -> Any:
     with pytest.raises(ValueError, match=r"got add_ of gain, unsharded"):
         early.step()
     values = {value.item() for tensor in full_state_dict(model).values() for value in tensor.flatten()}
-    load_state_dict_(model, Odd(seed=0).state_dict())
+    state_of(model).load_full_(state_of(Odd(seed=0)).full())
     model(own_data(0)[0]).sum().backward()
     return values, full_state_dict(model)
 

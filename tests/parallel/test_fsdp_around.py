@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from course_lib.checkpoint.fsdp import full_state_dict
+from course_lib.checkpoint import full_state_dict
 from course_lib.parallel.fsdp import FSDP
 from course_lib.ranks import RanksError, run_ranks
 

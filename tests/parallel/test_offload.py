@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.checkpoint.fsdp import full_state_dict
+from course_lib.checkpoint import full_state_dict
 from course_lib.model.batches import shard_slice
 from course_lib.parallel.fsdp import FSDP
 from course_lib.parallel.offload import HostLink, OffloadedOptimizer

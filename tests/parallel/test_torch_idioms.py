@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.checkpoint.fsdp import full_state_dict, load_optimizer_state_dict_, optimizer_state_dict
-from course_lib.checkpoint.zero import full_state_dict as full_zero_state
+from course_lib.checkpoint import full_state_dict, state_of
 from course_lib.parallel.ddp import BucketedDDP, NaiveDDP
 from course_lib.parallel.fsdp import FSDP
 from course_lib.parallel.offload import OffloadedOptimizer
@@ -348,7 +347,7 @@ def loads_between_steps(offloads: bool) -> tuple[Tensor, Tensor, Tensor]:
         optimizer.step()
         after = model.weight.detach().clone()
         model.load_state_dict({"weight": torch.full((3, 3), 8.0)})
-    masters = full_zero_state(optimizer)["state"].get(0, {}).get("master", model.weight.detach())
+    masters = state_of(model, optimizer).full()["model.weight"]
     return after, masters.bfloat16(), model.weight.detach()
 
 
@@ -361,33 +360,30 @@ def test_zero_takes_over_what_is_loaded_into_the_model(offloads: bool) -> None:
 
 
 def plain_states(net: nn.Module) -> list[Any]:
-    """The state dicts of a plain optimizer: fresh, and after two steps."""
+    """The states of a plain training: fresh, and after two steps."""
     optimizer = adamw(groups(net))
-    states = [copy.deepcopy(optimizer.state_dict())]
+    states = [state_of(net, optimizer).full()]
     for step in range(2):
         simple(net, optimizer, step)
-    return [*states, optimizer.state_dict()]
+    return [*states, state_of(net, optimizer).full()]
 
 
-def resume_from_plain(state: Any) -> tuple[list[str], State]:
-    model, optimizer, full_state = fsdp(Net())
+def resume_from_plain(make: Make, state: Any) -> tuple[list[str], State]:
+    model, optimizer, full_state = make(Net())
     simple(model, optimizer, 7)
-    load_optimizer_state_dict_(model, optimizer, state)
+    state_of(model, optimizer).load_full_(state)
     simple(model, optimizer, 8)
-    assert optimizer_state_dict(model, optimizer)["state"].keys() == dict(model.named_parameters()).keys()
     return [name for name, _ in model.named_parameters()], full_state()
 
 
-def test_fsdp_resumes_from_the_state_of_a_plain_optimizer() -> None:
+@pytest.mark.parametrize("name", ["zero1", "fsdp"])
+def test_a_plain_training_goes_on_in_shards(name: str) -> None:
     for state in plain_states(Net()):
         net = Net()
-        model, optimizer, _ = plain(net)
-        simple(model, optimizer, 7)
-        optimizer.load_state_dict(copy.deepcopy(state))
-        simple(model, optimizer, 8)
-        for names, got in run_ranks(resume_from_plain, 2, state):
+        _, got = resume_from_plain(plain, state)
+        for names, shared in run_ranks(resume_from_plain, 2, MAKES[name], state):
             assert names == [name for name, _ in net.named_parameters()]
-            assert_same(got, dict(net.state_dict()), "resumed")
+            assert_same(shared, got, "resumed")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
@@ -618,8 +614,8 @@ MISUSES: dict[str, Callable[[], Any]] = {
     "got a model in DDP, which keeps them whole": stage_2_in_ddp,
     r"must be unfrozen before ZeroOptimizer cuts its buckets; got \[1, 5\] since": unfreezes_later,
     "got those of FSDP, each rank's own part": zero_of_fsdp,
-    r"got a call of deepcopy\(\). Use full_state_dict": lambda: copy.deepcopy(sharded("zero1")[1]),
-    r"got a call of pickle\(\). Use full_state_dict": lambda: torch.save(sharded("zero1")[1], io.BytesIO()),
+    r"got a call of deepcopy\(\). Use state_of": lambda: copy.deepcopy(sharded("zero1")[1]),
+    r"got a call of pickle\(\). Use state_of": lambda: torch.save(sharded("zero1")[1], io.BytesIO()),
 }
 
 

@@ -21,8 +21,8 @@ from course_lib.parallel.fsdp._flat_param import EARLY, FlatParam, Slot, Wire
 Init = Callable[[nn.Module], None]
 
 ELSEWHERE = (
-    "a sharded model is saved whole or in shards, told by parameter; got a call of {}(). "
-    "Use full_state_dict, sharded_state_dict and load_state_dict_ of checkpoint.fsdp."
+    "a sharded model is saved and read by course_lib.checkpoint; got a call of {}(). "
+    "Use full_state_dict, or state_of(model, optimizer) and Checkpoints."
 )
 ALONE = (
     "a unit must run in the model's forward, checkpointed with use_reentrant=False; got unit {!r} alone. "

@@ -80,7 +80,7 @@ class FSDP(Wrapper):
     """
 
     advice = "Wrap the plain module, once, and name its blocks in units"
-    copying = "Copy or save what full_state_dict or save of checkpoint.fsdp gives"
+    copying = "Copy or save what full_state_dict or state_of of course_lib.checkpoint gives"
 
     def __init__(
         self,

@@ -376,6 +376,6 @@ class ZeroOptimizer(Optimizer):
 
 def _refuse(what: str) -> NoReturn:
     raise ValueError(
-        f"a sharded optimizer is saved whole or in shards, told by parameter; got a call of {what}(). "
-        "Use full_state_dict, sharded_state_dict and load_state_dict_ of checkpoint.zero."
+        f"a sharded optimizer is saved and read by course_lib.checkpoint; got a call of {what}(). "
+        "Use state_of(model, optimizer) and Checkpoints."
     )

@@ -1,0 +1,109 @@
+"""Flat shards as torch.distributed.checkpoint (DCP) knows tensors: in boxes of the whole one.
+
+A range of a flattened row-major tensor of d dims is at most 2 d - 1 boxes, and each is a view of the range: a
+load writes in place. DTensors do for DCP what `Boxes` does, by the same three hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+"""Where it begins in each dim, and its sizes."""
+
+
+def boxes_of(shape: Sequence[int], start: int, stop: int) -> list[Box]:
+    """Cut elements start .. stop of a flattened tensor into boxes of the tensor, in order."""
+    if stop <= start:
+        return []
+    if len(shape) <= 1:
+        return [((start,), (stop - start,))] if shape else [((), ())]
+    rest, row = tuple(shape[1:]), prod(shape[1:])
+    first, last = -(-start // row), stop // row  # whole rows are first .. last
+
+    def within(index: int, begin: int, end: int) -> list[Box]:
+        return [((index, *o), (1, *s)) for o, s in boxes_of(rest, begin - index * row, end - index * row)]
+
+    if first > last:
+        return within(last, start, stop)
+    whole = [((first, *[0] * len(rest)), (last - first, *rest))] if first < last else []
+    return within(first - 1, start, first * row) + whole + within(last, last * row, stop)
+
+
+class Boxes(Tensor):
+    """What a rank holds of a tensor of this shape: views of its flat shard, each a box. For DCP alone.
+
+    It has the whole tensor's shape and no memory of it: DCP asks for both before it asks the hooks.
+    """
+
+    views: dict[torch.Size, Tensor]
+
+    @classmethod
+    def of(
+        cls,
+        local: Tensor,
+        shape: Sequence[int],
+        start: int = 0,
+        *,
+        part: Sequence[int] | None = None,
+        origin: Sequence[int] | None = None,
+    ) -> Boxes:
+        """Take a vector as elements start .. of a tensor, or of its part of shape `part` at `origin`."""
+        self = local.new_zeros(()).expand(torch.Size(shape)).as_subclass(cls)
+        origin, self.views, at = origin or [0] * len(shape), {}, 0
+        for offsets, sizes in boxes_of(part or shape, start, start + local.numel()):
+            place = torch.Size(a + b for a, b in zip(origin, offsets, strict=True))
+            self.views[place] = local[at : at + prod(sizes)].view(sizes)
+            at += prod(sizes)
+        return self
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Refuse all but attributes and sizes."""
+        if func.__name__ not in ("__get__", "size"):
+            raise ValueError(f"Boxes are for saving and loading alone; got {func.__name__} of one.")
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        return [ChunkStorageMetadata(offsets=o, sizes=view.size()) for o, view in self.views.items()]
+
+    def __create_write_items__(self, name: str, _: object) -> list[WriteItem]:
+        return [
+            WriteItem(
+                index=MetadataIndex(name, chunk.offsets),
+                type=WriteItemType.SHARD,
+                tensor_data=TensorWriteData(
+                    chunk=chunk,
+                    properties=TensorProperties.create_from_tensor(self.views[chunk.offsets]),
+                    size=self.size(),
+                ),
+            )
+            for chunk in self.__create_chunk_list__()
+        ]
+
+    def __get_tensor_shard__(self, index: MetadataIndex) -> Tensor:
+        return self.views[torch.Size(index.offset or ())]
+
+
+def chunks(tensor: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+    """Yield where each chunk that is here begins in the whole tensor, and the chunk, a view."""
+    if not hasattr(tensor, "__create_chunk_list__"):
+        yield (0,) * tensor.dim(), tensor
+        return
+    known = cast(Boxes, tensor)  # or a DTensor
+    for chunk in known.__create_chunk_list__():
+        yield tuple(chunk.offsets), known.__get_tensor_shard__(MetadataIndex("", chunk.offsets))
+
+
+def box(full: Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    """Return a box of a whole tensor, as a view."""
+    return full[tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))]

@@ -1,0 +1,129 @@
+"""Which tensors a rank holds, and where they lie in the whole ones: of each technique."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_lib.checkpoint.boxes import Boxes
+from course_lib.checkpoint.state import CheckpointError, Share, TrainingState
+from course_lib.compose import ComposedTraining
+from course_lib.parallel.fsdp import FSDP
+from course_lib.parallel.zero import ZeroOptimizer
+
+
+def state_of(model: nn.Module | ComposedTraining, optimizer: Optimizer | None = None) -> TrainingState:
+    """Return the state of a 4-D training, of a model in FSDP, or of any other with its optimizer.
+
+    Others: plain, in DDP, stepped by a ZeroOptimizer, with parameters that are DTensors (torch's FSDP2, TP).
+    """
+    if isinstance(model, ComposedTraining):
+        return TrainingState(_of_compose(model), model.optimizer, after=model.gather)
+    if isinstance(model, FSDP):
+        return TrainingState(_of_fsdp(model), optimizer)
+    if isinstance(optimizer, ZeroOptimizer):
+        return TrainingState(
+            _of_zero(model, optimizer),
+            optimizer,
+            before=optimizer.refresh_masters,
+            after=optimizer.gather_parameters,
+            group=optimizer.group,
+        )
+    return TrainingState(_of_module(model), optimizer)
+
+
+def full_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """Return, on every rank, the state_dict of the unsharded model. Communication: `TrainingState.full`."""
+    whole = state_of(model).full()
+    return {path.removeprefix("model."): value for path, value in whole.items()}
+
+
+def _of_module(model: nn.Module) -> Iterator[Share]:
+    seen: set[int] = set()
+    for name, param in model.named_parameters(remove_duplicate=False):
+        yield Share(name=plain(name), values=param, key=None if id(param) in seen else param)
+        seen.add(id(param))
+    yield from _buffers(model)
+
+
+def plain(name: str) -> str:
+    """Return a parameter's name without what DDP and torch.compile put before it."""
+    return name.removeprefix("module.").replace("_orig_mod.", "")
+
+
+def _buffers(model: nn.Module) -> Iterator[Share]:
+    """Yield the buffers that a state_dict of the unsharded model holds: the first rank's are saved."""
+    for path, inner in model.named_modules(remove_duplicate=False):
+        for name, buffer in inner._buffers.items():
+            if buffer is not None and name not in inner._non_persistent_buffers_set:
+                yield Share(name=plain(f"{path}.{name}" if path else name), values=buffer)
+
+
+def _boxes(vector: Tensor, cut: slice, shape: Sequence[int], start: int, **where: Any) -> Boxes:
+    return Boxes.of(vector.reshape(-1)[cut], shape, start, **where)
+
+
+def _of_fsdp(model: FSDP) -> Iterator[Share]:
+    for flat in model.flats():
+        for index, first, _ in flat.layout.overlaps(*flat.flat.range):
+            slot, part = flat.slots[index], flat.parts[index]
+            show = partial(_boxes, cut=slice(None), shape=flat.layout.shapes[index], start=first)
+            for alias in slot.aliases:  # tied weights have several names
+                key = part if alias == slot.name else None
+                yield Share(name=alias, values=part, show=show, key=key)
+    yield from _buffers(model.module)
+
+
+def _of_zero(model: nn.Module, optimizer: ZeroOptimizer) -> Iterator[Share]:
+    held: dict[int, Share] = {}
+    sharded: set[int] = set()
+    for bucket in optimizer.buckets:
+        sharded |= {id(param) for param in bucket.params}
+        for index, first, _ in bucket.flat.layout.overlaps(*bucket.flat.range):
+            part, key = bucket.parts[index], bucket.state_keys[index]
+            if part.dtype != key.dtype:
+                raise CheckpointError(
+                    f"masters on the host must have their parameters' dtype to be saved; got {key.dtype} for "
+                    f"{part.dtype}. Give master_dtype to the ZeroOptimizer."
+                )
+            show = partial(_boxes, cut=slice(None), shape=bucket.flat.layout.shapes[index], start=first)
+            held[id(bucket.params[index])] = Share(name="", values=part, show=show, key=key)
+    for own in _of_module(model):
+        if id(own.values) in held:
+            share = held[id(own.values)]
+            yield replace(share, name=own.name, key=None if own.key is None else share.key)
+        elif id(own.values) not in sharded:  # frozen, or a buffer
+            yield own
+
+
+def _of_compose(training: ComposedTraining) -> Iterator[Share]:
+    places = {
+        id(flat.params[index]): (flat.shard, first, cut)
+        for flat in training.sharded
+        for index, first, cut in flat.flat.layout.overlaps(*flat.flat.range)
+    }
+    named = list(training.named_shards())
+    embeddings = {id(param) for name, param, _ in named if name == "embedding.weight"}
+    for name, param, specs in named:
+        if id(param) not in places:
+            continue
+        shard, first, cut = places[id(param)]
+        shape, origin = list(param.shape), [0] * param.dim()
+        for spec in specs:
+            origin[spec.dim] = spec.index * shape[spec.dim]
+            shape[spec.dim] *= spec.num_shards
+        show = partial(_boxes, cut=cut, shape=shape, start=first, part=tuple(param.shape), origin=origin)
+        share = Share(name=name, values=shard, show=show, key=shard)
+        if name == "head.weight" and training.config.tied_embeddings:
+            # Its optimizer state has the embedding's name, and is the first stage's to save.
+            if id(param) not in embeddings:
+                yield replace(share, name="embedding.weight", saves=False)
+            share = replace(share, key=None)
+        yield share
+    for name, buffer in training.named_buffers():
+        yield Share(name=name, values=buffer)

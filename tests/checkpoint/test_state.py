@@ -1,0 +1,417 @@
+"""The state of every technique, read by every other on any number of ranks, against one process."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.fsdp import fully_shard
+
+from course_lib.checkpoint import Checkpoints, TrainingState, full_state_dict, state_of
+from course_lib.comm.mesh import make_mesh
+from course_lib.compose import ComposedTraining, Degrees
+from course_lib.config import ModelConfig
+from course_lib.model.batches import shard_batch, shard_slice, synthetic_batch
+from course_lib.model.transformer import Transformer, cross_entropy
+from course_lib.parallel.ddp import BucketedDDP
+from course_lib.parallel.fsdp import FSDP
+from course_lib.parallel.offload import OffloadedOptimizer
+from course_lib.parallel.zero import ZeroOptimizer
+from course_lib.ranks import RanksError, run_ranks
+
+State = dict[str, Any]
+Part = tuple[nn.Module, torch.optim.Optimizer]
+
+
+class Pair(nn.Module):
+    """A unit with tied weights and a unit inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner, self.again = nn.Linear(7, 7), nn.Linear(7, 7), nn.Linear(7, 7)
+        self.again.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.again(torch.tanh(self.inner(torch.tanh(self.first(x)))))
+
+
+class Odd(nn.Module):
+    """Tied, half frozen, unused, scalar, transposed parameters and a buffer; sizes no world size divides."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first, self.pair, self.half_frozen = nn.Linear(5, 7), Pair(), nn.Linear(7, 7)
+        self.half_frozen.bias.requires_grad_(False)
+        self.unused = nn.Linear(3, 3)
+        self.gain = nn.Parameter(torch.randn(()))
+        self.last = nn.Parameter(torch.randn(7, 3).t())
+        self.register_buffer("shift", torch.randn(3))
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.pair(torch.tanh(self.first(x)) * self.gain)
+        return F.linear(self.half_frozen(h), self.last) + self.shift
+
+
+def groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Two groups: vectors and scalars learn faster."""
+    params = list(model.parameters())
+    return [
+        {"params": [p for p in params if p.dim() > 1]},
+        {"params": [p for p in params if p.dim() <= 1], "lr": 0.05},
+    ]
+
+
+def data(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1000 + step)
+    x = torch.randn(12, 5, generator=generator, dtype=torch.float64)
+    y = torch.randn(12, 3, generator=generator, dtype=torch.float64)
+    if not dist.is_initialized():
+        return x, y
+    mine = shard_slice(12, dist.get_rank(), dist.get_world_size())
+    return x[mine], y[mine]
+
+
+def steps(model: nn.Module, optimizer: torch.optim.Optimizer, numbers: range) -> None:
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    for number in numbers:
+        x, y = data(number)
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def adamw(model: nn.Module, lr: float = 0.01, make: Any = torch.optim.AdamW, **how: Any) -> Any:
+    return make(groups(model), lr=lr, weight_decay=0.1, **how)
+
+
+def plain(net: Odd, lr: float) -> Part:
+    return net, adamw(net, lr)
+
+
+def ddp(net: Odd, lr: float) -> Part:
+    model = BucketedDDP(net, find_unused_parameters=True)
+    return model, adamw(model, lr)
+
+
+def zero(net: Odd, lr: float, stage: int = 2, bucket_bytes: int = 500) -> Part:
+    how = {"optimizer_class": torch.optim.AdamW, "stage": stage, "bucket_bytes": bucket_bytes}
+    return net, adamw(net, lr, ZeroOptimizer, **how)
+
+
+def zero_offloaded(net: Odd, lr: float) -> Part:
+    inner = partial(OffloadedOptimizer, optimizer_class=torch.optim.AdamW)
+    return net, adamw(net, lr, ZeroOptimizer, optimizer_class=inner, bucket_bytes=300)
+
+
+def fsdp(net: Odd, lr: float) -> Part:
+    model = FSDP(net, [net.first, net.pair, net.pair.inner, net.half_frozen, net.unused])
+    return model, adamw(model, lr)
+
+
+def hsdp(net: Odd, lr: float) -> Part:
+    """Other units than `fsdp`'s."""
+    model = FSDP(
+        net,
+        [net.first, net.pair, net.unused],
+        mesh=make_mesh(dp_replicate=2, dp_shard=dist.get_world_size() // 2),
+    )
+    return model, adamw(model, lr)
+
+
+MAKES: dict[str, Callable[[Odd, float], Part]] = {
+    "plain": plain,
+    "ddp": ddp,
+    "zero1": partial(zero, stage=1, bucket_bytes=300),
+    "zero2": zero,
+    "offloaded": zero_offloaded,
+    "fsdp": fsdp,
+    "hsdp": hsdp,
+}
+PAIRS = [  # saved by, on ranks; read by, on ranks
+    ("fsdp", 2, "hsdp", 4),
+    ("hsdp", 4, "zero1", 3),
+    ("zero2", 3, "fsdp", 2),
+    ("zero1", 2, "plain", 1),
+    ("ddp", 2, "zero2", 4),
+    ("plain", 1, "fsdp", 3),
+    ("offloaded", 2, "fsdp", 1),
+    ("fsdp", 2, "offloaded", 2),
+]
+
+
+def assert_same(got: State, want: State, **tolerance: float) -> None:
+    assert got.keys() == want.keys()
+    for name, tensor in want.items():
+        torch.testing.assert_close(
+            got[name], tensor, msg=lambda text, name=name: f"{name}: {text}", **tolerance
+        )
+
+
+def weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
+    whole = state_of(model, optimizer).full()
+    return {p.removeprefix("model."): v for p, v in whole.items() if p.startswith("model.")}
+
+
+def begin(kind: str, folder: Path) -> State:
+    """Two steps and a save; return the whole state."""
+    model, optimizer = MAKES[kind](Odd(seed=0), 0.01)
+    steps(model, optimizer, range(2))
+    training = state_of(model, optimizer)
+    Checkpoints(folder).save(training, 2)
+    return training.full()
+
+
+def go_on(kind: str, saved: Path | State) -> State:
+    """Read files, or a whole state, into other weights and another learning rate; two steps more."""
+    model, optimizer = MAKES[kind](Odd(seed=1 + kind.startswith("fsdp")), 7.0)
+    training = state_of(model, optimizer)
+    if isinstance(saved, Path):
+        assert Checkpoints(saved).load_latest(training) == 2
+    else:
+        training.load_full_(saved)
+    steps(model, optimizer, range(2, 4))
+    return weights(model, optimizer)
+
+
+@pytest.mark.parametrize(("kind", "num_saved", "other", "num_loading"), PAIRS, ids=str)
+def test_any_layout_reads_what_any_other_saved(
+    kind: str, num_saved: int, other: str, num_loading: int, tmp_path: Path
+) -> None:
+    model, optimizer = plain(Odd(seed=0), 0.01)
+    steps(model, optimizer, range(2))
+    want = state_of(model, optimizer).full()
+    whole = run_ranks(begin, num_saved, kind, tmp_path)[0]
+    tensors = {path: value for path, value in whole.items() if isinstance(value, Tensor)}
+    assert_same(tensors, {path: value for path, value in want.items() if isinstance(value, Tensor)})
+    steps(model, optimizer, range(2, 4))
+    for saved in (tmp_path, whole):
+        for got in run_ranks(go_on, num_loading, other, saved):
+            assert_same(got, dict(model.state_dict()))
+
+
+def test_in_one_process_without_a_group(tmp_path: Path) -> None:
+    begin("plain", tmp_path)
+    model, optimizer = plain(Odd(seed=0), 0.01)
+    steps(model, optimizer, range(4))
+    assert_same(go_on("plain", tmp_path), dict(model.state_dict()), rtol=0, atol=0)
+
+
+# ---- masters, before the first step, weights alone
+
+
+def master_state() -> list[Tensor]:
+    torch.manual_seed(0)
+    found = []
+    for lr in (0.01, 7.0):
+        model = nn.Linear(5, 3).bfloat16()
+        optimizer = ZeroOptimizer(model.parameters(), torch.optim.AdamW, lr=lr, master_dtype=torch.float32)
+        training = state_of(model, optimizer)
+        if found:
+            training.load_full_(found[0])
+            found += [training.full(), model.weight.detach()]
+        else:
+            for _ in range(3):
+                model(torch.ones(2, 5).bfloat16()).float().square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            found.append(training.full())
+    return found
+
+
+def test_masters_come_back_in_their_own_precision() -> None:
+    for first, second, weight in run_ranks(master_state, 2):
+        tensors = {path: value for path, value in first.items() if isinstance(value, Tensor)}
+        assert tensors["model.weight"].dtype == torch.float32
+        assert_same(tensors, {p: v for p, v in second.items() if isinstance(v, Tensor)}, rtol=0, atol=0)
+        assert torch.equal(weight, tensors["model.weight"].bfloat16())
+        assert not torch.equal(weight.float(), tensors["model.weight"])
+
+
+def test_a_state_of_before_the_first_step_has_no_moments(tmp_path: Path) -> None:
+    fresh, trained = plain(Odd(seed=0), 0.01), plain(Odd(seed=1), 0.01)
+    Checkpoints(tmp_path).save(state_of(*fresh), 0)
+    steps(*trained, range(1))
+    assert Checkpoints(tmp_path).load_latest(state_of(*trained)) == 0
+    assert not trained[1].state
+    assert_same(dict(trained[0].state_dict()), dict(fresh[0].state_dict()), rtol=0, atol=0)
+
+
+def load_weights() -> State:
+    model = FSDP(Odd(seed=3))
+    TrainingState(state_of(model).shares).load_full_(
+        {f"model.{n}": v for n, v in Odd(seed=0).state_dict().items()}
+    )
+    return full_state_dict(model)
+
+
+def test_weights_alone_load_as_a_plain_state_dict() -> None:
+    for got in run_ranks(load_weights, 3):
+        assert_same(got, dict(Odd(seed=0).state_dict()), rtol=0, atol=0)
+
+
+# ---- the 4-D step
+
+
+DENSE = ModelConfig(
+    vocab_size=32, model_dim=16, num_layers=4, num_heads=4, num_kv_heads=2, ffn_dim=24, max_seq_len=32
+)
+TIED = ModelConfig(
+    vocab_size=32, model_dim=16, num_layers=4, num_heads=4, num_kv_heads=1, ffn_dim=24, max_seq_len=32,
+    tied_embeddings=True,
+)  # fmt: skip
+EXPERTS = ModelConfig(
+    vocab_size=32, model_dim=16, num_layers=2, num_heads=4, num_kv_heads=2, ffn_dim=24, max_seq_len=32,
+    num_experts=4, experts_per_token=2, expert_ffn_dim=12, num_dense_layers=1,
+)  # fmt: skip
+BATCH, SEQ_LEN = 8, 16
+
+
+def composed(config: ModelConfig, degrees: Degrees, folder: Path, numbers: range, dtype: Any) -> Any:
+    training = ComposedTraining(
+        config, degrees, partial(torch.optim.AdamW, lr=1e-2), batch_size=BATCH, seq_len=SEQ_LEN,
+        seed=5 + numbers.start, dtype=dtype, master_dtype=torch.float64,
+    )  # fmt: skip
+    files, state = Checkpoints(folder), state_of(training)
+    assert (files.load_latest(state) or 0) == numbers.start
+    losses = [training.step(synthetic_batch(BATCH, SEQ_LEN, 32, seed=number))[0] for number in numbers]
+    files.save_async(state_of(training), numbers.stop)
+    files.wait()
+    return losses, state.full()
+
+
+def one_process(config: ModelConfig) -> tuple[list[float], State]:
+    model = Transformer(config, seed=5, dtype=torch.float64)
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
+    for number in range(4):
+        batch = synthetic_batch(BATCH, SEQ_LEN, 32, seed=number)
+        loss = cross_entropy(model(batch.tokens), batch.targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, state_of(model, optimizer).full()
+
+
+@pytest.mark.parametrize(
+    ("config", "first", "second"),
+    [
+        (DENSE, Degrees(pp=2, tp=2, num_microbatches=2), Degrees(cp=2, dp_shard=2)),
+        (
+            DENSE,
+            Degrees(dp_replicate=2, dp_shard=2),
+            Degrees(pp=2, tp=2, virtual_stages=2, num_microbatches=2),
+        ),
+        (TIED, Degrees(pp=2, tp=2, num_microbatches=2), Degrees(tp=4)),
+        (TIED, Degrees(dp_shard=2), Degrees(pp=2, dp_shard=2)),
+        (EXPERTS, Degrees(ep=2, tp=2, sequence_parallel=False), Degrees(ep=2, dp_shard=2)),
+        (EXPERTS, Degrees(dp_shard=3 - 1), Degrees(ep=4)),
+    ],
+    ids=str,
+)
+def test_a_4d_training_goes_on_on_another_mesh(
+    config: ModelConfig, first: Degrees, second: Degrees, tmp_path: Path
+) -> None:
+    losses, want = one_process(config)
+    for degrees, numbers in ((first, range(2)), (second, range(2, 4))):
+        ranks = run_ranks(composed, degrees.world_size, config, degrees, tmp_path, numbers, torch.float64)
+        for got, _ in ranks:
+            assert got == pytest.approx(losses[numbers.start : numbers.stop], rel=1e-6)
+    found = ranks[0][1]
+    for path, value in want.items():
+        if isinstance(value, Tensor):
+            torch.testing.assert_close(found[path], value, rtol=1e-5, atol=1e-6, msg=path)
+    assert found.keys() == want.keys()
+
+
+# ---- torch's own tools
+
+
+def torch_reads(folder: Path) -> list[float]:
+    """The recipe of torch's tutorial, with FSDP2; two steps more."""
+    model = Transformer(DENSE, seed=1, dtype=torch.float64)
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=7.0)
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    state = {"model": model_state, "optim": optimizer_state}
+    load(state, checkpoint_id=max(folder.glob("step-*")))
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
+    losses = []
+    for number in (2, 3):
+        batch = shard_batch(synthetic_batch(BATCH, SEQ_LEN, 32, seed=number), dist.get_rank(), 2)
+        loss = cross_entropy(model(batch.tokens), batch.targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_torchs_recipe_reads_a_save(tmp_path: Path) -> None:
+    """A pipeline's: each rank knows the names of its stages only."""
+    degrees = Degrees(pp=2, tp=2, num_microbatches=2)
+    run_ranks(composed, 4, DENSE, degrees, tmp_path, range(2), torch.float64)
+    losses = [sum(found) / 2 for found in zip(*run_ranks(torch_reads, 2, tmp_path), strict=True)]
+    assert losses == pytest.approx(one_process(DENSE)[0][2:], rel=1e-6)
+
+
+# ---- misuse
+
+
+def wrong_optimizer() -> None:
+    model = FSDP(Odd())
+    state_of(model, OffloadedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1))
+
+
+def rounded_masters() -> None:
+    inner = partial(OffloadedOptimizer, optimizer_class=torch.optim.SGD, master_dtype=torch.float64)
+    model = nn.Linear(2, 2)
+    state_of(model, ZeroOptimizer(model.parameters(), inner, lr=0.1))
+
+
+def other_model() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
+    whole = state_of(nn.Sequential(nn.Linear(2, 4), nn.Linear(3, 4, bias=False))).full()
+    state_of(FSDP(net)).load_full_({**whole, "model.2.weight": torch.ones(1)})
+
+
+def other_groups() -> None:
+    model = FSDP(nn.Linear(3, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    whole = state_of(model, optimizer).full()
+    state_of(model, optimizer).load_full_({**whole, "optim.param_groups.1.lr": 2.0})
+
+
+def other_state() -> None:
+    model = FSDP(nn.Linear(3, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    whole = state_of(model, optimizer).full()
+    state_of(model, optimizer).load_full_({**whole, "optim.state.bias.momentum_buffer": torch.ones(4)})
+
+
+MISUSES: dict[str, Callable[[], Any]] = {
+    r"must step what the model holds; got \d+ tensors that it does not": wrong_optimizer,
+    r"got torch.float64 for torch.float32. Give master_dtype to the ZeroOptimizer": rounded_masters,
+    r"missing: 1.bias; unexpected: 2.weight; shapes: 0.weight \[4, 2\] for \[3, 2\], 0": other_model,
+    "groups must be this optimizer's; got 2 for 1. Nothing was loaded": other_groups,
+    r"optimizer state: momentum_buffer of bias \[4\] for \[3\]": other_state,
+    r"got a call of state_dict\(\). Use": lambda: FSDP(nn.Linear(2, 2)).state_dict(),
+    r"got a call of load_state_dict\(\). Use": lambda: FSDP(nn.Linear(2, 2)).load_state_dict({}),
+}
+
+
+@pytest.mark.parametrize(("says", "misuse"), MISUSES.items(), ids=range(len(MISUSES)))
+def test_misuse_is_named(says: str, misuse: Callable[[], Any]) -> None:
+    with pytest.raises(RanksError, match=says):
+        run_ranks(misuse, 2, quiet=True)
