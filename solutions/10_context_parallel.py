@@ -5,8 +5,8 @@
 # |---|---|
 # | **time** | 4 hours, {{minutes}} minutes of them for the seven exercises |
 # | **ranks** | 1 to 8, all on this machine's CPU |
-# | **needs** | labs 02, 03 and 08; lab 09 helps with `isend` |
-# | **points** | {{points}} |
+# | **needs** | labs 02 (`isend`, `irecv`), 03 and 08 |
+# | **points** | {{points}}; all seven exercises count |
 #
 # Llama 3 405B was first trained on sequences of 8,192 tokens, at the end on 131,072. At that length the
 # activations of a single sequence fill many GPUs, and no batch is small enough to help. **Context
@@ -22,7 +22,7 @@
 # 4. say from which length on a ring hides its communication, and prove it by replay;
 # 5. choose between ring, Ulysses and all-gather, as Meta did for Llama 3.
 #
-# **Predict.** Write your numbers into the cell. They are not graded; the figures draw them beside the
+# **Predict.** Write your numbers into the cell. They are not graded; figures and texts show them beside the
 # results.
 #
 # 1. One head's scores for 131,072 tokens, in bf16: how many GB?
@@ -46,11 +46,13 @@ PREDICTED = {"scores_gb": None, "times_as_fast": None, "hidden_from_tokens": Non
 
 # %%
 import math
+from dataclasses import replace
 from itertools import islice
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 
 from course_lib import grading
 from course_lib.comm.autograd import all_to_all
@@ -67,7 +69,7 @@ from course_lib.parallel.context import AllGatherAttention, RingAttention, Ulyss
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.ranks.fake import fake_rank
 from course_lib.replay import Efficiency, replay
-from course_lib.trace import Trace
+from course_lib.trace import Launch, Trace, Wait
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.context import draw_attention_matrix, draw_exchange, draw_ring_work
@@ -196,7 +198,8 @@ def merge_attention(out_a, lse_a, out_b, lse_b):
     """Return (out, lse) of attention to the keys of a and of b together.
 
     out_a, out_b: [B, N, S, H], attention to the keys of each part.
-    lse_a, lse_b: [B, N, S], log of each part's denominator; -inf (and out 0) where a part had no key.
+    lse_a, lse_b: [B, N, S], log of each part's denominator; -inf (and out 0) where a part had no key. So is
+        the result where neither had one.
     """
     ### BEGIN SOLUTION
     largest = torch.maximum(lse_a, lse_b)
@@ -230,7 +233,8 @@ def merge_attention(out_a, lse_a, out_b, lse_b):
 # Two functions are given. `block_attention(query, key, value, causal)` returns (out, lse) of queries against
 # one block, all keys or, with causal=True, the triangle; it knows GQA. `partial_attention.merge_attention` is
 # the library's, in case yours is not there yet. As in lab 02, peers of `isend` and `irecv` are global ranks:
-# `dist.get_process_group_ranks(group)` lists them.
+# `dist.get_process_group_ranks(group)` lists them. Both calls want contiguous tensors (`torch.stack` and
+# `.contiguous()` make some), and a tensor may not change before its call has been waited for.
 
 
 # %% exercise="ring_attention"
@@ -266,7 +270,7 @@ def ring_attention(query, key, value, group, causal):
 # %% [markdown]
 # Verify, against one process, and look at it: the run of four ranks, replayed on a server where a hop takes
 # 0.8 of a block. Rank 0's compute is above, what it sends and receives below it. The second pair of bars is
-# the same ring with each hop awaited first.
+# the same recording in another order: whatever is under way is awaited before the next product.
 
 
 # %%
@@ -279,37 +283,31 @@ def own_tensors(block_len, heads=8, kv_heads=4, head_dim=16):
     return full, [x.chunk(n, dim=2)[rank].contiguous() for x in full]
 
 
-def ring_equals(forward):
-    full, local = own_tensors(64)
-    out, _ = forward(*local, dist.group.WORLD, False)
+def ring_alone():
+    return ring_attention(*own_tensors(64)[1], dist.group.WORLD, False)
+
+
+def ring_equals():
+    full, out = own_tensors(64)[0], ring_alone()[0]
     want = F.scaled_dot_product_attention(*full, enable_gqa=True).chunk(dist.get_world_size(), dim=2)
     return torch.allclose(out, want[dist.get_rank()])
 
 
-def ring_alone(forward):
-    forward(*own_tensors(64)[1], dist.group.WORLD, False)
+def waits_first(rank):
+    """Return what a rank did, with each wait moved to before the next product."""
+    pending, events = {wait.launch_id: wait for wait in rank.waits()}, []
+    for event in rank.events:
+        if getattr(event, "flops", 0):  # a product
+            launched = [call.id for call in events if isinstance(call, Launch)]
+            events += [pending.pop(call) for call in launched if call in pending]
+        if not isinstance(event, Wait):
+            events.append(event)
+    return replace(rank, events=[*events, *pending.values()])
 
 
-def waits_first(query, key, value, group, _causal):
-    """A ring of the whole world that waits for the next block before it computes with this one."""
-    n, rank = dist.get_world_size(group), dist.get_rank(group)
-    kv, out = torch.stack((key, value)), torch.zeros_like(query)
-    lse = query.new_full(query.shape[:-1], -math.inf)
-    for step in range(n):
-        current, received = kv, torch.empty_like(kv)
-        if step < n - 1:
-            works = [dist.isend(kv, (rank + 1) % n), dist.irecv(received, (rank - 1) % n)]
-            for work in works:
-                work.wait()
-        part = block_attention(query, current[0], current[1], False)
-        out, lse = partial_attention.merge_attention(out, lse, *part)
-        kv = received
-    return out, lse
-
-
-rings = {"yours": ring_attention, "waits first": waits_first}
-print("equal to one process:", {name: run_ranks(ring_equals, 4, ring).values for name, ring in rings.items()})
-runs = {name: run_ranks(ring_alone, 4, ring, trace=True) for name, ring in rings.items()}
+print("equal to one process:", run_ranks(ring_equals, 4).values)
+recorded = run_ranks(ring_alone, 4, trace=True).trace
+traces = {"yours": recorded, "waits first": Trace([waits_first(rank) for rank in recorded.ranks])}
 
 # %%
 # A processor so slow that products alone take time: the blocks here are small.
@@ -318,7 +316,7 @@ flops_per_s = 1e-4 * dgx_h100().accelerator.peak_flops_per_s("bfloat16")
 hop_bytes, block_flops = 2 * 4 * 64 * 16 * 2, 4 * 64 * 64 * 8 * 16
 server = uniform(4, 0.0, hop_bytes / (0.8 * block_flops / flops_per_s))
 replays = {
-    name: replay(run.trace, server, precision="bfloat16", efficiency=SLOW) for name, run in runs.items()
+    name: replay(trace, server, precision="bfloat16", efficiency=SLOW) for name, trace in traces.items()
 }
 draw_simulated(replays, title="Four blocks, three hops", sent="K and V on the wire")
 
@@ -328,7 +326,9 @@ draw_simulated(replays, title="Four blocks, three hops", sent="K and V on the wi
 # Autograd cannot help: the blocks of other ranks are gone. They have to come round once more. A block's part
 # of the softmax is exp(scores − lse), with the **final** lse, so each block's gradients can be computed
 # alone: `block_gradients(grad_out, query, key, value, out, lse, causal)` gives its addends to the gradients
-# of query, key and value; it knows GQA too. `out` and `lse` are the local queries' final ones.
+# of query, key and value; it knows GQA too. `out` and `lse` are the local queries' final ones. What it
+# returns is not contiguous, nor is what `torch.empty_like` makes of it: see to both before `isend` and
+# `irecv`.
 #
 # A query's gradient adds up at home. A key's gradient gets an addend on *every* rank that its block visits,
 # so its sum follows the block. At step 1 a rank computes its addend for the block that came, and sends it on.
@@ -351,22 +351,24 @@ def ring_attention_backward(grad_out, query, key, value, out, lse, group, causal
 
     grad_out: gradient of this rank's output, [B, N, S/cp, H]; out, lse: what `ring_attention` returned.
     """
-    ### BEGIN SOLUTION
     n, rank, ring = dist.get_world_size(group), dist.get_rank(group), dist.get_process_group_ranks(group)
 
     def hop(tensor):
+        """Given: start to send `tensor` on, and to receive another like it; contiguous ones."""
         received = torch.empty_like(tensor)
         works = [
             dist.isend(tensor, ring[(rank + 1) % n], group=group),
             dist.irecv(received, ring[rank - 1], group=group),
         ]
-        return tensor, received, works
+        return tensor, received, works  # the sent tensor stays alive
 
     def arrived(pending):
+        """Given: wait for what `hop` started; return what the rank before sent."""
         for work in pending[2]:
             work.wait()
         return pending[1]
 
+    ### BEGIN SOLUTION
     kv, behind = torch.stack((key, value)), None
     grad_query, own = torch.zeros_like(query), torch.zeros_like(kv)
     for step in range(n):
@@ -423,7 +425,9 @@ draw_ring_work(["contiguous", "zigzag"])
 # %% [markdown]
 # At every step but the first, zigzag computes exactly half a block: either all queries against the early half
 # of the keys, or the late half of the queries against all keys. Both are plain products without a mask. (A
-# third layout, *striped*, deals tokens out in turn, and is as balanced.)
+# third layout, *striped*, deals tokens out in turn: rank r has tokens r, cp + r, 2 cp + r, ... Every step is
+# then a triangle on every rank, with its diagonal or without it. For long sequences that is as balanced; for
+# short ones the diagonals make a difference, and the check refuses it.)
 #
 # Now measured: the library's ring in both layouts, replayed where links are no obstacle. The trace counts a
 # triangle as its full square: the first block costs 1 and not 0.5 in order, 0.75 and not 0.5 in zigzag. So
@@ -442,9 +446,8 @@ for layout in ("contiguous", "zigzag"):
     trace = run_ranks(causal_ring, 4, layout, trace=True).trace
     times[layout] = replay(trace, uniform(4, 0.0, 1e12), precision="bfloat16", efficiency=SLOW).step_s
 gain = times["contiguous"] / times["zigzag"]
-print(
-    f"zigzag is {gain:.2f} times as fast; you predicted {PREDICTED['times_as_fast']}, theory says {3.5 / 2}"
-)
+said = PREDICTED["times_as_fast"] or "nothing"
+print(f"zigzag is {gain:.2f} times as fast; theory says {3.5 / 2}, you said {said}")
 
 # %% [markdown]
 # ## When does the ring hide?
@@ -525,7 +528,8 @@ draw_exchange(num_heads=8, cp_size=4)
 # they are repeated, and the copies travel too.
 #
 # `all_to_all(x, group)` of `course_lib.comm.autograd` sends the i-th part of x along **dim 0** to rank i,
-# puts the parts that arrive together along dim 0, in rank order, and knows its own backward.
+# puts the parts that arrive together along dim 0, in rank order, and knows its own backward. For the middle,
+# `F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)` will do.
 
 
 # %% exercise="ulysses_attention"
@@ -615,7 +619,7 @@ figure
 # What remains is the step around the core. A rank's loss is the sum over *its* tokens, divided by the number
 # of *all* tokens; then the sum over ranks is the mean. And each weight has met S/cp of the tokens: its
 # gradient has an addend on every cp rank, exactly as under data parallelism. So gradients are reduced over dp
-# **and** cp.
+# **and** cp. (`cross_entropy(logits, targets, "sum")` is the library's sum over tokens.)
 
 
 # %% exercise="context_parallel_step"
@@ -740,46 +744,52 @@ print(f"a rank's tensors: {peak_bytes / 1e6:.0f} MB at most; the scores: {8 * 32
 
 
 # %%
-def leaves_early(query, key, value, group, _causal):
+def leaves_early():
+    query, key, value = own_tensors(64)[1]
     if dist.get_rank() == 0:
         return block_attention(query, key, value, True)
-    return ring_attention(query, key, value, group, True)
+    return ring_attention(query, key, value, dist.group.WORLD, True)
 
 
 try:
-    run_ranks(ring_alone, 2, leaves_early, quiet=True)
+    run_ranks(leaves_early, 2, quiet=True)
 except RanksError as error:
     print(error)
 
 # %% [markdown]
-# Its keys are needed elsewhere. A quieter mistake: every rank counts its positions from 0. Nothing hangs, the
-# mask is right, only RoPE turns queries and keys of later tokens by wrong angles. With your core nobody
-# notices; the library's cores know where their tokens stand, and refuse:
+# Its keys are needed elsewhere. A quieter mistake: every rank counts its positions from 0. Here your step
+# runs around a model that does. Nothing hangs, the mask is right, only RoPE turns queries and keys of later
+# tokens by wrong angles. With your core nobody notices; the library's cores know where their tokens stand,
+# and refuse:
 
 
 # %%
-def counts_from_0(model, core, tokens, targets):
-    positions = core.positions(tokens.shape[1])
-    logits = model(tokens[:, positions], torch.arange(len(positions)))
-    loss = cross_entropy(logits, targets[:, positions], "sum") / targets.numel()
-    loss.backward()
-    total = loss.detach().clone()
-    for tensor in (total, *(param.grad for param in model.parameters())):
-        dist.all_reduce(tensor, group=core.group)
-    return total
+class CountsFrom0(nn.Module):
+    """A model that leaves out where its tokens stand."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens, positions):
+        return self.model(tokens, torch.arange(len(positions)))
+
+
+def step_from_0(model, core, tokens, targets):
+    return context_parallel_step(CountsFrom0(model), core, tokens, targets)
 
 
 def quiet_mistake():
     core = MyCore(dist.group.WORLD)
     model = Transformer(CONFIG, dtype=torch.float64, attend=core)
-    loss = counts_from_0(model, core, BATCH.tokens, BATCH.targets)
+    loss = step_from_0(model, core, BATCH.tokens, BATCH.targets)
     pairs = zip(model.parameters(), GRADS, strict=True)
     return loss.item(), max(((p.grad - grad).norm() / grad.norm()).item() for p, grad in pairs)
 
 
 loss, error = run_ranks(quiet_mistake, 4)[0]
 print(f"your core: loss {loss:.6f}, one process {LOSS:.6f}; the worst gradient is {error:.0%} off")
-_ = grading.check("context_parallel_step", counts_from_0)
+_ = grading.check("context_parallel_step", step_from_0)
 
 # %% [markdown]
 # ## Long contexts in numbers

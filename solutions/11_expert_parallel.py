@@ -6,7 +6,7 @@
 # | **time** | 4 hours, {{minutes}} minutes of them for the six exercises |
 # | **ranks** | 1 to 6, all on this machine's CPU |
 # | **needs** | labs 03 and 08; lab 09 helps with micro-batches, lab 10 is no condition |
-# | **points** | {{points}} |
+# | **points** | {{points}}; all six exercises count |
 #
 # More parameters make a better model, and every parameter costs FLOPs for every token. A **mixture of
 # experts** (MoE) breaks that: each feed-forward network becomes E smaller ones, the *experts*, and a *router*
@@ -24,13 +24,13 @@
 # 4. keep experts evenly busy, and say what it costs if they are not;
 # 5. calculate why some mixtures stay inside a server, and others need not.
 #
-# **Predict.** Write your numbers into the cell. They are not graded; the figures draw them beside the
+# **Predict.** Write your numbers into the cell. They are not graded; figures and texts show them beside the
 # results.
 #
 # 1. Eight experts on four ranks, two experts a token, a router that knows nothing yet. Which share of the
 #    choices asks for an expert on another rank?
-# 2. The same router, trained for 80 steps with nothing that keeps it fair. How many times the mean load does
-#    the busiest expert have? (4 is the most there can be: then every token goes to it.)
+# 2. The same router, trained for 80 steps with the model's loss. How many times the mean load does the
+#    busiest expert have then?
 # 3. Four GPUs in four servers, 50 GB/s each, an H100's 989 TFLOP/s. A token of D bf16 numbers travels to
 #    an expert, SwiGLU of width F, and back. From which F on does the expert compute longer than the token
 #    travels?
@@ -41,9 +41,10 @@ PREDICTED = {"leaves": None, "times_the_mean": None, "width": None}
 # %% [markdown]
 # <details><summary>Answers, for later</summary>
 #
-# (1) Three quarters: the experts are anywhere. (2) About 4: without help the router collapses. (3) About
-# 9,900: two thirds of FLOP/s over bytes/s, and three quarters of that, as one in four stays. D cancels, and
-# so does the number of tokens. (1) and (2) are measured below; (3) is the formula's, which replay confirms.
+# (1) Three quarters: the experts are anywhere. (2) About 4, the most there can be: every token goes to it.
+# (3) About 9,900: two thirds of FLOP/s over bytes/s, and three quarters of that, as one in four stays. D
+# cancels, and so does the number of tokens. (1) and (2) are measured below; (3) is the formula's, which
+# replay confirms.
 #
 # </details>
 
@@ -134,7 +135,7 @@ def naive():
 
 for rank, (leave, equal) in enumerate(run_ranks(naive, 4)):
     print(f"rank {rank}: {leave:.0%} of the choices are elsewhere; equal to one process: {equal}")
-print("you predicted", PREDICTED["leaves"])
+print("you predicted", PREDICTED["leaves"] or "nothing")
 
 # %% [markdown]
 # About three quarters of the choices ask for an expert that is elsewhere. Moving experts to tokens would be
@@ -649,20 +650,24 @@ except RanksError as error:
 
 # %% [markdown]
 # An all_to_all needs everybody, also those with nothing to say. A quieter mistake: experts' gradients are
-# averaged like a replica's, over the tokens of the ranks that hold them. The loss falls all the same:
-# experts' gradients are about ep times too large. SGD and clipping feel that; AdamW hides it.
+# averaged like a replica's, over the tokens of the ranks that hold them; here your backward runs, and then
+# the divisor is replaced. The loss falls all the same: experts' gradients are about ep times too large.
+# SGD and clipping feel that; AdamW hides it.
 
 
 # %%
+def tokens_in(group, num_tokens):
+    total = torch.tensor(num_tokens)
+    dist.all_reduce(total, group=group)
+    return total.item()
+
+
 def like_replicas(loss_sum, num_tokens, common_params, expert_params, mesh):
-    loss_sum.backward()
-    for params, group in ((expert_params, mesh.group("dp")), (common_params, mesh.group("dp", "ep"))):
-        totals = torch.tensor([loss_sum.item(), num_tokens], dtype=torch.float64)
-        dist.all_reduce(totals, group=group)
-        for param in params:
-            dist.all_reduce(param.grad, group=group)
-            param.grad /= totals[1]
-    return totals[0] / totals[1]
+    mean = expert_parallel_backward(loss_sum, num_tokens, common_params, expert_params, mesh)
+    right, wrong = tokens_in(mesh.group("dp", "ep"), num_tokens), tokens_in(mesh.group("dp"), num_tokens)
+    for param in expert_params:
+        param.grad *= right / wrong
+    return mean
 
 
 _ = grading.check("expert_parallel_backward", like_replicas)

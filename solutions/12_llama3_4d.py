@@ -3,10 +3,10 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3 hours 10 minutes, {{minutes}} minutes of them for the seven exercises |
+# | **time** | 3.5 hours, {{minutes}} minutes of them for the seven exercises |
 # | **ranks** | 16 on this machine's CPU; 16,384 by arithmetic |
 # | **needs** | labs 04, 05, 08, 09 and 10 |
-# | **points** | {{points}} |
+# | **points** | {{points}}; all seven exercises count |
 #
 # Each lab so far split one axis. Meta split all four at once: tensor parallelism inside a server, context
 # parallelism for long sequences, pipeline stages, and sharded data parallelism around them. In this lab you
@@ -22,13 +22,13 @@
 # 4. calculate whether a layout fits;
 # 5. search for a layout, and argue for it against Meta's.
 #
-# **Predict**, and write your numbers into the cell below; the lab shows them beside what comes out. Llama 3
-# 405B on 16,384 GPUs, sequences of 8,192 tokens, 16 M tokens a step, TP 8, PP 16, 8 virtual stages (chunks of
-# layers on each rank of the pipeline, lab 09): (a) seconds of a step, (b) GB of memory a GPU needs without
-# recomputation, (c) percent of a step that a GPU waits for its pipeline.
+# **Predict**, and write your numbers into the cell below; the lab shows them beside what comes out. They
+# are not graded. Llama 3 405B on 16,384 GPUs, sequences of 8,192 tokens, 16 M tokens a step, TP 8, PP 16, 8
+# virtual stages (chunks of layers on each rank of the pipeline, lab 09): (a) seconds of a step, (b) GB of
+# memory a GPU needs without recomputation, (c) percent of a step that a GPU waits for its pipeline.
 
 # %%
-PREDICTED = {"step_s": 5.0, "memory_gb": 60.0, "bubble_percent": 15.0}  # your numbers here
+PREDICTED = {"step_s": None, "memory_gb": None, "bubble_percent": None}
 
 # %%
 from functools import partial
@@ -190,10 +190,13 @@ figure
 # | parameter | ranks that hold the same weights | what each of them has met |
 # |---|---|---|
 # | `matrix`: a weight cut by tp | of dp and cp | other sequences, other tokens |
-# | `norm`: a norm's weight, with sequence parallelism | of dp, cp and tp | and other positions |
-# | `table`: the embedding, tied to the head, cut by tp | of dp, cp; of the last (first) stage | another use |
+# | `norm`: a norm's weight, with sequence parallelism | of dp, cp and tp | also other positions |
+# | `table`: the embedding, tied to the head, cut by tp | of dp and cp, on two stages | also its other use |
 #
-# Llama 3 405B does not tie its table; many smaller models do.
+# The first stage has the table as embedding, the last stage as head: one weight, two uses.
+#
+# Llama 3 405B does not tie its table; many smaller models do. (With one stage, both uses are on it, and
+# autograd has added them.)
 #
 # And the loss: a batch of documents has uneven numbers of real tokens. The mean over all tokens is the sum of
 # sums over the sum of counts, not a mean of means. `num_tokens` is this rank's count; ranks of tp and pp
@@ -314,9 +317,9 @@ except RanksError as error:
 def memory_per_gpu(model, layout):
     """Return the bytes a GPU of the first stage needs.
 
-    model: num_layers, layer_params, embedding_params, layer_activation_bytes (one layer, one micro-batch,
-        before tp and cp).
-    layout: tp, cp, pp, dp, num_microbatches.
+    model: a dict with num_layers, layer_params, embedding_params and layer_activation_bytes (one layer, one
+        micro-batch, before tp and cp).
+    layout: a dict with tp, cp, pp, dp and num_microbatches.
     """
     ### BEGIN SOLUTION
     tp, cp, pp, dp = layout["tp"], layout["cp"], layout["pp"], layout["dp"]
@@ -348,10 +351,11 @@ for name, seq_len, layout in (
     sized = {**sizes_405b, "layer_activation_bytes": 34 * seq_len * llama.model_dim}
     nothing_saved = {**sizes_405b, "layer_activation_bytes": 0}
     states = memory_per_gpu(nothing_saved, layout)
-    params = states / (2 + 4 + 12 / (layout["dp"] * layout["cp"]))
-    bars[name] = {"parameters": 2 * params, "gradients": 4 * params, "optimizer": states - 6 * params}
+    whole = memory_per_gpu(nothing_saved, {**layout, "dp": 10**12})  # next to no optimizer state
+    bars[name] = {"parameters": whole / 3, "gradients": 2 * whole / 3, "optimizer": states - whole}
     bars[name]["activations"] = memory_per_gpu(sized, layout) - states
-bars["your guess"] = {"other": PREDICTED["memory_gb"] * 1e9}
+if PREDICTED["memory_gb"]:
+    bars["you predicted"] = {"other": PREDICTED["memory_gb"] * 1e9}
 bars["an H100"] = {"other": 80e9}
 draw_memory_bars(bars, title="Llama 3 405B, 16 micro-batches in flight")
 
@@ -365,8 +369,9 @@ draw_memory_bars(bars, title="Llama 3 405B, 16 micro-batches in flight")
 #
 # Try everything, keep the fastest that fits. The cost model of this exercise has round numbers, so that you
 # can check each by hand: `layout_time_s(problem, layout)` and `layout_memory_bytes(problem, layout)` (their
-# docstrings are their formulas). `problem` has num_layers, num_heads, model_dim, layer_params, num_gpus,
-# server_size, memory_bytes, batch (sequences of a step) and seq_len. What must hold:
+# docstrings are their formulas). Both are dicts: `problem` has num_layers, num_heads, model_dim,
+# layer_params, num_gpus, server_size, memory_bytes, batch (sequences of a step) and seq_len, `layout` has
+# what you return. What must hold:
 #
 # - tp x pp x dp is the number of GPUs;
 # - tp divides the heads, pp the layers, dp x microbatch_size the batch;
@@ -421,12 +426,14 @@ print()
 print("Against the best,", report.why_second_lost(found))
 
 # %% [markdown]
-# And Meta's TP 8, PP 16, as the planner sees it. The paper does not say how many virtual stages; we take 8:
+# And Meta's TP 8, PP 16, as the planner sees it. The paper does not say how many virtual stages there were.
+# We take 8: 16 x 8 chunks of one layer are 128, and Meta took one layer from the first and one from the
+# last stage.
 
 # %%
 metas = report.priced("tp=8,pp=16,v=8,mbs=1,zero=1", request)
 print(report.explain(metas, 0))
-print(f"you guessed a bubble of {PREDICTED['bubble_percent']}%")
+print(f"you predicted a bubble of {PREDICTED['bubble_percent'] or '?'}%")
 
 # %% [markdown]
 # Meta measured 400 TFLOP/s a GPU. That is 6.5 s a step if half of attention is counted (its causal part), and
@@ -452,9 +459,10 @@ turn(
 # %% [markdown]
 # There is a second way to know. `course simulate` records the step you trained above (`course_lib/compose`)
 # at full size, on one fake rank of each kind. It lays the recording out to all 16,384 and replays that on
-# Meta's cluster, with 7 virtual stages. A row takes half a minute, so the results are read from a file here
-# (docs/simulation.md). It knows each call and byte, but no fused kernel: its norms and RoPE cost more than
-# Meta's, and it gives each matmul 80% of the peak.
+# Meta's cluster. There are 7 virtual stages here: each must have a layer, and 16 x 8 would be more than
+# 126. A row takes half a minute, so the results are read from a file (docs/simulation.md). The simulator
+# knows each call and byte, but no fused kernel: its norms and RoPE cost more than Meta's, and it gives each
+# matmul 80% of the peak.
 #
 # All three rows of Meta's table, planned and simulated, and your prediction. The published seconds are
 # calculated from Meta's TFLOP/s with half of attention. For 131,072 tokens that decides: 10.9 s, or 15.3 s if
@@ -480,16 +488,15 @@ with style.course_style():
         f"{n}: published {published[n]}, predicted {predicted[n]:.1f}, simulated {s:.1f}"
         for n, s in zip(published, simulated, strict=True)
     )
-    figure = style.new_figure(
-        8, 3, f"Seconds of a step. {words}; your guess for the second {PREDICTED['step_s']}."
-    )
+    figure = style.new_figure(8, 3, f"Seconds of a step. {words}.")
     axes = figure.subplots()
     places = range(len(published))
     bars = [("published", published.values(), style.GREY), ("planner", predicted.values(), style.BLUE)]
     bars.append(("simulated", simulated, style.GREEN))
     for k, (label, seconds, color) in enumerate(bars):
         axes.bar([p + 0.27 * (k - 1) for p in places], seconds, 0.26, label=label, color=color)
-    axes.plot([1], [PREDICTED["step_s"]], "D", color=style.VERMILLION, label="your guess")
+    if PREDICTED["step_s"]:
+        axes.plot([1], [PREDICTED["step_s"]], "D", color=style.INK, label="you predicted")
     axes.set_xticks(list(places), labels=[name.replace(", ", ",\n") for name in published])
     axes.set(ylabel="seconds a step", title="Three configurations of Llama 3 405B")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
@@ -498,27 +505,33 @@ figure
 # %% [markdown]
 # ## The whole machine
 #
-# One GPU of 16,384 in the long-context configuration, and everybody it talks to. Bytes are those of a step:
-# tensor parallelism moves the most, over the shortest way. Its 1,008 calls are 8 for each of 7.875 layers and
-# 16 micro-batches: with sequence parallelism (lab 08) each of the 4 all_reduces is a reduce_scatter and an
-# all_gather. The bytes of dp are those of dp and cp together: these 128 ranks hold the same weights.
+# One GPU of 16,384 in the long-context configuration, and everybody it talks to. A small block is a server,
+# two are a rack; rank r lies on GPU r. A line of 16 servers is one pipeline stage on one part of the batch:
+# its servers have different tokens of the sequence (cp), the GPUs of a server different columns (tp). 16
+# lines are the pipeline (pp), and there are 8 of them (dp), which do not care where a pod ends.
+#
+# Bytes are those of a step: tensor parallelism moves the most, over the shortest way. Its 1,008 calls are 8
+# for each of 7.875 layers and 16 micro-batches: with sequence parallelism (lab 08) each of the 4
+# all_reduces is a reduce_scatter and an all_gather. The bytes of dp are those of dp and cp together: these
+# 128 ranks hold the same weights.
 
 # %%
 tokens, micro, layers = 131_072 / 16, 16, 126 / 16
 width, kv_heads, head = llama.model_dim, llama.num_kv_heads, llama.head_dim
 stage_params = (126 / 16 * llama.num_params_per_layer) / 8
 traffic = {
-    "pp": AxisTraffic(2 * micro * 8 * 2 * tokens * width / 8, 2 * micro * 8, "network"),
-    "dp": AxisTraffic(127 / 128 * (4 + 2) * stage_params, 2, "network"),
+    "pp": AxisTraffic(2 * micro * 8 * 2 * tokens * width / 8, 2 * micro * 8),
+    "dp": AxisTraffic(127 / 128 * (4 + 2) * stage_params, 2),
     "cp": AxisTraffic(
-        3 * micro * layers * 15 / 16 * 2 * 2 * 131_072 * kv_heads * head / 8, 3 * micro * layers, "network"
+        3 * micro * layers * 15 / 16 * 2 * 2 * 131_072 * kv_heads * head / 8, 3 * micro * layers
     ),
-    "tp": AxisTraffic(4 * micro * layers * 2 * 7 / 8 * 2 * tokens * width, 8 * micro * layers, "NVLink"),
+    "tp": AxisTraffic(4 * micro * layers * 2 * 7 / 8 * 2 * tokens * width, 8 * micro * layers),
 }
 draw_cluster_poster(
     {"dp": 8, "pp": 16, "cp": 16, "tp": 8},
     traffic,
-    rank=1_290,
+    request.cluster,
+    rank=1_579,
     title="Llama 3 405B: one GPU of 16,384 and its groups",
 )
 

@@ -28,7 +28,6 @@ CLOCKS = {"time", "replay", "replayed"}  # imported
 # Where right values are the lesson itself, they may earn more than a third.
 VALUES_ARE_THE_LESSON = {
     "repair_ddp_script": "a dozen defects repaired; the sampler is the last of them",
-    "route": "which experts each token is sent to",
     "async_pipeline": "a backward that uses the weights of its forward",
 }
 # Two tell the order of launches by the bytes launched so far; one weighs what lives against what is repeated.

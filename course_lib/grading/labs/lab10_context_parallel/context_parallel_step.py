@@ -24,10 +24,11 @@ EXERCISE = Exercise(
         "work": "A rank computes its share of the model, not all of it.",
         "bytes": "Besides what the core sends, gradients are summed once; nothing else travels.",
     },
-    details="1 to 4 ranks (hidden: 6), groups that are not the world nor neighbours, zigzag, striped and "
-    "contiguous layouts, 24 tokens (hidden: 32), float64. Work: a rank's products cost at most 1/cp of the "
-    "model's, and 25% more. Bytes: beside the core's own messages a rank moves at most an all_reduce of the "
-    "parameters (which counts double) and 256 bytes, by whatever call.",
+    details="1 to 4 ranks per sequence (hidden: 6), alone or beside others, in groups that are then neither "
+    "the world nor neighbours; zigzag, striped and contiguous layouts, 24 tokens (hidden: 32), float64. "
+    "Work: a rank's products cost at most 1/cp of the model's, and 25% more. Bytes: beside the core's own "
+    "messages a rank moves at most an all_reduce of the parameters (which counts double) and 256 bytes, by "
+    "whatever call.",
     signature="(model, core, tokens, targets)",
     forbids=("context-parallel step",),
     scenario=steps.SCENARIO,

@@ -12,7 +12,7 @@ from course_lib.grading.worlds.on_ranks import case, on_ranks
 EXERCISE = Exercise(
     order=1,
     title="Two halves of a softmax",
-    minutes=20,
+    minutes=25,
     difficulty=3,
     importance=5,
     lines=7,

@@ -33,11 +33,11 @@ EXERCISE = Exercise(
         "memory": "No rank ever holds all of K and V.",
         "clock": "The next block is on its way while this one is computed.",
     },
-    details="1 to 4 ranks and 8 (hidden: 3 and 6), groups that are not the world nor neighbours, float64 "
-    "(hidden: float32), as many kv heads as query heads or fewer. Bytes: a rank sends at most (cp - 1) x 2 B "
-    "K H S/cp elements. Memory, at 6 ranks and more: at once, beyond the inputs, at most 4 blocks of K and V "
-    "and 6 of the output's size. Clock, not causal: on a cluster where a hop takes 0.8 of a block's "
-    "two products, at most 1.05 cp blocks. The inputs stay as they were.",
+    details="1 to 4 ranks and 8 (hidden: 6), groups that are not the world nor neighbours, float64 (hidden: "
+    "float32), as many kv heads as query heads or fewer, blocks of a few tokens (hidden: 64). "
+    "Bytes: a rank sends at most (cp - 1) x 2 B K H S/cp elements. Memory, at 6 ranks and more: at once, "
+    "beyond the inputs, at most 4 blocks of K and V and 6 of the output's size. Clock, not causal: "
+    "where a hop takes 0.8 of a block's two products, at most 1.05 cp blocks. The inputs stay as they were.",
     signature="(query, key, value, group, causal)",
     forbids=("context parallelism", "collectives"),
     scenario=on_ranks(

@@ -24,19 +24,19 @@ EXERCISE = Exercise(
     minutes=30,
     difficulty=5,
     importance=4,
-    lines=24,
+    lines=15,
     points={"values": 1.0, "bytes": 1.0, "memory": 1.0},
     task="Write the backward pass: from the gradient of a rank's output, return the gradients of its own "
-    "query, key and value. Those of key and value have addends on every rank that has seen them.",
+    "query, key and value. Those of key and value have addends on every rank that saw them. A hop is given.",
     graded={
         "values": "Every rank's gradients equal those of one process.",
         "bytes": "K and V go round once, and their gradients once.",
         "memory": "No rank ever holds all of K and V, or of their gradients.",
     },
-    details="1 to 4 ranks and 8 (hidden: 3 and 6), groups that are not the world nor neighbours, float64 "
-    "(hidden: float32), causal or not, as many kv heads as query heads or fewer; contiguous blocks, as "
-    "forward. Bytes: a rank sends at most (2 cp - 1) x 2 B K H S/cp elements. Memory, at 6 ranks and more: "
-    "at once, beyond the inputs, at most 7 blocks of K and V and 5 of the output's size.",
+    details="1 to 4 ranks and 8 (hidden: 6), groups that are not the world nor neighbours, float64 (hidden: "
+    "float32), causal or not, as many kv heads as query heads or fewer, blocks of a few tokens (hidden: 64), "
+    "contiguous. Bytes: a rank sends at most (2 cp - 1) x 2 B K H S/cp elements. Memory, at 6 ranks and "
+    "more: at once, beyond the inputs, at most 7 blocks of K and V and 5 of the output's size.",
     signature="(grad_out, query, key, value, out, lse, group, causal)",
     forbids=("context parallelism", "collectives"),
     scenario=on_ranks(
@@ -50,7 +50,7 @@ EXERCISE = Exercise(
         "ready?",
         "block_gradients(grad_out, query, key, value, out, lse, causal) gives a block's addends; out and "
         "lse are the local queries' final ones. Send a second message behind K and V: the sum so far of "
-        "their gradients.",
+        "their gradients, made contiguous.",
         "At step t > 0: compute the block's addends, add what the rank before sent behind this block (at "
         "step 1 it has sent nothing yet), send the sum on. What arrives after the last step is the sum of "
         "the rank's own block: add the addends of step 0.",

@@ -21,7 +21,7 @@ def _inputs(case: Case, rank: int) -> dict[str, Array]:
 EXERCISE = Exercise(
     order=5,
     title="Ulysses",
-    minutes=25,
+    minutes=30,
     difficulty=3,
     importance=4,
     lines=14,

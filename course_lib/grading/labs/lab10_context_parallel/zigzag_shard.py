@@ -46,8 +46,8 @@ EXERCISE = Exercise(
         "has the first?",
         "Cut the sequence into 2 cp pieces. A rank gets two of them, an early one and a late one, so that "
         "the places of the two add up to the same for every rank.",
-        "Rank r keeps piece r. Work grows with the place of a piece: which second piece makes the sum of "
-        "both places 2 cp - 1, whatever r is?",
+        "Take cp = 2, four pieces 0 to 3, and write down how much of the matrix each of them computes. Into "
+        "which two pairs must they go? Do the same for six pieces, then say it for any rank.",
     ),
 )
 

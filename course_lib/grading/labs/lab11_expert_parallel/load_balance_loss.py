@@ -43,9 +43,9 @@ EXERCISE = Exercise(
     task="Write the load-balance loss of the Switch Transformer, E · sum over experts of f · P, from the "
     "router's logits [T, E] and the experts that it chose [T, k].",
     graded={"values": "The loss is right, and so is the gradient of the logits."},
-    details="One rank, float32. f of an expert: its share of all T·k choices, dropped ones too; `experts` "
-    "need not be those with the best scores (a bias may choose, too). P: the mean over tokens of its "
-    "score, a softmax over all E. Returns one number.",
+    details="One rank, float32, up to 10 tokens and 8 experts (hidden: 200 and 16). f of an expert: its "
+    "share of all T·k choices, dropped ones too; `experts` need not be those with the best scores (a bias "
+    "may choose, too). P: the mean over tokens of its score, a softmax over all E. Returns one number.",
     signature="(logits, experts)",
     forbids=("expert parallelism", "routing"),
     scenario=on_ranks(inputs=_inputs, arguments=["logits", "experts"], returns="loss", wrt=("logits",)),

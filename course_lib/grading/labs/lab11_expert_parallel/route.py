@@ -43,7 +43,7 @@ EXERCISE = Exercise(
     difficulty=3,
     importance=5,
     lines=10,
-    points={"values": 1.0, "drops": 1.0},
+    points={"values": 0.5, "drops": 1.5},
     task="Write a function that returns, for the router's logits [T, E], `(experts, weights, kept)`: the k "
     "experts of each token, best first; what each counts; and whether it has a slot for the token.",
     graded={
