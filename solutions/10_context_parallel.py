@@ -3,7 +3,7 @@
 #
 # | | |
 # |---|---|
-# | **time** | 4 hours, {{minutes}} minutes of them for the seven exercises |
+# | **time** | 4.5 hours, {{minutes}} minutes of them for the seven exercises |
 # | **ranks** | 1 to 8, all on this machine's CPU |
 # | **needs** | labs 02 (`isend`, `irecv`), 03 and 08 |
 # | **points** | {{points}}; all seven exercises count |

@@ -508,7 +508,8 @@ figure
 # One GPU of 16,384 in the long-context configuration, and everybody it talks to. A small block is a server,
 # two are a rack; rank r lies on GPU r. A line of 16 servers is one pipeline stage on one part of the batch:
 # its servers have different tokens of the sequence (cp), the GPUs of a server different columns (tp). 16
-# lines are the pipeline (pp), and there are 8 of them (dp), which do not care where a pod ends.
+# lines are the pipeline (pp), and there are 8 of them (dp, along the dashed line), which do not care where a
+# pod ends.
 #
 # Bytes are those of a step: tensor parallelism moves the most, over the shortest way. Its 1,008 calls are 8
 # for each of 7.875 layers and 16 micro-batches: with sequence parallelism (lab 08) each of the 4

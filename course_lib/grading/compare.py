@@ -32,8 +32,8 @@ TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 5e-3, "bfloat16": 3e-2
 _FLOAT32 = 3e-7  # of the largest entry: a few roundings
 _NUMBER = (int, float)
 _NOT_IN_IT = (
-    "nothing that was communicated is in it. Was it this that travelled, waited for before it was read, and "
-    "written back in place, not to a new name?"
+    "nothing from another rank is in it. Does it travel, or what it is made of? Is that waited for before it "
+    "is read, and the result written back in place, not to a new name?"
 )
 
 
@@ -71,7 +71,7 @@ def compare(name: str, case: Case, got: list[RankData], want: Expected) -> Part 
     if not wrong:
         return None
     talked = any(_communicated(got[r]) for r in wrong)
-    finger = fingerprint(case, seen, want, wrong, tolerance, talked=talked)
+    finger = fingerprint(case, seen, want, wrong, tolerance, talked=talked, is_gradient=gate == "gradients")
     return Part(gate, False, _value_message(words, case, seen, want, wrong, finger), gate=True)
 
 
@@ -144,9 +144,15 @@ def fingerprint(
     tolerance: float,
     *,
     talked: bool = False,
+    is_gradient: bool = False,
 ) -> str:
     """Name the mistake if it is known, else "". talked: wrong ranks are known to have communicated."""
     n = case.world_size
+    first_only = "right on rank 0 only: " + (
+        "what do the other ranks need that rank 0 does not?"
+        if want.per_rank
+        else "does every rank get the result?"
+    )
     silence = _NOT_IN_IT if talked else "nothing was communicated."
 
     def all_match(make: Any) -> bool:
@@ -165,7 +171,7 @@ def fingerprint(
     reached_0 = want.local_only is not None and not close(got[0], want.local_only[0], tolerance)
     due_on_0 = want.local_only is None or not close(asarray(want.local_only[0]), want.on(0), tolerance)
     if rank_0_only and reached_0:
-        return "right on rank 0 only: does every rank get the result?"
+        return first_only
     alone = want.local_only if n > 1 else None
     if alone is not None and all(close(asarray(alone[r]), want.on(r), tolerance) for r in wrong):
         alone = None  # no rank needs the others for it
@@ -176,7 +182,7 @@ def fingerprint(
     if alone is not None and _in_groups(case) and all_match(lambda r: _total(alone, want.on(r))):
         return f"it is the sum over all {n} ranks: those of the group alone count."
     if rank_0_only and due_on_0:  # else nothing had to change there: it is the root, or no member
-        return "right on rank 0 only: does every rank get the result?"
+        return first_only
     if n > 1 and _scaled(got, target, wrong, n, tolerance):
         twice = " Or sum twice?" if n == 2 else ""
         return f"off by exactly {n} = world_size: did you average?{twice}"
@@ -191,7 +197,9 @@ def fingerprint(
     if n > 2 and _scaled(got, target, wrong, n / 2, tolerance):
         return f"off by exactly {n}/2: was a sum of {n} ranks divided by 2, and not by world_size?"
     if all(not got[r].any() for r in wrong):
-        return "it is all zeros: was it ever filled? (A gradient: is something detached on the way?)"
+        if is_gradient:
+            return "it is all zeros: does the result depend on it there, with nothing detached on the way?"
+        return "it is all zeros: was it ever filled?"
     if all_match(lambda r: -target(r)):
         return "it has the wrong sign."
     for shift in range(1, n):

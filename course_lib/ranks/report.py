@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from course_lib.ranks.causes import ENDED, WrongGroup, culprits, cycle, wrong_group
@@ -249,12 +249,15 @@ def failure_report(graph: WaitGraph) -> tuple[str, int]:
     alone = [r for r in failed if _talks_to_itself(graph.ranks[r], r)]
     if _is_consequence(cause) and alone:
         own = "itself" if len(alone) == 1 else "themselves"
-        head = f"{names(alone)} took {own} for the peer of a send or recv: it must be another rank."
+        head = (
+            f"{names(alone)} took {own} for the peer of a send or recv: it must be another rank. "
+            "In a group of one there is none."
+        )
     elif _is_consequence(cause):
         left = [r for r in range(len(graph.ranks)) if r not in failed]
         who = names(left) if left else "another rank"
         head = f"{names(failed)} lost the connection to {who}: did it call destroy_process_group too early?"
-    lines = [head[0].upper() + head[1:], *_frames(failure), *_on_none(cause)]
+    lines = [head[0].upper() + head[1:], *_frames(failure), *_on_none(cause), *_on_vector(failure)]
     rest = [r for r in failed if r not in same]
     lines += [f"  rank {r} then {_failed(graph.ranks[r], len(graph.ranks))}" for r in rest]
     waiting = graph_waiters(graph)
@@ -287,6 +290,13 @@ def _on_none(state: RankState) -> list[str]:
         return ["  If that None is a .grad: a tensor has one once requires_grad_() came before the forward."]
     what = "a collective" if last.op == "new_group" else last.op
     return [f"  If that None is what {what} returned: collectives write into a tensor you pass in."]
+
+
+def _on_vector(failure: Mapping[str, Any]) -> list[str]:
+    """What torch says of a backward from more than one number, in words that name the way out."""
+    if "only for scalar outputs" not in str(failure.get("message", "")):
+        return []
+    return ["  Backward begins from one number, the loss: is it a sum or mean over all its entries?"]
 
 
 def _failed(state: RankState, n: int) -> str:

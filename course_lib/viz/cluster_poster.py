@@ -148,7 +148,8 @@ def _draw_floor(ax: Axes, floor: _Floor, world_size: int, groups: Groups, rank: 
         [y + _HIGH / 2 for _, y in places],
         color=COLORS[slowest],
         lw=1,
-        alpha=0.7,
+        ls=(0, (4, 2)),
+        alpha=0.8,
     )
     for pod in range(-(-world_size // floor.pod)):
         _draw_pod(ax, floor, pod, min(world_size - pod * floor.pod, floor.pod))
@@ -164,6 +165,7 @@ def _draw_floor(ax: Axes, floor: _Floor, world_size: int, groups: Groups, rank: 
     names = [f"{axis} {len(groups[axis])}" for axis in reversed(groups)]
     ax.legend(keys, names, loc="upper right", bbox_to_anchor=(1, 0.04), ncols=len(keys), handlelength=0.9)
     ax.autoscale_view()
+    ax.set_xlim(-1, -(-world_size // floor.pod) * floor.pod_width - _POD_GAP + 0.2)
     ax.invert_yaxis()
     ax.axis("off")
 
@@ -172,11 +174,12 @@ def _draw_pod(ax: Axes, floor: _Floor, pod: int, gpus: int) -> None:
     """Frame a pod, as high as a full one."""
     x, _ = floor.at(pod * floor.pod)
     blocks = floor.pod / floor.block
-    high = floor.pod // floor.line * _LINE + max(1, int(blocks + 0.5)) * _BLOCK_GAP
-    box = FancyBboxPatch((x, -_BLOCK_GAP), floor.pod_width - _POD_GAP - 0.4, high, boxstyle="round,pad=0.55")
+    top = -_BLOCK_GAP - 0.6
+    high = floor.pod // floor.line * _LINE + max(1, int(blocks + 0.5)) * _BLOCK_GAP + 0.6
+    box = FancyBboxPatch((x, top), floor.pod_width - _POD_GAP - 0.4, high, boxstyle="round,pad=0.55")
     box.set(facecolor="none", edgecolor=style.MUTED, lw=0.9)
     ax.add_patch(box)
-    ax.text(x, -_BLOCK_GAP - 1.0, f"pod {pod}: {gpus:,} GPUs", fontsize=9, va="bottom")
+    ax.text(x, top - 1.0, f"pod {pod}: {gpus:,} GPUs", fontsize=9, va="bottom")
 
 
 def _draw_server(ax: Axes, server: int, rank: int, groups: Groups) -> None:

@@ -53,6 +53,19 @@ def test_right_on_rank_0_is_no_finding_where_nothing_was_due_there():
     assert "right on rank 0" not in _message([OWN[0], OWN[1] * 0.3, OWN[2] * 0.7], want)
 
 
+def test_a_tensor_of_each_rank_s_own_is_no_result_that_all_get():
+    want = Expected(OWN, per_rank=True)
+    text = _message([OWN[0], OWN[1] * 0.3, OWN[2] * 0.7], want)
+    assert "right on rank 0 only: what do the other ranks need that rank 0 does not?" in text
+
+
+def test_a_gradient_of_zeros_is_asked_for_its_way_from_the_result():
+    assert "was it ever filled?" in _message([FULL * 0] * N, FULL)
+    text = _message([FULL * 0] * N, FULL, name="grad:bias", gate="gradients")
+    assert "does the result depend on it there" in text
+    assert "filled" not in text
+
+
 def test_swapped_ranks():
     want = Expected(OWN, per_rank=True)
     assert "rank 0 holds what belongs to rank 1" in _message([OWN[1], OWN[2], OWN[0]], want)

@@ -3,13 +3,16 @@
 import functools
 import io
 import sys
+import types
 
 import numpy as np
 import pytest
 from helpers import HELLO, run
 
 from course_lib import grading
-from course_lib.grading.exercise import Part
+from course_lib.grading.engine import _parts_of, merge
+from course_lib.grading.exercise import Case, Expected, Part, RankData
+from course_lib.grading.registry import spec
 from course_lib.grading.report import render
 from course_lib.grading.source import FromSource
 
@@ -132,6 +135,29 @@ def test_a_lost_part_keeps_the_others():
         "must launch one all_reduce and nothing else; the first call launched 2 calls (2 all_reduce)" in shown
     )
     assert 'grading.hint("rank_hello")' in shown
+
+
+def test_what_may_send_nothing_is_not_said_in_bytes():
+    """Of a part with several windows the one that sends speaks; where none may, the card."""
+    exercise = spec("row_parallel_linear").EXERCISE
+    nothing, some = Part("bytes", True, ""), Part("bytes", True, "576 bytes per rank, at most 576")
+    case = Case(world_size=2, seed=0)
+    said = [
+        merge(exercise, [case], [(case, part) for part in parts], None, 0).parts["bytes"].message
+        for parts in ([nothing, some, nothing], [nothing])
+    ]
+    assert said == [some.message, exercise.graded["bytes"]]
+
+
+def test_infinities_of_mistaken_worlds_are_no_warnings(recwarn):
+    case = Case(world_size=1, seed=0, trace=False)
+    far = {"y": Expected(np.zeros(1), mistakes={"the logarithm was taken": lambda: np.log(np.zeros(1))})}
+    declared = types.SimpleNamespace(
+        oracle=lambda _: far, explained=lambda *_: far, scenario=spec("rank_hello").scenario
+    )
+    (part,) = _parts_of(declared, case, [RankData({"y": np.ones(1)}, dtypes={"y": "float64"})])
+    assert "must equal" in part.message
+    assert not [w for w in recwarn if w.category is RuntimeWarning]
 
 
 def test_a_part_nobody_measured_is_lost():

@@ -394,6 +394,14 @@ def test_a_gradient_that_is_none_is_explained() -> None:
         run_ranks(sends_no_gradient, 2)
 
 
+def test_a_backward_from_more_than_one_number_is_explained() -> None:
+    def goes_back_from_a_vector() -> None:
+        (torch.ones(3, requires_grad=True) * 2).backward()
+
+    with pytest.raises(RanksError, match="begins from one number, the loss: is it a sum or mean"):
+        run_ranks(goes_back_from_a_vector, 2)
+
+
 def test_children_of_a_rank_end_with_it() -> None:
     def leaves_a_child() -> int:
         child = subprocess.Popen(["sleep", "60"], start_new_session=True)

@@ -79,7 +79,8 @@ class BytesAtMost:
                 )
                 return Part(self.least_part or self.part, False, f"{text} {self.too_little}")
             most = max(most, *sums)
-        return Part(self.part, True, f"{most:,.0f} {self.unit} a rank, at most {bound:,}")
+        # Where nothing may travel, another window of the part or the card has more to say.
+        return Part(self.part, True, f"{most:,.0f} {self.unit} per rank, at most {bound:,}" if bound else "")
 
     def _bound(self, case: Case) -> int:
         if isinstance(self.at_most, Mapping):
@@ -136,7 +137,7 @@ class EachRankAtMost:
     what: str
     why: str
     window: Window = WHOLE
-    passed: str = "at most {most:,} bytes a rank"
+    passed: str = "at most {most:,} bytes per rank"
     part: str = "bytes"
     reads_trace: bool = True
 
@@ -231,7 +232,7 @@ class Messages:
     count: Callable[[Group], int] | None = None
     of: str = ""
     why: Callable[[Sent], str] = lambda sent: ""
-    passed: str = "at most {most:,} elements sent a rank"
+    passed: str = "at most {most:,} elements sent per rank"
     worst: bool = False
     part: str = "bytes"
     reads_trace: bool = True

@@ -61,7 +61,7 @@ def mean_gradient(model, loss_fn, x, y):
 # change: dist.all_reduce(gradient) -> dist.broadcast(gradient, src=0)
 # change: gradient /= dist.get_world_size() -> pass
 # %% wrong values: reduces the loss, hoping that the gradient follows
-# says: nothing that was communicated is in it
+# says: nothing from another rank is in it
 # change: loss_fn(model(x), y).backward() -> loss = loss_fn(model(x), y); dist.all_reduce(loss.data); loss.backward()
 # change: dist.all_reduce(gradient) -> pass
 # change: gradient /= dist.get_world_size() -> pass

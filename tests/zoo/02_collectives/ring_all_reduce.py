@@ -89,7 +89,7 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
 # change: chunk = reduce_scatter(tensor, group) -> chunk = reduce_scatter(tensor, group=group) if dist.get_world_size(group) > 1 else tensor.view(-1)
 # change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor[...] = all_gather(chunk, numel=tensor.numel(), group=group).reshape(tensor.shape)
 # %% wrong values: assigns to the name, not to the tensor
-# says: nothing that was communicated is in it
+# says: nothing from another rank is in it
 # change: tensor.view(-1).copy_(all_gather(chunk, tensor.numel(), group)) -> tensor = all_gather(chunk, tensor.numel(), group).view_as(tensor)
 # %% wrong values: only a reduce_scatter
 # says: wrong

@@ -62,7 +62,7 @@ class NaiveDDP:
 # says: never broadcast
 # change: dist.broadcast(tensor, src=0) -> pass
 # %% wrong values: broadcasts the weights and never the gradients
-# says: rank 0 holds its own value: nothing that was communicated is in it
+# says: rank 0 holds its own value: nothing from another rank is in it
 # change: dist.all_reduce(param.grad) -> pass
 # change: param.grad /= dist.get_world_size() -> pass
 # %% wrong values: broadcasts only what trains

@@ -51,7 +51,7 @@ def fsdp_backward(units, grad):
 # says: did you average?
 # change: unit.grad /= dist.get_world_size() -> pass
 # %% wrong values: keeps its part of its own gradient
-# says: nothing that was communicated is in it
+# says: nothing from another rank is in it
 # change: dist.reduce_scatter_tensor(unit.grad, full_grad) -> unit.grad = full_grad.chunk(dist.get_world_size())[dist.get_rank()].clone()
 # change: unit.grad /= dist.get_world_size() -> pass
 # %% wrong values: every rank keeps the part after its own

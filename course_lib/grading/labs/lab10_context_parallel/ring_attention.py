@@ -20,7 +20,7 @@ def _inputs(case: Case, rank: int) -> dict[str, Array]:
 EXERCISE = Exercise(
     order=2,
     title="Ring attention, forward",
-    minutes=30,
+    minutes=40,
     difficulty=4,
     importance=5,
     lines=16,

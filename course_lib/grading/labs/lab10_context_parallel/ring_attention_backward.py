@@ -21,7 +21,7 @@ def _inputs(case: Case, rank: int) -> dict[str, Array]:
 EXERCISE = Exercise(
     order=3,
     title="Ring attention, backward",
-    minutes=30,
+    minutes=35,
     difficulty=5,
     importance=4,
     lines=15,

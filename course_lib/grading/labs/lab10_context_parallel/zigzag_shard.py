@@ -23,7 +23,7 @@ def _point(row: Row) -> list[dict[str, int]]:
 EXERCISE = Exercise(
     order=4,
     title="Zigzag",
-    minutes=10,
+    minutes=15,
     difficulty=2,
     importance=4,
     lines=6,
