@@ -168,7 +168,7 @@ class CameAhead:
     Attributes:
         turns: case -> (mark at which bytes are used, how many), in order.
         at_most: bytes that may have come ahead of any turn.
-        ops: the operations that bring them.
+        ops: the operations that bring them; none named: all collectives.
     """
 
     turns: Callable[[Case], Sequence[tuple[str, int]]]
@@ -199,5 +199,6 @@ class CameAhead:
         return None
 
     def _arrived(self, trace: RankTrace, end: str | None) -> int:
-        calls = [call for call in calls_in(trace, Window(self.window.start, end)) if call.op in self.ops]
-        return sum(call.bytes_ if call.op == "recv" else call.moved_bytes for call in calls)
+        calls = calls_in(trace, Window(self.window.start, end))
+        brought = [c for c in calls if (c.op in self.ops if self.ops else c.op not in ("send", "recv"))]
+        return sum(call.bytes_ if call.op == "recv" else call.moved_bytes for call in brought)

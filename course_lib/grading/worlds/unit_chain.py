@@ -202,4 +202,11 @@ def in_turn(
             beyond=beyond,
             why=why,
         ),
+        CameAhead(
+            turns=lambda case: turns(case, phase, kept_last=kept_last, reduces=phase == "backward"),
+            at_most=lambda case: allowed(case, ahead),
+            ops=(),
+            beyond=beyond,
+            why=why,
+        ),
     ]

@@ -129,11 +129,17 @@ def sizes(case: Case, *, trained_only: bool = False) -> list[int]:
     return [unit_bytes(case, i) for i in indices if shape_of(case, i)[1] or not trained_only]
 
 
-def turns(case: Case, phase: str, *, kept_last: bool = False) -> list[tuple[str, int]]:
-    """Marks at which units compute, in order, and the bytes that must come for each (kept last: none)."""
-    found = [(f"{phase} {i}", size) for i, size in enumerate(sizes(case))]
-    if kept_last:
-        found[-1] = (found[-1][0], 0)
+def turns(case: Case, phase: str, *, kept_last: bool = False, reduces: bool = False) -> list[tuple[str, int]]:
+    """Marks at which units compute, in order, and the bytes that must come for each (kept last: none).
+
+    reduces: and those of its gradient, which is reduced behind it.
+    """
+    every = sizes(case)
+    come = [0 if kept_last and i == len(every) - 1 else size for i, size in enumerate(every)]
+    found = [
+        (f"{phase} {i}", size + (every[i] if reduces and shape_of(case, i)[1] else 0))
+        for i, size in enumerate(come)
+    ]
     return found if phase == "forward" else found[::-1]
 
 

@@ -75,3 +75,9 @@ def smallest_batch(kernel, sizes, element_bytes, spec):
 # change: return 0 -> return 1 if kernel == "linear" else 0
 # %% wrong linear: the ridge itself, which nearly fits a wide layer
 # change: ridge * once / gain) -> ridge) if kernel == "linear" else 1
+# %% wrong attention: softmax costs nothing
+# says: softmax is left out
+# change: ridge = -> flops -= 5 * sizes.get("heads", 0) * sizes.get("context", 0); ridge =
+# %% wrong attention: queries and outputs are not moved
+# says: queries are read and outputs written
+# change: ridge = -> each -= 2 * element_bytes * sizes.get("heads", 0) * sizes.get("head_dim", 0); ridge =

@@ -3,6 +3,7 @@
 Longer than 120 lines: two kernels, counted here too, and nine slips.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, floor
 from typing import Any
@@ -26,7 +27,7 @@ def _gpu(rng: np.random.Generator, ridge: float) -> dict[str, Any]:
 
 
 def _one(rng: np.random.Generator, place: int) -> dict[str, Any]:
-    """By turns: a large weight, a small one, and decoding on either side of the ridge."""
+    """By turns: a large weight, a small one, and decoding on either side of the ridge, near it and far."""
     e = int(rng.choice([1, 2, 4]))
     if place % 4 < 2:
         k, n = (int(v) for v in rng.integers(200, 12_000, 2))
@@ -42,19 +43,25 @@ def _one(rng: np.random.Generator, place: int) -> dict[str, Any]:
     }
     point = {"kernel": "attention", "sizes": sizes, "element_bytes": e, "spec": {}}
     flops, once, each = _counts(point)
-    ridge = flops / (once + each) * (rng.uniform(0.15, 0.9) if place % 4 == 2 else rng.uniform(1.2, 1.9))
+    far, near = ((0.15, 0.9), (0.97, 1.0)) if place % 4 == 2 else ((1.2, 1.9), (1.0, 1.05))
+    ridge = flops / (once + each) * rng.uniform(*(near if place in (6, 7) else far))
     return {**point, "spec": _gpu(rng, ridge)}
 
 
 def _draw(rng: np.random.Generator, count: int) -> list[dict[str, Any]]:
     names = {**LINEAR, **ATTENTION}
     rules = [lambda p, w=words: solve(p, **_slips(p).get(w, {})) for words in names]
-    return separating(_one, rules, lambda p, got: got != solve(p), rng, count, {2: _shared_heads_decide})
+    pinned = {2: _shared_heads_decide, 6: _loses(SOFTMAX), 7: _loses(QUERIES)}
+    return separating(_one, rules, lambda p, got: got != solve(p), rng, count, pinned)
 
 
 def _shared_heads_decide(p: Point) -> bool:
     """Compute-bound because heads share a cache, and also by the sparse peak."""
     return solve(p, peak="sparse_flops_per_s") == 1 and solve(p, cache_heads="heads") == 0
+
+
+def _loses(words: str) -> Callable[[Point], bool]:
+    return lambda p: solve(p, **ATTENTION[words]) != solve(p)
 
 
 EXERCISE = Exercise(
@@ -72,8 +79,8 @@ EXERCISE = Exercise(
         "small": "One whose weight is too small for any batch.",
         "attention": "The attention of decoding, where each sequence brings a cache of its own.",
     },
-    details="16 kernels you have not seen (hidden: 40), exactly. Compute-bound: computing takes at least as "
-    "long as moving. Sparse peaks do not count. Answers go beyond 10,000.",
+    details="16 kernels you have not seen (hidden: 37), some close to the ridge, exactly. Compute-bound: "
+    "computing takes at least as long as moving. Sparse peaks do not count. Answers go beyond 10,000.",
     signature="(kernel, sizes, element_bytes, spec)",
     forbids=("cost model", "flop counts"),
     scenario=samples(stream=12, draw=_draw),
@@ -100,19 +107,19 @@ OPEN = [
         "element_bytes": 2,
         "spec": H100,
     },
-    13,
+    16,
 ]
-HIDDEN = [24]
+HIDDEN = [21]
 
 
-def _counts(p: Point, cache_heads: str = "kv_heads") -> tuple[int, int, int]:
-    """FLOPs of a row, bytes that are moved once, bytes of a row."""
+def _counts(p: Point, cache_heads: str = "kv_heads", softmax: int = 5) -> tuple[int, int, int]:
+    """FLOPs of a row (`softmax` of an element of the scores), bytes that are moved once, bytes of a row."""
     s, e = p["sizes"], p["element_bytes"]
     if p["kernel"] == "linear":
         return 2 * s["k"] * s["n"], e * s["k"] * s["n"], e * (s["k"] + s["n"])
     scores = s["heads"] * s["context"]
     cache = 2 * s[cache_heads] * s["context"] * s["head_dim"]
-    return scores * (4 * s["head_dim"] + 5), 0, e * (cache + 2 * s["heads"] * s["head_dim"])
+    return scores * (4 * s["head_dim"] + softmax), 0, e * (cache + 2 * s["heads"] * s["head_dim"])
 
 
 def solve(
@@ -123,15 +130,17 @@ def solve(
     each_less: str = "",
     cache_heads: str = "kv_heads",
     shares_cache: bool = False,
+    softmax: int = 5,
+    cache_alone: bool = False,
     rounds_down: bool = False,
 ) -> int:
     """The smallest batch, 0 for none; with other arguments, what a slip makes of it."""
     p = {**p, "element_bytes": element_bytes or p["element_bytes"]}
-    flops, once, each = _counts(p, cache_heads)
+    flops, once, each = _counts(p, cache_heads, softmax)
     each -= p["element_bytes"] * sum(p["sizes"][name] for name in each_less)
-    if shares_cache:
+    if shares_cache or cache_alone:
         rows = p["element_bytes"] * 2 * p["sizes"]["heads"] * p["sizes"]["head_dim"]
-        once, each = each - rows, rows
+        once, each = (each - rows, rows) if shares_cache else (once, each - rows)
     ridge = Fraction(p["spec"][peak], p["spec"]["bytes_per_s"])
     gain = flops * flops_share - ridge * each
     if gain < 0 or (gain == 0 and once):
@@ -151,10 +160,14 @@ LINEAR: dict[str, dict[str, Any]] = {
     "multiplications are counted and additions are not": {"flops_share": Fraction(1, 2)},
     "you round down: one row fewer is still memory-bound": {"rounds_down": True},
 }
+SOFTMAX = "softmax is left out: it does 5 FLOPs an element"
+QUERIES = "only the cache is moved: queries are read and outputs written, too"
 ATTENTION: dict[str, dict[str, Any]] = {
     **BOTH,
     "all sequences share one cache: each has its own": {"shares_cache": True},
     "every head has a cache of its own: kv_heads are fewer": {"cache_heads": "heads"},
+    SOFTMAX: {"softmax": 0},
+    QUERIES: {"cache_alone": True},
 }
 
 

@@ -17,7 +17,7 @@ def rounds_needed(case: Case) -> int:
     return (len(members(case, case.params["root"])) - 1).bit_length()
 
 
-def problem_of_rounds(seen: Seen) -> str:
+def problem_of_rounds(seen: Seen, what: str = "the tensor must reach all {n} ranks") -> str:
     """Say how many rounds it took, and along which chain; "" if no more than needed."""
     n, allowed = len(members(seen.case, seen.case.params["root"])), rounds_needed(seen.case)
     messages = rounds(seen.traces)
@@ -26,9 +26,8 @@ def problem_of_rounds(seen: Seen) -> str:
         return ""
     chain = ", then ".join(f"{m.src} to {m.dst}" for m in last.chain())
     return (
-        f"the tensor must reach all {n} ranks in ceil(log2 {n}) = {plural(allowed, 'round')}; it took "
-        f"{last.round_}: "
-        f"{chain}.{_shape(messages, last)}"
+        f"{what.format(n=n)} in ceil(log2 {n}) = {plural(allowed, 'round')}; it took {last.round_}: {chain}."
+        f"{_shape(messages, last)}"
     )
 
 
@@ -41,6 +40,8 @@ def _shape(messages: list[Message], last: Message) -> str:
         return " The root sends everything itself: let those who have the tensor help."
     if len(chain) == len(messages) == len({m.src for m in chain}):
         return " A chain: only one rank sends at a time."
+    if len({m.src for m in messages}) == len(messages):  # each sends once: a reduction
+        return " Pairs must add at the same time, in every round."
     return " Everyone who has the tensor must send in every round."
 
 

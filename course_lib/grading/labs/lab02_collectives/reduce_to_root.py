@@ -1,8 +1,9 @@
 """`reduce_to_root_`: the tree of a broadcast turned round; partial sums flow to the root."""
 
 from course_lib.grading.core.types import Case, Exercise, World
-from course_lib.grading.labs.lab02_collectives._rounds import rounds_needed
+from course_lib.grading.labs.lab02_collectives._rounds import problem_of_rounds, rounds_needed
 from course_lib.grading.parts.bytes import BytesAtMost, Messages, SentAtLeast
+from course_lib.grading.parts.order import Holds
 from course_lib.grading.worlds.collective import (
     OTHER_ROOTS,
     case,
@@ -22,15 +23,17 @@ EXERCISE = Exercise(
     difficulty=3,
     importance=3,
     lines=12,
-    points={"values": 0.5, "bytes": 1.5},
+    points={"values": 0.5, "bytes": 0.75, "order": 0.75},
     task="Write a function that replaces the tensor of the rank `root` by the sum of all members' tensors. "
     "The others' tensors stay as they are. `root` is a global rank, also in a group.",
     graded={
         "values": "The root's tensor becomes the sum; every other tensor stays as it was.",
         "bytes": "A rank sends at most one tensor and receives at most ceil(log2 n).",
+        "order": "It takes ceil(log2 n) rounds: in each, pairs of partial sums become one.",
     },
     details="1 to 4 ranks (hidden: 5, 6, 8), any root, groups that are not the world, float64 and float32. "
-    "Bytes: the elements of one tensor sent, and of ceil(log2 n) received, at most. n is the group's size.",
+    "Bytes: the elements of one tensor sent, and of ceil(log2 n) received, at most. n is the group's size. "
+    "Order: a rank that adds what it received sends in a later round.",
     signature="(tensor, root, group)",
     forbids=("collectives",),
     scenario=collective(in_place=True, arguments=["root", "group"]),
@@ -85,5 +88,10 @@ PARTS = [
         unit="elements",
         must="a rank may receive",
         why="Ranks on the way to the root add up, and pass one partial sum on.",
+    ),
+    Holds(
+        problem=lambda seen: problem_of_rounds(seen, "the sum of all {n} must reach the root"),
+        passed=lambda case: f"{rounds_needed(case)} rounds",
+        applies=lambda case: case.trace,
     ),
 ]
