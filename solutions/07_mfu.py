@@ -375,7 +375,7 @@ draw_reached(h100_roof(), dots, notes)
 # - kernels are so small that the host **launches** them more slowly than they run.
 #
 # The figure shows one step of each of four loops, on a simulated clock: the host above, the device below.
-# What the host does while the device works is pale.
+# What keeps no kernel waiting is pale.
 
 # %%
 LOOPS = {

@@ -110,7 +110,7 @@ def _utilization_legend(
 def draw_loops(loops: Mapping[str, Sequence[Mapping[str, Any]]]) -> style.CourseFigure:
     """Draw steps on a fake clock (`cost.host_device`): what the host does, and when the device works.
 
-    What the host does while the device works is pale: it keeps nobody waiting.
+    Pale is what keeps no kernel waiting: loads and launches while the device works, a sync before no launch.
 
     Args:
         loops: title -> events of one step. All share the time axis, in ms.
@@ -131,7 +131,7 @@ def draw_loops(loops: Mapping[str, Sequence[Mapping[str, Any]]]) -> style.Course
                 row, alpha = ((0.55, 0.4), 0.3) if is_host else ((0.05, 0.4), 1.0)
                 ax.broken_barh([bar], row, color=color, alpha=alpha, ec="white", lw=0.6)
                 if is_host:
-                    ax.broken_barh(_while_idle(event, events), row, color=color)
+                    ax.broken_barh(_kept_waiting(event, events), row, color=color)
             ax.set_yticks([0.25, 0.75], labels=["device", "host"])
             ax.set(ylim=(0, 1), xlim=(0, 1.01e3 * longest))
             ax.set_title(text, fontsize=10)
@@ -141,9 +141,11 @@ def draw_loops(loops: Mapping[str, Sequence[Mapping[str, Any]]]) -> style.Course
     return figure
 
 
-def _while_idle(event: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    """The spans of a host's event in which the device has nothing to do: (start, length), in ms."""
+def _kept_waiting(event: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """The spans of a host's event that keep kernels waiting: (start, length), in ms."""
     spans, at_s = [], event["start_s"]
+    if event["name"] == "sync" and any(e["name"] == "launch" and e["start_s"] > at_s for e in events):
+        return [(1e3 * at_s, 1e3 * (event["end_s"] - at_s))]
     for kernel in (one for one in events if one["lane"] == "device" and one["end_s"] > event["start_s"]):
         spans.append((at_s, min(kernel["start_s"], event["end_s"])))
         at_s = max(at_s, kernel["end_s"])

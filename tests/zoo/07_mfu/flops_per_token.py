@@ -116,3 +116,9 @@ def flops_per_token(config, seq_len, causal_half, recompute):
 # %% wrong values: does nothing
 def flops_per_token(config, seq_len, causal_half, recompute):
     return None
+
+
+# %% wrong experts: there is always a shared expert
+# change: + config.num_shared_experts -> + max(1, config.num_shared_experts)
+# %% wrong experts: an expert has three matrices
+# change: config.num_ffn_matrices * config.expert_ffn_dim -> 3 * config.expert_ffn_dim

@@ -31,7 +31,8 @@ WAYS = (
 )
 
 
-def _config(rng: np.random.Generator, *, is_moe: bool) -> dict[str, Any]:
+def _config(rng: np.random.Generator, *, is_moe: bool, place: int) -> dict[str, Any]:
+    """place: among mixtures, or among dense models. Both kinds of networks come in turn."""
     heads = int(rng.choice([4, 6, 8, 12, 16]))
     sizes: dict[str, Any] = {
         "vocab_size": int(rng.integers(1_000, 130_000)),
@@ -41,7 +42,7 @@ def _config(rng: np.random.Generator, *, is_moe: bool) -> dict[str, Any]:
         "num_kv_heads": heads // int(rng.choice([1, 2] if heads % 4 else [1, 2, 4])),
         "ffn_dim": int(rng.integers(1_000, 30_000)),
         "tied_embeddings": bool(rng.integers(2)),
-        "gated_ffn": bool(rng.integers(2)),
+        "gated_ffn": bool(place % 2),
         "fixed_head_dim": [None, 48, 96, 256][int(rng.integers(4))],
     }
     if not is_moe:
@@ -50,20 +51,22 @@ def _config(rng: np.random.Generator, *, is_moe: bool) -> dict[str, Any]:
     return sizes | {
         "num_experts": experts,
         "experts_per_token": int(rng.integers(1, experts // 2)),
-        "num_shared_experts": int(rng.integers(1, 3)),
+        "num_shared_experts": (1, 2, 0)[place % 3],
         "expert_ffn_dim": int(rng.integers(500, 3_000)),
-        "num_dense_layers": int(rng.integers(1, 3)),
+        "num_dense_layers": (1, 0, 2, 2, 1, 0)[place % 6],
     }
 
 
 def _draw(rng: np.random.Generator, count: int) -> list[Point]:
     """Every way of counting in turn, dense and mixtures; heads are shared somewhere."""
     points: list[Point] = []
+    seen = {True: 0, False: 0}
     for place in range(count):
         is_moe, causal_half, recompute = WAYS[place % len(WAYS)]
+        seen[is_moe] += 1
         points.append(
             {
-                "config": _config(rng, is_moe=is_moe),
+                "config": _config(rng, is_moe=is_moe, place=seen[is_moe]),
                 "seq_len": 2 * int(rng.integers(256, 20_000)),
                 "causal_half": causal_half,
                 "recompute": recompute,
