@@ -22,6 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from accuracy import Prepared, errors
+from measured_matmuls import read_matmuls
 from published import Table, read
 from published_bus import BusTable, read_bus
 from published_layer import LayerTable, read_layer
@@ -78,6 +79,7 @@ def fit(
     measured = np.log([run.seconds for table in tables for run in table.runs])
     start = np.log([float(rows[i]["start"]) for i in free])
     spread = np.array([float(rows[i]["spread"]) for i in free])
+    matmuls = read_matmuls()
 
     def changed(values: Array) -> list[dict[str, str]]:
         found = [dict(row) for row in rows]
@@ -89,6 +91,7 @@ def fit(
         fitted = from_rows(changed(values))
         parts = [
             weight * _robust(np.log(prepared.predict(fitted)) - measured),
+            _robust(matmuls.errors(fitted)),
             PRIOR * (values - start) / spread,
         ]
         if bus is not None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.cost.constants import FABRICS, STACKS
-from course_lib.cost.lines import Machine, generation_of
+from course_lib.cost.lines import Machine, fabric_of, generation_of
 from course_lib.cost.step_time import ModelSizes, StepLayout
 
 Csv = Mapping[str, str]
@@ -27,6 +27,7 @@ HARDWARE = {  # peak FLOP/s, HBM bytes/s, HBM bytes, NVLink bytes/s one way, net
     "A100-40GB": (312e12, 1.555e12, 40e9, 300e9, 25e9),
     "H100": (989.4e12, 3.35e12, 80e9, 450e9, 50e9),
     "H100-EFA": (989.4e12, 3.35e12, 80e9, 450e9, 50e9),
+    "H100-RoCE": (989.4e12, 3.35e12, 80e9, 450e9, 50e9),
     "H100-HBM2e": (0.8 * 989.4e12, 2.4e12, 96e9, 450e9, 50e9),  # 500 W part: its clock is assumed at 80%
     "H200": (989.4e12, 4.8e12, 141e9, 450e9, 50e9),
     "B200": (2250e12, 8e12, 180e9, 900e9, 50e9),
@@ -39,8 +40,14 @@ MODELS = {  # D, F, N, K, L, V, gated, tied
     "gpt3-175b": (12288, 49152, 96, 96, 96, 51200, 0, 1),
     "nemotron4-15b": (6144, 24576, 48, 8, 32, 256000, 0, 0),
     "nemotron4-340b": (18432, 73728, 96, 8, 96, 256000, 0, 0),
+    "qwen3-30b-a3b": (2048, 768, 32, 4, 48, 151936, 1, 0),
+    "qwen3-235b-a22b": (4096, 1536, 64, 4, 94, 151936, 1, 0),
+    "gpt-oss-120b": (2880, 2880, 64, 8, 36, 201088, 1, 0),
     "grok1-314b": (6144, 32768, 48, 8, 64, 131072, 1, 1),
 }
+MIXTURES = {  # experts, experts a token, size of a head
+    "qwen3-30b-a3b": (128, 8, 128), "qwen3-235b-a22b": (128, 8, 128), "gpt-oss-120b": (128, 4, 64),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -194,7 +201,7 @@ def _megatron_core(rows: list[Csv]) -> Iterator[Table]:
         flops = number(row, "gbs") * found["S"] * _megatron_flops(found)
         seconds = flops / number(row, "gpus") / (number(row, "tflops_per_gpu") * 1e12)
         choices = interleaved(_microbatches(number(row, "gbs") / found["dp"], most=4), found)
-        runs.append(Run(row["model"], seconds, found, "megatron", card(row), choices=choices))
+        runs.append(Run(row["model"], seconds, found, "megatron-core", card(row), choices=choices))
     yield Table("Megatron-Core, weak scaling", runs)
 
 
@@ -308,9 +315,8 @@ def _llama3(rows: list[Csv]) -> Iterator[Table]:
         flops = 6 * 405.9e9 + 6 * found["L"] * found["D"] * found["S"]  # causal half
         tokens = found["m"] * found["dp"] * found["S"]
         seconds = flops * tokens / number(row, "gpus") / (number(row, "tflops_per_gpu") * 1e12)
-        runs.append(
-            Run(f"{row['gpus']} GPUs, {row['seq_len']} tokens", seconds, found, "megatron", card(row))
-        )
+        name = f"{row['gpus']} GPUs, {row['seq_len']} tokens"
+        runs.append(Run(name, seconds, found, "megatron-core", card(row, H100="H100-RoCE")))
     yield Table("Llama 3, table 4 (reported, not a target)", runs)
 
 
@@ -376,7 +382,9 @@ def named(model: str, row: Csv | None = None) -> dict[str, float]:
     names = ("D", "F", "N", "K", "L", "V", "gated", "tied")
     if model not in MODELS:
         raise NotDescribed(row or {}, f"no sizes for {model}")
-    return dict(zip(names, map(float, MODELS[model]), strict=True))
+    found = dict(zip(names, map(float, MODELS[model]), strict=True))
+    mixed = zip(("experts", "top_k", "H"), map(float, MIXTURES.get(model, ())), strict=False)
+    return found | dict(mixed)
 
 
 def _microbatches(per_rank: float, most: float = 16) -> dict[str, list[float]]:
@@ -415,8 +423,8 @@ def arrays(runs: list[Run]) -> tuple[ModelSizes, StepLayout, Machine]:
     heads = column("N")
     model = ModelSizes(
         model_dim=column("D"), ffn_dim=column("F"), num_heads=heads, num_kv_heads=column("K", "N"),
-        head_dim=column("D") / heads, num_layers=column("L"), vocab_size=column("V"),
-        gated=column("gated", 0),
+        head_dim=np.where(column("H", 0) > 0, column("H", 0), column("D") / heads),
+        num_layers=column("L"), vocab_size=column("V"), gated=column("gated", 0),
         tied=column("tied", 0) > 0, num_experts=column("experts"), experts_per_token=column("top_k"),
     )  # fmt: skip
     layout = StepLayout(
@@ -426,18 +434,22 @@ def arrays(runs: list[Run]) -> tuple[ModelSizes, StepLayout, Machine]:
         recompute=column("recompute", 0).astype(np.int64), sequence_parallel=column("sp", 0) > 0,
         fused_attention=column("flash", 0) > 0, overlap_reduce=column("overlap", 0),
         grad_bytes=column("grad_bytes", 4), overlap_gather=column("gather", 0),
-        eight_bit=column("fp8", 0) > 0,
+        eight_bit=column("fp8", 0) > 0, tp_overlap=column("tp_overlap", 0).astype(np.int64),
         stack=np.array([STACKS.index(run.stack) for run in runs]),
     )  # fmt: skip
     return model, layout, _machine(runs)
 
 
+def _fabric(hardware: str) -> str:
+    """Return the fabric that follows the accelerator's name, or the one assumed of it."""
+    named = hardware.partition("-")[2]
+    return named if named in FABRICS else fabric_of(hardware)
+
+
 def _machine(runs: list[Run]) -> Machine:
     peak, hbm, memory, inside, across = np.array([HARDWARE[run.hardware] for run in runs]).T
     generation = np.array([generation_of(run.hardware) for run in runs])
-    fabric = np.array(
-        [FABRICS.index("EFA" if run.hardware.endswith("-EFA") else "InfiniBand") for run in runs]
-    )
+    fabric = np.array([FABRICS.index(_fabric(run.hardware)) for run in runs])
     everywhere = np.full(len(runs), np.inf)
     servers = np.array([72.0 if run.hardware == "GB200" else 8.0 for run in runs])
     return Machine(

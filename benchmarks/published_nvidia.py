@@ -13,7 +13,11 @@ TITLES = {
     "nemotron 340b": "nemotron4-340b", "grok1": "grok1-314b", "grok 1": "grok1-314b",
 }  # fmt: skip
 """Words of a title -> the model."""
-BRIDGED = {"LLAMA3_8B": "llama3-8b", "LLAMA3_70B": "llama3-70b", "LLAMA3.1_405B": "llama3-405b"}
+EIGHT_BIT = ("FP8-CS", "FP8-MX", "MXFP8")  # scales by tensor, by block of 32
+BRIDGED = {
+    "LLAMA3_8B": "llama3-8b", "LLAMA3_70B": "llama3-70b", "LLAMA3.1_405B": "llama3-405b",
+    "Qwen3_30B_a3B": "qwen3-30b-a3b", "Qwen3_235B_a22B": "qwen3-235b-a22b", "GPT OSS 120B": "gpt-oss-120b",
+}  # fmt: skip
 
 
 def _dgxc(rows: list[Csv]) -> Iterator[Table]:
@@ -41,7 +45,7 @@ def _dgxc(rows: list[Csv]) -> Iterator[Table]:
         if kind == "mixture":  # its model grows with the GPUs
             key = ()
         seconds = number(row, "step_time_s")
-        run = Run(label, seconds, found, "megatron", row["accelerator"], choices, scaling=key)
+        run = Run(label, seconds, found, "megatron-core", row["accelerator"], choices, scaling=key)
         tables[kind].runs.append(run)
     yield from tables.values()
 
@@ -67,25 +71,25 @@ def _dgxc_sizes(row: Csv, model: str) -> dict[str, float]:
 
 def _recipe(tp: float, precision: str) -> dict[str, float]:
     """What NVIDIA's recipes share: distributed optimizer, sequence parallelism, overlap, 16-bit reduction."""
-    shared = {"zero": 1, "flash": 1, "grad_bytes": 2, "overlap": 1, "gather": 1}
+    shared = {"zero": 1, "flash": 1, "grad_bytes": 2, "overlap": 1, "gather": 1, "tp_overlap": 1}
     return {**shared, "sp": float(tp > 1), "fp8": float(precision != "BF16")}
 
 
 def _bridge(rows: list[Csv]) -> Iterator[Table]:
-    runs: list[Run] = []
-    left: dict[str, int] = {}
+    dense, mixtures, left = [], [], {}
     for row in rows:
         hardware, precision = row["system"].removeprefix("DGX-"), row["precision"].partition(" ")[0]
         model = BRIDGED.get(row["model"]) if row["kind"].startswith("Pre-Training") else None
-        why = _left_out(model, hardware, "FP8" if precision == "FP8-CS" else precision, row["tp"])
+        why = _left_out(model, hardware, "FP8" if precision in EIGHT_BIT else precision, row["tp"])
         if why:
-            why = "fine-tuning, mixtures, hybrid blocks" if model is None else why
+            why = "fine-tuning, other mixtures, hybrid blocks" if model is None else why
             left[why] = left.get(why, 0) + 1
             continue
         found = named(str(model)) | sizes(row, S="seq_len", mbs="mbs", tp="tp", pp="pp")
         found |= {
             "cp": number(row, "cp", 1.0),
             "v": number(row, "vp", 1.0),
+            "ep": number(row, "ep", 1.0),
             **_recipe(found["tp"], precision),
         }
         found["dp"] = number(row, "gpus") / (found["tp"] * found["pp"] * found["cp"])
@@ -95,8 +99,10 @@ def _bridge(rows: list[Csv]) -> Iterator[Table]:
         speed = float(row["tokens_s_gpu"].partition(" ")[0])  # in brackets: another precision
         seconds = number(row, "gbs") * found["S"] / number(row, "gpus") / speed
         label = f"{row['model']} on {row['gpus']} {hardware}, {row['precision']}"
-        runs.append(Run(label, seconds, found, "megatron", hardware))
-    yield Table("Megatron-Bridge, dense", runs, left_out=left)
+        kind = mixtures if found.get("experts") else dense
+        kind.append(Run(label, seconds, found, "megatron-core", hardware))
+    yield Table("Megatron-Bridge, dense", dense, left_out=left)
+    yield Table("Megatron-Bridge, mixtures of experts", mixtures)
 
 
 READERS.update({DGXC: _dgxc, BRIDGE: _bridge})

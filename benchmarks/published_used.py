@@ -15,7 +15,7 @@ from course_lib.cost.memory import Precision, memory_per_gpu
 from course_lib.cost.peak import PLAIN, Stack, peak_bytes
 
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
-SIZES = ("D", "F", "N", "K", "L", "V", "gated", "tied", "S", "flash", "recompute", "grad_bytes")
+SIZES = ("D", "F", "N", "K", "L", "V", "gated", "tied", "S", "flash", "recompute", "grad_bytes", "H")
 EAGER = Stack(loss_bytes=14)
 """Of each logit nanotron's loss keeps the 16-bit one, its float32 copy, the same less its maximum, and the
 exponential."""
@@ -46,6 +46,7 @@ def _peak(runs: list[Run], *, last: bool) -> Array:
         model_dim=dim, ffn_dim=ffn, num_heads=heads, num_kv_heads=int(sizes.get("K", heads)),
         num_layers=layers, vocab_size=vocab, gated_ffn=bool(sizes.get("gated")),
         tied_embeddings=bool(sizes.get("tied")), max_seq_len=seq_len,
+        fixed_head_dim=int(sizes["H"]) if "H" in sizes else None,
     )  # fmt: skip
     _, rows, _ = arrays(runs)
     layout = Layout(

@@ -23,6 +23,10 @@ def plan(
     ] = "",
     precision: Annotated[str, typer.Option(help="what a block's matrices multiply in: bf16 or fp8")] = "bf16",
     grads: Annotated[str, typer.Option(help="what gradients are kept and reduced in: fp32 or bf16")] = "fp32",
+    tp_overlap: Annotated[
+        str,
+        typer.Option(help="tensor-parallel collectives beside matmuls: none, ring or pipe (NVIDIA: ring)"),
+    ] = "none",
     schedule: Annotated[str, typer.Option(help="1f1b (interleaved or not) or zb-h1")] = "1f1b",
     top: Annotated[int, typer.Option(help="how many layouts to print", min=1)] = 10,
     explain: Annotated[
@@ -65,6 +69,7 @@ def plan(
         precision=precision,
         schedule=schedule,
         grads=grads,
+        tp_overlap=tp_overlap,
     )
     found = report.priced(explain, request) if explain else search(request)
     if emit:

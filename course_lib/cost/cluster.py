@@ -124,6 +124,8 @@ class Cluster:
     """None: rank r lies on device r."""
     measured: BusBandwidth | None = field(default=None, repr=False)
     """Where given, collectives of its kinds take their bandwidth from it, not from the links."""
+    fabric: str = ""
+    """The network between servers, of `constants.FABRICS`; empty: InfiniBand of the accelerator's time."""
 
     def __post_init__(self) -> None:
         if not self.spans:
@@ -276,7 +278,7 @@ def dgx_h100(num_servers: int = 1) -> Cluster:
 
 def meta_24k() -> Cluster:
     """Return the RoCE cluster Llama 3 was trained on: 8 a server, 16 a rack, 3,072 a pod, 24,576 in all."""
-    return _preset("meta_24k", {})
+    return replace(_preset("meta_24k", {}), fabric="RoCE")
 
 
 def tpu_v5p_pod() -> Cluster:

@@ -20,9 +20,10 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-GENERATIONS = ("A100", "H100", "B200")
-FABRICS = ("InfiniBand", "EFA")
-STACKS = ("megatron-deepspeed", "megatron", "llm-foundry", "nanotron", "torchtitan")
+GENERATIONS = ("A100", "H100", "B200", "GB200")
+FABRICS = ("InfiniBand HDR", "InfiniBand NDR", "EFA", "RoCE")
+TP_OVERLAP = ("none", "ring", "pipe")
+STACKS = ("megatron-deepspeed", "megatron", "megatron-core", "llm-foundry", "nanotron", "torchtitan")
 
 
 @dataclass(frozen=True)

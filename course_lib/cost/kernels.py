@@ -15,6 +15,8 @@ import numpy as np
 from course_lib.cost.constants import Array, Calibration, Flags
 from course_lib.cost.lines import Machine
 
+EIGHT_BIT = 2.0  # FP8's peak over BF16's on every accelerator that has it; a tile then takes half as long
+
 
 def matmul_time_s(
     rows: Array,
@@ -22,13 +24,22 @@ def matmul_time_s(
     inner: Array,
     machine: Machine,
     fitted: Calibration,
+    eight_bit: Flags | bool = False,
+    grouped: Flags | bool = False,
 ) -> Array:
-    """Time [rows, inner] @ [inner, cols]: 2 rows cols inner FLOPs at the ceiling, less for short sides."""
-    ceiling = fitted.at("matmul_ceiling", machine.generation)
+    """Time [rows, inner] @ [inner, cols]: 2 rows cols inner FLOPs at the ceiling, less for short sides.
+
+    In FP8 the peak doubles, and so do the sides at which half the ceiling is reached: what starts and ends a
+    tile takes as long as before (`data/h100_matmuls.csv`: 1.7 to 2 times faster, least for short sides).
+    `grouped`: one expert of a grouped matmul, whose rows are tokens of that expert.
+    """
+    faster = np.where(eight_bit, EIGHT_BIT, 1.0)
+    ceiling = faster * fitted.at("matmul_ceiling", machine.generation)
+    half_rows = np.where(grouped, fitted["half_group_rows"], fitted["half_rows"])
     short = (
-        (1 + fitted["half_rows"] / rows)
-        * (1 + fitted["half_cols"] / cols)
-        * (1 + fitted["half_inner"] / inner)
+        (1 + faster * half_rows / rows)
+        * (1 + faster * fitted["half_cols"] / cols)
+        * (1 + faster * fitted["half_inner"] / inner)
     )
     seconds: Array = 2 * rows * cols * inner / (machine.peak_flops_per_s * ceiling) * short
     return seconds
@@ -45,12 +56,25 @@ class Pass:
         return Pass(forward=self.forward + other.forward, backward=self.backward + other.backward)
 
 
-def linear_time_s(tokens: Array, inner: Array, outer: Array, machine: Machine, fitted: Calibration) -> Pass:
-    """Time a linear layer: forward; backward = gradient of the input and gradient of the weight."""
-    forward = matmul_time_s(tokens, outer, inner, machine, fitted)
-    for_input = matmul_time_s(tokens, inner, outer, machine, fitted)
-    for_weight = matmul_time_s(inner, outer, tokens, machine, fitted)
-    return Pass(forward=forward, backward=for_input + for_weight)
+def linear_time_s(
+    tokens: Array,
+    inner: Array,
+    outer: Array,
+    machine: Machine,
+    fitted: Calibration,
+    eight_bit: Flags | bool = False,
+    grouped: Flags | bool = False,
+    cast_bytes: Array | float = 0.0,
+) -> Pass:
+    """Time a linear layer: forward; backward = gradient of the input and gradient of the weight.
+
+    In FP8 the input and the output's gradient are cast as they come: `cast_bytes` each number.
+    """
+    forward = matmul_time_s(tokens, outer, inner, machine, fitted, eight_bit, grouped)
+    for_input = matmul_time_s(tokens, inner, outer, machine, fitted, eight_bit, grouped)
+    for_weight = matmul_time_s(inner, outer, tokens, machine, fitted, eight_bit)
+    cast = np.where(eight_bit, cast_bytes, 0.0) * tokens / machine.memory_bytes_per_s
+    return Pass(forward=forward + cast * inner, backward=for_input + for_weight + cast * outer)
 
 
 def attention_time_s(

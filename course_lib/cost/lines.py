@@ -62,8 +62,7 @@ def machine_of(cluster: Cluster, precision: str = "bf16") -> Machine:
         generation=one(np.int64(generation_of(acc.name))),
         pod_size=one(float(full[-1].devices) if beyond and full else np.inf),
         uplink_bytes_per_s=one(beyond[0].link.collective_bandwidth_bytes_per_s if beyond else np.inf),
-        # Simplification: every cluster by name counts as InfiniBand; EFA was measured on one only.
-        fabric=one(np.int64(FABRICS.index("InfiniBand"))),
+        fabric=one(np.int64(FABRICS.index(cluster.fabric or fabric_of(acc.name)))),
     )
 
 
@@ -73,8 +72,13 @@ def generation_of(name: str) -> int:
     return known[0] if known else GENERATIONS.index("H100")
 
 
+def fabric_of(name: str) -> str:
+    """Return the fabric assumed of an accelerator's cluster where none is named: InfiniBand of its time."""
+    return "InfiniBand HDR" if "A100" in name else "InfiniBand NDR"
+
+
 def _calibrated(name: str) -> list[int]:
-    return [i for i, generation in enumerate(GENERATIONS) if generation in name.replace("GB200", "B200")]
+    return [i for i, generation in enumerate(GENERATIONS) if name.startswith(generation)]
 
 
 def _reached(acc: Accelerator) -> float:
@@ -120,6 +124,28 @@ def all_reduce_time_s(
     shares_server = (stride < machine.server_size) & (size > 1)
     share = np.where(shares_server, fitted.at("all_reduce_share", machine.generation), 1.0)
     return 2 * share * gather_time_s(size, stride, full_bytes, machine, fitted)
+
+
+def all_to_all_time_s(
+    size: Array, stride: Array, sent_bytes: Array, copies: Array, machine: Machine, fitted: Calibration
+) -> Array:
+    """Time an all_to_all that sends each token to `copies` ranks chosen at random.
+
+    sent_bytes: what a rank sends, its own part included: all copies of its tokens.
+    What leaves the server leaves over the rank's own network card, a token once for each server that holds
+    one of its ranks, g (1 - (1 - 1/g)^copies) of g servers; NVLink spreads it there. Latency: a step for
+    each other server, and for each other rank inside.
+    """
+    near = np.clip(machine.server_size // stride, 1, size)
+    servers = np.maximum(size / near, 1)
+    inside = machine.inside_bytes_per_s * fitted.at("inside_efficiency", machine.generation)
+    across = machine.across_bytes_per_s * fitted.at("across_efficiency", machine.fabric)
+    reached = servers * (1 - (1 - 1 / servers) ** copies)
+    leaving = sent_bytes / copies * reached * (servers - 1) / servers
+    latency = (near - 1) * fitted["inside_latency_s"]
+    latency = latency + (servers - 1) * fitted.at("across_latency_s", machine.fabric)
+    seconds = np.maximum(sent_bytes * (size - 1) / size / inside, leaving / across) + latency
+    return np.where(size > 1, seconds, 0.0)
 
 
 def _uplink(size: Array, stride: Array, near: Array, machine: Machine) -> Array:

@@ -15,7 +15,11 @@ import numpy as np
 
 from course_lib.cost.constants import Array, Calibration, Flags, Index
 from course_lib.cost.kernels import Pass, attention_time_s, linear_time_s, smooth_max
-from course_lib.cost.lines import Machine, all_reduce_time_s, gather_time_s, send_time_s
+from course_lib.cost.lines import Machine, all_reduce_time_s, all_to_all_time_s, gather_time_s, send_time_s
+
+STALL_SERVERS = 8  # the largest number of servers on which stalls were measured and understood
+MIXTURE_LAUNCHES = 2  # routing, sorting and dispatch launch as many kernels as the rest of a block; assumed
+PIPE_TILES = 4  # num_splits of a pipelined collective in Transformer Engine's userbuffers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +83,8 @@ class StepLayout:
     """1 if ZeRO-1's weights are gathered during the next forward."""
     zero_bubble: Flags | bool = False
     """Whether the pipeline runs ZB-H1: weights' gradients, put off, fill a part of the bubble."""
+    tp_overlap: Index | int = 0
+    """Index of `constants.TP_OVERLAP`: how tensor parallelism's collectives run beside matmuls."""
     eight_bit: Flags | bool = False
     """Whether a block's matrices multiply in FP8; attention's core and the output head stay in 16 bits."""
 
@@ -179,12 +185,12 @@ def block_time(
     core = _attention(model, layout, machine, fitted)
     linears = _linears(model, layout, machine, fitted)
     moved = _elementwise(model, layout, machine, fitted)
-    device = linears + core + moved + _tensor_parallel(model, layout, machine, fitted)
+    device = linears + core + moved + _tensor_parallel(model, layout, machine, fitted, linears)
     device = device + _accumulate(model, layout, machine)
     host = _host(layout, machine, fitted)
     block = Pass(
-        forward=smooth_max(device.forward, host.forward),
-        backward=smooth_max(device.backward, host.backward),
+        forward=_with_host(model, device.forward, host.forward),
+        backward=_with_host(model, device.backward, host.backward),
     )
     kv_heads = model.num_kv_heads / np.minimum(layout.tp, model.num_kv_heads)
     kv_bytes = 2 * 2 * layout.microbatch_size * layout.seq_len * kv_heads * model.head_dim
@@ -195,6 +201,15 @@ def block_time(
     return block, again, exposed, _experts_s(model, layout, machine, fitted)
 
 
+def _with_host(model: ModelSizes, device: Array, host: Array) -> Array:
+    """Add what the host's launches take: the longer of both, but all in a mixture, where the host waits.
+
+    It asks the GPU how many tokens each expert gets before it can launch what follows.
+    """
+    mixture = device + MIXTURE_LAUNCHES * host
+    return np.where(model.num_experts > 1, mixture, smooth_max(device, host))
+
+
 def _linears(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
     tp, tokens, dim = layout.tp, layout.tokens, model.model_dim
     qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim / tp
@@ -202,17 +217,21 @@ def _linears(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Ca
     ffn = model.ffn_dim / tp
     routed = tokens * model.experts_per_token
     grouped = np.maximum(model.num_experts / layout.ep, 1)
-    up = linear_time_s(routed / grouped, dim, ffn * (1 + model.gated), machine, fitted)
-    down = linear_time_s(routed / grouped, ffn, dim, machine, fitted)
+    mixture = model.num_experts > 1
+    cast_bytes = fitted.at("cast_bytes", layout.stack)
+
+    def linear(rows: Array, inner: Array, outer: Array, grouped: Flags | bool = False) -> Pass:
+        return linear_time_s(
+            rows, inner, outer, machine, fitted, layout.eight_bit, grouped, cast_bytes=cast_bytes
+        )
+
+    up = linear(routed / grouped, dim, ffn * (1 + model.gated), mixture)
+    down = linear(routed / grouped, ffn, dim, mixture)
     experts = Pass(
         forward=grouped * (up.forward + down.forward), backward=grouped * (up.backward + down.backward)
     )
-    attention = linear_time_s(tokens, dim, qkv, machine, fitted) + linear_time_s(
-        tokens, mixed, dim, machine, fitted
-    )
-    both = attention + experts
-    faster = np.where(layout.eight_bit, fitted["eight_bit_speedup"], 1.0)
-    return Pass(forward=both.forward / faster, backward=both.backward / faster)
+    into, out_of = linear(tokens, dim, qkv), linear(tokens, mixed, dim)
+    return into + out_of + experts
 
 
 def _attention(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
@@ -248,8 +267,15 @@ def _accumulate(model: ModelSizes, layout: StepLayout, machine: Machine) -> Pass
     return Pass(forward=np.zeros_like(moved), backward=moved / machine.memory_bytes_per_s)
 
 
-def _tensor_parallel(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
-    """Two all_reduces a pass; with sequence parallelism reduce_scatter and all_gather, nothing hidden.
+def _tensor_parallel(
+    model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration, linears: Pass
+) -> Pass:
+    """Two all_reduces a pass; with sequence parallelism reduce_scatter and all_gather.
+
+    Overlapped, they run in tiles beside the matmul that needs or makes them: what cannot hide is the first
+    tile, what a matmul does not outlast, and the share that both lose by sharing the GPU. `ring` has tp
+    tiles, `pipe` four. In a mixture the feed-forward half carries every copy of a token, and nothing
+    hides it. Reference: Calculon (SC'23), section 2; Megatron-Core's --tp-comm-overlap.
 
     Then backward gathers the inputs of both column-parallel layers once more; Megatron hides that behind
     the input's gradient (Korthikanti et al., arXiv:2205.05198, section 4.2.2), nanotron does not.
@@ -259,15 +285,23 @@ def _tensor_parallel(model: ModelSizes, layout: StepLayout, machine: Machine, fi
     plain = 2 * all_reduce_time_s(layout.tp, ones, full_bytes, machine, fitted)
     again = 2 * fitted.at("regather_exposed", layout.stack) * gather
     split = layout.sequence_parallel
-    return Pass(
-        forward=np.where(split, 4 * gather, plain), backward=np.where(split, 4 * gather + again, plain)
+    tiles = np.choose(layout.tp_overlap, [ones, layout.tp, np.minimum(layout.tp, PIPE_TILES)])
+    share = fitted["tp_hidden"] * (1 - 1 / tiles)
+    mixture = model.num_experts > 1
+    plain = plain * np.where(mixture, (1 + model.experts_per_token) / 2, 1.0)
+    copies = np.where(mixture, 2 * (model.experts_per_token - 1), 0.0)  # of tokens, split over tp
+    forward, backward = (
+        (4 + copies) * gather - np.where(mixture, 0.5, 1.0) * share * np.minimum(4 * gather, beside)
+        for beside in (linears.forward, linears.backward)
     )
+    return Pass(forward=np.where(split, forward, plain), backward=np.where(split, backward + again, plain))
 
 
 def _experts_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Array:
-    """Dispatch and combine, forward and backward: an all_to_all sends (n-1)/n of its bytes, as a gather."""
-    sent = 2 * layout.tokens * model.experts_per_token * model.model_dim / layout.tp
-    return 4 * gather_time_s(layout.ep, layout.tp * layout.cp, sent, machine, fitted)
+    """Dispatch and combine, forward and backward: four all_to_alls a block, in 16 bits."""
+    copies = model.experts_per_token
+    sent = 2 * layout.tokens * copies * model.model_dim / layout.tp
+    return 4 * all_to_all_time_s(layout.ep, layout.tp * layout.cp, sent, copies, machine, fitted)
 
 
 def _host(layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
@@ -340,20 +374,32 @@ def _reduce_s(
     reduced = gather_time_s(ranks, stride, grad_bytes, machine, fitted)
     gathered = gather_time_s(ranks, stride, weight_bytes, machine, fitted)
     whole = all_reduce_time_s(ranks, stride, grad_bytes, machine, fitted)
-    once = np.where(layout.zero == 0, whole, reduced + gathered)
-    behind = fitted["reduce_hidden"] * model.num_layers / layout.pp
-    hidden = layout.overlap_reduce * behind * block.backward
-    later = np.where(layout.zero == 0, 0.0, layout.overlap_gather * behind * block.forward)
-    exposed = np.maximum(once - hidden - later, 0.1 * once)
-    scattered = layout.num_microbatches * np.maximum(reduced - hidden, 0.1 * reduced)
-    exposed = np.where(layout.zero == 2, scattered + gathered, exposed)
+    count = model.num_layers / layout.pp
+    share = count * fitted.at("reduce_hidden", layout.stack)
+    backward = layout.overlap_reduce * share * block.backward
+    forward = layout.overlap_gather * share * block.forward
+    scattered = _beyond(reduced, backward, count)
+    later = np.where(layout.zero == 2, gathered, _beyond(gathered, forward, count))
+    once = np.where(layout.zero == 2, layout.num_microbatches, 1.0) * scattered + later
+    once = np.where(layout.zero == 0, _beyond(whole, backward, count), once)
     across = all_reduce_time_s(replicas, stride * shard, grad_bytes / shard, machine, fitted)
     each = 2 * gather_time_s(shard, stride, weight_bytes, machine, fitted)
     each = each + gather_time_s(shard, stride, grad_bytes, machine, fitted)
     moved = (2 * weight_bytes + grad_bytes) / machine.inside_bytes_per_s
     late = np.maximum(each - fitted["gather_hidden"] * stage, 0) + fitted["gather_interference"] * moved
-    sharded = layout.num_microbatches * late + np.maximum(across - hidden, 0.1 * across)
-    return np.where(layout.zero == 3, sharded, exposed)
+    sharded = layout.num_microbatches * late + _beyond(across, backward, count)
+    return np.where(layout.zero == 3, sharded, once)
+
+
+def _beyond(seconds: Array, compute: Array, count: Array) -> Array:
+    """Return what `compute` does not hide of a collective sent in `count` buckets, a block each.
+
+    A bucket hides only under blocks still to come: the last one of backward has none, nor the first one of
+    forward. Reference: Calculon (SC'23), section 2.
+    """
+    alone = 1 / np.maximum(count, 1)
+    exposed: Array = alone * seconds + (1 - alone) * np.maximum(seconds - compute, 0)
+    return exposed
 
 
 def _optimizer_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Array:
@@ -366,12 +412,14 @@ def _stall_s(layout: StepLayout, machine: Machine, fitted: Calibration, used_byt
     """Give half a second and more a micro-batch and neighbouring stage, as one stack was seen to lose.
 
     It happens when memory is nearly full, and without ZeRO where every message between stages leaves the
-    server; never with one data-parallel rank. The cause is not known: the term is a measurement.
+    server; never with one data-parallel rank. The cause is not known: the term is a measurement, made on
+    2 to 8 servers; on 16 and 32 other layouts stalled, so that it says nothing there.
     """
     if used_bytes is None:
         return np.zeros_like(layout.tokens)
     crossing = layout.tp * layout.cp * layout.dp >= machine.server_size
-    spans = (layout.pp > 1) & (layout.dp > 1) & (layout.world_size > machine.server_size)
+    servers = layout.world_size / machine.server_size
+    spans = (layout.pp > 1) & (layout.dp > 1) & (servers > 1) & (servers <= STALL_SERVERS)
     full = used_bytes * fitted["memory_slack"] / machine.memory_bytes
     share = 1 / (1 + np.exp(-(full - 0.9) / 0.02))
     share = np.maximum(share, np.where((layout.zero == 0) & crossing, fitted["unsharded_stalls"], 0.0))

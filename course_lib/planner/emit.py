@@ -92,6 +92,9 @@ def _megatron(layout: dict[str, Any], request: Request) -> str:
         flags.append("--grad-reduce-in-bf16")
     if layout["tp"] > 1:
         flags.append("--sequence-parallel")
+    if layout["tp"] > 1 and request.tp_overlap != "none":
+        flags.append("--tp-comm-overlap")
+        notes.append("# --tp-comm-overlap needs Transformer Engine and CUDA_DEVICE_MAX_CONNECTIONS=1")
     if layout["v"] > 1:
         per_chunk = -(-request.config.num_layers // (layout["pp"] * layout["v"]))
         flags.append(f"--num-layers-per-virtual-pipeline-stage {per_chunk}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from course_lib.config import ModelConfig
 from course_lib.cost import cluster as clusters
 from course_lib.cost.cluster import Cluster
+from course_lib.cost.constants import TP_OVERLAP
 from course_lib.cost.models import model, models
 from course_lib.planner.toml_files import cluster_in, model_in
 from course_lib.units import quantity
@@ -45,12 +46,15 @@ class Request:
     """What a block's matrices multiply in: "bf16" or "fp8". Memory counts 16-bit weights either way."""
     schedule: str = "1f1b"
     """"1f1b", interleaved or not as the layout says, or "zb-h1"."""
+    tp_overlap: str = "none"
+    """How tensor parallelism's collectives run beside matmuls: "none", as Llama 3, "ring" or "pipe"."""
     grads: str = "fp32"
     """What gradients are kept and reduced in: "fp32", as Llama 3, or "bf16", as NVIDIA's recipes for H100."""
 
     def __post_init__(self) -> None:
         choice_of("--precision", self.precision, PRECISIONS)
         choice_of("--schedule", self.schedule, SCHEDULES)
+        choice_of("--tp-overlap", self.tp_overlap, TP_OVERLAP)
         choice_of("--grads", self.grads, tuple(GRADS))
         if self.precision == "fp8" and "float8" not in self.cluster.accelerator.peaks:
             raise ValueError(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course_lib.config import ModelConfig
-from course_lib.cost.constants import STACKS, calibration
+from course_lib.cost.constants import STACKS, TP_OVERLAP, calibration
 from course_lib.cost.flops import Recompute
 from course_lib.cost.layout import Layout
 from course_lib.cost.lines import machine_of
@@ -31,7 +31,6 @@ AXES = ("tp", "cp", "pp", "v", "dp_replicate", "dp_shard", "ep", "zero", "mbs", 
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 ALL = 0  # in the grid: shard over all data-parallel ranks
 RESERVED_BYTES = 2e9  # CUDA context, communication buffers, fragments
-STACK = STACKS.index("megatron")
 
 
 @dataclass(frozen=True)
@@ -218,10 +217,16 @@ def _step_layout(request: Request, c: dict[str, NDArray[np.float64]]) -> StepLay
         overlap_reduce=np.ones(count),
         overlap_gather=((c["zero"] == 1) | (c["zero"] == 2)).astype(np.float64),
         grad_bytes=np.full(count, request.grad_bytes),
-        stack=np.full(count, STACK),
+        stack=np.full(count, STACKS.index(_stack(request))),
+        tp_overlap=np.full(count, TP_OVERLAP.index(request.tp_overlap)),
         zero_bubble=request.schedule == "zb-h1",
         eight_bit=request.precision == "fp8",
     )
+
+
+def _stack(request: Request) -> str:
+    """Return the stack measured on the accelerator: older Megatron on A100, newer on all others."""
+    return "megatron" if request.cluster.accelerator.name.startswith("A100") else "megatron-core"
 
 
 def _memory(request: Request, c: dict[str, NDArray[np.float64]]) -> Memory:

@@ -8,11 +8,11 @@ import pytest
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import dgx_h100, meta_24k
 from course_lib.cost.collectives import collective_time_s
-from course_lib.cost.constants import STACKS, Calibration, calibration, from_rows
+from course_lib.cost.constants import FABRICS, STACKS, TP_OVERLAP, Calibration, calibration, from_rows
 from course_lib.cost.hardware import accelerator
-from course_lib.cost.kernels import matmul_time_s
-from course_lib.cost.lines import all_reduce_time_s, gather_time_s, machine_of
-from course_lib.cost.step_time import StepLayout, params_per_rank, step_time
+from course_lib.cost.kernels import linear_time_s, matmul_time_s
+from course_lib.cost.lines import all_reduce_time_s, all_to_all_time_s, gather_time_s, machine_of
+from course_lib.cost.step_time import StepLayout, _beyond, params_per_rank, step_time
 from course_lib.planner.search import sizes_of
 
 KORTHIKANTI = [  # heads, hidden, layers, tp, pp, v, batch, micro-batch, seconds (arXiv:2205.05198, table 5)
@@ -90,7 +90,8 @@ def test_matmuls_never_beat_the_ceiling_and_small_ones_are_slower_a_flop():
 def test_a_line_costs_what_its_group_costs_where_nothing_is_fitted(stride, size):
     """With ideal constants the vectorised line is the exact formula of `cost.collectives`."""
     ideal = {name: np.ones_like(value) for name, value in calibration().values.items()}
-    ideal |= {"across_decay": np.zeros(2), "across_latency_s": np.zeros(2), "inside_latency_s": np.zeros(1)}
+    nothing = np.zeros(len(FABRICS))
+    ideal |= {"across_decay": nothing, "across_latency_s": nothing, "inside_latency_s": np.zeros(1)}
     cluster, full = dgx_h100(8), 1e9
     one = np.atleast_1d
     line = gather_time_s(one(float(size)), one(float(stride)), one(full), H100, Calibration(ideal))
@@ -188,6 +189,65 @@ def test_a_mixture_sends_tokens_under_a_name_of_its_own():
     found = step_time(sizes, layout(dp=8, shard=8, ep=8), H100, calibration())
     assert found.experts_s[0] > 0
     assert found.context_s[0] == 0
+
+
+@pytest.mark.parametrize(("rows", "least"), [(1024.0, 1.5), (8192.0, 1.85)])
+def test_matmuls_in_fp8_gain_less_where_they_are_short(rows: float, least: float) -> None:
+    """One H100: 1.7 to 2 times, least for short sides (data/h100_matmuls.csv)."""
+    sides = (np.array([rows]), np.array([8192.0]), np.array([8192.0]))
+    plain, fp8 = (matmul_time_s(*sides, H100, calibration(), eight_bit=kind) for kind in (False, True))
+    assert least < float(plain[0] / fp8[0]) < 2
+
+
+def test_casts_to_fp8_move_bytes() -> None:
+    sides = (np.array([4096.0]), np.array([4096.0]), np.array([8192.0]))
+    bare, cast = (
+        linear_time_s(*sides, H100, calibration(), eight_bit=True, cast_bytes=size) for size in (0.0, 4.0)
+    )
+    bandwidth = H100.memory_bytes_per_s[0]
+    assert float((cast.forward - bare.forward)[0]) == pytest.approx(4 * 4096 * 4096 / bandwidth)
+    assert float((cast.backward - bare.backward)[0]) == pytest.approx(4 * 4096 * 8192 / bandwidth)
+
+
+def test_tensor_parallelism_beside_matmuls_hides_less_than_half_at_eight_ranks() -> None:
+    """Of NVIDIA's tensor-parallel seconds about 45% hide at tp 8, 20 to 40% at tp 4; `none` hides nothing."""
+    sizes = sizes_of(config(16384, 128, 8))
+    for tp, least, most in ((4, 0.2, 0.4), (8, 0.35, 0.5)):
+        row = layout(tp=tp, sequence_parallel=True, microbatch_size=4)
+        blocks = [
+            step_time(
+                sizes, replace(row, tp_overlap=np.array([TP_OVERLAP.index(kind)])), H100, calibration()
+            ).blocks_s[0]
+            for kind in ("none", "ring", "pipe")
+        ]
+        size = 2.0 * 4 * 2048 * 16384
+        one = gather_time_s(np.array([float(tp)]), np.ones(1), np.array([size]), H100, calibration())[0]
+        collectives = 8 * one * 8 * 8  # a block's eight, 8 micro-batches, 8 layers
+        assert least < (blocks[0] - blocks[1]) / collectives < most
+        assert blocks[1] <= blocks[2] < blocks[0]
+
+
+def test_a_bucket_hides_only_under_blocks_still_to_come() -> None:
+    """Ten buckets of 1 s under 100 s of backward: the last one has nothing left to hide under."""
+    assert _beyond(np.array([10.0]), np.array([100.0]), np.array([10.0]))[0] == pytest.approx(1.0)
+    assert _beyond(np.array([10.0]), np.array([0.0]), np.array([10.0]))[0] == pytest.approx(10.0)
+
+
+def test_tokens_leave_a_server_over_their_own_card_once_for_each_server() -> None:
+    """8 copies over 4 servers of 8: 3.6 servers are reached, 3 of 4 of them elsewhere."""
+    one, fitted = np.atleast_1d, calibration()
+    sent = 8 * 1e8
+    found = all_to_all_time_s(one(32.0), one(1.0), one(sent), one(8.0), H100, fitted)[0]
+    card = 50e9 * fitted.at("across_efficiency", H100.fabric)[0]
+    assert found == pytest.approx(1e8 * 4 * (1 - 0.75**8) * 0.75 / card, rel=0.02)
+    near = all_to_all_time_s(one(8.0), one(1.0), one(sent), one(8.0), H100, fitted)[0]
+    assert near < found / 2
+
+
+def test_a_cluster_s_fabric_is_named_or_that_of_its_time() -> None:
+    a100 = replace(dgx_h100(8), accelerator=accelerator("A100 80GB"))
+    names = [FABRICS[int(machine_of(c).fabric[0])] for c in (a100, dgx_h100(8), meta_24k())]
+    assert names == ["InfiniBand HDR", "InfiniBand NDR", "RoCE"]
 
 
 def test_an_accelerator_that_was_not_calibrated_keeps_its_measured_matmul() -> None:

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from course_lib.cli import app
+from course_lib.cost.hardware import accelerator
 from course_lib.cost.models import model
 from course_lib.planner import Plan, Request, plan, report
 from course_lib.planner.emit import emit
@@ -79,6 +80,39 @@ def test_terms_add_up_to_the_step():
     row = report.row_of(small(), 0)
     assert sum(row["terms_s"].values()) == pytest.approx(row["step_s"])
     assert row["step_s_interval"][0] < row["step_s"] < row["step_s_interval"][1]
+
+
+def test_an_interval_is_that_of_published_runs_of_the_same_kind_or_none() -> None:
+    dense = small().request
+    cards = [
+        replace(dense, cluster=replace(dense.cluster, accelerator=accelerator(name)), precision=precision)
+        for name, precision in (
+            ("H100 SXM", "bf16"),
+            ("H100 SXM", "fp8"),
+            ("GB200", "bf16"),
+            ("MI300X", "bf16"),
+        )
+    ]
+    found = [report.interval(one) for one in cards]
+    assert [one is None for one in found] == [False, False, False, True]
+    assert all(one.low < one.high and one.inside_percent >= 75 for one in found if one)
+    assert found[0] != found[1] != found[2]
+    other = report.priced("tp=8", cards[3])
+    assert report.row_of(other, 0)["step_s_interval"] is None
+    assert "no published run of a dense model in bf16 on MI300X was compared" in report.explain(other, 0)
+
+
+def test_the_stack_and_its_overlap_are_options() -> None:
+    """Tensor parallelism beside matmuls shortens blocks alone, and is emitted with what it needs."""
+    plain = report.priced("tp=8,pp=8", request("llama3-70b", 256))
+    ring = report.priced("tp=8,pp=8", replace(plain.request, tp_overlap="ring"))
+    assert ring.time.blocks_s[0] < plain.time.blocks_s[0]
+    assert ring.time.reduce_s[0] >= plain.time.reduce_s[0]
+    row = report.row_of(ring, 0)["layout"]
+    assert "--tp-comm-overlap" in emit(row, ring.request, "megatron")
+    assert "--tp-comm-overlap" not in emit(row, plain.request, "megatron")
+    with pytest.raises(ValueError, match="--tp-overlap must be one of none, ring, pipe"):
+        replace(plain.request, tp_overlap="some")
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would():
