@@ -1,0 +1,133 @@
+"""How much of a long run's time trains: saves, failures and restarts, by formula and by simulation.
+
+Failures are a Poisson process: times between them are exponential, also while saving and restarting. Times
+are seconds; the interval is of work between two saves. Lab 13. Sources: Young, "A first order approximation
+to the optimum checkpoint interval" (1974); Daly, "A higher order estimate of the optimum checkpoint
+interval" (2006).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from course_lib.units import positive
+
+
+def job_mtbf_s(mtbf_per_gpu_s: float, num_gpus: int) -> float:
+    """Return the mean time between failures of a job that any one of its GPUs ends."""
+    positive("the mean time between failures of a GPU", mtbf_per_gpu_s)
+    positive("the number of GPUs", num_gpus)
+    return mtbf_per_gpu_s / num_gpus
+
+
+def goodput(interval_s: float, mtbf_s: float, save_s: float, restart_s: float) -> float:
+    """Return the part of the time that trains, exactly: a segment's useful / expected time (Daly, eq. 13)."""
+    _check(interval_s, mtbf_s, save_s, restart_s)
+    expected_s = mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1((interval_s + save_s) / mtbf_s)
+    return interval_s / expected_s
+
+
+def goodput_first_order(interval_s: float, mtbf_s: float, save_s: float, restart_s: float) -> float:
+    """Return it to first order: a save per interval, half an interval and a restart per failure.
+
+    Below 0 where failures are that many.
+    """
+    _check(interval_s, mtbf_s, save_s, restart_s)
+    return 1 - save_s / interval_s - (interval_s / 2 + restart_s) / mtbf_s
+
+
+def young_interval_s(mtbf_s: float, save_s: float) -> float:
+    """Return the interval that is best to first order: sqrt(2 save MTBF)."""
+    _check(1.0, mtbf_s, save_s, 0.0)
+    return math.sqrt(2 * save_s * mtbf_s)
+
+
+def daly_interval_s(mtbf_s: float, save_s: float) -> float:
+    """Return Daly's higher-order interval (eq. 37); a save of 2 MTBF or more: the MTBF."""
+    _check(1.0, mtbf_s, save_s, 0.0)
+    ratio = save_s / (2 * mtbf_s)
+    if ratio >= 1:
+        return mtbf_s
+    return young_interval_s(mtbf_s, save_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save_s
+
+
+def best_interval_s(mtbf_s: float, save_s: float) -> float:
+    """Return the interval of the highest `goodput`; how long a restart takes does not move it.
+
+    It is the root of (1 - T / MTBF) = exp(-(T + save) / MTBF), between 0 and the MTBF, by bisection.
+    """
+    _check(1.0, mtbf_s, save_s, 0.0)
+    low, high = 0.0, mtbf_s
+    for _ in range(100):
+        middle = (low + high) / 2
+        if 1 - middle / mtbf_s > math.exp(-(middle + save_s) / mtbf_s):
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """One simulated run: where its seconds went."""
+
+    useful_s: float
+    """Work that a save kept, and what was under way when the run ended."""
+    saving_s: float
+    restarting_s: float
+    lost_s: float
+    """Work, and saves begun, that a failure undid."""
+    num_failures: int
+
+    @property
+    def goodput(self) -> float:
+        """The part of the time that trained."""
+        return self.useful_s / (self.useful_s + self.saving_s + self.restarting_s + self.lost_s)
+
+
+def simulate_run(
+    interval_s: float,
+    mtbf_s: float,
+    save_s: float,
+    restart_s: float,
+    horizon_s: float,
+    generator: np.random.Generator,
+) -> Run:
+    """Run once for `horizon_s` of wall time: work, save, fail, restart from the last save.
+
+    A restart can fail, too.
+    """
+    _check(interval_s, mtbf_s, save_s, restart_s)
+    positive("the horizon", horizon_s)
+    now = useful = saving = restarting = lost = 0.0
+    num_failures, segment_s = 0, interval_s + save_s
+    while now < horizon_s:
+        failure = now + generator.exponential(mtbf_s)
+        end = min(failure, horizon_s)
+        whole = int((end - now) // segment_s)  # segments that end before the failure
+        useful, saving = useful + whole * interval_s, saving + whole * save_s
+        rest_s = end - now - whole * segment_s
+        now = end
+        if failure >= horizon_s:
+            useful, saving = useful + min(rest_s, interval_s), saving + max(0.0, rest_s - interval_s)
+            break
+        lost, num_failures = lost + rest_s, num_failures + 1
+        while True:
+            failure, begun = now + generator.exponential(mtbf_s), now
+            now = min(failure, now + restart_s, horizon_s)
+            restarting += now - begun
+            if now < failure or now >= horizon_s:
+                break
+            num_failures += 1
+    return Run(useful, saving, restarting, lost, num_failures)
+
+
+def _check(interval_s: float, mtbf_s: float, save_s: float, restart_s: float) -> None:
+    positive("the interval between saves", interval_s)
+    positive("the mean time between failures", mtbf_s)
+    positive("the time of a save", save_s)
+    if not 0 <= restart_s < math.inf:
+        raise ValueError(f"the time of a restart must be 0 or more; got {restart_s!r}. Give it in seconds.")
