@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from course_lib.checkpoint import CheckpointError
 from course_lib.train import TrainResult, parse, train
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; a wrong input is one message and exit code 1."""
+    """Run one command line; a wrong input is one message and exit code 1, said by the first rank."""
+    is_first = os.environ.get("RANK", "0") == "0"
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
+    except ValueError as error:
+        return _failed(error, is_said=is_first)
+    try:
         result = train(options)
     except (ValueError, OSError) as error:
-        print(f"train: {error}", file=sys.stderr)
-        return 1
+        return _failed(error, is_said=is_first or not isinstance(error, CheckpointError))
+    if not is_first:
+        return 0
+    if not result.steps:
+        print(f"nothing is left to do: step {options.steps} is saved in {Path(options.out) / 'saves'}")
+        return 0
     print(summary(result))
     if options.out:
         from course_lib.viz.training import draw_losses
 
-        curve = Path(options.out) / "loss.png"
-        curve.write_bytes(draw_losses({options.model: result.losses}).png())
-        print(f"metrics: {Path(options.out) / 'metrics.jsonl'}, loss curve: {curve}")
+        curve, metrics = (Path(options.out) / name for name in ("loss.png", "metrics.jsonl"))
+        losses = [json.loads(line)["loss"] for line in metrics.read_text("utf-8").splitlines()]
+        curve.write_bytes(draw_losses({options.model: losses}).png())
+        print(f"metrics: {metrics}, loss curve: {curve}")
+    done = result.steps[-1]["step"] + 1
+    if done < options.steps:
+        print(f"ended as asked: step {done} is saved, --resume goes on")
     return 0
+
+
+def _failed(error: Exception, *, is_said: bool) -> int:
+    if is_said:
+        print(f"train: {error}", file=sys.stderr)
+    return 1
 
 
 def summary(result: TrainResult) -> str:

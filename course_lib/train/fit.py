@@ -18,6 +18,7 @@ from course_lib.cost.flops import Recompute
 from course_lib.cost.layout import Layout
 from course_lib.cost.memory import Memory, Precision, memory_per_gpu
 from course_lib.train.options import CHOICES, TrainOptions, is_mixed
+from course_lib.train.world import local_ranks
 from course_lib.units import bytes_of, show_bytes
 
 ZERO_STAGES = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "fsdp": 3, "4d": 1}
@@ -89,7 +90,9 @@ def estimate(options: TrainOptions, device: torch.device) -> Memory:
 
 def needed_bytes(options: TrainOptions, device: torch.device) -> float:
     """Return what the run needs of `available_bytes`: of one GPU, or of the machine all ranks share."""
-    return float(estimate(options, device).total) * (1 if device.type == "cuda" else options.ranks)
+    return float(estimate(options, device).total) * (
+        1 if device.type == "cuda" else local_ranks(options.ranks)
+    )
 
 
 def available_bytes(options: TrainOptions, device: torch.device) -> float:

@@ -1,14 +1,16 @@
 """The training loop that labs measure: `train(TrainOptions(...))`, on one process or on ranks.
 
-A step is forward and backward of every micro-batch, gradients joined and clipped, the optimizer. Production
-loops add saving and resuming (lab 13), evaluation, and loaders that read ahead.
+A step is forward and backward of every micro-batch, gradients joined and clipped, the optimizer. Ranks are
+those of torchrun where it started this process. Production loops add evaluation, and loaders that read ahead.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from course_lib.checkpoint import TrainingState, state_of
 from course_lib.model.batches import Batch
 from course_lib.model.corpus import corpus_batch, load_corpus, synthetic_corpus
 from course_lib.model.transformer import cross_entropy
@@ -25,13 +28,23 @@ from course_lib.train.fit import check_fits
 from course_lib.train.meter import Meter, TrainResult, learning_rate_at
 from course_lib.train.options import TrainOptions, is_mixed, meant
 from course_lib.train.peak import Peak, find_peak
-from course_lib.train.progress import bar_of_steps, write_line
-from course_lib.train.strategies import Strategy, build, composed
+from course_lib.train.progress import bar_of_steps, keep_lines, write_line
+from course_lib.train.saves import Saves
+from course_lib.train.strategies import Strategy, build, by_torch, composed
+from course_lib.train.world import StopRequest, is_started, joined, local_ranks
 
 Clock = Callable[[], float]
-StepFn = Callable[[Batch, int], dict[str, float]]
-"""(batch, number of the step) -> loss, learning_rate, grad_norm."""
 SYNTHETIC_TOKENS = 100_000
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What trains: ours or torch's, on one process or on ranks."""
+
+    step: Callable[[Batch, int], dict[str, float]]
+    """(batch, number of the step) -> loss, learning_rate, grad_norm."""
+    state: Callable[[], TrainingState]
+    """What is saved of it."""
 
 
 def train(options: TrainOptions, *, progress: bool = True, clock: Clock = time.perf_counter) -> TrainResult:
@@ -44,18 +57,31 @@ def train(options: TrainOptions, *, progress: bool = True, clock: Clock = time.p
     Raises: ValueError for a model that does not fit, an empty corpus or none, an unknown peak, a folder
         that cannot be made.
     """
-    device = _device(options)
-    _set_threads(options)
-    check_fits(options, device)
-    corpus = _corpus(options)
-    _make_folder(options.out)
-    peak = find_peak(options.peak, device, "bf16" if is_mixed(options, device) else "fp32", clock)
-    with bar_of_steps(options.steps) if progress else nullcontext() as told:
+    with ExitStack() as stack:
+        under_torchrun = is_started()
+        device = _device(options)
+        _set_threads(options)
+        check_fits(options, device)
+        corpus = _corpus(options)
+        _make_folder(options.out)
+        if under_torchrun:
+            stack.enter_context(joined(options.ranks, device, options.timeout))
+        peak = _peak(options, device, clock)
+        told = stack.enter_context(bar_of_steps(options.steps)) if progress and _is_first() else None
         arguments = (options, peak, corpus, told, clock)
-        if options.ranks == 1:
+        if options.ranks == 1 or under_torchrun:
             return TrainResult(train_rank(*arguments), peak)
-        timeout_s = 60.0 + 60.0 * options.steps
-        ranks = run_ranks(train_rank, options.ranks, *arguments, device=device.type, timeout_s=timeout_s)
+        # A signal comes to this process; its ranks look at the file.
+        with _stop_request(options).listening() if options.save_every else nullcontext():
+            timeout_s = 60.0 + 60.0 * options.steps
+            ranks = run_ranks(
+                train_rank,
+                options.ranks,
+                *arguments,
+                device=device.type,
+                timeout_s=timeout_s,
+                monitor=not options.save_every,  # it sees one thread's calls; saves have their own
+            )
         return TrainResult(ranks[0], peak)
 
 
@@ -64,12 +90,12 @@ def train_rank(
 ) -> list[dict[str, Any]]:
     """Train as this rank, or as the only process; return the metrics of every step.
 
+    With saves: from the newest one if told to resume; SIGTERM saves and ends after the step.
     told: a file to which rank 0 adds each step's metrics as it ends; `options.out` has another.
     """
     rank = dist.get_rank() if options.ranks > 1 else 0
     device = _device(options)
-    mixed = is_mixed(options, device)
-    step_of = _composed(options) if options.is_composed else _strategy(options, device, mixed)
+    engine = build_engine(options, device)
     meter = Meter(
         config=options.config,
         seq_len=options.seq_len,
@@ -79,28 +105,55 @@ def train_rank(
         recompute=options.recompute,  # type: ignore[arg-type]  # checked by TrainOptions
     )
     metrics = []
+    stop = _stop_request(options)
+    if rank == 0:
+        stop.clear()
+    saves = Saves(options, engine.state(), device) if options.save_every else None
+    first = saves.resume() if saves and options.resume else 0
     files = [*([told] if told else []), *([Path(options.out) / "metrics.jsonl"] if options.out else [])]
-    for step in range(options.steps):
-        begin_s = clock()
-        batch = corpus_batch(
-            corpus,
-            options.batch_size,
-            options.seq_len,
-            step=step,
-            seed=options.seed,
-            rank=0 if options.is_composed else rank,
-            world_size=1 if options.is_composed else options.ranks,
-        )
-        done = step_of(batch, step)
-        found = {"step": step, **done, **_timed(meter, clock() - begin_s)}
-        metrics.append(found)
-        for file in files if rank == 0 else ():
-            write_line(file, found, is_first=step == 0)
+    for file in files if rank == 0 else ():
+        keep_lines(file, first)
+    with stop.listening() if saves else nullcontext():
+        for step in range(first, options.steps):
+            begin_s = clock()
+            batch = corpus_batch(
+                corpus,
+                options.batch_size,
+                options.seq_len,
+                step=step,
+                seed=options.seed,
+                rank=0 if options.is_composed else rank,
+                world_size=1 if options.is_composed else options.ranks,
+            )
+            done = engine.step(batch, step)
+            found = {"step": step, **done, **_timed(meter, clock() - begin_s)}
+            is_last = step + 1 == options.steps
+            if saves:
+                is_last = stop.is_agreed(device) or is_last
+                found |= saves.after(step + 1, is_last=is_last)
+            metrics.append(found)
+            for file in files if rank == 0 else ():
+                write_line(file, found)
+            if is_last:
+                break
+        if saves:
+            saves.close()
     return metrics
 
 
-def _strategy(options: TrainOptions, device: torch.device, mixed: bool) -> StepFn:
-    strategy = build(options, device, is_mixed=mixed)
+def build_engine(options: TrainOptions, device: torch.device) -> Engine:
+    """Build this rank's part of what trains. Raises: ValueError for a layout the framework cannot train."""
+    if not options.is_composed:
+        return _strategy(options, device, is_mixed(options, device))
+    return _torch(options, device) if options.framework == "torch" else _composed(options, device)
+
+
+def _stop_request(options: TrainOptions) -> StopRequest:
+    return StopRequest(Path(options.out) / "stop" if options.save_every else None)
+
+
+def _strategy(options: TrainOptions, device: torch.device, mixed: bool) -> Engine:
+    strategy = build(options, device, mixed=mixed)
     # Compiled, it reads the logits [B, S, V] once; eager, their float32 copies are the largest tensors.
     loss_of = torch.compile(mean_loss) if options.compile else mean_loss
     casting = torch.autocast(device.type, torch.bfloat16) if mixed else nullcontext()
@@ -108,19 +161,26 @@ def _strategy(options: TrainOptions, device: torch.device, mixed: bool) -> StepF
     def run(batch: Batch, step: int) -> dict[str, float]:
         return train_step(strategy, options, batch, step, device, casting, loss_of)
 
-    return run
+    return Engine(run, lambda: state_of(strategy.model, strategy.optimizer))
 
 
-def _composed(options: TrainOptions) -> StepFn:
-    """The 4-D step: every rank gets the full batch and takes its part."""
-    training = composed(options)
+def _composed(options: TrainOptions, device: torch.device) -> Engine:
+    training = composed(options, device)
+    return Engine(partial(_whole_step, training, options, device), lambda: state_of(training))
 
-    def run(batch: Batch, step: int) -> dict[str, float]:
-        rate = set_rate(training.optimizer, options, step)
-        loss, norm = training.step(batch)
-        return {"loss": loss, "learning_rate": rate, "grad_norm": norm}
 
-    return run
+def _torch(options: TrainOptions, device: torch.device) -> Engine:
+    training = by_torch(options, device)
+    return Engine(partial(_whole_step, training, options, device), training.state)
+
+
+def _whole_step(
+    training: Any, options: TrainOptions, device: torch.device, batch: Batch, step: int
+) -> dict[str, float]:
+    """Give every rank the full batch, of which it takes its part."""
+    rate = set_rate(training.optimizer, options, step)
+    loss, norm = training.step(Batch(batch.tokens.to(device), batch.targets.to(device)))
+    return {"loss": loss, "learning_rate": rate, "grad_norm": norm}
 
 
 def set_rate(optimizer: Optimizer, options: TrainOptions, step: int) -> float:
@@ -177,14 +237,36 @@ def _timed(meter: Meter, step_time_s: float) -> dict[str, float]:
 
 
 def _device(options: TrainOptions) -> torch.device:
-    enough = torch.cuda.device_count() >= options.ranks
+    here = local_ranks(options.ranks)
+    enough = torch.cuda.device_count() >= here
     if options.device == "cuda" and not enough:
         raise ValueError(
-            f"every rank must have a GPU; got {torch.cuda.device_count()} for ranks={options.ranks}. "
+            f"every rank must have a GPU; got {torch.cuda.device_count()} for {here} ranks of this machine. "
             "Take --device cpu or fewer ranks."
         )
-    on_gpu = enough and options.device != "cpu" and not options.is_composed
-    return torch.device("cuda" if on_gpu else "cpu")
+    return torch.device("cuda" if enough and options.device != "cpu" else "cpu")
+
+
+def _is_first() -> bool:
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def _peak(options: TrainOptions, device: torch.device, clock: Clock) -> Peak:
+    """Find the peak, on the first rank of torchrun's: together they would measure one another."""
+    names = {True: "bf16", False: "fp32"}
+    find = partial(find_peak, options.peak, device, names[is_mixed(options, device)], clock)
+    if not dist.is_initialized():
+        return find()
+    found: list[Any] = [None]
+    if dist.get_rank() == 0:
+        try:
+            found = [find()]
+        except ValueError as error:
+            found = [error]
+    dist.broadcast_object_list(found)
+    if isinstance(found[0], ValueError):
+        raise found[0]
+    return found[0]  # type: ignore[no-any-return]
 
 
 def _set_threads(options: TrainOptions) -> None:

@@ -26,14 +26,15 @@ OWN_MODELS = {
 }
 CHOICES = {
     "parallel": ("none", "ddp", "zero1", "zero2", "fsdp", "4d"),
-    "precision": ("auto", "fp32", "bf16"),
+    "framework": ("ours", "torch"),
+    "precision": ("auto", "fp32", "bf16", "fp8"),
     "recompute": ("none", "selective", "full"),
     "device": ("auto", "cpu", "cuda"),
     "model": (*OWN_MODELS, *models()),
 }
 
 
-DEGREES = ("tp", "cp", "pp", "dp_shard", "dp_replicate", "virtual_stages")
+DEGREES = ("tp", "cp", "pp", "dp_shard", "dp_replicate", "ep", "virtual_stages")
 
 
 def option(default: Any, text: str) -> Any:
@@ -58,14 +59,16 @@ class TrainOptions:
     warmup_steps: int = option(10, "steps over which the learning rate rises")
     weight_decay: float = option(0.1, "of AdamW")
     clip: float = option(1.0, "global gradient norm at most; 0: any")
-    precision: str = option("auto", "fp32, bf16 (mixed), auto: bf16 on a GPU")
+    precision: str = option("auto", "fp32, bf16 (mixed), fp8 (blocks' matrices), auto: bf16 on a GPU")
     recompute: str = option("none", "none, selective (keep matrix products), full (each block)")
+    framework: str = option("ours", "ours, torch: DDP, FSDP2, DTensor and pipelining of PyTorch")
     parallel: str = option("none", "none, ddp, zero1, zero2, fsdp; 4d: as the degrees below say")
     tp: int = option(1, "tensor parallel; degrees above 1 make the run 4-D on their product of ranks")
     cp: int = option(1, "context parallel")
     pp: int = option(1, "pipeline parallel")
     dp_shard: int = option(1, "data parallel with sharded state")
     dp_replicate: int = option(1, "data parallel with replicated state")
+    ep: int = option(1, "expert parallel")
     virtual_stages: int = option(1, "chunks of layers a pipeline rank holds")
     ranks: int = option(1, "processes, one GPU each where there are enough")
     device: str = option("auto", "cpu, cuda, auto")
@@ -76,24 +79,54 @@ class TrainOptions:
     )
     memory: str = option("auto", 'what a device has, "16 GB"; auto: ask it')
     seed: int = option(0, "of weights and data")
-    out: str = option("", "folder for metrics.jsonl and loss.png; empty: nothing is written")
+    out: str = option("", "folder for metrics.jsonl, loss.png and saves; empty: nothing is written")
+    save_every: int = option(0, "steps between two saves in OUT/saves; SIGTERM saves and ends; 0: none")
+    keep: int = option(2, "how many of the newest saves stay")
+    resume: bool = option(False, "go on from the newest save in OUT/saves, on any layout")
+    timeout: float = option(60.0, "seconds for which ranks under torchrun wait for one another")
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
-        for name in ("steps", "batch_size", "seq_len", "ranks", *DEGREES):
+        for name in ("steps", "batch_size", "seq_len", "ranks", "keep", *DEGREES):
             _at_least(name, getattr(self, name), 1)
-        for name in ("microbatch_size", "warmup_steps", "threads", "seed"):
+        for name in ("microbatch_size", "warmup_steps", "threads", "seed", "save_every"):
             _at_least(name, getattr(self, name), 0)
+        _at_least("timeout", self.timeout, 1, (int, float))
         for name in ("weight_decay", "clip"):
             _at_least(name, getattr(self, name), 0, (int, float))
         if not 0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive; got {self.learning_rate!r}. Try 1e-3.")
+        if self.framework == "torch":
+            self._take_degrees()
         if self.degrees.world_size > 1 or self.virtual_stages > 1 or self.parallel == "4d":
             self._compose()
         self._check_batch()
         if self.is_composed:
             self.degrees.check(self.config, self.batch_size, self.seq_len)
+            if self.framework == "torch":
+                check_torch(self.config, self.degrees)
+        if (self.save_every or self.resume) and not (self.out and self.save_every):
+            raise ValueError(
+                f"saves must have a folder and an interval; got out={self.out!r}, "
+                f"save_every={self.save_every}. Take --out run --save-every 50."
+            )
+        if self.precision == "fp8" and self.tp > 1:
+            raise ValueError(
+                f"fp8 must have whole matrices on a rank; got tp={self.tp}. Take --tp 1, or --precision bf16."
+            )
+
+    def _take_degrees(self) -> None:
+        """Say torch's DDP and FSDP as degrees."""
+        if self.parallel in ("zero1", "zero2"):
+            raise ValueError(
+                "framework=torch must have an API for it; it has no ZeRO-2, and ZeRO-1 without overlap; got "
+                f"parallel={self.parallel!r}. Take --parallel fsdp, or --framework ours."
+            )
+        if self.parallel in ("ddp", "fsdp") and self.ranks > 1 and self.degrees.world_size == 1:
+            name = "dp_replicate" if self.parallel == "ddp" else "dp_shard"
+            object.__setattr__(self, name, self.ranks)
+            object.__setattr__(self, "parallel", "4d")
 
     def _compose(self) -> None:
         """Take the ranks from the degrees."""
@@ -110,14 +143,13 @@ class TrainOptions:
             )
         if self.ranks not in (1, world_size) or world_size == 1:
             raise ValueError(
-                f"tp x cp x pp x dp_shard x dp_replicate must be the ranks, and more than one; got "
+                f"tp x cp x pp x dp_shard x dp_replicate x ep must be the ranks, and more than one; got "
                 f"{world_size} for ranks={self.ranks}. Leave --ranks out, and give a degree of 2 or more."
             )
-        if self.recompute == "selective" or self.compile or self.device == "cuda":
+        if self.recompute == "selective" or self.compile:
             raise ValueError(
-                "a 4-D run knows no selective recomputation, no compilation and no GPU; got "
-                f"recompute={self.recompute!r}, compile={self.compile}, device={self.device!r}. "
-                "Take --recompute full or none, and --device cpu."
+                "a 4-D run knows no selective recomputation and no compilation; got "
+                f"recompute={self.recompute!r}, compile={self.compile}. Take --recompute full or none."
             )
         object.__setattr__(self, "ranks", world_size)  # a frozen dataclass fills in what follows from others
         object.__setattr__(self, "parallel", "4d")
@@ -160,13 +192,14 @@ class TrainOptions:
     @property
     def degrees(self) -> Degrees:
         """How a 4-D step is split."""
-        local = self.batch_size // (self.dp_shard * self.dp_replicate)
+        local = self.batch_size // (self.dp_shard * self.dp_replicate * self.ep)
         return Degrees(
             tp=self.tp,
             cp=self.cp,
             pp=self.pp,
             dp_shard=self.dp_shard,
             dp_replicate=self.dp_replicate,
+            ep=self.ep,
             virtual_stages=self.virtual_stages,
             num_microbatches=max(1, local // (self.microbatch_size or local or 1)),
             recompute=self.recompute == "full",
@@ -175,7 +208,7 @@ class TrainOptions:
     @property
     def data_ranks(self) -> int:
         """Ranks with sequences of their own."""
-        return self.dp_shard * self.dp_replicate if self.is_composed else self.ranks
+        return self.degrees.data_parallel if self.is_composed else self.ranks
 
     @property
     def local_batch_size(self) -> int:
@@ -193,9 +226,30 @@ class TrainOptions:
         return self.local_batch_size // self.local_microbatch_size
 
 
+def check_torch(config: ModelConfig, degrees: Degrees) -> None:
+    """Refuse what torch's engine does not train. Raises: ValueError that names it, and what to take."""
+    lacks = {
+        "cp": "cp: torch's ring attention needs a GPU's flash attention",
+        "ep": "ep: torch has no API for expert parallelism",
+    }
+    found = [f"{words}, got {name}={getattr(degrees, name)}" for name, words in lacks.items()
+             if getattr(degrees, name) > 1]  # fmt: skip
+    if config.num_experts:
+        found.append("no mixtures of experts")
+    if config.tied_embeddings and degrees.tp * degrees.pp > 1:
+        found.append("no tied embeddings with tp or pp, which copy the weight")
+    if degrees.tp > 1 and config.num_kv_heads % degrees.tp:
+        found.append(f"at least one kv head per rank of tp, got {config.num_kv_heads} for tp={degrees.tp}")
+    if found:
+        raise ValueError(
+            f"framework=torch must have an API for the layout; it has {'; '.join(found)}. "
+            "Take --framework ours, or another layout."
+        )
+
+
 def is_mixed(options: TrainOptions, device: torch.device) -> bool:
-    """Say whether matrices are multiplied in bfloat16."""
-    return options.precision == "bf16" or (options.precision == "auto" and device.type == "cuda")
+    """Say whether matrices are multiplied in bfloat16, those of fp8 apart."""
+    return options.precision == "bf16" or (options.precision != "fp32" and device.type == "cuda")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:

@@ -18,10 +18,17 @@ from tqdm import tqdm
 POLL_S = 0.2
 
 
-def write_line(path: Path, metrics: dict[str, Any], *, is_first: bool) -> None:
-    """Add a step's metrics to a file as a line of JSON; the first step begins the file anew."""
-    with path.open("w" if is_first else "a", encoding="utf-8") as file:
+def write_line(path: Path, metrics: dict[str, Any]) -> None:
+    """Add a step's metrics to a file as a line of JSON."""
+    with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(metrics) + "\n")
+
+
+def keep_lines(path: Path, num_steps: int) -> None:
+    """Keep the lines of a run's first steps: what it goes on after; 0 begins the file anew."""
+    lines = path.read_text("utf-8").splitlines(keepends=True) if num_steps and path.exists() else []
+    whole = [line for line in lines if line.endswith("\n")]  # a killed run may have cut the last
+    path.write_text("".join(line for line in whole if json.loads(line)["step"] < num_steps), "utf-8")
 
 
 @contextmanager

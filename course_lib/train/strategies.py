@@ -1,4 +1,4 @@
-"""One model, one optimizer, five ways to share the work: a step calls the same four things in each.
+"""One model, one optimizer, and the ways to share the work.
 
 Production: torchtitan composes them in `models/llama3/infra/parallelize.py`.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,11 @@ from course_lib.parallel.activation_checkpoint import checkpoint_modules_
 from course_lib.parallel.ddp import BucketedDDP
 from course_lib.parallel.fsdp import FSDP
 from course_lib.parallel.zero import ZeroOptimizer
-from course_lib.train.options import TrainOptions
+from course_lib.train.fp8 import convert_
+from course_lib.train.options import TrainOptions, is_mixed
+
+if TYPE_CHECKING:
+    from course_lib.train.torch_engine import TorchTraining
 
 MATRIX_PRODUCTS = ("mm", "addmm", "bmm")
 """Kept by selective recomputation; attention is computed again."""
@@ -41,9 +45,11 @@ class Strategy:
     """Backwards inside add up without communication."""
 
 
-def build(options: TrainOptions, device: torch.device, *, is_mixed: bool) -> Strategy:
+def build(options: TrainOptions, device: torch.device, *, mixed: bool) -> Strategy:
     """Build the model in full from the seed, then share it."""
     net = Transformer(options.config, seed=options.seed).to(device)
+    if options.precision == "fp8":
+        convert_(net)
     if options.recompute != "none":
         checkpoint_modules_(net.blocks, save=MATRIX_PRODUCTS if options.recompute == "selective" else ())
     if options.compile:
@@ -57,7 +63,7 @@ def build(options: TrainOptions, device: torch.device, *, is_mixed: bool) -> Str
         return _ddp(net, how)
     if options.parallel in ("zero1", "zero2"):
         return _zero(net, how, stage=int(options.parallel[-1]))
-    return _fsdp(net, how, is_mixed) if options.parallel == "fsdp" else _plain(net, how)
+    return _fsdp(net, how, mixed) if options.parallel == "fsdp" else _plain(net, how)
 
 
 def _optimizer_options(options: TrainOptions) -> dict[str, Any]:
@@ -70,19 +76,41 @@ def _optimizer_options(options: TrainOptions) -> dict[str, Any]:
     }
 
 
-def composed(options: TrainOptions) -> ComposedTraining:
+def composed(options: TrainOptions, device: torch.device) -> ComposedTraining:
     """Build this rank's part of a 4-D step; bfloat16 weights have float32 masters."""
-    mixed = options.precision == "bf16"
-    return ComposedTraining(
+    with torch.device(device):
+        training = ComposedTraining(
+            options.config,
+            options.degrees,
+            partial(AdamW, **_optimizer_options(options)),
+            batch_size=options.batch_size,
+            seq_len=options.seq_len,
+            seed=options.seed,
+            dtype=torch.bfloat16 if is_mixed(options, device) else torch.float32,
+            master_dtype=torch.float32,
+            max_norm=options.clip or None,
+        )
+    if options.precision == "fp8":
+        for chunk in training.chunks.values():
+            convert_(chunk)
+    return training
+
+
+def by_torch(options: TrainOptions, device: torch.device) -> TorchTraining:
+    """Build this rank's part of the same run by PyTorch's APIs."""
+    from course_lib.train.torch_engine import TorchTraining
+
+    return TorchTraining(
         options.config,
         options.degrees,
         partial(AdamW, **_optimizer_options(options)),
         batch_size=options.batch_size,
         seq_len=options.seq_len,
         seed=options.seed,
-        dtype=torch.bfloat16 if mixed else torch.float32,
-        master_dtype=torch.float32,
         max_norm=options.clip or None,
+        device=device.type,
+        is_mixed=is_mixed(options, device),
+        convert_=convert_ if options.precision == "fp8" else None,
     )
 
 
@@ -100,9 +128,9 @@ def _zero(net: nn.Module, how: dict[str, Any], *, stage: int) -> Strategy:
     return Strategy(net, optimizer, optimizer.sync_gradients, optimizer.clip_grad_norm_, nullcontext)
 
 
-def _fsdp(net: Transformer, how: dict[str, Any], is_mixed: bool) -> Strategy:
-    narrow = torch.bfloat16 if is_mixed else None
-    fsdp = FSDP(net, units=net.blocks, param_dtype=narrow, reduce_dtype=torch.float32 if is_mixed else None)
+def _fsdp(net: Transformer, how: dict[str, Any], mixed: bool) -> Strategy:
+    narrow = torch.bfloat16 if mixed else None
+    fsdp = FSDP(net, units=net.blocks, param_dtype=narrow, reduce_dtype=torch.float32 if mixed else None)
     optimizer = AdamW(fsdp.parameters(), **how)
     return Strategy(fsdp, optimizer, lambda: None, fsdp.clip_grad_norm_, fsdp.no_sync)
 

@@ -130,7 +130,7 @@ def test_the_bar_of_ranks_is_the_callers(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_bar_shows_a_step_while_the_next_one_runs(capsys: pytest.CaptureFixture[str]) -> None:
     seen = ""
     with bar_of_steps(2) as path:
-        write_line(path, {"loss": 1.0, "mfu": 0.5}, is_first=True)
+        write_line(path, {"loss": 1.0, "mfu": 0.5})
         while "1/2" not in seen:  # the suite's time limit ends it
             seen += capsys.readouterr().err
             time.sleep(0.05)
