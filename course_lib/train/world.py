@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 
@@ -47,7 +49,7 @@ def joined(num_ranks: int, device: torch.device, timeout_s: float) -> Iterator[N
     bound = timedelta(seconds=timeout_s)
     where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     try:
-        store, _, _ = next(iter(rendezvous("env://", rank, num_ranks, timeout=bound)))
+        store = _store(rank, bound)
     except dist.DistError as error:
         raise ValueError(
             f"rank 0 must listen at {where} within {timeout_s:g} s; got {_first_line(error)}. "
@@ -73,6 +75,14 @@ def joined(num_ranks: int, device: torch.device, timeout_s: float) -> Iterator[N
         yield
     finally:
         dist.destroy_process_group()
+
+
+def _store(rank: int, bound: timedelta) -> Store:
+    """Return what ranks meet in: torchrun's, or rank 0's own, which must not wait for others to be made."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return cast(Store, next(iter(rendezvous("env://", timeout=bound)))[0])
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return TCPStore(host, port, is_master=rank == 0, timeout=bound, wait_for_workers=False)
 
 
 def _first_line(error: Exception) -> str:

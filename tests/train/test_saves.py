@@ -88,8 +88,9 @@ def test_saves_need_a_folder_and_an_interval(changes: dict[str, Any]) -> None:
 
 
 def command(folder: Path, *more: str) -> list[str]:
-    words = "--model tiny --batch-size 4 --seq-len 16 --warmup-steps 2 --threads 1 --precision fp32".split()
-    return ["-m", "course_lib.train", *words, "--peak", "1 TFLOP/s", "--out", str(folder), *more]
+    sizes = ["--model", "tiny", "--batch-size", "4", "--seq-len", "16", "--warmup-steps", "2"]
+    how = ["--threads", "1", "--precision", "fp32", "--peak", "1 TFLOP/s", "--out", str(folder)]
+    return ["-m", "course_lib.train", *sizes, *how, *more]
 
 
 def torchrun(*words: str) -> list[str]:
@@ -161,8 +162,8 @@ def test_torchrun_with_another_number_of_ranks_is_named(tmp_path: Path) -> None:
 def test_ranks_that_never_come_are_named_by_number(tmp_path: Path) -> None:
     """The first rank waits for the others, no longer than it was told."""
     environment = ENVIRONMENT | {
-        "RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29655",
+        "RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29655",
     }  # fmt: skip
     call = [sys.executable, *command(tmp_path, "--dp-shard", "4", "--timeout", "2")]
     found = subprocess.run(call, env=environment, capture_output=True, text=True)
