@@ -15,7 +15,7 @@ import numpy as np
 
 from course_lib.cost.models import model
 from course_lib.planner import Request, plan
-from course_lib.planner.request import cluster_named
+from course_lib.planner.named import cluster_named
 from course_lib.planner.search import price
 
 Row = tuple[str, float, str, str]

@@ -10,8 +10,16 @@ import typer
 
 
 def plan(
-    model: Annotated[str, typer.Option(help="a model's name, or a .toml file with [model]")] = "llama3-405b",
-    cluster: Annotated[str, typer.Option(help="meta, dgx-h100, or a .toml file with [cluster]")] = "meta",
+    model: Annotated[
+        str,
+        typer.Option(help="a name, a config.json of Hugging Face, a .toml file; list: names"),
+    ] = "llama3-405b",
+    cluster: Annotated[
+        str, typer.Option(help="a name or a .toml file with [cluster]; list: all names")
+    ] = "meta",
+    gpu: Annotated[
+        str, typer.Option(help='servers of a GPU instead of a cluster: b200, with --network "400 Gb/s"')
+    ] = "",
     gpus: Annotated[str, typer.Option(help="number of GPUs")] = "16384",
     seq: Annotated[str, typer.Option(help="tokens of a sequence: 8192 or 8K")] = "8192",
     tokens: Annotated[
@@ -19,7 +27,7 @@ def plan(
     ] = "16M",
     memory: Annotated[str, typer.Option(help='what if a GPU had "192 GB"; empty: what it has')] = "",
     network: Annotated[
-        str, typer.Option(help='what if the network gave a GPU "25 GB/s"; empty: what it gives')
+        str, typer.Option(help='what if the network gave a GPU "25 GB/s" or "200 Gb/s"; empty: what it gives')
     ] = "",
     precision: Annotated[str, typer.Option(help="what a block's matrices multiply in: bf16 or fp8")] = "bf16",
     grads: Annotated[str, typer.Option(help="what gradients are kept and reduced in: fp32 or bf16")] = "fp32",
@@ -40,21 +48,15 @@ def plan(
     from course_lib.planner import Request, report
     from course_lib.planner import plan as search
     from course_lib.planner.emit import emit as settings
-    from course_lib.planner.request import (
-        cluster_named,
-        count_of,
-        known,
-        memory_of,
-        model_named,
-        with_network,
-    )
+    from course_lib.planner.named import cluster_named, gpus_named, known, model_named, notes_on
+    from course_lib.planner.request import count_of, memory_of, with_network
 
-    if list_names:
+    if list_names or "list" in (model, cluster, gpu):
         typer.echo(known())
         return
     name, config = model_named(model)
     num_gpus = count_of(gpus, "--gpus")
-    on = cluster_named(cluster, num_gpus)
+    on = gpus_named(gpu, num_gpus) if gpu else cluster_named(cluster, num_gpus)
     if memory:
         on = replace(on, accelerator=on.accelerator.replace(memory_bytes=memory_of(memory)))
     if network:
@@ -69,6 +71,7 @@ def plan(
         precision=precision,
         schedule=schedule,
         grads=grads,
+        notes=notes_on(model),
         tp_overlap=tp_overlap,
     )
     found = report.priced(explain, request) if explain else search(request)

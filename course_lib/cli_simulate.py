@@ -44,7 +44,8 @@ def simulate(
 ) -> None:
     """Run the course's 4-D step at full size on fake ranks: time, bubble, bytes by axis, memory."""
     from course_lib.compose import Degrees
-    from course_lib.planner.request import cluster_named, count_of, model_named
+    from course_lib.planner.named import cluster_named, model_named
+    from course_lib.planner.request import count_of
     from course_lib.replay import Efficiency
     from course_lib.simulate import report
 

@@ -75,6 +75,14 @@ def quantity(text: str, dimension: str | None = None) -> float:
     return to_si(float(match[1].replace(",", "")), match[2], dimension)
 
 
+def bandwidth(text: str) -> float:
+    """Read a network's bandwidth in bytes/s, as `quantity`; "400 Gb/s" and "400 Gbps" are bits, as sold.
+
+    Raises: ValueError as `quantity`.
+    """
+    return quantity(re.sub(r"([kMGT])b(/s|ps)\s*$", r"\1bit/s", text), "bytes_per_s")
+
+
 def bytes_of(size: str | float) -> float:
     """Return a size in bytes: a number is bytes already, a text must say its unit ("80 GB", "80 GiB").
 

@@ -81,7 +81,7 @@ def flops_of_step(request: Request) -> float:
 
 def warnings(request: Request, layout: dict[str, Any]) -> list[str]:
     """Say what is allowed but seldom wise, and what the price leaves out."""
-    size, said = request.cluster.server_size, []
+    size, said = request.cluster.server_size, list(request.notes)
     chunks, layers = layout["pp"] * layout["v"], request.config.num_layers
     if layout["v"] > 1 and layers % chunks and (layers + 2) % chunks:
         said.append(f"{layers} layers do not divide over {chunks} chunks: priced as if they did")

@@ -1,29 +1,19 @@
 """Say what is to be planned: a model, a cluster, GPUs, sequence length, tokens a step.
 
-Models and clusters come by name, or from a TOML file (`planner.toml_files`).
+Models and clusters come by name or from a file (`planner.named`).
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from course_lib.config import ModelConfig
-from course_lib.cost import cluster as clusters
 from course_lib.cost.cluster import Cluster
 from course_lib.cost.constants import TP_OVERLAP
-from course_lib.cost.models import model, models
-from course_lib.planner.toml_files import cluster_in, model_in
-from course_lib.units import quantity
+from course_lib.units import bandwidth, quantity
 
-CLUSTERS: dict[str, Callable[[int], Cluster]] = {
-    "meta": lambda _: clusters.meta_24k(),
-    "dgx-h100": lambda num_gpus: clusters.dgx_h100(-(-num_gpus // 8)),
-}
-"""Name -> the cluster for so many GPUs."""
 PRECISIONS, SCHEDULES, GRADS = ("bf16", "fp8"), ("1f1b", "zb-h1"), {"fp32": 4.0, "bf16": 2.0}
 COUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KkMm]?)\s*$")
 
@@ -46,6 +36,8 @@ class Request:
     """What a block's matrices multiply in: "bf16" or "fp8". Memory counts 16-bit weights either way."""
     schedule: str = "1f1b"
     """"1f1b", interleaved or not as the layout says, or "zb-h1"."""
+    notes: tuple[str, ...] = ()
+    """What the price leaves out of the model: a warning of every layout."""
     tp_overlap: str = "none"
     """How tensor parallelism's collectives run beside matmuls: "none", as Llama 3, "ring" or "pipe"."""
     grads: str = "fp32"
@@ -125,7 +117,7 @@ def with_network(cluster: Cluster, text: str) -> Cluster:
     if wanted <= 0:
         raise ValueError(
             f"--network must be bytes a second of a GPU, more than 0, with their unit; got {text!r}. "
-            "Write '25 GB/s', or '200 Gbit/s' where it is sold in bits."
+            "Write '25 GB/s', or '200 Gb/s' where it is sold in bits."
         ) from why
     factor = wanted / cluster.spans[1].link.bandwidth_bytes_per_s
     far = tuple(
@@ -148,43 +140,6 @@ def memory_of(text: str) -> float:
 def _quantity(text: str, kind: str) -> tuple[float, ValueError | None]:
     """Return the quantity, or 0 and why it cannot be read."""
     try:
-        return quantity(text, kind), None
+        return bandwidth(text) if kind == "bytes_per_s" else quantity(text, kind), None
     except ValueError as error:
         return 0.0, error
-
-
-def model_named(name: str) -> tuple[str, ModelConfig]:
-    """Return a model of the table by name, or of a TOML file.
-
-    Raises: ValueError for an unknown name or field.
-    """
-    if name.endswith(".toml"):
-        return Path(name).stem, model_in(name)
-    if name.lower() not in models():
-        raise ValueError(_unknown("a model", name, models()))
-    return name.lower(), model(name)
-
-
-def known() -> str:
-    """Return the models by name with their parameters, and the clusters, as lines of text."""
-    lines = [f"  {name:<18} {model(name).num_params / 1e9:9,.1f} billion parameters" for name in models()]
-    machines = [f"  {name:<18} {cluster_named(name, 8).accelerator.name}" for name in CLUSTERS]
-    return "\n".join(["models:", *lines, "clusters:", *machines, "or a .toml file of either"])
-
-
-def cluster_named(name: str, num_gpus: int) -> Cluster:
-    """Return a described cluster by name, or of a TOML file; a DGX cluster has as many servers as needed.
-
-    Raises: ValueError for an unknown name or field.
-    """
-    if name.endswith(".toml"):
-        return cluster_in(name)
-    if name.lower() not in CLUSTERS:
-        raise ValueError(_unknown("a cluster", name, tuple(CLUSTERS)))
-    return CLUSTERS[name.lower()](num_gpus)
-
-
-def _unknown(what: str, name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.4)
-    guess = f"Did you mean {near[0]!r}? " if near else ""
-    return f"{what} must be one of {', '.join(known)}, or a .toml file; got {name!r}. {guess}".rstrip()

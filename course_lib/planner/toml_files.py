@@ -16,7 +16,7 @@ from typing import Any
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import Cluster, Link, Span
 from course_lib.cost.hardware import Accelerator, accelerator
-from course_lib.units import quantity
+from course_lib.units import bandwidth, quantity
 
 SIZES = ("model_dim", "num_layers", "num_heads", "num_kv_heads", "ffn_dim", "vocab_size")
 """What a [model] must give; the other fields of `ModelConfig` have defaults."""
@@ -79,11 +79,12 @@ def _quantity(file: str, given: dict[str, Any], name: str, example: str) -> floa
     """Read a number with its unit, more than 0, in that of the example."""
     why: ValueError | None = None
     try:
-        found = quantity(str(given[name]), "bytes" if name == "memory" else "bytes_per_s")
+        text = str(given[name])
+        found = quantity(text, "bytes") if name == "memory" else bandwidth(text)
     except ValueError as error:
         found, why = 0.0, error
     if found <= 0:
-        bits = "" if name == "memory" else ', or "400 Gbit/s" where it is sold in bits'
+        bits = "" if name == "memory" else ', or "400 Gb/s" where it is sold in bits'
         raise ValueError(
             f"{file}: {name} must be more than 0, with its unit, in quotes; got {given[name]!r}. "
             f'Write {name} = "{example}"{bits}.'

@@ -5,8 +5,9 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from course_lib.cost.models import model
+from course_lib.planner.named import cluster_named
 from course_lib.planner.report import priced, row_of
-from course_lib.planner.request import Request, cluster_named
+from course_lib.planner.request import Request
 from course_lib.viz import style
 
 GPUS, TOKENS = 16_384, 2**24

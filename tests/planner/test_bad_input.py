@@ -5,7 +5,8 @@ import pytest
 from course_lib.cost.models import model
 from course_lib.planner import Request, plan
 from course_lib.planner.layouts import layout_of
-from course_lib.planner.request import cluster_named, count_of, model_named, with_network
+from course_lib.planner.named import cluster_named, model_named
+from course_lib.planner.request import count_of, with_network
 
 MODEL = {"model_dim": 4096, "num_layers": 32, "num_heads": 32, "num_kv_heads": 8, "ffn_dim": 14336}
 CLUSTER = {"accelerator": '"H200"', "devices_per_server": 8, "inside": '"450 GB/s"', "across": '"50 GB/s"'}
@@ -102,7 +103,7 @@ def test_the_gpus_that_are_advised_are_enough():
 
 def test_a_network_without_its_unit_names_the_option():
     with pytest.raises(
-        ValueError, match=r"--network must be bytes a second.*got '25'\. Write '25 GB/s', or '200 Gbit/s'"
+        ValueError, match=r"--network must be bytes a second.*got '25'\. Write '25 GB/s', or '200 Gb/s'"
     ):
         with_network(cluster_named("dgx-h100", 64), "25")
     bits = with_network(cluster_named("dgx-h100", 64), "200 Gbit/s")

@@ -18,7 +18,8 @@ from course_lib.cost.models import model
 from course_lib.planner import Plan, Request, plan, report
 from course_lib.planner.emit import emit
 from course_lib.planner.layouts import layout_of
-from course_lib.planner.request import cluster_named, count_of, memory_of, model_named, with_network
+from course_lib.planner.named import cluster_named, model_named
+from course_lib.planner.request import count_of, memory_of, with_network
 from course_lib.planner.search import AXES, RESERVED_BYTES, price
 
 

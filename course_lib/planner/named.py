@@ -1,0 +1,148 @@
+"""Know every name of a model, a GPU and a cluster: what is printed is taken, in either spelling.
+
+Case, hyphens, underscores and blanks do not count: "DGX_H100" is "dgx-h100". Clusters are servers of one
+accelerator with its own links and network card (`data/accelerators.csv`), as many servers as a run needs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from course_lib.config import ModelConfig
+from course_lib.cost import cluster as clusters
+from course_lib.cost.cluster import Cluster, Link, Span
+from course_lib.cost.hardware import accelerator
+from course_lib.cost.models import model, models
+from course_lib.cost.tables import rows
+from course_lib.planner.config_json import model_in_json
+from course_lib.planner.toml_files import cluster_in, model_in
+
+CARDS = {
+    "a100": "A100 80GB", "a100-40gb": "A100 40GB", "h100": "H100 SXM", "h200": "H200", "b200": "B200",
+    "gb200": "GB200", "mi300x": "MI300X", "mi325x": "MI325X", "tpu-v5p": "TPU v5p",
+}  # fmt: skip
+"""Name of a GPU -> its accelerator."""
+CLUSTERS = {
+    "meta": "H100 SXM", "dgx-a100": "A100 80GB", "dgx-h100": "H100 SXM", "dgx-h200": "H200",
+    "dgx-b200": "B200", "gb200-nvl72": "GB200", "mi300x": "MI300X", "tpu-v5p": "TPU v5p",
+}  # fmt: skip
+"""Name of a cluster -> its accelerator."""
+ALSO = {"meta24k": "meta", "tpuv5ppod": "tpu-v5p"}
+"""What else a cluster is called, in `cost.cluster`."""
+SERVER = {"GB200": 72}
+"""Devices that share NVLink, where they are not 8."""
+
+
+def model_named(name: str) -> tuple[str, ModelConfig]:
+    """Return a model by name, of a TOML file, or of a config.json (the file or its folder).
+
+    Raises: ValueError for an unknown name or field.
+    """
+    if name.endswith(".toml"):
+        return Path(name).stem, model_in(name)
+    if _is_json(name):
+        return _json(name).parent.name or Path(name).stem, model_in_json(str(_json(name)))[0]
+    found = _match(name, models())
+    if found is None:
+        raise ValueError(
+            _unknown("--model", name, models(), "its config.json (Hugging Face), or a .toml file")
+        )
+    return found, model(found)
+
+
+def notes_on(name: str) -> tuple[str, ...]:
+    """Return what of a model's config.json is priced differently; nothing for other models."""
+    return tuple(model_in_json(str(_json(name)))[1]) if _is_json(name) else ()
+
+
+def cluster_named(name: str, num_gpus: int) -> Cluster:
+    """Return a cluster by name with as many servers as the GPUs need, or of a TOML file.
+
+    Raises: ValueError for an unknown name or field.
+    """
+    if name.endswith(".toml"):
+        return cluster_in(name)
+    found = ALSO.get(_plain(name)) or _match(name, CLUSTERS)
+    if found is None:
+        raise ValueError(_unknown("--cluster", name, CLUSTERS, "--gpu with --network, or a .toml file"))
+    known = {"meta": clusters.meta_24k, "tpu-v5p": clusters.tpu_v5p_pod}
+    if found in known:
+        return known[found]()
+    if found == "dgx-h100":
+        return clusters.dgx_h100(-(-num_gpus // 8))
+    return _servers(found, CLUSTERS[found], num_gpus)
+
+
+def gpus_named(name: str, num_gpus: int) -> Cluster:
+    """Return servers of a GPU by name: its own links inside, its own network card between.
+
+    Raises: ValueError for an unknown name.
+    """
+    found = _match(name, CARDS)
+    if found is None:
+        raise ValueError(_unknown("--gpu", name, CARDS, "a cluster in a .toml file"))
+    return _servers(f"servers of {CARDS[found]}", CARDS[found], num_gpus)
+
+
+def known() -> str:
+    """Return all names as lines of text: models with parameters, clusters and GPUs with what was compared."""
+    lines = [f"  {name:<18} {model(name).num_params / 1e9:9,.1f} billion parameters" for name in models()]
+    machines = [f"  {name:<18} {card:<10} {_compared(card)}" for name, card in CLUSTERS.items()]
+    cards = [f"  {name:<18} {card:<10} {_compared(card)}" for name, card in CARDS.items()]
+    return "\n".join(
+        ["models (--model):", *lines, "  or a config.json of Hugging Face, or a .toml file", "clusters "
+         "(--cluster):", *machines, "  or a .toml file", "GPUs (--gpu):", *cards]
+    )  # fmt: skip
+
+
+def _compared(card: str) -> str:
+    kinds = [
+        f"{row['kind']} {row['precision']} ({row['runs']})"
+        for row in rows("step_time_interval.csv")
+        if row["accelerator"] == card.partition(" ")[0]
+    ]
+    return f"published runs compared: {', '.join(kinds)}" if kinds else "no run compared: constants assumed"
+
+
+def _servers(name: str, card: str, num_gpus: int) -> Cluster:
+    acc, size = accelerator(card), SERVER.get(card, 8)
+    near = Link(latency_s=2e-6, bandwidth_bytes_per_s=acc.link_bytes_per_s)
+    spans = [Span(name="server", devices=size, link=near)]
+    if num_gpus > size:
+        if not acc.is_known("network_bytes_per_s"):
+            raise ValueError(
+                f"a network card of {card} must be known; got none. Describe the cluster in a .toml file."
+            )
+        far = Link(latency_s=5e-6, bandwidth_bytes_per_s=acc.network_bytes_per_s)
+        spans.append(Span(name="cluster", devices=-(-num_gpus // size) * size, link=far))
+    return Cluster(name=name, accelerator=acc, spans=tuple(spans))
+
+
+def _is_json(name: str) -> bool:
+    return name.endswith(".json") or (Path(name) / "config.json").is_file()
+
+
+def _json(name: str) -> Path:
+    return Path(name) if name.endswith(".json") else Path(name) / "config.json"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_\s]", "", name.lower())
+
+
+def _match(name: str, names: Iterable[str]) -> str | None:
+    return next((one for one in names if _plain(one) == _plain(name)), None)
+
+
+def _unknown(what: str, name: str, names: Iterable[str], else_: str) -> str:
+    """Name what is known and what is near: of the same family, the letters before the first digit."""
+    names = tuple(names)
+    family = re.match(r"[a-z]*", _plain(name))
+    same = [one for one in names if family and _plain(one)[: max(3, family.end())].startswith(family[0][:4])]
+    near = difflib.get_close_matches(name.lower(), same or names, n=1, cutoff=0.4 if same else 0.75)
+    near = near or [one for one in names if _plain(name) in _plain(one)][:1]
+    guess = f"Did you mean {near[0]!r}?" if near else f"Give {else_}."
+    return f"{what} must be one of {', '.join(names)}, or {else_}; got {name!r}. {guess}"
