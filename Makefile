@@ -32,7 +32,8 @@ demo: $(READY)  ## autograde four submissions of lab 03 and print their scores
 test: $(READY)  ## run the tests, three files at a time (a third of those of whole notebooks and classes a day; ALL=1: all)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-stress: $(READY)  ## kernels, the demo and a class again and again beside a load: hours (COURSE_STRESS="kernels=40 demos=2 classes=1")
+stress: $(READY)  ## 50 kills of a training that saves; kernels, the demo and a class again and again beside a load: hours (COURSE_STRESS="kernels=40 demos=2 classes=1")
+	COURSE_KILLS=50 $(BIN)/python -m pytest -q tests/checkpoint/test_files.py -k kills
 	$(BIN)/python tests/stress.py
 
 browser: $(READY)  ## a student's day in JupyterLab and an instructor's in formgrader, in a headless Chromium (LAB="03 04", LAB=all)

@@ -85,6 +85,8 @@ PROGRAMS = {
         trial=("--unshare-all", "--ro-bind", "/", "/", "true"),
     ),
     "postgresql": Program("a gradebook in PostgreSQL", ("initdb",), folders="/usr/lib/postgresql/*/bin"),
+    "slurm-wlm": Program("the test of `course submit`", ("slurmctld",)),
+    "munge": Program("the test of `course submit`", ("munged",)),
     "chromium": Program(
         "`make browser`", ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     ),

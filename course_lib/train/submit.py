@@ -1,0 +1,130 @@
+"""A training run as a Slurm job: one torchrun per node, saved and requeued when its time is over.
+
+The template is plain text, to be read and changed. submitit writes such a file, too, and adds Python's own
+functions as jobs; this course needs neither.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from course_lib.train.options import TrainOptions, parse
+
+TEMPLATE = """\
+#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task={cpus}
+{gpus}#SBATCH --time={time}
+#SBATCH --signal=TERM@{grace_s}
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output={name}-%j.out
+{more}
+# --signal goes to the steps, not to this script (no B:): srun hands it to torchrun, and that to the ranks,
+# which save and end. A script that traps it and passes it to srun has its step killed before the save.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # on gloo a restart dials the ports of the attempt before
+export OMP_NUM_THREADS={threads}
+head={head}
+
+# --wait: a lost node keeps the others' torchrun no longer than this; its own exit barrier takes 300 s.
+srun --kill-on-bad-exit=1 --wait={wait_s} \\
+  {python} -m torch.distributed.run \\
+  --nnodes={nodes} --nproc-per-node={ranks_per_node} --max-restarts={restarts} --monitor-interval=1 \\
+  --rdzv-backend=c10d --rdzv-endpoint="$head:$((20000 + SLURM_JOB_ID % 10000))" --rdzv-id="$SLURM_JOB_ID" \\
+  --rdzv-conf=join_timeout={wait_s} \\
+  -m course_lib.train {words}
+
+if [ ! -d {last_save} ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {requeues} ]; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What Slurm is told beside the run.
+
+    head: a command or an address of the node where ranks meet. more: further options of sbatch, whole words.
+    grace_s: how long before the time is over the ranks are told to save. wait_s: for nodes to come and end.
+    """
+
+    nodes: int = 1
+    time: str = "1:00:00"
+    name: str = "course-train"
+    head: str = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+    more: Sequence[str] = ()
+    grace_s: int = 120
+    wait_s: int = 60
+    restarts: int = 3
+    requeues: int = 10
+
+
+def sbatch_text(job: Job, train_words: Sequence[str]) -> str:
+    """Return the batch script that trains what the words of `course train` say.
+
+    Raises: ValueError for words that `course train` refuses, for ranks that the nodes do not divide, or for a
+    run without saves, which a requeue would begin anew.
+    """
+    options = parse(train_words)
+    if options.ranks % job.nodes:
+        raise ValueError(
+            f"the nodes must divide the layout's ranks; got {options.ranks} ranks for --nodes {job.nodes}. "
+            "Take another number of nodes, or another layout."
+        )
+    if not options.save_every:
+        raise ValueError(
+            f"a job that may be requeued must save; got save_every={options.save_every}. Add --out run "
+            "--save-every 50."
+        )
+    per_node = options.ranks // job.nodes
+    words = [*train_words, *(() if options.resume else ("--resume",))]
+    return TEMPLATE.format(
+        name=job.name,
+        nodes=job.nodes,
+        time=job.time,
+        grace_s=job.grace_s,
+        wait_s=job.wait_s,
+        restarts=job.restarts,
+        requeues=job.requeues,
+        head=job.head,
+        more="".join(f"#SBATCH {word}\n" for word in job.more),
+        cpus=per_node * max(1, options.threads),
+        gpus="" if options.device == "cpu" else f"#SBATCH --gpus-per-node={per_node}\n",
+        threads=max(1, options.threads),
+        ranks_per_node=per_node,
+        python=shlex.quote(sys.executable),
+        words=shlex.join(words),
+        last_save=shlex.quote(last_save(options)),
+    )
+
+
+def last_save(options: TrainOptions) -> str:
+    """Return where the save of the last step lies."""
+    return f"{options.out}/saves/step-{options.steps:08d}"
+
+
+def submit(text: str) -> str:
+    """Give the script to sbatch; return what it says, with the job's number.
+
+    Raises: ValueError where there is no sbatch, or it refuses.
+    """
+    sbatch = shutil.which("sbatch")
+    if sbatch is None:
+        raise ValueError(
+            "sbatch must be on PATH; it was not found. Run this on a cluster's login node, or print the "
+            "script with --dry-run."
+        )
+    done = subprocess.run([sbatch], input=text, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(
+            f"sbatch must take the script; got: {done.stderr.strip()}. Look at the script with --dry-run, "
+            "and give your cluster's options with --sbatch."
+        )
+    return done.stdout.strip()
