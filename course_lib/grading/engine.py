@@ -247,5 +247,5 @@ def _merge_part(
         return PartResult(False, 0.0, points, "it was not measured: report this to your instructor.")
     mine.sort(key=lambda one: one[0].world_size)
     said = [part.message for _, part in mine if part.message]
-    right = exercise.graded[name] if mine else right
+    right = exercise.graded.get(name, right) if mine else right
     return PartResult(True, float(points), points, said[-1] if said else right)
