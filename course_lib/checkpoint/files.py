@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from course_lib.checkpoint.boxes import chunks
 from course_lib.checkpoint.state import CheckpointError, State, TrainingState, gather
+from course_lib.units import show_bytes
 
 MANIFEST = "manifest.json"  # step, optimizer, and SHA-256 of every other file
 T = TypeVar("T")
@@ -135,8 +138,16 @@ class Checkpoints:
             last = self.published()
             good = f"{last[-1]} is as it was" if last else f"No earlier save is in {self.folder}"
             raise CheckpointError(
-                f"a save must be written whole; got, at step {step}: {_reason(error)}. {good}."
+                f"a save must be written whole; got, at step {step}: {_reason(error)}. {self._room(state)} "
+                f"{good}."
             ) from error
+
+    def _room(self, state: State) -> str:
+        """Say what this rank had to write, and what the disk has."""
+        tensors = [value for value in state.values() if isinstance(value, Tensor)]
+        own = sum(chunk.numel() * chunk.element_size() for one in tensors for _, chunk in chunks(one))
+        free = shutil.disk_usage(self.folder).free
+        return f"Rank {self.rank} has {show_bytes(own)} to write, {show_bytes(free)} are free."
 
     def _publish(self, begun: Path, step: int, optimizer: str, sums: dict[str, str]) -> None:
         if self.rank != 0:

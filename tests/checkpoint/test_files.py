@@ -189,6 +189,7 @@ def test_a_full_disk_is_named_and_the_old_save_stays(fails: str, tmp_path: Path)
     for said in run_ranks(save_on_a_full_disk, 2, tmp_path, fails):
         assert "a save must be written whole; got, at step 2: OSError" in said
         assert "No space left on device" in said
+        assert re.search(r"Rank [01] has \d[\d.]* kB to write, \d[\d.]* [GMT]?B are free", said), said
         assert said.endswith("step-00000001 is as it was.")
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
     assert {said for said, _, _ in run_ranks(load, 2, "fsdp", tmp_path)} == {"1"}
