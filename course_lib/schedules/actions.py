@@ -138,5 +138,5 @@ def _action(entry: Any, rank: int, at: int) -> Action:
         return Action(kind, int(microbatch), int(stage))
     raise ValueError(
         f"an action must be (kind, microbatch, stage), with kind one of {', '.join(KINDS)} and two integers "
-        f">= 0; got {entry!r} as action {at} of rank {rank}. Write ('F', 0, 0) for the first."
+        f">= 0; got {entry!r} as action {at} of rank {rank}. The first forward of stage 0 is ('F', 0, 0)."
     )

@@ -2,7 +2,8 @@
 
 impl(actions, module, inputs, targets, loss_fn, like, *arguments). Options: arguments (params passed on);
 state (the weights afterwards are handed back, not the gradients). Marks: "begins", "ends". What the module
-was asked for, in order, comes back as "ran".
+was asked for, in order, comes back as "ran" ("F" and "B") and "of": the first entry of the input of each, by
+which the judge knows the micro-batch.
 """
 
 from __future__ import annotations
@@ -13,24 +14,48 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from course_lib.grading.exercise import GateFailed
 from course_lib.grading.probe import Probe
+
+WEIGHTS = ("weight", "gain", "bias")
 
 
 class Stage(nn.Module):
-    """tanh(x @ weight.T + bias), which notes every forward, and every gradient that comes to its output."""
+    """tanh(gain * (x @ weight.T) + bias), `depth` times with the same weights; notes every F and every B.
 
-    def __init__(self, weight: Tensor, bias: Tensor, ran: list[str]) -> None:
+    A product with a matrix saves a view of it, an elementwise one the weight itself: whoever changes weights
+    under a graph must be right with both.
+    """
+
+    def __init__(self, weights: dict[str, Tensor], depth: int) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
-        self._ran = ran
+        self.weight, self.gain, self.bias = (nn.Parameter(weights[name].clone()) for name in WEIGHTS)
+        self._depth = depth
+        self._waiting: dict[int, float] = {}  # address of an input: its first entry, until its B
+        self.ran: list[str] = []
+        self.of: list[float] = []
+        self.overwritten = ""
 
     def forward(self, x: Tensor) -> Tensor:
         """[samples, width] -> [samples, width]."""
-        self._ran.append("F")
-        out: Tensor = torch.tanh(x @ self.weight.t() + self.bias)
-        if out.requires_grad:
-            out.register_hook(lambda _: self._ran.append("B"))
-        return out
+        first, at = float(x.detach()[0, 0]), x.data_ptr()
+        if self._waiting.get(at, first) != first:
+            self.overwritten = f"the input of F number {self.ran.count('F')}"
+        self._note("F", first)
+        for _ in range(self._depth):
+            x = torch.tanh(self.gain * (x @ self.weight.t()) + self.bias)
+        if x.requires_grad:
+            self._waiting[at] = first
+            x.register_hook(lambda _: self._back(at, first))
+        return x
+
+    def _back(self, at: int, first: float) -> None:
+        self._waiting.pop(at, None)
+        self._note("B", first)
+
+    def _note(self, kind: str, first: float) -> None:
+        self.ran.append(kind)
+        self.of.append(first)
 
 
 def program(
@@ -38,8 +63,7 @@ def program(
 ) -> dict[str, Any]:
     """Return the loss, and gradients or weights; what ran, in order."""
     options = params.get("options", {})
-    ran: list[str] = []
-    stage = Stage(inputs["weight"], inputs["bias"], ran)
+    stage = Stage(inputs, params["depth"])
     shape = (params["samples"], params["width"])
     total = params["num_microbatches"] * shape[0]
     actions = [tuple(action) for action in params["actions"][probe.rank]]
@@ -53,7 +77,13 @@ def program(
     probe.mark("begins")
     loss = impl(actions, stage, *given, share, torch.zeros(shape, dtype=torch.float64), *arguments)
     probe.mark("ends")
-    found = {"loss": float(loss), "ran": "".join(ran)}
+    if stage.overwritten:
+        raise GateFailed(
+            "values",
+            f"what an F keeps for its B must stay as it came; on rank {probe.rank} {stage.overwritten} lies "
+            "in the memory of one whose B is yet to come. Receive each into a tensor of its own.",
+        )
+    found = {"loss": float(loss), "ran": "".join(stage.ran), "of": stage.of}
     if options.get("state"):
         return found | {name: param.detach().clone() for name, param in stage.named_parameters()}
     return found | {f"grad:{name}": _gradient(param) for name, param in stage.named_parameters()}

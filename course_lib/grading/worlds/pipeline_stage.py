@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from course_lib.grading.worlds import on_ranks
 from course_lib.grading.worlds.on_ranks import own, shared
 
 WHOLE = on_ranks.STEP
+WEIGHTS = ("weight", "gain", "bias")
 
 
 def case(
@@ -21,9 +23,13 @@ def case(
     *,
     width: int = 5,
     samples: int = 3,
+    depth: int = 1,
     **more: Any,
 ) -> Case:
-    """A pipeline whose ranks have these actions; `name` is the schedule's, for messages."""
+    """A pipeline whose ranks have these actions; `name` is the schedule's, for messages.
+
+    depth: layers a stage, all with the same weights.
+    """
     m = 1 + max(action[1] for action in ranks[0])
     return on_ranks.case(
         len(ranks),
@@ -32,6 +38,7 @@ def case(
         num_microbatches=m,
         width=width,
         samples=samples,
+        depth=depth,
         **more,
     )
 
@@ -46,6 +53,7 @@ def inputs(case: Case, rank: int) -> dict[str, Array]:
     width, batch = case.params["width"], (case.params["num_microbatches"], case.params["samples"])
     found = {
         "weight": own(case, rank, "weight", width, width) / width**0.5,
+        "gain": 1 + own(case, rank, "gain", width) / 2,
         "bias": own(case, rank, "bias", width),
     }
     if rank == 0:
@@ -58,16 +66,25 @@ def inputs(case: Case, rank: int) -> dict[str, Array]:
 def stages(case: Case) -> list[dict[str, Tensor]]:
     """The weights of all stages, each a leaf."""
     return [
-        {name: torch.from_numpy(inputs(case, rank)[name]).requires_grad_() for name in ("weight", "bias")}
+        {name: torch.from_numpy(inputs(case, rank)[name]).requires_grad_() for name in WEIGHTS}
         for rank in range(case.world_size)
     ]
 
 
+def activations(case: Case, weights: Sequence[dict[str, Tensor]], i: int) -> list[Tensor]:
+    """What enters each stage of micro-batch i, and what leaves the last."""
+    found = [torch.from_numpy(inputs(case, 0)["inputs"][i])]
+    for stage in weights:
+        x = found[-1]
+        for _ in range(case.params["depth"]):
+            x = torch.tanh(stage["gain"] * (x @ stage["weight"].t()) + stage["bias"])
+        found.append(x)
+    return found
+
+
 def run(case: Case, weights: Sequence[dict[str, Tensor]], i: int) -> Tensor:
     """The share of micro-batch i in the loss, with each stage's weights."""
-    x = torch.from_numpy(inputs(case, 0)["inputs"][i])
-    for stage in weights:
-        x = torch.tanh(x @ stage["weight"].t() + stage["bias"])
+    x = activations(case, weights, i)[-1]
     target = torch.from_numpy(inputs(case, case.world_size - 1)["targets"][i])
     loss: Tensor = (x - target).square().sum()
     return loss / int(case.params["num_microbatches"] * case.params["samples"])
@@ -89,7 +106,7 @@ def accumulated(case: Case, only: str = "", divided: bool = False, loss: str = "
     counted = {"first": losses[:1], "last": losses[-1:]}.get(only, losses)
     torch.stack(counted).sum().backward()  # type: ignore[no-untyped-call, unused-ignore]
     over = m if divided else 1
-    grads = {f"grad:{name}": [_grad(stage[name]) / over for stage in weights] for name in ("weight", "bias")}
+    grads = {f"grad:{name}": [_grad(stage[name]) / over for stage in weights] for name in WEIGHTS}
     total = sum(share.item() for share in losses)
     returned = {"sum": total, "mean": total / m, "last": losses[-1].item()}[loss]
     return {"loss": on_last(case, returned), **grads}
@@ -103,6 +120,24 @@ def _grad(tensor: Tensor) -> Array:
 def message_bytes(case: Case) -> int:
     """Bytes of one activation of a micro-batch."""
     return 8 * int(case.params["samples"]) * int(case.params["width"])
+
+
+def ran(case: Case, got: Mapping[str, Any], rank: int) -> list[str]:
+    """What a rank's module computed, "F3", "B0", ...: a micro-batch is known by the input of its F."""
+    weights = stages(case)
+    first = [activations(case, weights, i)[rank][0, 0].item() for i in range(case.params["num_microbatches"])]
+
+    def number(entry: float) -> str:
+        near = [i for i, own in enumerate(first) if abs(own - entry) <= 1e-9]
+        return str(near[0]) if near else "?"
+
+    return [f"{kind}{number(entry)}" for kind, entry in zip(got["ran"], got["of"], strict=True)]
+
+
+def in_flight(case: Case, rank: int) -> int:
+    """The most micro-batches between their F and their B on a rank."""
+    held = accumulate(1 if kind == "F" else -1 for kind, _, _ in case.params["actions"][rank])
+    return max(held)
 
 
 def sends(case: Case, rank: int) -> int:

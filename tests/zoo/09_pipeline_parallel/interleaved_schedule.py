@@ -24,7 +24,7 @@ def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
     return lists
 
 
-# %% right: no more warm-up than needed
+# %% right: one counter, with the warm-up of Megatron
 def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
     p, m, v = num_ranks, num_microbatches, num_chunks
     lists = []
@@ -59,8 +59,6 @@ def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
 # %% wrong values: all micro-batches through a chunk before the next, with the warm-up of rounds
 # says: F must come before B
 # change: range(first, first + p) for first in range(0, m, p) -> range(m)
-# %% right: half of the warm-up, which is enough where messages are free
-# change: 2 * (p - 1 - rank) -> (p - 1 - rank)
 # %% wrong values: a rank holds neighbouring stages
 # says: must be on rank
 # change: c * p + rank -> rank * v + c
@@ -76,7 +74,20 @@ def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
 # %% wrong values: torch's order, by a method of a class
 # says: ScheduleInterleaved1F1B._calculate_single_rank_operations is closed here
 # change: lists = [] -> from torch.distributed.pipelining import schedules; lists = [schedules.ScheduleInterleaved1F1B._calculate_single_rank_operations(None, r) for r in range(num_ranks)]
-# %% wrong bubble: each round waits for the one before
+# %% wrong bubble, memory: one micro-batch after the other, which holds least
+def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
+    def actions(rank):
+        stages = range(rank, num_ranks * num_chunks, num_ranks)
+        micro = [
+            [("F", i, s) for s in stages] + [("B", i, s) for s in stages[::-1]]
+            for i in range(num_microbatches)
+        ]
+        return [action for one in micro for action in one]
+
+    return [actions(rank) for rank in range(num_ranks)]
+
+
+# %% wrong bubble, memory: each round waits for the one before
 def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
     p, lists = num_ranks, []
     for rank in range(p):

@@ -36,7 +36,7 @@ def one_f_one_b_schedule(num_stages, num_microbatches):
     return [[(k, i, s) for k in "FB" for i in range(num_microbatches)] for s in range(num_stages)]
 
 
-# %% wrong bubble: no warm-up
+# %% wrong bubble, memory: no warm-up
 # says: too late
 # change: min(num_stages - 1 - stage, num_microbatches) -> 0
 # %% wrong memory: one forward too many before the first backward
@@ -63,8 +63,25 @@ def one_f_one_b_schedule(num_stages, num_microbatches):
 
 
 # %% wrong values: more forwards than micro-batches, where these are few
-# says: Count both from 0
+# says: the warm-up of the first stages must end with the micro-batches
 # change: min(num_stages - 1 - stage, num_microbatches) -> num_stages - 1 - stage
+# %% wrong values: three phases, the last from a negative number where micro-batches are few
+# says: the warm-up of the first stages must end with the micro-batches
+def one_f_one_b_schedule(num_stages, num_microbatches):
+    lists = []
+    for s in range(num_stages):
+        w, m = num_stages - 1 - s, num_microbatches
+        middle = [pair for i in range(m - w) for pair in (("F", w + i, s), ("B", i, s))]
+        lists.append([("F", i, s) for i in range(w)] + middle + [("B", i, s) for i in range(m - w, m)])
+    return lists
+
+
+# %% wrong bubble, memory: one micro-batch after the other, which holds least
+# says: mend the bubble first
+def one_f_one_b_schedule(num_stages, num_microbatches):
+    return [[(kind, i, s) for i in range(num_microbatches) for kind in "FB"] for s in range(num_stages)]
+
+
 # %% wrong values: the newest micro-batch goes back first
 # says: F must come before B
 # change: ("B", i, stage) -> ("B", num_microbatches - 1 - i, stage)

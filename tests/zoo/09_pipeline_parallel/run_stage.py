@@ -102,20 +102,27 @@ def run_stage(actions, module, inputs, targets, loss_fn, like):
 # change: received(rank - 1).requires_grad_() -> received(rank - 1)
 # %% wrong values: counts micro-batches instead of reading their numbers
 # change: x, out = saved.pop(i) -> x, out = saved.pop(min(saved))
+# %% wrong order: takes micro-batches in the order of arrival, on all ranks alike
+# says: must be B3 (kind and micro-batch); it computed B0
+# change: total = {}, [], 0.0 -> total = {}, [], 0.0; turns = {k: iter(range(len(actions))) for k in "FB"}; actions = [(k, next(turns[k]), s) for k, _, s in actions]
+# %% wrong memory: keeps all graphs to the end
+# change: out.backward(None if rank == last else received(rank + 1)) -> out.backward(None if rank == last else received(rank + 1), retain_graph=True); sends.append(None); sends.pop(); module.kept = [*getattr(module, "kept", ()), out]
+# %% wrong memory: keeps inputs and outputs to the end
+# change: x, out = saved.pop(i) -> x, out = saved[i]
 # %% wrong values: the gradient of the stage after is not used
 # change: received(rank + 1)) -> torch.ones_like(received(rank + 1)))
 # %% wrong values: sends the output with its graph cut off from the input
 # change: out = module(x) -> out = module(x.detach())
 # %% wrong values: every rank returns the number of its micro-batches
 # change: return total -> return float(len(inputs))
-# %% wrong order: GPipe, whatever the list says
-# says: must compute
+# %% wrong order, memory: GPipe, whatever the list says
+# says: must be B0 (kind and micro-batch); it computed F1
 # change: for kind, i, _ in actions: -> for kind, i, _ in sorted(actions, key=lambda a: a[0] == "B"):
 # %% wrong bytes: the last rank tells all of them the loss
-# says: collectives
+# says: a stage needs no collective
 # change: return total -> loss = torch.tensor(total); dist.all_reduce(loss); return total
 # %% wrong bytes: every output goes out twice
-# says: may send
+# says: Each output goes to the next rank once
 # change: saved[i] = (x, out) -> saved[i] = (x, out); rank < last and dist.send(out.detach(), rank + 1, tag=9)
 # change: out = module(x) -> rank > 0 and dist.recv(torch.empty_like(like), rank - 1, tag=9); out = module(x)
 # %% wrong values: does not wait for its sends
@@ -145,3 +152,10 @@ def run_stage(actions, module, inputs, targets, loss_fn, like):
     for work in works:
         work.wait()
     return loss
+
+
+# %% wrong values: one receive buffer for all
+# says: Receive each into a tensor of its own
+# change: saved, sends, total = {}, [], 0.0 -> saved, sends, total, buffer = {}, [], 0.0, torch.empty_like(like)
+# change: buffer = torch.empty_like(like) -> pass
+# change: return buffer -> return buffer.detach()

@@ -47,9 +47,12 @@ def zero_bubble_schedule(num_stages, num_microbatches):
     return lists
 
 
-# %% wrong bubble: every W at once
+# %% wrong bubble, memory: every W at once, as 1F1B does
 # says: idle
 # change: if i + 1 - paid > stage: -> if True:
+# %% wrong values: the warm-up is longer than the micro-batches are many
+# says: the warm-up of the first stages must end with the micro-batches
+# change: min(num_stages - 1 - stage, num_microbatches) -> num_stages - 1 - stage
 # %% wrong bubble, memory: every W at the end
 # change: if i + 1 - paid > stage: -> if False:
 # %% wrong bubble, memory: twice the warm-up and twice the lag
@@ -65,5 +68,5 @@ def zero_bubble_schedule(num_stages, num_microbatches):
 # change: actions.append(("I", i, stage)) -> actions += [("W", i, stage), ("I", i, stage)]
 # change: if i + 1 - paid > stage: -> if False:
 # change: range(paid, num_microbatches) -> range(0)
-# %% wrong bubble: no warm-up
+# %% wrong bubble, memory: no warm-up
 # change: min(num_stages - 1 - stage, num_microbatches) -> 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Any
 
 from course_lib.grading.core.types import Case, Scenario
@@ -25,6 +26,14 @@ def expected(case: Case) -> dict[str, list[Any]]:
     """Nothing: any list with the asked properties is right, and each point is judged by itself."""
     del case
     return {}
+
+
+def every_pair(num_stages: Iterable[int], num_microbatches: Iterable[int]) -> list[dict[str, int]]:
+    """All pairs as points."""
+    return [
+        {"num_stages": p, "num_microbatches": m}
+        for p, m in product(tuple(num_stages), tuple(num_microbatches))
+    ]
 
 
 def _num_ranks(point: Point) -> int:
@@ -61,7 +70,7 @@ def valid(kinds: str) -> list[EveryPoint]:
             schedule = made(point, answer)
             validate(schedule, _num_ranks(point) * int(point.get("num_chunks", 1)), point["num_microbatches"])
         except ValueError as error:
-            return str(error)
+            return f"{error}{_long_warmup(point, answer)}"
         odd = {action.kind for actions in schedule.ranks for action in actions} - set(kinds)
         return (
             f"actions must be of the kinds {', '.join(kinds)}; got {', '.join(sorted(odd))} too."
@@ -70,6 +79,19 @@ def valid(kinds: str) -> list[EveryPoint]:
         )
 
     return [EveryPoint(part="values", problem=problem, gate=True), EveryPoint(part="values", problem=problem)]
+
+
+def _long_warmup(point: Point, answer: Any) -> str:
+    """What to do where an action is of no micro-batch, and there are fewer of those than stages."""
+    p, m = _num_ranks(point), point["num_microbatches"]
+    lists = [actions for actions in answer if isinstance(actions, list)] if isinstance(answer, list) else []
+    numbers = [action[1] for actions in lists for action in actions if isinstance(action, list)]
+    if m >= p or all(type(i) is int and 0 <= i < m for i in numbers):
+        return ""
+    return (
+        f" With fewer micro-batches ({m}) than stages ({p}) the warm-up of the first stages must end with "
+        "the micro-batches."
+    )
 
 
 def idle_at_most(
@@ -93,10 +115,15 @@ def idle_at_most(
     return EveryPoint(part="bubble", problem=problem)
 
 
-def holds_at_most(bound_of: Callable[[Point, int], int], why: str = "") -> EveryPoint:
-    """Part "memory": each rank has at most so many (micro-batch, stage) pairs in flight."""
+def holds_at_most(bubble: EveryPoint, bound_of: Callable[[Point, int], int], why: str = "") -> EveryPoint:
+    """Part "memory": each rank has at most so many (micro-batch, stage) pairs in flight, with that bubble.
+
+    One micro-batch after the other holds least, all forwards first have a small bubble: the lesson is both.
+    """
 
     def problem(point: Point, answer: Any) -> str:
+        if bubble.problem(point, answer):
+            return "few may be in flight while the bubble is small: mend the bubble first."
         for rank, held in enumerate(timed(point, answer).peak_in_flight):
             bound = bound_of(point, rank)
             if held > bound:

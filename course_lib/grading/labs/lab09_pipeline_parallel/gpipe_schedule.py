@@ -35,11 +35,8 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [
-    {"num_stages": p, "num_microbatches": m}
-    for p, m in ((1, 1), (1, 3), (2, 1), (2, 4), (4, 4), (3, 5), (4, 8))
-]
-HIDDEN = [{"num_stages": p, "num_microbatches": m} for p, m in ((5, 3), (8, 12), (16, 4))]
+OPEN = _schedule.every_pair(range(1, 5), range(1, 9))
+HIDDEN = _schedule.every_pair((5, 8, 16), (3, 12))
 expected = _schedule.expected
 
 

@@ -1,5 +1,7 @@
 """`interleaved_schedule`: several chunks of the model a rank, for a smaller bubble."""
 
+from itertools import product
+
 from course_lib.grading.core.types import Exercise
 from course_lib.grading.labs.lab09_pipeline_parallel import _schedule
 from course_lib.grading.parts.numbers import Point
@@ -13,16 +15,16 @@ EXERCISE = Exercise(
     difficulty=5,
     importance=4,
     lines=18,
-    points={"values": 0.5, "bubble": 1.0, "memory": 0.5},
+    points={"values": 0.5, "bubble": 0.5, "memory": 1.0},
     task="Write a function that returns a list of actions (kind, microbatch, stage) for each rank. Rank r "
     "holds the stages r, r + p, r + 2p, ...: v chunks of the model.",
     graded={
         "values": "The validator finds nothing.",
         "bubble": "The bubble is 1/v of 1F1B's: filling and draining cost (p - 1)/v micro-batches.",
-        "memory": "A rank has at most p * v + p - 1 chunks of micro-batches in flight.",
+        "memory": "A rank has at most p * v + p - 1 chunks of micro-batches in flight, and the bubble holds.",
     },
-    details="p = 1 to 4 ranks, v = 1 to 3 chunks, m a multiple of p up to 8 (hidden: up to 8 ranks, m = "
-    "24). A chunk's action takes 1/v of a rank's.",
+    details="p = 1 to 4 ranks, v = 1 to 3 chunks, m = p, 2p and 3p (hidden: up to 8 ranks, v = 4, m = 24). "
+    "A chunk's action takes 1/v of a rank's.",
     signature="(num_ranks, num_microbatches, num_chunks)",
     forbids=("schedules",),
     scenario=_schedule.scenario(93),
@@ -38,8 +40,8 @@ EXERCISE = Exercise(
 )
 
 OPEN = [
-    {"num_ranks": p, "num_microbatches": m, "num_chunks": v}
-    for p, m, v in ((1, 2, 2), (2, 2, 2), (2, 4, 2), (3, 6, 2), (4, 4, 3), (4, 8, 2), (4, 8, 1))
+    {"num_ranks": p, "num_microbatches": p * rounds, "num_chunks": v}
+    for p, v, rounds in product(range(1, 5), range(1, 4), range(1, 4))
 ]
 HIDDEN = [
     {"num_ranks": p, "num_microbatches": m, "num_chunks": v}
@@ -57,10 +59,12 @@ def _theory(point: Point) -> float:
     return float(3 * (point["num_microbatches"] + (point["num_ranks"] - 1) / point["num_chunks"]))
 
 
+BUBBLE = _schedule.idle_at_most(_theory, _chunk)
 PARTS = [
     *_schedule.valid("FB"),
-    _schedule.idle_at_most(_theory, _chunk),
+    BUBBLE,
     _schedule.holds_at_most(
+        BUBBLE,
         lambda p, _: p["num_ranks"] * p["num_chunks"] + p["num_ranks"] - 1,
         "A micro-batch is in flight in a chunk from its F to its B there: start backwards earlier.",
     ),

@@ -10,13 +10,13 @@ EXERCISE = Exercise(
     difficulty=3,
     importance=5,
     lines=10,
-    points={"values": 0.5, "bubble": 1.0, "memory": 1.5},
+    points={"values": 0.5, "bubble": 0.5, "memory": 2.0},
     task="Write a function that returns a list of actions (kind, microbatch, stage) for each stage, with "
     "as few micro-batches in flight as a full pipeline allows.",
     graded={
         "values": "The validator finds nothing.",
         "bubble": "A step takes no longer than GPipe's.",
-        "memory": "Stage s of p never has more than p - s micro-batches in flight.",
+        "memory": "Stage s of p never has more than p - s micro-batches in flight, and the bubble holds.",
     },
     details="p = 1 to 4 stages with 1 to 9 micro-batches, fewer than p too (hidden: up to 16 stages). In "
     "flight: its F has been, its B has not.",
@@ -34,20 +34,18 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [
-    {"num_stages": p, "num_microbatches": m}
-    for p, m in ((1, 3), (2, 1), (2, 4), (3, 2), (4, 2), (4, 4), (3, 7), (4, 9))
-]
-HIDDEN = [{"num_stages": p, "num_microbatches": m} for p, m in ((5, 3), (8, 12), (16, 20))]
+OPEN = _schedule.every_pair(range(1, 5), range(1, 10))
+HIDDEN = _schedule.every_pair((5, 8, 16), (3, 12, 20))
 expected = _schedule.expected
 
+BUBBLE = _schedule.idle_at_most(
+    lambda p: 3 * (p["num_microbatches"] + p["num_stages"] - 1),
+    why="Does a stage begin its forwards too late for the stage after it?",
+)
 PARTS = [
     *_schedule.valid("FB"),
-    _schedule.idle_at_most(
-        lambda p: 3 * (p["num_microbatches"] + p["num_stages"] - 1),
-        why="Does a stage begin its forwards too late for the stage after it?",
-    ),
+    BUBBLE,
     _schedule.holds_at_most(
-        lambda p, stage: p["num_stages"] - stage, why="Start a backward before the next forward."
+        BUBBLE, lambda p, stage: p["num_stages"] - stage, why="Start a backward before the next forward."
     ),
 ]

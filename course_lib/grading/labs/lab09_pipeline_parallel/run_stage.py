@@ -1,8 +1,11 @@
 """`run_stage`: a rank's list of actions on real ranks, with messages that cannot deadlock."""
 
-from course_lib.grading.core.types import Exercise, Seen
+from itertools import zip_longest
+
+from course_lib.grading.core.types import Case, Exercise, Seen
 from course_lib.grading.labs.lab09_pipeline_parallel._lists import gpipe, one_f_one_b
-from course_lib.grading.parts.bytes import BytesAtMost
+from course_lib.grading.parts.bytes import EachRankAtMost
+from course_lib.grading.parts.memory import Peak
 from course_lib.grading.parts.order import Holds, each_rank
 from course_lib.grading.worlds import pipeline_stage as stage
 from course_lib.grading.worlds.pipeline_stage import case
@@ -14,18 +17,20 @@ EXERCISE = Exercise(
     difficulty=4,
     importance=5,
     lines=20,
-    points={"values": 1.0, "bytes": 1.0, "order": 1.0},
+    points={"values": 1.0, "bytes": 0.5, "order": 0.5, "memory": 1.0},
     task="Write a function that carries out this rank's actions: receive, compute, send. Gradients add up "
     "in the module's parameters; return the sum of the losses, 0.0 on every rank but the last.",
     graded={
         "values": "Loss and all gradients are those of one process, and nobody waits for ever.",
         "bytes": "Each output goes to the next rank once, each gradient back once.",
-        "order": "The module computes in the order of the actions: what is in flight is what the schedule "
-        "says.",
+        "order": "The module computes these micro-batches in the order of the actions.",
+        "memory": "With 16 micro-batches a stage keeps the graphs of those in flight, not of all.",
     },
     details="GPipe and 1F1B with 1 to 4 ranks and 1 to 8 micro-batches (hidden: up to 6 ranks), and valid "
     "lists in which micro-batches do not come in the order of their numbers. Bytes: a rank sends at most "
-    "its outputs and the gradients of its inputs.",
+    "its outputs and the gradients of its inputs, and moves nothing else. Memory: at the peak, for each "
+    "micro-batch in flight what its forward saves (its input and two tensors a layer), 8 such tensors for "
+    "the work, and what was sent.",
     signature="(actions, module, inputs, targets, loss_fn, like)",
     forbids=("pipeline parallelism", "schedules"),
     scenario=stage.pipeline_stage(),
@@ -34,7 +39,7 @@ EXERCISE = Exercise(
         "and whose gradient does B begin from?",
         "Receive into torch.empty_like(like); an input that was received needs requires_grad_(). Send "
         "with isend and keep the Works: rank s and rank s + 1 may both want to send now. Wait for all of "
-        "them at the end.",
+        "them at the end. (A Work keeps what it sends: these tensors pile up with m, graphs must not.)",
         "What a stage sends on must not carry its graph, and what it kept must: which of the two is the "
         "output? A B begins from the loss on one rank, and from what arrived on all others; what it sends "
         "back is the gradient of its input. Which ranks have no neighbour to send to?",
@@ -43,16 +48,18 @@ EXERCISE = Exercise(
 
 OPEN = [
     case("GPipe", gpipe(1, 3)),
-    case("GPipe", gpipe(2, 1)),
+    case("1F1B", one_f_one_b(3, 2)),
     case("1F1B", one_f_one_b(2, 4)),
     case("GPipe", gpipe(3, 4, last_first=True)),
     case("1F1B", one_f_one_b(4, 8)),
     case("1F1B, micro-batches in another order", one_f_one_b(3, 5, [3, 0, 4, 1, 2])),
+    case("1F1B", one_f_one_b(3, 16), width=16, samples=128, depth=4),
 ]
 HIDDEN = [
     case("1F1B", one_f_one_b(5, 3)),
     case("1F1B, micro-batches in another order", one_f_one_b(6, 8, [7, 6, 0, 1, 5, 2, 4, 3])),
     case("GPipe", gpipe(3, 6), width=210, samples=600),
+    case("1F1B", one_f_one_b(3, 20), width=16, samples=128, depth=4),
 ]
 expected = stage.accumulated
 MISTAKES = {
@@ -65,36 +72,35 @@ MISTAKES = {
 
 
 def _order(seen: Seen, rank: int) -> str:
-    want = "".join(kind for kind, _, _ in seen.case.params["actions"][rank])
-    ran = str(seen.got[rank].values["ran"])
-    if ran == want:
-        return ""
-    return f"rank {rank} must compute {want} (F and B of its actions, in order); it computed {ran:.80}."
+    want = [f"{kind}{i}" for kind, i, _ in seen.case.params["actions"][rank]]
+    ran = stage.ran(seen.case, seen.got[rank].values, rank)
+    for at, (due, did) in enumerate(zip_longest(want, ran, fillvalue="nothing")):
+        if did != due:
+            return (
+                f"action {at} of rank {rank} must be {due} (kind and micro-batch); it computed {did}. Its "
+                f"list begins {' '.join(want[:12])}; it computed {' '.join(ran[:12])}."
+            )
+    return ""
+
+
+def _peak(case: Case) -> int:
+    """Of the rank that may hold most; a stage's weights and their gradients come on top."""
+    saved, width = 2 * case.params["depth"] + 1, case.params["width"]
+    held = [stage.in_flight(case, rank) * saved + stage.sends(case, rank) for rank in range(case.world_size)]
+    return (max(held) + 8) * stage.message_bytes(case) + 4 * 8 * width * (width + 2)
 
 
 PARTS = [
-    BytesAtMost(
-        at_most=lambda _: 0,
-        must="collectives may move",
-        ops=(
-            "all_reduce",
-            "broadcast",
-            "all_gather",
-            "all_gather_single",
-            "reduce",
-            "all_to_all",
-            "scatter",
-            "gather",
-        ),
-        why="A stage talks to its neighbours only: use send and receive.",
-    ),
-    BytesAtMost(
-        at_most=lambda case: (
-            max(stage.sends(case, r) for r in range(case.world_size)) * stage.message_bytes(case)
-        ),
-        must="a rank may send",
-        count="sent",
-        why="Outputs go to the next rank alone, gradients to the one before.",
+    EachRankAtMost(
+        at_most=lambda case, rank: stage.sends(case, rank) * stage.message_bytes(case),
+        what="its outputs and the gradients of its inputs",
+        why="Each output goes to the next rank once, each gradient to the one before; a stage needs no "
+        "collective.",
     ),
     Holds(problem=each_rank(_order), passed="computed in the order of the actions"),
+    Peak(
+        at_most=_peak,
+        windows=[stage.WHOLE],
+        why="Let go of a micro-batch's input, output and graph with its B.",
+    ),
 ]

@@ -17,11 +17,11 @@ EXERCISE = Exercise(
     graded={
         "values": "The validator finds nothing.",
         "bubble": "With F = I = W a step takes as long as ZB-H1's: the bubble is a third of 1F1B's.",
-        "memory": "No stage has more than p micro-batches in flight, from F to W: what 1F1B needs on its "
-        "first.",
+        "memory": "No stage has more than p micro-batches in flight, from F to W (what 1F1B needs on its "
+        "first), and the bubble holds.",
     },
-    details="p = 1 to 4 stages with p to 9 micro-batches (hidden: up to 12 stages, and fewer "
-    "micro-batches than stages). Bound: 3m + p - 1 for m >= p, else 2(m + p - 1) + 1.",
+    details="p = 1 to 4 stages with 1 to 9 micro-batches, fewer than p too (hidden: up to 12 stages). "
+    "Bound: 3m + p - 1 for m >= p, else 2(m + p - 1) + 1.",
     signature="(num_stages, num_microbatches)",
     forbids=("schedules",),
     scenario=_schedule.scenario(94),
@@ -35,11 +35,8 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [
-    {"num_stages": p, "num_microbatches": m}
-    for p, m in ((1, 2), (2, 2), (2, 5), (3, 4), (4, 4), (4, 6), (3, 9))
-]
-HIDDEN = [{"num_stages": p, "num_microbatches": m} for p, m in ((4, 2), (8, 10), (12, 20))]
+OPEN = _schedule.every_pair(range(1, 5), range(1, 10))
+HIDDEN = _schedule.every_pair((5, 8, 12), (3, 10, 20))
 expected = _schedule.expected
 
 
@@ -47,10 +44,11 @@ def _theory(p: int, m: int) -> float:
     return 3 * m + p - 1 if m >= p else 2 * (m + p - 1) + 1
 
 
+BUBBLE = _schedule.idle_at_most(lambda p: _theory(p["num_stages"], p["num_microbatches"]))
 PARTS = [
     *_schedule.valid("FIW"),
-    _schedule.idle_at_most(lambda p: _theory(p["num_stages"], p["num_microbatches"])),
+    BUBBLE,
     _schedule.holds_at_most(
-        lambda p, _: p["num_stages"], "A micro-batch is in flight until its W: owe fewer of them."
+        BUBBLE, lambda p, _: p["num_stages"], "A micro-batch is in flight until its W: owe fewer of them."
     ),
 ]
