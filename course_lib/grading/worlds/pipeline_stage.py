@@ -71,23 +71,33 @@ def stages(case: Case) -> list[dict[str, Tensor]]:
     ]
 
 
-def activations(case: Case, weights: Sequence[dict[str, Tensor]], i: int) -> list[Tensor]:
-    """What enters each stage of micro-batch i, and what leaves the last."""
-    found = [torch.from_numpy(inputs(case, 0)["inputs"][i])]
-    for stage in weights:
-        x = found[-1]
-        for _ in range(case.params["depth"]):
-            x = torch.tanh(stage["gain"] * (x @ stage["weight"].t()) + stage["bias"])
-        found.append(x)
-    return found
+def first_input(case: Case, i: int) -> Tensor:
+    """Micro-batch i as it enters the first stage."""
+    return torch.from_numpy(inputs(case, 0)["inputs"][i])
 
 
-def run(case: Case, weights: Sequence[dict[str, Tensor]], i: int) -> Tensor:
-    """The share of micro-batch i in the loss, with each stage's weights."""
-    x = activations(case, weights, i)[-1]
+def forward(case: Case, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """One stage, [samples, width] -> [samples, width]."""
+    for _ in range(case.params["depth"]):
+        x = torch.tanh(weights["gain"] * (x @ weights["weight"].t()) + weights["bias"])
+    return x
+
+
+def share(case: Case, i: int, out: Tensor) -> Tensor:
+    """What micro-batch i adds to the loss, of what leaves the last stage."""
     target = torch.from_numpy(inputs(case, case.world_size - 1)["targets"][i])
-    loss: Tensor = (x - target).square().sum()
+    loss: Tensor = (out - target).square().sum()
     return loss / int(case.params["num_microbatches"] * case.params["samples"])
+
+
+def activations(case: Case, weights: Sequence[Mapping[str, Tensor]], i: int) -> list[Tensor]:
+    """What enters each stage of micro-batch i, and what leaves the last."""
+    return list(accumulate(weights, lambda x, w: forward(case, w, x), initial=first_input(case, i)))
+
+
+def run(case: Case, weights: Sequence[Mapping[str, Tensor]], i: int) -> Tensor:
+    """The share of micro-batch i in the loss, with each stage's weights."""
+    return share(case, i, activations(case, weights, i)[-1])
 
 
 def on_last(case: Case, loss: float) -> list[float]:

@@ -88,7 +88,18 @@ def async_pipeline(actions, module, inputs, targets, loss_fn, like, lr):
 # change: param -= lr * version[name].grad -> sums[name] = sums.get(name, 0.0) + lr * version[name].grad
 # change: saved, sends, total = {}, [], 0.0 -> saved, sends, total, sums = {}, [], 0.0, {}
 # change: return total -> [p.data.sub_(sums[n]) for n, p in module.named_parameters()]; return total
+# %% wrong values: weights are replaced under the graphs in flight, where torch sees no change
+# says: its B multiplies by newer ones than its F did
+# change: out = functional_call(module, version, (x,)) -> out = module(x)
+# change: param -= lr * version[name].grad -> param.data = param.data - lr * param.grad; param.grad = None
+# %% wrong values: F is computed again with the newest weights
+# says: a B computes its F again
+# change: version, x, out = saved.pop(i) -> version, x, _ = saved.pop(i); version = {name: param.detach().clone().requires_grad_() for name, param in module.named_parameters()}; out = functional_call(module, version, (x,)); out = loss_fn(out, targets[i]) if rank == last else out
+# %% wrong values: steps from the weights of the F
+# says: the steps since then are lost
+# change: param -= lr * version[name].grad -> param.copy_(version[name] - lr * version[name].grad)
 # %% wrong values: no updates
+# says: no weight changes
 # change: param -= lr * version[name].grad -> param -= 0.0
 # %% wrong values: gradients stay where they are after a step
 # says: each counts once
@@ -103,4 +114,5 @@ def async_pipeline(actions, module, inputs, targets, loss_fn, like, lr):
 # says: each micro-batch waits
 # change: for kind, i, _ in actions: -> for kind, i, _ in sorted(actions, key=lambda a: (a[1], a[0] == "B")):
 # %% wrong values: the learning rate is left out
+# says: the learning rate is left out
 # change: param -= lr * version -> param -= version

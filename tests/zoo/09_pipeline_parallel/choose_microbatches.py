@@ -70,6 +70,7 @@ def choose_microbatches(batch_size, num_stages, sample_s, overhead_s, sample_byt
 
 
 # %% wrong time: memory must not be full
+# says: exactly full fits
 # change: held_bytes(m) <= memory_bytes -> held_bytes(m) < memory_bytes
 
 

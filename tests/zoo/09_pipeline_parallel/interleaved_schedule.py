@@ -59,6 +59,8 @@ def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
 # %% wrong values: all micro-batches through a chunk before the next, with the warm-up of rounds
 # says: F must come before B
 # change: range(first, first + p) for first in range(0, m, p) -> range(m)
+# %% right: half of the warm-up, which is enough where messages are free
+# change: 2 * (p - 1 - rank) -> (p - 1 - rank)
 # %% wrong values: a rank holds neighbouring stages
 # says: must be on rank
 # change: c * p + rank -> rank * v + c

@@ -147,3 +147,8 @@ def split_stages(costs, num_stages):
         big = max(range(len(counts)), key=counts.__getitem__)
         counts[big : big + 1] = [counts[big] - 1, 1]
     return counts
+
+
+# %% wrong balance: eight bisections, which whole numbers need
+# from: bisection over the time of the slowest stage, then cuts from the back
+# change: range(200) -> range(8)

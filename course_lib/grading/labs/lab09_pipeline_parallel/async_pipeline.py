@@ -64,29 +64,62 @@ HIDDEN = [
 Weights = dict[str, Tensor]
 
 
-def expected(case: Case, late: bool = True, flush: bool = False, added: bool = False) -> World:
+def expected(
+    case: Case,
+    late: bool = True,
+    flush: bool = False,
+    added: bool = False,
+    back: str = "",
+    stale: bool = False,
+    rate: float | None = None,
+) -> World:
     """One process with the history of every stage's weights.
 
     late: a stage uses weights that miss the updates of the micro-batches in flight. flush: one update at the
-    end. added: gradients of earlier micro-batches are added to each.
+    end. added: gradients of earlier micro-batches are added to each. back: "newest": weights are replaced
+    under the graph before its B; "again": B computes its F again with the newest. stale: a step starts from
+    the weights of its F. rate: instead of lr.
     """
-    p, lr = case.world_size, case.params["lr"]
+    p, lr = case.world_size, case.params["lr"] if rate is None else rate
     history: list[list[Weights]] = [[_copy(weights)] for weights in stage.stages(case)]
     total = 0.0
     for i in range(case.params["num_microbatches"]):
         missing = [p - 1 - s if late else 0 for s in range(p)]
         used = [_copy(own[0 if flush else max(0, i - k)]) for own, k in zip(history, missing, strict=True)]
-        loss = stage.run(case, used, i)
-        loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
-        total += loss.item()
-        for own, weights in zip(history, used, strict=True):
-            before = own[-2] if added and len(own) > 1 else own[-1]
-            step = {name: before[name] - own[-1][name] + lr * _gradient(w) for name, w in weights.items()}
-            own.append({name: own[-1][name] - step[name] for name in step})
+        first = [_copy(weights) for weights in used]
+        loss = _one_microbatch(case, i, used, [own[-1] for own in history], back)
+        total += loss
+        for own, weights, before in zip(history, used, first, strict=True):
+            steps = {name: lr * _gradient(w) for name, w in weights.items()}
+            if added and len(own) > 1:
+                steps = {name: step + own[-2][name] - own[-1][name] for name, step in steps.items()}
+            start = before if stale else own[-1]
+            own.append({name: (start[name] - steps[name]).detach() for name in steps})
     last: dict[str, list[Any]] = {
-        name: [own[-1][name].detach().numpy() for own in history] for name in ("weight", "bias")
+        name: [own[-1][name].detach().numpy() for own in history] for name in stage.WEIGHTS
     }
     return {"loss": stage.on_last(case, total), **last}
+
+
+def _one_microbatch(case: Case, i: int, used: list[Weights], newest: list[Weights], back: str) -> float:
+    """F and B of micro-batch i, stage by stage; `used` get gradients. Return its share of the loss."""
+    ins, outs = list[Tensor](), list[Tensor]()
+    for weights in used:
+        ins.append((outs[-1].detach() if outs else stage.first_input(case, i)).requires_grad_())
+        outs.append(stage.forward(case, weights, ins[-1]))
+    loss = outs[-1] = stage.share(case, i, outs[-1])
+    grad: Tensor | None = None
+    for s in reversed(range(len(used))):
+        x, out = ins[s], outs[s]
+        if back:
+            for name, weight in used[s].items():
+                weight.data = newest[s][name].detach().clone()
+        if back == "again":
+            out = stage.forward(case, used[s], x)
+            out = stage.share(case, i, out) if s == len(used) - 1 else out
+        out.backward(grad)  # type: ignore[no-untyped-call, unused-ignore]
+        grad = x.grad
+    return loss.item()
 
 
 def _copy(weights: Weights) -> Weights:
@@ -101,12 +134,17 @@ MISTAKES = {
     "the pipeline is flushed: all gradients belong to the first weights": {"flush": True},
     "each micro-batch waits until the one before has updated all stages": {"late": False},
     "gradients of earlier micro-batches are still there at each step: each counts once": {"added": True},
+    "weights are replaced under a graph: its B multiplies by newer ones than its F did": {"back": "newest"},
+    "a B computes its F again with the newest weights: it needs those of its F": {"back": "again"},
+    "a step starts from the weights of its F: the steps since then are lost": {"stale": True},
+    "the learning rate is left out": {"rate": 1.0},
+    "no weight changes": {"rate": 0.0},
 }
 
 
 def _bound(case: Case) -> int:
     width = int(case.params["width"])
-    return (case.world_size + 3) * 8 * width * (width + 1) + 100_000
+    return (case.world_size + 3) * 8 * width * (width + 2) + 100_000
 
 
 PARTS = [

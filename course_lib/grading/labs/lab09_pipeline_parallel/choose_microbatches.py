@@ -65,12 +65,18 @@ def _one_more_to_fill(point: Point) -> int:
     return min(possible(point), key=lambda m: step_s({**point, "num_stages": point["num_stages"] + 1}, m))
 
 
+def _without_full(point: Point) -> int | None:
+    fits = [m for m in possible(point) if held_bytes(point, m) < point["memory_bytes"]]
+    return min(fits, key=lambda m: step_s(point, m), default=None)
+
+
 RULES: dict[str, Callable[[Point], Any]] = {
     "memory is left out": _without_memory,
     "the overhead of a micro-batch is left out: more are then always better": _without_overhead,
     "as few micro-batches as fit are taken": lambda point: min(possible(point)),
     "all micro-batches are held at once, as GPipe does": _as_gpipe,
     "p micro-batches are held where there are fewer than p": _always_p,
+    "a number that fills memory to the last byte is left out: exactly full fits": _without_full,
     "filling takes p micro-batches: it takes p - 1": _one_more_to_fill,
 }
 
@@ -85,7 +91,7 @@ def _draw_one(rng: np.random.Generator, place: int) -> Point:
         "sample_s": round(sample_s, 6),
         "overhead_s": round(sample_s * float(rng.uniform(0.05, 4.0)), 6),
         "sample_bytes": 10**9,
-        "memory_bytes": int(rng.integers(stages, batch * 2)) * 10**9,
+        "memory_bytes": int(rng.integers(stages + 1, batch * 2)) * 10**9,
     }
 
 
@@ -108,8 +114,8 @@ EXERCISE = Exercise(
         "time": "No other number gives a shorter step.",
     },
     details="The time is (m + p - 1) * (overhead_s + sample_s * batch_size / m); the first stage holds "
-    "min(m, p) micro-batches of sample_bytes * batch_size / m bytes. Points you have not seen; where "
-    "several numbers are equally good, any is right.",
+    "min(m, p) micro-batches of sample_bytes * batch_size / m bytes, and exactly full fits. Points you have "
+    "not seen, at which some number fits; where several are equally good, any is right.",
     signature="(batch_size, num_stages, sample_s, overhead_s, sample_bytes, memory_bytes)",
     forbids=("planner", "schedules"),
     scenario=samples(stream=96, draw=_draw),

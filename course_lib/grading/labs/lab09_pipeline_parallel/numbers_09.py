@@ -24,10 +24,11 @@ EXERCISE = Exercise(
     hints=(
         "What is busy over what there is: m micro-batches of work in m + p - 1 places. The bubble over "
         "the work is another number.",
-        "Interleaving divides p - 1 by the chunks. An activation between stages is tokens times D times "
-        "bytes.",
-        "busy = m / (m + p - 1); idle <= 5% means m >= 19 (p - 1); with v chunks idle = x / (m + x), x = "
-        "(p - 1) / v; held = micro-batches in flight x layers of the stage x bytes of a layer.",
+        "Interleaving divides the bubble by the chunks, not the work. An activation between stages is "
+        "tokens times D times bytes.",
+        "If at most 5% of the places are idle, at least 95% are work: how many times the idle ones is "
+        "that? With chunks the idle places are (p - 1) / v. Who holds most under 1F1B, and of how many "
+        "layers?",
     ),
     scenario=numbers(),
     numeric=True,

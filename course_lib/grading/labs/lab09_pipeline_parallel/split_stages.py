@@ -56,10 +56,15 @@ def to_the_average(point: Point) -> list[int]:
 
 
 def _draw_one(rng: np.random.Generator, place: int) -> Point:
+    """Sixteenths: sums are exact, and the next split may be slower by very little."""
     p = int(rng.integers(2, 7))
-    costs = rng.integers(2, 12, int(rng.integers(p + 2, 25))).tolist()
+    costs = (rng.integers(32, 192, int(rng.integers(p + 2, 25))) / 16).tolist()
     if place % 2:  # equal layers between an embedding and a head
-        costs = [int(rng.integers(1, 8)), *[4] * (len(costs) - 2), int(rng.integers(6, 25))]
+        costs = [
+            float(rng.integers(16, 128) / 16),
+            *[4] * (len(costs) - 2),
+            float(rng.integers(96, 400) / 16),
+        ]
     return {"costs": costs, "num_stages": p}
 
 
@@ -83,7 +88,8 @@ EXERCISE = Exercise(
         "balance": "No other split has a faster slowest stage.",
     },
     details="48 equal layers on 4 stages, an embedding and a head of other costs, and splits you have not "
-    "seen: up to 24 layers on up to 6 stages (hidden: 60 on 12). Any of several best splits is right.",
+    "seen: up to 24 layers on up to 6 stages (hidden: 60 on 12), with fractions as costs. Any of several "
+    "best splits is right.",
     signature="(costs, num_stages)",
     forbids=("planner",),
     scenario=samples(stream=95, draw=_draw),
@@ -92,8 +98,9 @@ EXERCISE = Exercise(
         "Fill stages greedily up to T and count them. The smallest T that needs at most num_stages is the "
         "sum of some consecutive layers: there are not many of those. Or: the best split of the first k "
         "layers into s stages follows from those into s - 1.",
-        "Try every sum of consecutive costs as T, from small to large; take the first for which the "
-        "greedy filling needs at most num_stages. Then cut the largest stages until there are num_stages.",
+        "No T below the dearest layer can do. Which sums are left to try, in which order? If fewer stages "
+        "suffice, a stage that is left over must get a layer: from which stages can you take one, and does "
+        "that make any stage slower?",
     ),
 )
 
@@ -103,6 +110,7 @@ OPEN: list[Any] = [
     {"costs": [5, 1, 1], "num_stages": 3},
     {"costs": [1.5, 0.75, 0.75, 1.25], "num_stages": 2},
     {"costs": [5, 5, 3, 5, 9, 6, 9], "num_stages": 4},  # neither equal nor near the average is fastest
+    {"costs": [3, 2, 2.9990234375], "num_stages": 2},  # [1, 2] is faster than [2, 1] by very little
     {"costs": [7], "num_stages": 1},
     6,
 ]
