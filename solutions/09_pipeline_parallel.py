@@ -3,11 +3,11 @@
 #
 # | | |
 # |---|---|
-# | **time** | 3.5 hours, {{minutes}} minutes of them for the six exercises |
-# | **bonus** | 2 hours more, {{bonus_minutes}} minutes of them for three exercises |
+# | **time** | 3.5 hours, {{minutes}} minutes of them for exercises 1 to 6 |
 # | **ranks** | 1 to 8, all on this machine's CPU |
 # | **needs** | labs 02, 03 and 05 |
-# | **points** | {{points}}, and {{bonus_points}} bonus points |
+# | **points** | {{points}} for exercises 1 to 6 |
+# | **bonus** | exercises 7 to 9, behind them: {{bonus_points}} points, {{bonus_minutes}} minutes |
 #
 # Llama 3 405B has 126 layers, and its training cut them over 16 **pipeline stages**. A stage holds some
 # consecutive layers, computes with them, and passes activations on. No other way of splitting a model sends
@@ -45,6 +45,7 @@ PREDICTED = {"naive, 8 stages": None, "4 stages, 4 micro-batches": None, "held":
 # </details>
 
 # %%
+import inspect
 from functools import partial
 from itertools import islice
 
@@ -62,6 +63,7 @@ from course_lib.model.corpus import batches, corpus_batch, load_corpus
 from course_lib.model.stages import microbatches, transformer_stages
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.parallel.pipeline.engine import Pipeline
+from course_lib.parallel.pipeline.loop import one_f_one_b_step
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import Efficiency, replay
 from course_lib.schedules import generators as library
@@ -213,7 +215,9 @@ draw_schedules(
 
 # %% [markdown]
 # The grey triangle is the **bubble**: filling the pipeline and draining it. Each of p stages computes m
-# micro-batches in the time of m + p − 1, so it is busy for **m / (m + p − 1)**.
+# micro-batches in the time of m + p − 1, so it is busy for **m / (m + p − 1)** and idle for
+# **(p − 1) / (m + p − 1)** of the time. In this lab an idle share is always one of the *time*. The papers of
+# Megatron and Llama 3 divide the same bubble by the *work*, (p − 1) / m: 75% in the picture, 43% here.
 
 # %%
 measured = {
@@ -254,7 +258,8 @@ except ScheduleError as error:
 #
 # But why wait? The last stage can go backward as soon as its first forward is done. If every stage starts a
 # backward as soon as it can, and from then on does **one forward, one backward** in turn (the **steady
-# state**, after the **warm-up**), each backward frees what the next forward needs.
+# state**, after the **warm-up**), each backward frees what the next forward needs. (Where there are fewer
+# micro-batches than a stage would warm up with, its warm-up ends with them.)
 
 
 # %% exercise="one_f_one_b_schedule"
@@ -320,11 +325,13 @@ except RanksError as error:
 
 # %% [markdown]
 # The cure: do not wait for sends. `dist.isend` returns a `Work` at once; wait for all of them when everything
-# is done. (On GPUs a communicator does its messages in order. Megatron joins each send with the receive
-# opposite it. torch and this course put all messages into one order for all ranks.)
+# is done. A `Work` keeps the tensor it sends, so these pile up with m; frameworks wait for old ones on the way.
+# (On GPUs a communicator does its messages in order. Megatron joins each send with the receive opposite it.
+# torch and this course put all messages into one order for all ranks.)
 #
 # What has to be kept from F to B? The input, whose gradient goes back, and the output, from which backward
-# begins. A received tensor needs `requires_grad_()`, or it gets no gradient to send back.
+# begins. A received tensor needs `requires_grad_()`, or it gets no gradient to send back. After B nobody
+# needs either: let go of them, or 1F1B holds as much as GPipe.
 
 
 # %% exercise="run_stage"
@@ -396,9 +403,9 @@ def stage_step(lists, model, batch, run=run_stage):
 
 
 # %%
-def gradients(lists):
+def gradients(lists, run):
     model = Transformer(CONFIG, dtype=torch.float64)
-    loss, stage = stage_step(lists, model, corpus_batch(TEXT, BATCH, SEQ))
+    loss, stage = stage_step(lists, model, corpus_batch(TEXT, BATCH, SEQ), run)
     return loss, [param.grad for param in stage.parameters()]
 
 
@@ -406,11 +413,17 @@ oracle, batch = Transformer(CONFIG, dtype=torch.float64), corpus_batch(TEXT, BAT
 oracle_loss = cross_entropy(oracle(batch.tokens), batch.targets)
 oracle_loss.backward()
 want = [[param.grad for param in stage.parameters()] for stage in transformer_stages(oracle, 4)]
-for name, lists in {"GPipe": gpipe_schedule(4, 4), "1F1B": one_f_one_b_schedule(4, 8)}.items():
-    found = run_ranks(gradients, 4, lists)
+
+
+def compare(name, lists, run=run_stage):
+    found = run_ranks(gradients, 4, lists, run)
     pairs = [pair for (_, got), w in zip(found, want, strict=True) for pair in zip(got, w, strict=True)]
     error = max((a - b).abs().max().item() for a, b in pairs)
     print(f"{name}: loss off by {abs(found[-1][0] - oracle_loss.item()):.0e}, gradients by {error:.0e}")
+
+
+compare("GPipe", gpipe_schedule(4, 4))
+compare("1F1B", one_f_one_b_schedule(4, 8))
 
 # %% [markdown]
 # ## Measure
@@ -496,13 +509,17 @@ for row in rows("zero_bubble_rates.csv")[::4]:
 #
 # **step = (m + p − 1) · (overhead + sample_s · batch / m)**,
 #
-# and 1F1B's first stage holds **min(m, p) · sample_bytes · batch / m**. One more limit is the batch itself:
+# and 1F1B's first stage holds **min(m, p) · sample_bytes · batch / m**. That is least with one sample a
+# micro-batch, m = batch. If even this does not fit, no m helps: recompute (lab 06), or cut layers (lab 08).
+# In the exercise some m fits, and a memory filled to the last byte fits. One more limit is the batch itself:
 # at 16,384 GPUs Llama 3 had 16 sequences for each pipeline of 16 stages, so m = 16 and no more.
 
 
 # %% exercise="choose_microbatches"
 def choose_microbatches(batch_size, num_stages, sample_s, overhead_s, sample_bytes, memory_bytes):
     """Return the number of micro-batches with the shortest step that divides the batch and fits.
+
+    Some number fits; exactly full fits.
 
     sample_s: time of one sample through a stage, forward and backward; overhead_s: of each micro-batch.
     sample_bytes: activations of one sample on the first stage, which has memory_bytes for them.
@@ -539,16 +556,147 @@ with style.course_style():
 figure
 
 # %% [markdown]
-# ## Interleaving (bonus)
+# ## Interleaving
 #
-# Filling costs (p − 1) stages' time. Make stages shorter! Give each rank v **chunks** of the model instead of
-# one run of layers: rank r holds stages r, r + p, r + 2p, ... A micro-batch goes round the ranks v times: p
-# micro-batches go through chunk 0, then the same p through chunk 1, and so on. The bubble is (p − 1)/v
-# micro-batches. Llama 3's 16 stages and 16 micro-batches: measured against the work (not the time), the
-# bubble is 15/16 = 94% without, 12% with 8 chunks.
+# Filling takes the time of p − 1 stages. Make stages shorter! Give each rank v **chunks** of the model
+# instead of one run of layers: rank r holds stages r, r + p, r + 2p, ... A micro-batch goes round the ranks v
+# times: p micro-batches go through chunk 0, then the same p through chunk 1, and so on. What was p − 1
+# micro-batches of filling and draining is **(p − 1) / v**. The work stays m.
+
+# %%
+HALF = StageCosts(forward_s=0.5, input_s=0.5, weight_s=0.5)  # a chunk is half of a rank's layers
+CHUNKS = {"1F1B": BOTH["1F1B"], "interleaved": simulate(library.interleaved(4, 8, 2), HALF)}
+for name, run in CHUNKS.items():
+    print(f"{name}: {float(run.bubble):.0%} of the time idle")
+draw_schedules(CHUNKS, title="Two chunks a rank, the second one paler")
+
+# %% [markdown]
+# It is not free: v times as many messages, also from the last rank back to the first. A message must have
+# time, too: so Megatron starts backwards later, and holds 1 + (p − 1)/(pv) times the activations. The list is
+# exercise 7.
+
+# %% [markdown]
+# ## Train
 #
-# It is not free: v times as many messages, also from the last rank back to the first, and 1 + (p − 1)/(pv)
-# times the activations.
+# Your 1F1B and your `run_stage`, four ranks, forty steps of a novel, its loss on top of one process's.
+
+
+# %% tags=["demonstration"]
+def train(steps, lists):
+    model = Transformer(CONFIG)
+    stage, losses = transformer_stages(model, len(lists))[dist.get_rank()], []
+    optimizer = torch.optim.AdamW(stage.parameters(), lr=3e-3)
+    for batch in islice(batches(TEXT, BATCH, SEQ), steps):
+        optimizer.zero_grad()
+        losses.append(stage_step(lists, model, batch)[0])
+        optimizer.step()
+    return losses
+
+
+curves = {
+    "one process": run_ranks(train, 1, 40, gpipe_schedule(1, 1))[0],
+    "4 ranks, your 1F1B": run_ranks(train, 4, 40, one_f_one_b_schedule(4, 4), timeout_s=300)[-1],
+}
+print(f"largest difference: {max(abs(a - b) for a, b in zip(*curves.values(), strict=True)):.0e}")
+draw_losses(curves, title="The same training, four stages")
+
+
+# %% [markdown]
+# ## A loop and torch beside it
+#
+# The library has 1F1B without lists, too: as one loop whose three phases can be read, as Megatron has it. It
+# waits for each message. It cannot deadlock, because `exchange` starts a send together with the receive
+# opposite it.
+
+# %%
+print(inspect.getsource(one_f_one_b_step))
+
+
+def run_loop(_, stage, inputs, targets, loss_fn, like):
+    """The loop knows its order: it needs no actions."""
+    loss = one_f_one_b_step(stage, inputs, targets, loss_fn, activation_shape=like.shape, dtype=like.dtype)
+    return 0.0 if loss is None else loss.item()
+
+
+compare("the loop", one_f_one_b_schedule(4, 8), run_loop)
+
+# %% [markdown]
+# `torch.distributed.pipelining` has the same parts: a `PipelineStage` wraps the module, a schedule class
+# holds lists of actions and runs them.
+
+
+# %%
+def torchs(num_chunks):
+    rank, stages = dist.get_rank(), transformer_stages(Transformer(CONFIG), 2 * num_chunks)
+    mine = [
+        PipelineStage(stages[s], s, 2 * num_chunks, torch.device("cpu"))
+        for s in range(rank, 2 * num_chunks, 2)
+    ]
+    kind = ScheduleInterleaved1F1B if num_chunks > 1 else Schedule1F1B
+    schedule = kind(mine if num_chunks > 1 else mine[0], 4, loss_fn=cross_entropy)
+    batch, losses = corpus_batch(TEXT, BATCH, SEQ), []
+    given = {"target": batch.targets, "losses": losses} if rank else {}
+    schedule.step(*([] if rank else [batch.tokens]), **given)
+    return sum(loss.item() for loss in losses) / 4
+
+
+def mine_beside_it(lists):
+    return stage_step(lists, Transformer(CONFIG), corpus_batch(TEXT, BATCH, SEQ))[0]
+
+
+# %%
+def numbers_of(run):
+    sent = sum(call.bytes_ for call in run.trace[0].launches("send"))
+    return (
+        f"loss {run[-1]:.6f}, rank 0 sends {sent / 1e6:.2f} MB, peak {run.trace[0].peak_bytes() / 1e6:.2f} MB"
+    )
+
+
+print("yours, 1F1B:       ", numbers_of(run_ranks(mine_beside_it, 2, one_f_one_b_schedule(2, 4), trace=True)))
+print("torch, 1F1B:       ", numbers_of(run_ranks(torchs, 2, 1, trace=True)))
+print("torch, interleaved:", numbers_of(run_ranks(torchs, 2, 2, trace=True)))
+
+# %% [markdown]
+# Interleaved, rank 0 sends 12 messages, not 4: the outputs of its two chunks, and the gradients of its second
+# chunk's input.
+#
+# ## Pipelines in numbers
+#
+# 1. **`busy_share`**: 8 stages, 8 micro-batches, 1F1B: the share of the time a GPU is busy.
+# 2. **`enough`**: 8 equal stages: the least number of micro-batches with at most 5% of the time idle.
+# 3. **`idle_share`**: Llama 3 405B: 16 ranks, 16 micro-batches, 8 chunks a rank: the share of the time that
+#    is idle.
+# 4. **`boundary_bytes`**: bytes that *one GPU* sends to the next stage for a micro-batch of one sequence:
+#    8,192 tokens, D = 16,384, bf16, and the activation is cut over the server's 8 GPUs (sequence parallelism,
+#    lab 08).
+# 5. **`held_bytes`**: the most activations that a GPU of the first of 16 stages holds under 1F1B (no chunks),
+#    with 8 layers a stage and 34 · 8,192 · 16,384 / 8 bytes a layer and micro-batch (lab 06). (Weights and
+#    gradients come on top, more than 80 GB in all: so activations are recomputed, lab 06.)
+
+
+# %% exercise="numbers_09"
+def numbers_09() -> dict[str, float]:
+    """Return busy_share, enough, idle_share, boundary_bytes, held_bytes."""
+    ### BEGIN SOLUTION
+    bubble = 15 / 8
+    return {
+        "busy_share": 8 / (8 + 7),
+        "enough": 19 * 7,
+        "idle_share": bubble / (16 + bubble),
+        "boundary_bytes": 2 * 8192 * 16384 / 8,
+        "held_bytes": 16 * 8 * 34 * 8192 * 16384 / 8,
+    }
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Bonus: interleave
+#
+# The picture above, as lists. Each rank has an order of forwards (p micro-batches through its first chunk,
+# the same p through its second, ...) and one of backwards (chunks from last to first), woven as in 1F1B. How
+# long is the warm-up? Micro-batch 0 turns round at the end of the *last* chunk. Before it comes there, a rank
+# has done p forwards in each of the v − 1 others. Then it is 1F1B: p − 1 − r more. (Megatron doubles these p
+# − 1 − r if v > 1. Both are right here, where messages are free.)
 
 
 # %% exercise="interleaved_schedule"
@@ -576,14 +724,16 @@ def interleaved_schedule(num_ranks, num_microbatches, num_chunks):
 
 
 # %%
-HALF = StageCosts(forward_s=0.5, input_s=0.5, weight_s=0.5)
 draw_schedules(
-    {"1F1B": BOTH["1F1B"], "interleaved": timeline("interleaved", interleaved_schedule(4, 8, 2), HALF)},
+    {
+        "1F1B": BOTH["1F1B"],
+        "yours, 2 chunks": timeline("yours", interleaved_schedule(4, 8, 2), HALF),
+    },
     title="Two chunks a rank, the second one paler",
 )
 
 # %% [markdown]
-# ## Zero bubble (bonus)
+# ## Bonus: zero bubble
 #
 # A backward is two products: the gradient of the **input**, which the stage before is waiting for, and that
 # of the **weights**, for which nobody waits. Split B into I and W. I goes at once, so that the others can
@@ -665,7 +815,7 @@ print(f"best found: {float(its_best.step_s):.2f}")
 draw_schedules({"mine": mine, "the best of the search": its_best}, title="Smallest step wins")
 
 # %% [markdown]
-# ## Without a flush (bonus)
+# ## Bonus: without a flush
 #
 # All of this fills a bubble that exists because a step ends: the pipeline drains, the optimizer steps, the
 # pipeline fills. **PipeDream** does not drain. Each stage updates after each backward, and the next batch's
@@ -673,7 +823,7 @@ draw_schedules({"mine": mine, "the best of the search": its_best}, title="Smalle
 #
 # | | synchronous (GPipe, 1F1B, zero bubble) | asynchronous (PipeDream) |
 # |---|---|---|
-# | bubble | (p − 1)/m of the work, or a part of it | none after the first fill |
+# | idle | (p − 1)/(m + p − 1) of the time, or less | nothing after the first fill |
 # | equals one process | yes | no: stage s uses weights that miss p − 1 − s updates |
 # | weights in memory | one version | one for each micro-batch in flight: p − s |
 # | F and B of a micro-batch | same weights | same weights, only because the version is kept |
@@ -740,103 +890,6 @@ def async_pipeline(actions, module, inputs, targets, loss_fn, like, lr):
 
 
 # %% [markdown]
-# ## Train
-#
-# Your 1F1B and your `run_stage`, four ranks, forty steps of a novel, its loss on top of one process's.
-
-
-# %% tags=["demonstration"]
-def train(steps, lists):
-    model = Transformer(CONFIG)
-    stage, losses = transformer_stages(model, len(lists))[dist.get_rank()], []
-    optimizer = torch.optim.AdamW(stage.parameters(), lr=3e-3)
-    for batch in islice(batches(TEXT, BATCH, SEQ), steps):
-        optimizer.zero_grad()
-        losses.append(stage_step(lists, model, batch)[0])
-        optimizer.step()
-    return losses
-
-
-curves = {
-    "one process": run_ranks(train, 1, 40, gpipe_schedule(1, 1))[0],
-    "4 ranks, your 1F1B": run_ranks(train, 4, 40, one_f_one_b_schedule(4, 4), timeout_s=300)[-1],
-}
-print(f"largest difference: {max(abs(a - b) for a, b in zip(*curves.values(), strict=True)):.0e}")
-draw_losses(curves, title="The same training, four stages")
-
-
-# %% [markdown]
-# ## torch beside it
-#
-# `torch.distributed.pipelining` has the same parts: a `PipelineStage` wraps the module, a schedule class
-# holds lists of actions and runs them.
-
-
-# %%
-def torchs(num_chunks):
-    rank, stages = dist.get_rank(), transformer_stages(Transformer(CONFIG), 2 * num_chunks)
-    mine = [
-        PipelineStage(stages[s], s, 2 * num_chunks, torch.device("cpu"))
-        for s in range(rank, 2 * num_chunks, 2)
-    ]
-    kind = ScheduleInterleaved1F1B if num_chunks > 1 else Schedule1F1B
-    schedule = kind(mine if num_chunks > 1 else mine[0], 4, loss_fn=cross_entropy)
-    batch, losses = corpus_batch(TEXT, BATCH, SEQ), []
-    given = {"target": batch.targets, "losses": losses} if rank else {}
-    schedule.step(*([] if rank else [batch.tokens]), **given)
-    return sum(loss.item() for loss in losses) / 4
-
-
-def mine_beside_it(lists):
-    return stage_step(lists, Transformer(CONFIG), corpus_batch(TEXT, BATCH, SEQ))[0]
-
-
-# %%
-def numbers_of(run):
-    sent = sum(call.bytes_ for call in run.trace[0].launches("send"))
-    return (
-        f"loss {run[-1]:.6f}, rank 0 sends {sent / 1e6:.2f} MB, peak {run.trace[0].peak_bytes() / 1e6:.2f} MB"
-    )
-
-
-print("yours, 1F1B:       ", numbers_of(run_ranks(mine_beside_it, 2, one_f_one_b_schedule(2, 4), trace=True)))
-print("torch, 1F1B:       ", numbers_of(run_ranks(torchs, 2, 1, trace=True)))
-print("torch, interleaved:", numbers_of(run_ranks(torchs, 2, 2, trace=True)))
-
-# %% [markdown]
-# Interleaved, rank 0 sends 12 messages, not 4: the outputs of its two chunks, and the gradients of its second
-# chunk's input.
-#
-# ## Pipelines in numbers
-#
-# 1. **`busy_share`**: 8 stages, 8 micro-batches, 1F1B: the share of the time a GPU is busy.
-# 2. **`enough`**: 8 equal stages: the least number of micro-batches with at most 5% of the time idle.
-# 3. **`idle_share`**: Llama 3 405B: 16 ranks, 16 micro-batches, 8 chunks a rank: the share of the time that
-#    is idle.
-# 4. **`boundary_bytes`**: bytes that *one GPU* sends to the next stage for a micro-batch of one sequence:
-#    8,192 tokens, D = 16,384, bf16, and the activation is cut over the server's 8 GPUs (sequence parallelism,
-#    lab 08).
-# 5. **`held_bytes`**: the most activations that a GPU of the first of 16 stages holds under 1F1B (no chunks),
-#    with 8 layers a stage and 34 S D / 8 bytes a layer and micro-batch. (Weights and gradients come on top,
-#    more than 80 GB in all: so activations are recomputed, lab 06.)
-
-
-# %% exercise="numbers_09"
-def numbers_09() -> dict[str, float]:
-    """Return busy_share, enough, idle_share, boundary_bytes, held_bytes."""
-    ### BEGIN SOLUTION
-    bubble = 15 / 8
-    return {
-        "busy_share": 8 / (8 + 7),
-        "enough": 19 * 7,
-        "idle_share": bubble / (16 + bubble),
-        "boundary_bytes": 2 * 8192 * 16384 / 8,
-        "held_bytes": 16 * 8 * 34 * 8192 * 16384 / 8,
-    }
-    ### END SOLUTION
-
-
-# %% [markdown]
 # ## Takeaways
 #
 # - A pipeline sends one activation a boundary and micro-batch: the cheapest axis across servers.
@@ -861,7 +914,7 @@ def numbers_09() -> dict[str, float]:
 # - **DeepSpeed** (`deepspeed/runtime/pipe/schedule.py`): 1F1B as a stream of instructions, tied weights
 #   reduced at the end.
 # - **This course** (`course_lib/parallel/pipeline/`, `course_lib/schedules/`): one interpreter for every
-#   list.
+#   list, and 1F1B as a loop.
 #
 # ## Questions people ask
 #

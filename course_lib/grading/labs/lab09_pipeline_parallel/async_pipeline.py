@@ -14,7 +14,7 @@ from course_lib.grading.worlds import pipeline_stage as stage
 from course_lib.grading.worlds.pipeline_stage import case
 
 EXERCISE = Exercise(
-    order=8,
+    order=9,
     bonus=True,
     title="Never flush",
     minutes=30,

@@ -8,7 +8,7 @@ from course_lib.grading.parts.numbers import Point
 from course_lib.schedules.simulate import StageCosts
 
 EXERCISE = Exercise(
-    order=6,
+    order=7,
     bonus=True,
     title="Interleaved 1F1B",
     minutes=30,
@@ -34,8 +34,8 @@ EXERCISE = Exercise(
         "Forwards: p micro-batches through chunk 0, the same p through chunk 1, ..., then the next p. "
         "Backwards: the same with the chunks from last to first. Then weave them as in 1F1B, with a "
         "longer warm-up.",
-        "Rank r warms up with (v - 1) * p + 2 * (p - 1 - r) forwards (for v = 1: p - 1 - r), at most all "
-        "v * m; then a forward and a backward in turn, then the backwards that are left.",
+        "When may a rank's first backward come? Count its forwards until micro-batch 0 is in its last chunk, "
+        "then those that 1F1B has ahead on this rank. What if there are fewer forwards than that?",
     ),
 )
 

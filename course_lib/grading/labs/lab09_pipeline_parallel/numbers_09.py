@@ -5,7 +5,7 @@ from course_lib.grading.parts.numbers import Number, answers
 from course_lib.grading.worlds.numbers import numbers
 
 EXERCISE = Exercise(
-    order=9,
+    order=6,
     title="Pipelines in numbers",
     minutes=20,
     difficulty=2,

@@ -4,7 +4,7 @@ from course_lib.grading.core.types import Exercise
 from course_lib.grading.labs.lab09_pipeline_parallel import _schedule
 
 EXERCISE = Exercise(
-    order=7,
+    order=8,
     bonus=True,
     title="A third of the bubble",
     minutes=30,
@@ -30,8 +30,8 @@ EXERCISE = Exercise(
         "for the other?",
         "1F1B's list with I for B. Stage s then starts to wait less often than the stages before it; it "
         "has time to leave some W undone for a while. How many, if p micro-batches may be in flight?",
-        "Warm up with p - 1 - s forwards. Then F and I in turn; after an I, do the oldest W that is owed, "
-        "if more than s are owed. At the end, the Ws that are left.",
+        "In the steady state stage s has p - s micro-batches between F and I, as in 1F1B. How many more may "
+        "wait for their W, if p may be in flight? When one too many is owed, which W is done, after what?",
     ),
 )
 
