@@ -68,7 +68,18 @@ def vocab_parallel_cross_entropy(logits, targets, group):
 # says: it must count as 0
 # change: [..., None])[..., 0] * here -> [..., None])[..., 0]
 
+# %% wrong values: the own first column does not count
+# says: columns begin with it
+# change: (local >= 0) -> (local > 0)
+
+
+# %% wrong values: the target's logit keeps its m
+# says: m is subtracted under exp alone
+# change: chosen = shifted.gather -> chosen = logits.gather
+
+
 # %% wrong values: the first column of the next rank counts, too
+# says: columns end before it
 # change: (local < columns) -> (local <= columns)
 
 # %% wrong values: the sum is not summed
