@@ -90,10 +90,11 @@ print(x.grad)
 # %% [markdown]
 # A transformer block is some forty operations, views aside, and most save something. Two ways to count it:
 #
-# **paper**: Korthikanti et al. count a GPT block in 16 bits, with dropout and written-out scores. With s
-# tokens, b sequences, width h and a heads, a layer saves **s b h (34 + 5 a s / h)** bytes. The second
-# term are the scores [a, s, s]: softmax 2, dropout mask 1, dropped-out scores 2 bytes. Recomputing *them*
-# alone leaves 34 s b h; recomputing the layer leaves its input, 2 s b h.
+# **paper**: Korthikanti et al. count a GPT block in 16 bits, with dropout and written-out scores. With B
+# sequences of S tokens, width D and N heads (the paper writes b, s, h, a), a layer saves
+# **B S D (34 + 5 N S / D)** bytes. The second term are the scores [N, S, S]: softmax 2, dropout mask 1,
+# dropped-out scores 2 bytes. Recomputing *them* alone leaves 34 B S D; recomputing the layer leaves its
+# input, 2 B S D.
 #
 # **autograd**: what PyTorch saves of *this course's* block, in elements a token. Its RMSNorm is written
 # out, its attention fused, with several query heads to a kv head (GQA), its MLP gated (SwiGLU). D is the
@@ -645,7 +646,7 @@ except RanksError as error:
 #
 # ## Recomputation in numbers
 #
-# GPT-3: 96 layers, width h = 12,288, a = 96 heads, s = 2,048 tokens, one sequence, 16 bits. SI units.
+# GPT-3: 96 layers, width D = 12,288, N = 96 heads, S = 2,048 tokens, one sequence, 16 bits. SI units.
 #
 # 1. **`layer_bytes`**: bytes that one layer saves, by the paper's formula?
 # 2. **`full_bytes`**: bytes that all 96 layers save if each is recomputed in full?
@@ -659,12 +660,12 @@ except RanksError as error:
 def numbers_06() -> dict[str, float]:
     """Return the five numbers: layer_bytes, full_bytes, flops_ratio, crossing_tokens, root_segments."""
     ### BEGIN SOLUTION
-    s, h, a = 2048, 12288, 96
+    tokens, width, heads = 2048, 12288, 96
     return {
-        "layer_bytes": s * h * (34 + 5 * a * s / h),
-        "full_bytes": 96 * 2 * s * h,
+        "layer_bytes": tokens * width * (34 + 5 * heads * tokens / width),
+        "full_bytes": 96 * 2 * tokens * width,
         "flops_ratio": (1 + 1 + 2) / (1 + 2),
-        "crossing_tokens": 34 * h / (5 * a),
+        "crossing_tokens": 34 * width / (5 * heads),
         "root_segments": (126 * 10) ** 0.5,
     }
     ### END SOLUTION

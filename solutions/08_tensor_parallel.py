@@ -89,9 +89,17 @@ print(f"loss {LOSS.item():.6f}, {CONFIG.num_params:,} parameters")
 # ## Naive: cut by columns, gather
 #
 # A linear layer computes y = x W. Give each of n ranks some **columns** of W: each computes some outputs,
-# from the whole x. (torch stores the weight transposed, [out, in], so these columns are *rows* of `weight`,
-# and `weight.chunk(n)` cuts them.) An all_gather puts the outputs together, and the next layer can do the
-# same.
+# from the whole x. An all_gather puts the outputs together, and the next layer can do the same. torch stores
+# W transposed, [out, in], so columns of W are *rows* of `weight`:
+#
+# ```text
+# W [D, F]: columns        weight [F, D]: rows
+# +--------+--------+      +------------+
+# | rank 0 | rank 1 |      |   rank 0   |  = weight.chunk(2)[0]
+# |        |        |      +------------+
+# +--------+--------+      |   rank 1   |  = weight.chunk(2)[1]
+#                          +------------+
+# ```
 #
 # It is right, and wasteful: look at what travels.
 
@@ -287,9 +295,9 @@ def parallel_mlp(x, gate, up, down, group):
 
 # %% [markdown]
 # **Measure.** What did the trick save? Before you run the cell: the hidden layer is three times as wide as x.
-# How many times as many bytes does the naive version move? (The list shows what a rank puts in. `moves`
-# counts what comes out of an all_gather, and an all_reduce twice, as
-# the cards of this lab do.)
+# How many times as many bytes does the naive version move? (Bytes *moved*, here, in the tables and on the
+# cards of this lab: what comes out of an all_gather, what goes into a reduce_scatter, and an all_reduce
+# twice.)
 #
 # <details><summary>Answer</summary>
 #
@@ -304,7 +312,7 @@ pair = run_ranks(columns_then, 4, parallel_mlp, 1, trace=True)
 print("equals the oracle:", all(torch.allclose(y, want) for y, want in pair))
 for name, result in {"naive": naive, "column, row": pair}.items():
     step = result.trace[0].between("begin", "end")
-    calls = ", ".join(f"{call.op} {call.bytes_ / 1e3:.0f} kB" for call in step.collectives())
+    calls = ", ".join(f"{call.op} {call.moved_bytes / 1e3:.0f} kB" for call in step.collectives())
     print(f"{name:12} moves {step.moved_bytes() / 1e3:5.0f} kB: {calls}")
 
 # %% [markdown]
@@ -538,13 +546,13 @@ for n in (2, 4):
 
 # %% [markdown]
 # Tensor parallelism alone stays well above 1/n: norms and additions are whole. For a GPT block with dropout
-# the paper counts, in bytes with b samples, s tokens, h width:
+# the paper counts (it writes b, s, h, t for our B, S, D, n):
 #
 # | | bytes a layer |
 # |---|---|
-# | one GPU (scores recomputed) | 34 sbh |
-# | tensor parallel, t ranks | (10 + 24/t) sbh |
-# | and sequence parallel | 34/t sbh |
+# | one GPU (scores recomputed) | 34 B S D |
+# | tensor parallel, n ranks | (10 + 24/n) B S D |
+# | and sequence parallel | 34/n B S D |
 #
 # ## Where: the server
 #
@@ -772,13 +780,14 @@ except RanksError as error:
 # A block of Llama 3 405B (3,187,703,808 parameters, D = 16,384), one sequence of 8,192 tokens, bf16 on the
 # wire, tensor parallelism of 8, without sequence parallelism (except in 5).
 #
-# 1. **`sent_bytes`**: bytes that one rank sends for the block in a step, forward and backward, as rings.
+# 1. **`sent_bytes`**: bytes that one rank *sends* for the block in a step, forward and backward. A ring sends
+#    (n − 1)/n of what it moves.
 # 2. **`share_inside`**: what part of the block's time that is at 450 GB/s, if nothing is hidden. Computing: 6
 #    FLOPs a parameter and token, divided by 8, at 800 TFLOP/s.
 # 3. **`share_across`**: the same at 50 GB/s. (The replay found less: it hides a part, and computes longer.)
 # 4. **`logits_bytes`**: bytes of the logits that a rank holds, float32, V = 128,256.
 # 5. **`kept_less_bytes`**: by the paper's formulas above, how many bytes less a rank keeps of a block with
-#    sequence parallelism than without (sbh is s · b · h; the factors are bytes).
+#    sequence parallelism than without (the factors of B · S · D are bytes).
 
 
 # %% exercise="numbers_08"

@@ -325,8 +325,8 @@ except RanksError as error:
 
 # %% [markdown]
 # The cure: do not wait for sends. `dist.isend` returns a `Work` at once; wait for all of them when everything
-# is done. A `Work` keeps the tensor it sends, so these pile up with m; frameworks wait for old ones. (On GPUs a
-# communicator does its messages in order. Megatron joins each send with the receive opposite it. torch and
+# is done. A `Work` keeps the tensor it sends, so these pile up with m; frameworks wait for old ones. (On GPUs
+# a communicator does its messages in order. Megatron joins each send with the receive opposite it. torch and
 # this course put all messages into one order for all ranks.)
 #
 # What has to be kept from F to B? The input, whose gradient goes back, and the output, from which backward

@@ -49,14 +49,14 @@ EXERCISE = Exercise(
         "autograd": "What PyTorch saves of the course's block in float32, to the byte.",
     },
     details="At points you have not seen: paper within 0.1%, autograd to the byte. `mode='paper'` ignores "
-    "ffn_dim and num_kv_heads (a GPT block has 4D and N). `mode='autograd'` is float32; its sizes are "
+    "ffn_dim and num_kv_heads (a GPT block has 4 D and N). `mode='autograd'` is float32; its sizes are "
     "in the table above the cell.",
     signature="(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_heads, policy, mode)",
     forbids=("cost model",),
     scenario=samples(stream=61, draw=_draw, expand=_points),
     hints=(
         "Both modes begin with tokens = batch_size * seq_len. Count elements a token, then multiply.",
-        "paper: the term 5 a s / h times s b h is 5 a s^2 b, the scores. 'full' keeps the layer's input "
+        "paper: the term 5 N S / D times B S D is 5 N S^2 B, the scores. 'full' keeps the layer's input "
         "alone, 2 bytes an element.",
         "autograd: 4 bytes an element; 'none' adds up the table. For 'selective' list the seven products "
         "with weights: how wide is the result of each? The block's input is kept beside all seven.",

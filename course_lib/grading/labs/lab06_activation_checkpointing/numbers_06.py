@@ -30,9 +30,10 @@ EXERCISE = Exercise(
     signature="()",
     scenario=numbers(),
     hints=(
-        "Korthikanti: s b h (34 + 5 a s / h) bytes a layer. Recomputed in full, a layer saves its input.",
+        "Korthikanti: B S D (34 + 5 N S / D) bytes a layer. Recomputed in full, a layer saves its input.",
         "Backward costs twice the forward. With recomputation the forward is paid twice.",
-        "crossing_tokens: 5 a s / h = 34. root_segments: the derivative of C b + N l / C by C is 0.",
+        "crossing_tokens: which two terms of the formula are then equal? root_segments: where is the "
+        "derivative of the peak by C zero?",
     ),
 )
 
@@ -51,7 +52,7 @@ PARTS = answers(
             _LAYER,
             unit="bytes",
             mistakes={
-                "the scores are left out: 5 a s / h is 80 here": 34.0 * _S * _H,
+                "the scores are left out: 5 N S / D is 80 here": 34.0 * _S * _H,
                 "the layers are added: one is asked": _LAYER * _L,
                 "elements are counted, of 2 bytes": _LAYER / 2,
                 "the result is in GB: give bytes": _LAYER / 1e9,
@@ -82,7 +83,7 @@ PARTS = answers(
             mistakes={
                 "the factor 5 is left out": 34 * _H / _A,
                 "34 is left out": _H / (5 * _A),
-                "h and a are exchanged": 34 * _A / (5 * _H),
+                "D and N are exchanged": 34 * _A / (5 * _H),
             },
         ),
         "root_segments": Number(

@@ -34,7 +34,7 @@ EXERCISE = Exercise(
         "all_reduce of S bytes sends 2(n - 1)/n S a rank.",
         "The time of the products: 6 FLOPs a parameter and token, an eighth of them on each rank, at the "
         "stated rate. The share is sending / (sending + computing), nothing hidden.",
-        "34 of the 34 units of s b h bytes are divided with sequence parallelism; without it 24 are divided, "
+        "34 of the 34 units of B S D bytes are divided with sequence parallelism; without it 24 are divided, "
         "and 10 are not.",
     ),
 )
@@ -101,7 +101,7 @@ PARTS = answers(
                 "1/8 of the undivided part stays: 7/8 of it are saved": 10.0 * _S * _D,
                 "all 34 are counted as undivided before": 34 * _S * _D * 7 / 8,
                 "24 are counted as undivided before: 10 are": 24 * _S * _D * 7 / 8,
-                "units of sbh are bytes already: you count 2 for each": 2 * _LESS,
+                "units of B S D are bytes already: you count 2 for each": 2 * _LESS,
             },
         ),
     }
