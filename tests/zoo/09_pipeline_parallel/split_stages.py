@@ -1,4 +1,5 @@
 # Answers to split_stages.
+# Longer than 150 lines: searches that are right for whole costs and wrong for fractions are whole programs.
 
 
 # %% right: dynamic programming over the place of the last cut

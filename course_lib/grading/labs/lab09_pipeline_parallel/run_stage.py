@@ -87,7 +87,7 @@ def _peak(case: Case) -> int:
     """Of the rank that may hold most; a stage's weights and their gradients come on top."""
     saved, width = 2 * case.params["depth"] + 1, case.params["width"]
     held = [stage.in_flight(case, rank) * saved + stage.sends(case, rank) for rank in range(case.world_size)]
-    return (max(held) + 8) * stage.message_bytes(case) + 4 * 8 * width * (width + 2)
+    return int((max(held) + 8) * stage.message_bytes(case) + 4 * 8 * width * (width + 2))
 
 
 PARTS = [
