@@ -35,6 +35,7 @@ OWN_READERS = {
     "lab03_data_parallel/bucketed_ddp.py",
     "lab05_fsdp_hsdp/_prefetch.py",
     "lab06_activation_checkpointing/selective_policy.py",
+    "lab09_pipeline_parallel/run_stage.py",
 }
 
 

@@ -1,4 +1,5 @@
 # Answers to vocab_parallel_cross_entropy: right ones in other styles, wrong ones with what each must lose.
+# Longer than 150 lines: a mistake is told apart on logits of each scale, and an edge has both sides.
 
 # %% setup
 import torch
