@@ -7,12 +7,13 @@ trivial. At full size it runs on fake tensors, where nothing is drawn.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.comm.autograd import group_rank, group_size
+from course_lib.comm.autograd import Group, group_rank, group_size
 from course_lib.comm.mesh import Mesh
 from course_lib.compose.degrees import Degrees
 from course_lib.config import ModelConfig
@@ -26,6 +27,9 @@ from course_lib.parallel.context.core import ContextParallel
 from course_lib.parallel.expert import ExpertParallelMoE
 from course_lib.parallel.tensor.shards import ShardSpec
 from course_lib.parallel.tensor.transformer import shard_transformer_
+
+AttentionFactory = Callable[[Group], ContextParallel]
+"""attention(group of cp) -> a core: `AllGatherAttention`, `RingAttention`, `UlyssesAttention`."""
 
 
 class ComposedStage(nn.Module):
@@ -42,7 +46,7 @@ class ComposedStage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         stage = self.stage
         if stage.embedding is not None:
-            x = stage.embedding(x)
+            x = stage.embedding(x)  # [B, S/cp] -> [B, S/cp/tp, D]
         positions = self.positions()
         config = stage.config
         cos, sin = rope_tables(positions, config.head_dim, config.rope_theta, x.dtype)
@@ -50,7 +54,7 @@ class ComposedStage(nn.Module):
             run = cast(Block, block)
             x = checkpoint(run, x, cos, sin, positions) if self.recompute else run(x, cos, sin, positions)
         if stage.head is not None and stage.norm is not None:
-            x = stage.head(stage.norm(x))
+            x = stage.head(stage.norm(x))  # [B, S/cp/tp, D] -> [B, S/cp, V/tp]
         return x
 
 
@@ -63,12 +67,14 @@ def build_stages(
     seed: int,
     dtype: torch.dtype,
     experts: type[ExpertParallelMoE] = ExpertParallelMoE,
+    attention: AttentionFactory = AllGatherAttention,
 ) -> tuple[dict[int, nn.Module], ContextParallel]:
     """Return this rank's stages by number, and the attention core that knows its tokens.
 
     Raises: ValueError if tp does not divide the heads, features or vocabulary, or ep the experts.
     """
-    core = AllGatherAttention(mesh.group("cp"), layout="zigzag" if degrees.cp > 1 else "contiguous")
+    # Context parallelism: another core for the model's attention. Pipeline parallelism: some of its blocks.
+    core = attention(mesh.group("cp"))
     model = Transformer(config, seed=seed, dtype=dtype, attend=core)
     schedule, place = degrees.pipeline_schedule(), mesh.rank("pp")
     stages = transformer_stages(model, degrees.num_stages)
@@ -79,10 +85,30 @@ def build_stages(
     def positions() -> Tensor:
         return core.positions(seq_len).to(device)
 
-    for stage in own.values():
-        split_experts_(stage, config, mesh, dtype, experts)
-        shard_transformer_(stage, mesh, sequence_parallel=degrees.sequence_parallel and degrees.tp > 1)
-    return {n: ComposedStage(stage, positions, degrees.recompute) for n, stage in own.items()}, core
+    parallelize = partial(parallelize_stage, config=config, degrees=degrees, mesh=mesh, experts=experts)
+    return {n: parallelize(stage, positions, dtype=dtype) for n, stage in own.items()}, core
+
+
+def parallelize_stage(
+    stage: Stage,
+    positions: Callable[[], Tensor],
+    *,
+    config: ModelConfig,
+    degrees: Degrees,
+    mesh: Mesh,
+    dtype: torch.dtype,
+    experts: type[ExpertParallelMoE],
+) -> ComposedStage:
+    """Apply the techniques to one stage, in the one order that works; torchtitan's `parallelize_llama`.
+
+    Data parallelism comes last, around all of it: `ShardedParameters` in `compose.step`.
+    """
+    # 1. Expert parallelism: mixtures become layers that tensor parallelism leaves alone.
+    split_experts_(stage, config, mesh, dtype, experts)
+    # 2. Tensor (and sequence) parallelism: weights [F, D] -> [F/tp, D]. It needs layers that nothing wraps.
+    shard_transformer_(stage, mesh, sequence_parallel=degrees.sequence_parallel and degrees.tp > 1)
+    # 3. Activation checkpointing: around each sharded block, so that its collectives run again in backward.
+    return ComposedStage(stage, positions, degrees.recompute)
 
 
 def split_experts_(

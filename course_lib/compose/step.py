@@ -20,10 +20,17 @@ from course_lib.comm.autograd import group_size
 from course_lib.comm.mesh import Mesh
 from course_lib.compose.degrees import DATA, Degrees, mesh_of
 from course_lib.compose.sharded import OptimizerFactory, ShardedParameters
-from course_lib.compose.stages import ComposedStage, build_stages, expert_cuts, expert_parameters
+from course_lib.compose.stages import (
+    AttentionFactory,
+    ComposedStage,
+    build_stages,
+    expert_cuts,
+    expert_parameters,
+)
 from course_lib.config import ModelConfig
 from course_lib.model.batches import Batch, num_counted
 from course_lib.model.stages import microbatches, stage_size
+from course_lib.parallel.context import AllGatherAttention
 from course_lib.parallel.expert import ExpertParallelMoE
 from course_lib.parallel.pipeline.engine import Pipeline, Tied
 from course_lib.parallel.tensor.shards import ShardSpec
@@ -55,6 +62,7 @@ class ComposedTraining:
         max_norm: float | None = None,
         mesh: Mesh | None = None,
         experts: type[ExpertParallelMoE] = ExpertParallelMoE,
+        attention: AttentionFactory = AllGatherAttention,
     ) -> None:
         """Build this rank's part.
 
@@ -64,12 +72,14 @@ class ComposedTraining:
             max_norm: clip the global gradient norm to it.
             mesh: made by `mesh_of(degrees)` unless given.
             experts: what a mixture becomes; `EvenlyRoutedMoE` on fake ranks.
+            attention: makes the core that attends over cp: Llama 3's all-gather, `RingAttention` with any
+                layout, or `UlyssesAttention`.
         """
         degrees.check(config, batch_size, seq_len)
         self.config, self.degrees, self.max_norm = config, degrees, max_norm
         self.mesh = mesh_of(degrees) if mesh is None else mesh
         self.chunks, self.core = build_stages(
-            config, degrees, self.mesh, seq_len, seed=seed, dtype=dtype, experts=experts
+            config, degrees, self.mesh, seq_len, seed=seed, dtype=dtype, experts=experts, attention=attention
         )
         size = batch_size // degrees.data_parallel // degrees.num_microbatches
         tokens = seq_len // degrees.cp // (degrees.tp if degrees.sequence_parallel else 1)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from unittest.mock import patch
 
 import pytest
 import torch
 from torch import nn
 
-from course_lib.compose import ComposedTraining, Degrees, stages
+from course_lib.compose import ComposedTraining, Degrees
 from course_lib.config import ModelConfig
 from course_lib.model.batches import Batch, synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
-from course_lib.parallel.context import RingAttention
+from course_lib.parallel.context import AllGatherAttention, RingAttention, UlyssesAttention
 from course_lib.ranks import run_ranks
 
 DENSE = ModelConfig(
@@ -51,10 +50,10 @@ def oracle(config: ModelConfig) -> tuple[dict[str, torch.Tensor], list[tuple[flo
     return {name: p.detach() for name, p in model.named_parameters(remove_duplicate=False)}, found
 
 
-def train(config: ModelConfig, degrees: Degrees) -> dict[str, object]:
+def train(config: ModelConfig, degrees: Degrees, attention=AllGatherAttention) -> dict[str, object]:
     training = ComposedTraining(
         config, degrees, adam, batch_size=BATCH, seq_len=SEQ_LEN, seed=5, dtype=torch.float64,
-        max_norm=MAX_NORM,
+        max_norm=MAX_NORM, attention=attention,
     )  # fmt: skip
     found = [training.step(batch) for batch in batches()]
     parts = {
@@ -64,16 +63,10 @@ def train(config: ModelConfig, degrees: Degrees) -> dict[str, object]:
     return {"losses": found, "parts": parts}
 
 
-def train_with_a_ring(config: ModelConfig, degrees: Degrees) -> dict[str, object]:
-    """As above, but K and V go round instead of being gathered."""
-    with patch.object(stages, "AllGatherAttention", RingAttention):
-        return train(config, degrees)
-
-
-def check(config: ModelConfig, degrees: Degrees, run=train) -> None:
+def check(config: ModelConfig, degrees: Degrees, attention=AllGatherAttention) -> None:
     want, steps = oracle(config)
     seen: set[str] = set()
-    for got in run_ranks(run, degrees.world_size, config, degrees):
+    for got in run_ranks(train, degrees.world_size, config, degrees, attention):
         for mine, theirs in zip(got["losses"], steps, strict=True):
             assert mine == pytest.approx(theirs, rel=1e-6)
         for name, (part, specs) in got["parts"].items():
@@ -112,8 +105,11 @@ def test_any_subset_of_axes(degrees):
     check(DENSE, degrees)
 
 
-def test_rings_inside_a_pipeline():
-    check(DENSE, Degrees(pp=2, cp=2, num_microbatches=2), train_with_a_ring)
+@pytest.mark.parametrize(
+    "attention", [RingAttention, partial(RingAttention, layout="contiguous"), UlyssesAttention]
+)
+def test_any_attention_core_inside_a_pipeline(attention):
+    check(DENSE, Degrees(pp=2, cp=2, num_microbatches=2), attention)
 
 
 def test_tied_embeddings_on_two_stages_count_once():
