@@ -6,31 +6,34 @@ in higher precision, and an all_gather brings the vector together again.
 
 It is the `FlatShard` of labs 04 and 05 with `reshard_after_forward=False`: FSDP would gather and free a unit
 around every forward and backward, 3 P per micro-batch instead of 2 P per step, and a pipeline's stages run
-backwards in two halves, which have no one end at which FSDP could free a unit.
+backwards in two halves, which have no one end at which FSDP could free a unit. Gradients go in buckets while
+the last backward computes, as in lab 03.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.comm.autograd import group_size
-from course_lib.comm.flat import FlatShard
+from course_lib.comm.flat import FlatShard, reduce_scatter_flat
+from course_lib.trace import tag
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class ShardedParameters:
-    """Keep parameters of one dtype as one flat vector, of which each rank of the group updates a slice.
+    """Keep parameters of one dtype, a bucket, as one flat vector of which each rank updates a slice.
 
     copies: how often the mesh holds these parameters beyond this group and `replicate` (ranks of tp that
     hold the same weights): the gradient norm counts them once.
-    Communication a step: one reduce_scatter and one all_gather of all elements, padded; one
+    Communication per step: one reduce_scatter and one all_gather of all elements, padded; one
     all_reduce of a slice over `replicate`.
-    Memory: gradients while they add up in full; master weights and optimizer state 1/n.
+    Memory: gradients whole, in the masters' dtype; master weights and optimizer state 1/n.
     """
 
     def __init__(
@@ -48,24 +51,83 @@ class ShardedParameters:
         for param, view in zip(self.params, self.flat.views, strict=True):
             param.data = view
         self.shard = nn.Parameter(self.flat.shard)
+        # Micro-batches' gradients add up in the masters' dtype: 300 of 1 are 256 in bfloat16.
+        self.full_grad = torch.zeros_like(self.flat.full, dtype=self.shard.dtype)  # [n S]
+        self.own_sum = torch.zeros_like(self.shard)  # [S]
+        tag(self.full_grad, "gradients")
+        self.grads = self.flat.layout.unflatten(self.full_grad)
+        for param, grad in zip(self.params, self.grads, strict=True):
+            param.main_grad = grad  # type: ignore[attr-defined]  # Megatron's name; the pipeline looks for it
+        self._work: dist.Work | None = None
 
     @torch.no_grad()
-    def reduce_gradients(self) -> None:
-        """Sum the gradients over all ranks that hold these parameters, and keep this rank's slice."""
-        full_grad = torch.empty_like(self.flat.full, dtype=self.shard.dtype)  # [n S], in the master's dtype
-        self.flat.layout.flatten_(full_grad, [param.grad for param in self.params])
-        for param in self.params:
-            param.grad = None
-        own_sum, _ = self.flat.reduce_scatter(full_grad)  # [S]
+    def launch(self) -> None:
+        """Start to add the gradients up over the group: each rank gets the sum of its slice."""
+        self._work = reduce_scatter_flat(self.own_sum, self.full_grad, self.flat.group, async_op=True)
+
+    @torch.no_grad()
+    def wait(self) -> None:
+        """Return when this rank's slice of the sum is there."""
+        if self._work is not None:
+            self._work.wait()
         if group_size(self.replicate) > 1:
-            dist.all_reduce(own_sum, group=self.replicate)
-        self.shard.grad = own_sum
+            dist.all_reduce(self.own_sum, group=self.replicate)
+        self.shard.grad = self.own_sum
+        self.full_grad.zero_()
 
     def norm_squared(self) -> Tensor:
         """Return this rank's addend of the squared gradient norm, a float64 scalar."""
-        assert self.shard.grad is not None, "reduce_gradients comes first"
+        assert self.shard.grad is not None, "launch and wait come first"
         return self.shard.grad.double().square().sum() / self.copies
 
     def gather(self) -> None:
         """Write all slices back into the parameters."""
         self.flat.gather_()
+
+
+class GradientReduction:
+    """Add each micro-batch's gradients up, and send a bucket as soon as it has all of them.
+
+    buckets: in the order in which the last backwards fill them, roughly. They are sent in this order on every
+        rank, whatever fills first, or reductions of one group would not pair up.
+    held: buckets to whose gradients something is added after the last backward; sent by `finish`, as is what
+        got no gradient from some micro-batch.
+    num_microbatches: how often a parameter gets a gradient per step.
+    Communication: see `ShardedParameters`; overlaps the backward of the last micro-batch.
+    """
+
+    def __init__(
+        self, buckets: Sequence[ShardedParameters], held: Sequence[ShardedParameters], num_microbatches: int
+    ) -> None:
+        self.buckets = [*buckets, *held]
+        self._num_expected = [len(bucket.params) * num_microbatches for bucket in buckets]
+        self._begin()
+        for index, bucket in enumerate(self.buckets):
+            for param, grad in zip(bucket.params, bucket.grads, strict=True):
+                param.register_post_accumulate_grad_hook(partial(self._on_gradient, index, grad))
+
+    def _begin(self) -> None:
+        self._num_launched, self._missing = 0, list(self._num_expected)
+
+    @torch.no_grad()
+    def _on_gradient(self, index: int, total: Tensor, param: Tensor) -> None:
+        """Add what a micro-batch has found to the total; send each bucket whose turn it is."""
+        assert param.grad is not None
+        total.add_(param.grad)
+        param.grad = None
+        if index < len(self._missing):
+            self._missing[index] -= 1
+            while self._num_launched < len(self._missing) and not self._missing[self._num_launched]:
+                self._launch_next()
+
+    def _launch_next(self) -> None:
+        self.buckets[self._num_launched].launch()
+        self._num_launched += 1
+
+    def finish(self) -> None:
+        """Send what is left, and wait for all of it."""
+        while self._num_launched < len(self.buckets):
+            self._launch_next()
+        for bucket in self.buckets:
+            bucket.wait()
+        self._begin()

@@ -10,16 +10,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.comm.autograd import group_size
 from course_lib.comm.mesh import Mesh
 from course_lib.compose.degrees import DATA, Degrees, mesh_of
-from course_lib.compose.sharded import OptimizerFactory, ShardedParameters
+from course_lib.compose.sharded import GradientReduction, OptimizerFactory, ShardedParameters
 from course_lib.compose.stages import (
     AttentionFactory,
     ComposedStage,
@@ -30,6 +29,7 @@ from course_lib.compose.stages import (
 from course_lib.config import ModelConfig
 from course_lib.model.batches import Batch, num_counted
 from course_lib.model.stages import microbatches, stage_size
+from course_lib.parallel._sharded import pack_buckets
 from course_lib.parallel.context import AllGatherAttention
 from course_lib.parallel.expert import ExpertParallelMoE
 from course_lib.parallel.pipeline.engine import Pipeline, Tied
@@ -60,6 +60,7 @@ class ComposedTraining:
         dtype: torch.dtype = torch.float32,
         master_dtype: torch.dtype | None = None,
         max_norm: float | None = None,
+        bucket_numel: int | None = None,
         mesh: Mesh | None = None,
         experts: type[ExpertParallelMoE] = ExpertParallelMoE,
         attention: AttentionFactory = AllGatherAttention,
@@ -70,6 +71,8 @@ class ComposedTraining:
             optimizer: makes an optimizer of the flat shards.
             dtype: of weights and activations; master_dtype: of the slices that are updated (dtype if None).
             max_norm: clip the global gradient norm to it.
+            bucket_numel: parameters reduced together, while the last backward goes on; Megatron's default,
+                40 million and one per data-parallel rank, if None.
             mesh: made by `mesh_of(degrees)` unless given.
             experts: what a mixture becomes; `EvenlyRoutedMoE` on fake ranks.
             attention: makes the core that attends over cp: Llama 3's all-gather, `RingAttention` with any
@@ -91,7 +94,8 @@ class ComposedTraining:
             group=self.mesh.group("pp"),
             tied=self._tied() if config.tied_embeddings else None,
         )
-        self.sharded = list(self._sharded(master_dtype))
+        self.reduction = self._shard_parameters(master_dtype, bucket_numel)
+        self.sharded = self.reduction.buckets
         self.optimizer = optimizer([flat.shard for flat in self.sharded])
 
     def step(self, full_batch: Batch) -> tuple[float, float]:
@@ -116,9 +120,11 @@ class ComposedTraining:
         return loss
 
     def reduce(self) -> Tensor:
-        """Add up every gradient over its ranks; return the global norm, each parameter counted once."""
-        for flat in self.sharded:
-            flat.reduce_gradients()
+        """Add up every gradient over its ranks, as far as the last backward has not; return the global norm.
+
+        Each parameter counts once in it.
+        """
+        self.reduction.finish()
         squares = torch.stack([flat.norm_squared() for flat in self.sharded]).sum()
         dist.all_reduce(squares, group=self.mesh.group("pp", "dp_shard", "ep", "cp", "tp"))
         return squares.sqrt()
@@ -182,27 +188,37 @@ class ComposedTraining:
             uses.append((number, None if layer is None else layer.weight))
         return uses[0], uses[1]
 
-    def _sharded(self, master_dtype: torch.dtype | None) -> Iterable[ShardedParameters]:
-        """Sort the parameters by who shares them, and shard each kind over its ranks."""
-        kinds: dict[tuple[bool, int], list[nn.Parameter]] = {}
+    def _shard_parameters(
+        self, master_dtype: torch.dtype | None, bucket_numel: int | None
+    ) -> GradientReduction:
+        """Sort the parameters by who shares them, and shard each kind over its ranks, in buckets."""
+        tied = {id(param) for _, param in self.pipeline.tied or ()}
+        if bucket_numel is None:
+            bucket_numel = max(40_000_000, 1_000_000 * self.degrees.dp_shard * self.degrees.dp_replicate)
         seen: set[int] = set()
-        for chunk in self.chunks.values():
+        found: dict[bool, list[ShardedParameters]] = {False: [], True: []}
+        # Backwards end with the first chunk: what belongs to the last is ready first.
+        for _, chunk in sorted(self.chunks.items(), reverse=True):
             specs, experts = sharded_parameters(chunk), expert_parameters(chunk)
+            kinds: dict[tuple[bool, bool, int], list[nn.Parameter]] = {}
             for name, param in chunk.named_parameters():
                 if id(param) in seen or not param.requires_grad:
                     continue
                 seen.add(id(param))
-                is_expert = id(param) in experts
+                is_expert, is_tied = id(param) in experts, id(param) in tied
                 shards = self.degrees.tp if is_expert else getattr(specs.get(name), "num_shards", 1)
-                copies = self.degrees.tp // shards * self._uses(param)
-                kinds.setdefault((is_expert, copies), []).append(param)
-        for (is_expert, copies), params in kinds.items():
-            axes = ("dp_shard", "cp") if is_expert else ("dp_shard", "ep", "cp")
-            group, replicate = self.mesh.group(*axes), self.mesh.group("dp_replicate")
-            yield ShardedParameters(params, group, replicate, copies=copies, master_dtype=master_dtype)
+                copies = self.degrees.tp // shards * (self._uses if is_tied else 1)
+                kinds.setdefault((is_tied, is_expert, copies), []).append(param)
+            for (is_tied, is_expert, copies), params in kinds.items():
+                axes = ("dp_shard", "cp") if is_expert else ("dp_shard", "ep", "cp")
+                group, replicate = self.mesh.group(*axes), self.mesh.group("dp_replicate")
+                for bucket in pack_buckets(params, bucket_numel * params[0].itemsize):
+                    found[is_tied].append(
+                        ShardedParameters(bucket, group, replicate, copies=copies, master_dtype=master_dtype)
+                    )
+        return GradientReduction(found[False], found[True], self.degrees.num_microbatches)
 
-    def _uses(self, param: nn.Parameter) -> int:
-        """Return 2 for an embedding that another pipeline rank holds too, else 1."""
-        if self.pipeline.tied is None or group_size(self.mesh.group("pp")) == 1:
-            return 1
-        return 2 if any(used is param for _, used in self.pipeline.tied) else 1
+    @property
+    def _uses(self) -> int:
+        """How many pipeline ranks hold a tied embedding."""
+        return min(2, self.degrees.pp)

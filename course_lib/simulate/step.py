@@ -27,8 +27,8 @@ GROUPS = (
 """Axes over which a composed step communicates together."""
 OUTSIDE = (
     "the library's own step is simulated, not Meta's: nothing fuses norms, RoPE and SwiGLU into one kernel; "
-    "tensor-parallel collectives, gradients' reduce_scatter and weights' all_gather overlap with nothing; "
-    "kernels reach the stated share of the roof whatever their shape; links are not shared between "
+    "tensor-parallel collectives and weights' all_gather overlap with nothing; kernels reach the "
+    "stated share of the roof whatever their shape; links are not shared between "
     "streams; no launch gaps, stragglers, checkpoints or failures"
 )
 """What a simulated time leaves out."""

@@ -6,14 +6,17 @@ from functools import cache, partial
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from course_lib.compose import ComposedTraining, Degrees
+from course_lib.compose.sharded import GradientReduction, ShardedParameters
 from course_lib.config import ModelConfig
 from course_lib.model.batches import Batch, synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.parallel.context import AllGatherAttention, RingAttention, UlyssesAttention
 from course_lib.ranks import run_ranks
+from course_lib.ranks.fake import fake_rank
 
 DENSE = ModelConfig(
     vocab_size=32, model_dim=16, num_layers=4, num_heads=4, num_kv_heads=2, ffn_dim=24, max_seq_len=32
@@ -53,7 +56,7 @@ def oracle(config: ModelConfig) -> tuple[dict[str, torch.Tensor], list[tuple[flo
 def train(config: ModelConfig, degrees: Degrees, attention=AllGatherAttention) -> dict[str, object]:
     training = ComposedTraining(
         config, degrees, adam, batch_size=BATCH, seq_len=SEQ_LEN, seed=5, dtype=torch.float64,
-        max_norm=MAX_NORM, attention=attention,
+        max_norm=MAX_NORM, attention=attention, bucket_numel=500,
     )  # fmt: skip
     found = [training.step(batch) for batch in batches()]
     parts = {
@@ -110,6 +113,42 @@ def test_any_subset_of_axes(degrees):
 )
 def test_any_attention_core_inside_a_pipeline(attention):
     check(DENSE, Degrees(pp=2, cp=2, num_microbatches=2), attention)
+
+
+def test_gradients_leave_during_the_last_backward() -> None:
+    """Of three buckets of a stage, all; of the tied embedding's, which waits for its other use, none."""
+    degrees = Degrees(pp=2, dp_shard=2, num_microbatches=3)
+    for config, late in ((DENSE, 0), (TIED, 1)):
+        with fake_rank(4) as recorder:
+            training = ComposedTraining(config, degrees, adam, batch_size=6, seq_len=8, bucket_numel=1500)
+            num_buckets = len(training.sharded)
+            tokens = torch.zeros(6, 8, dtype=torch.int64)
+            training.accumulate(Batch(tokens, tokens))
+            training.reduce()
+        scopes = [call.scope for call in recorder.result().launches() if "reduce_scatter" in call.op]
+        assert scopes == ["B microbatch=2 stage=0"] * (num_buckets - late) + [""] * late
+        assert num_buckets >= 3
+
+
+def _three_hundred_ones() -> tuple[float, float]:
+    weight = nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))
+    group = dist.group.WORLD
+    assert group is not None
+    bucket = ShardedParameters([weight], group, group, master_dtype=torch.float32)
+    reduction = GradientReduction([bucket], [], 300)
+    sums = []
+    for _ in range(2):
+        for _ in range(300):
+            weight.sum().backward()
+        reduction.finish()
+        assert bucket.shard.grad is not None
+        sums.append(float(bucket.shard.grad))
+    return sums[0], sums[1]
+
+
+def test_microbatches_add_up_in_the_masters_dtype() -> None:
+    """In bfloat16 300 ones are 256."""
+    assert list(run_ranks(_three_hundred_ones, 1)) == [(300.0, 300.0)]
 
 
 def test_tied_embeddings_on_two_stages_count_once():

@@ -72,7 +72,8 @@ class Pipeline:
             dtype: of activations.
             group: the pipeline's ranks in order; the world by default.
             tied: ((first stage, its parameter), (last stage, its parameter)), None for a parameter that this
-                rank does not hold: each gets the sum of both gradients at the end of a step.
+                rank does not hold: each gets the sum of both gradients at the end of a step, in `.grad` or,
+                where micro-batches add up elsewhere, in `.main_grad`.
         """
         validate(schedule)
         self.schedule, self.chunks = schedule, dict(chunks)
@@ -136,10 +137,11 @@ class Pipeline:
         param, peer = here[1], self.peer_of(there[0])
         if param is None or peer is None:  # no use of it here; or both, and then autograd has added them
             return
-        assert param.grad is not None, "both uses have had a backward"
-        other = torch.empty_like(param.grad)
-        exchange([(param.grad.contiguous(), peer)], [(other, peer)], self.group)
-        param.grad += other
+        grad = getattr(param, "main_grad", param.grad)
+        assert grad is not None, "both uses have had a backward"
+        other = torch.empty_like(grad)
+        exchange([(grad.contiguous(), peer)], [(other, peer)], self.group)
+        grad += other
 
     def _defer(self) -> dict[int, WeightGradStore]:
         split = {a.stage for a in self.schedule.ranks[self.rank] if a.kind == "I"}
