@@ -75,6 +75,12 @@ TORCH: dict[str, tuple[str, ...]] = {
             )
         ),
     ),
+    "saving": (
+        "torch.distributed.checkpoint:save",
+        "torch.distributed.checkpoint:async_save",
+        "torch.distributed.checkpoint._dedup_save_plans:*",
+        "torch.distributed.checkpoint.planner_helpers:*",
+    ),
     "join": ("torch.distributed.algorithms.join:Join",),
     "sampler": ("torch.utils.data.distributed:DistributedSampler",),
     "comm_hooks": (

@@ -126,6 +126,18 @@ TECHNIQUES = {
     "cost model": Technique(
         words="the library's own cost model", modules=("course_lib.cost", "course_lib.roof")
     ),
+    "the course's engines": Technique(
+        words="the library's own parallel layers and its training loop; torch's are open", modules=(*_PARALLEL,)
+    ),
+    "float8": Technique(
+        words="the library's own FP8, and torchao", modules=("course_lib.train", "torchao")
+    ),
+    "goodput": Technique(words="the library's own intervals and goodput", modules=("course_lib.train",)),
+    "saving": Technique(
+        words="the library's own checkpoints, and torch.distributed.checkpoint",
+        modules=("course_lib.checkpoint", "course_lib.train"),
+        torch=("saving",),
+    ),
     "flop counts": Technique(
         words="the library's own FLOP counts", modules=("course_lib.trace.flops", "course_lib.cost")
     ),

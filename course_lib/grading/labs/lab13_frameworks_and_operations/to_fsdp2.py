@@ -1,0 +1,128 @@
+"""`to_fsdp2`: each block a unit of torch's FSDP2, gathered again in backward, sharded along the mesh given."""
+
+from course_lib.grading.core.types import Case, Exercise, Seen
+from course_lib.grading.parts.common import Window, calls_in
+from course_lib.grading.parts.order import Holds, each_rank
+from course_lib.grading.torch_toy_model import shapes
+from course_lib.grading.worlds.torch_model import ITEM, case, ceil_share, torch_model, trained
+
+FORWARD = Window("forward 1", "backward 1", "forward")
+BACKWARD = Window("backward 1", "ends 1", "backward")
+STEP = Window("forward 1", "ends 1", "a step")
+
+EXERCISE = Exercise(
+    order=1,
+    title="Hand a model to FSDP2",
+    minutes=15,
+    difficulty=2,
+    importance=5,
+    lines=5,
+    points={"values": 0.5, "memory": 1.0, "bytes": 0.5},
+    task="Write a function that shards a model with torch's `fully_shard`, in place, and returns it.",
+    graded={
+        "values": "Weights after two steps equal those of one process.",
+        "memory": "A rank keeps its share; whole weights are there one block at a time, in backward too.",
+        "bytes": "Weights are gathered along the last axis of the mesh only, gradients move once.",
+    },
+    details="2 and 4 ranks (hidden: 3, 6), meshes of one axis (dp_shard) and of two (dp_replicate, "
+    "dp_shard), also one whose ranks are not neighbours. `model.blocks` are the blocks; the head is "
+    "the rest. Memory: at most ceil(rows / n) rows of each weight; no gather larger than a block; all blocks "
+    "are gathered again in backward. Bytes of a rank in a step: twice all weights gathered, once all "
+    "gradients reduce_scattered, and over dp_replicate an all_reduce of its own shard.",
+    signature="(model, mesh)",
+    forbids=("the course's engines",),
+    scenario=torch_model(),
+    hints=(
+        "`fully_shard(module, mesh=mesh)` turns a module into a unit. What becomes one, what holds the rest?",
+        "Blocks first, the model last: a unit leaves out what is a unit already.",
+        "The mesh says it all: with two axes `fully_shard` replicates along the first and shards along the "
+        "second. Does a block stay whole after forward, and which keyword says so?",
+    ),
+)
+
+ALL = "dp_replicate dp_shard"
+OPEN = [
+    case({"dp_shard": 2}, "dp_shard", data="dp_shard"),
+    case({"dp_replicate": 2, "dp_shard": 2}, ALL, data=ALL),
+    case({"dp_shard": 2, "tp": 2}, "dp_shard", data="dp_shard", num_blocks=2),
+]
+HIDDEN = [
+    case({"dp_shard": 3}, "dp_shard", data="dp_shard", num_blocks=4),
+    case({"dp_replicate": 2, "dp_shard": 3}, ALL, data=ALL),
+    case({"dp_replicate": 2, "dp_shard": 1}, ALL, data=ALL),
+]
+
+expected = trained
+LOCAL_ONLY = {"alone": True}
+MISTAKES = {"every rank trains on its own rows: no gradient crosses the ranks": {"alone": True}}
+
+
+def _shards(case: Case) -> int:
+    return int(case.params["mesh"]["dp_shard"])
+
+
+def _bytes_of(case: Case, prefix: str = "") -> int:
+    """Whole weights, each shard filled up to the longest."""
+    n, blocks = _shards(case), case.params["num_blocks"]
+    return sum(n * ITEM * ceil_share(k, blocks, n) for k in shapes(blocks) if k.startswith(prefix))
+
+
+def _held(seen: Seen, rank: int) -> str:
+    n, blocks = _shards(seen.case), seen.case.params["num_blocks"]
+    for name, held in seen.got[rank].values["held"].items():
+        most = ceil_share(name, blocks, n)
+        if held > most:
+            return (
+                f"between steps a rank may keep {most} elements of {name}, its share of {n}; rank {rank} "
+                f"keeps {held}. Is every parameter inside a unit of `fully_shard`, on this mesh?"
+            )
+    return ""
+
+
+def _gathers(seen: Seen, rank: int, window: Window) -> list[int]:
+    calls = calls_in(seen.traces[rank], window)
+    return [c.moved_bytes for c in calls if c.op.startswith("all_gather")]
+
+
+def _one_at_a_time(seen: Seen, rank: int) -> str:
+    block, blocks = _bytes_of(seen.case, "blocks.0."), seen.case.params["num_blocks"]
+    largest = max((*_gathers(seen, rank, FORWARD), *_gathers(seen, rank, BACKWARD)), default=0)
+    if largest > block:
+        return (
+            f"a gather may bring one block, {block:,} bytes; on rank {rank} one brings {largest:,}. Make each "
+            "block a unit of its own before the model becomes one."
+        )
+    again = sum(_gathers(seen, rank, BACKWARD))
+    if _shards(seen.case) > 1 and again < blocks * block:
+        return (
+            f"blocks must be freed after forward and gathered again in backward, {blocks * block:,} bytes; "
+            f"rank {rank} gathers {again:,} there. Say so with `reshard_after_forward`."
+        )
+    return ""
+
+
+def _bytes(seen: Seen, rank: int) -> str:
+    n, whole = _shards(seen.case), _bytes_of(seen.case)
+    copies = seen.case.params["mesh"].get("dp_replicate", 1) if "dp_replicate" in seen.case.params["axes"] else 1
+    most = 3 * whole + (2 * whole // n if copies > 1 else 0) + 64
+    calls = calls_in(seen.traces[rank], STEP)
+    far = next((c for c in calls if c.op.startswith("all_gather") and len(c.group.ranks) > n), None)
+    if far is not None:
+        return (
+            f"weights are gathered from the {n} rank{'s' * (n > 1)} of dp_shard; on rank {rank} a gather asks "
+            f"{len(far.group.ranks)}. Hand the mesh to `fully_shard`."
+        )
+    moved = sum(c.moved_bytes for c in calls)
+    if moved <= most:
+        return ""
+    return (
+        f"a rank may move {most:,} bytes in a step: weights twice, gradients once, its shard over dp_replicate; "
+        f"rank {rank} moved {moved:,}. Is a parameter in two units, or something wrapped besides?"
+    )
+
+
+PARTS = [
+    Holds(part="memory", problem=each_rank(_held), passed="each rank keeps its share"),
+    Holds(part="memory", problem=each_rank(_one_at_a_time), passed="one block whole at a time"),
+    Holds(part="bytes", problem=each_rank(_bytes), passed="gathered along dp_shard only"),
+]

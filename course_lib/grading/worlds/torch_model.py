@@ -1,0 +1,98 @@
+"""Judge's half of `scenarios/torch_model`: the same two steps in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from course_lib.grading.core.mesh import place_of
+from course_lib.grading.core.types import Array, Case, Scenario, World
+from course_lib.grading.torch_toy_model import DIM, LEARNING_RATE, OUT, Toy, shapes
+from course_lib.grading.worlds import on_ranks
+from course_lib.grading.worlds.on_ranks import shared
+
+ITEM, STEPS = 8, 2
+ROWS = 4  # of the batch, on each rank that has rows of its own
+
+
+def case(mesh: Mapping[str, int], axes: str, *, num_blocks: int = 3, data: str = "") -> Case:
+    """Ranks on a mesh.
+
+    Args:
+        axes: those that the answer's mesh has, with spaces between.
+        data: those along which ranks have rows of their own.
+    """
+    words = ", ".join(f"{axis}={size}" for axis, size in mesh.items())
+    return on_ranks.case(
+        mesh=mesh,
+        axes=axes.split(),
+        data=data.split(),
+        num_blocks=num_blocks,
+        label=f"{prod(mesh.values())} ranks, {words}",
+    )
+
+
+def torch_model() -> Scenario:
+    """impl(model, mesh) -> the model, sharded; it trains two steps."""
+    return Scenario(rank_side="course_lib.grading.scenarios.torch_model", inputs=_inputs)
+
+
+def _weights(case: Case, name: str) -> dict[str, Array]:
+    sizes = shapes(case.params["num_blocks"])
+    return {key: shared(case, f"{name} {key}", *shape) / 3 for key, shape in sizes.items()}
+
+
+def _rows(case: Case, rank: int) -> tuple[Array, Array]:
+    place, sizes = place_of(case, rank), case.params["mesh"]
+    index = 0
+    for axis in case.params["data"]:
+        index = index * sizes[axis] + place[axis]
+    total = ROWS * prod(sizes[axis] for axis in case.params["data"])
+    mine = slice(ROWS * index, ROWS * (index + 1))
+    return shared(case, "x", total, DIM)[mine], shared(case, "y", total, OUT)[mine]
+
+
+def _inputs(case: Case, rank: int) -> dict[str, Array]:
+    new = {f"new {name}": weight for name, weight in _weights(case, "new").items()}
+    x, y = _rows(case, rank)
+    return {**_weights(case, "old"), **new, "x": x, "y": y}
+
+
+def trained(case: Case, *, alone: bool = False, old: bool = False) -> World:
+    """Each weight after two steps of SGD on the mean loss of all rows.
+
+    alone: every rank trains on its own rows. old: what the model held before it was sharded is trained.
+    """
+    ranks = range(case.world_size)
+    rows = [_rows(case, rank) for rank in ranks]
+    firsts = {x.tobytes(): (x, y) for x, y in rows}  # each row once
+    together = [torch.cat([torch.from_numpy(pair[i].copy()) for pair in firsts.values()]) for i in (0, 1)]
+    world: list[dict[str, Array]] = []
+    for rank in ranks:
+        own = [torch.from_numpy(part.copy()) for part in rows[rank]]
+        world.append(_train(case, *(own if alone else together), old=old))
+        if not alone:
+            world = world * case.world_size
+            break
+    return {name: [one[name] for one in world] for name in world[0]}
+
+
+def _train(case: Case, x: torch.Tensor, y: torch.Tensor, *, old: bool) -> dict[str, Array]:
+    weights: Any = {k: torch.from_numpy(v.copy()) for k, v in _weights(case, "old" if old else "new").items()}
+    model = Toy(case.params["num_blocks"], weights)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return {name: param.detach().numpy().copy() for name, param in model.named_parameters()}
+
+
+def ceil_share(name: str, num_blocks: int, count: int) -> int:
+    """Elements of a rank's part of a weight, cut along its first dim in `count`, the longest part."""
+    rows, columns = shapes(num_blocks)[name]
+    return -(-rows // count) * columns

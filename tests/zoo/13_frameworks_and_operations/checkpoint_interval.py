@@ -1,0 +1,59 @@
+# Answers to checkpoint_interval.
+
+# %% setup
+import math
+
+
+# %% right: Daly's higher order
+def checkpoint_interval(mtbf_per_gpu_s, save_s, num_gpus):
+    mtbf = mtbf_per_gpu_s / num_gpus
+    x = save_s / (2 * mtbf)
+    return math.sqrt(2 * save_s * mtbf) * (1 + math.sqrt(x) / 3 + x / 9) - save_s
+
+
+# %% right: searches the exact form
+def checkpoint_interval(mtbf_per_gpu_s, save_s, num_gpus):
+    mtbf = mtbf_per_gpu_s / num_gpus
+    tries = [save_s * 1.02**i for i in range(1, 400)]
+    return max(tries, key=lambda t: t / math.expm1((t + save_s) / mtbf) if t + save_s < 30 * mtbf else 0)
+
+
+# %% right: whole steps of 5%
+# change: return math.sqrt(2 * save_s * mtbf_per_gpu_s / num_gpus) -> return 1.03 * math.sqrt(2 * save_s * mtbf_per_gpu_s / num_gpus)
+# %% wrong interval: one GPU's time between failures
+# says: as seldom as one GPU
+# change: mtbf_per_gpu_s / num_gpus -> mtbf_per_gpu_s
+# %% wrong interval: times the GPUs
+# says: fail less often
+# change: mtbf_per_gpu_s / num_gpus -> mtbf_per_gpu_s * num_gpus
+# %% wrong interval: no 2
+# says: half an interval, not a whole one
+# change: 2 * save_s -> save_s
+# %% wrong interval: the 2 outside the root
+# says: counted twice
+# change: math.sqrt(2 * save_s -> 2 * math.sqrt(save_s
+# %% wrong interval: no root
+# says: the root is missing
+# change: math.sqrt -> float
+# %% wrong interval: an hour
+def checkpoint_interval(mtbf_per_gpu_s, save_s, num_gpus):
+    return 3600.0
+
+
+# %% wrong interval: a tenth of the time between failures
+def checkpoint_interval(mtbf_per_gpu_s, save_s, num_gpus):
+    return mtbf_per_gpu_s / num_gpus / 10
+
+
+# %% wrong interval: ten saves long
+def checkpoint_interval(mtbf_per_gpu_s, save_s, num_gpus):
+    return 10 * save_s
+
+
+# %% wrong interval: the time of a whole period, save and work, at twice Young's
+# change: return math.sqrt -> return 1.5 * math.sqrt
+# %% wrong interval: minutes
+# change: / num_gpus) -> / num_gpus) / 60
+# %% wrong interval: never
+def checkpoint_interval(mtbf_per_gpu_s, save_s, num_gpus):
+    return math.inf

@@ -1,0 +1,101 @@
+# Answers to to_fsdp2.
+
+# %% setup
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+
+# %% right: every layer a unit of its own
+def to_fsdp2(model, mesh):
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+# %% right: the head is a unit too
+def to_fsdp2(model, mesh):
+    for unit in (*model.blocks, model.head, model):
+        fully_shard(unit, mesh=mesh, reshard_after_forward=unit is not model)
+    return model
+
+
+# %% right: freed again after backward only for the root
+# change: reshard_after_forward=True -> reshard_after_forward=None
+# %% wrong memory: the model is one unit
+# says: a gather may bring one block
+def to_fsdp2(model, mesh):
+    return fully_shard(model, mesh=mesh)
+
+
+# %% wrong memory: two blocks a unit
+# says: a gather may bring one block
+def to_fsdp2(model, mesh):
+    fully_shard(list(model.blocks[:2]), mesh=mesh)
+    for block in model.blocks[2:]:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+# %% wrong memory: blocks stay whole after forward
+# says: gathered again in backward
+# change: reshard_after_forward=True -> reshard_after_forward=False
+# %% wrong memory: the last block stays whole
+# says: gathered again in backward
+# change: reshard_after_forward=True -> reshard_after_forward=block is not model.blocks[-1]
+# %% wrong memory: only the blocks are units, the head trains alone
+# from: every layer a unit of its own
+# change: if isinstance(module, nn.Linear): -> if isinstance(module, nn.Linear) and module is not model.head:
+# change: fully_shard(model, mesh=mesh) -> model.head.weight.register_hook(lambda g: dist.nn.functional.all_reduce(g) / dist.get_world_size())
+
+
+# %% wrong bytes: a mesh of its own over the world
+# says: Hand the mesh
+def to_fsdp2(model, mesh):
+    own = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in model.blocks:
+        fully_shard(block, mesh=own)
+    return fully_shard(model, mesh=own)
+
+
+# %% wrong bytes: no mesh at all
+# says: Hand the mesh
+# change: mesh=mesh, reshard_after_forward=True -> reshard_after_forward=True
+# change: return fully_shard(model, mesh=mesh) -> return fully_shard(model)
+# %% wrong values: sharded along the first axis alone
+# says: no gradient crosses
+def to_fsdp2(model, mesh):
+    own = mesh[mesh.mesh_dim_names[-1]]
+    for block in model.blocks:
+        fully_shard(block, mesh=own)
+    return fully_shard(model, mesh=own)
+
+
+# %% wrong memory: DDP shards nothing
+# says: Is every parameter inside a unit
+def to_fsdp2(model, mesh):
+    group = mesh.get_group() if mesh.ndim == 1 else None
+    return nn.parallel.DistributedDataParallel(model, process_group=group).module
+
+
+# %% wrong values: does nothing
+def to_fsdp2(model, mesh):
+    return model
+
+
+# %% wrong values: returns the blocks
+# says: must return the model
+# change: return fully_shard(model, mesh=mesh) -> return model.blocks
+# %% wrong values: right on rank 0 only
+# change: for block in model.blocks: -> for block in model.blocks[: 9 * (dist.get_rank() == 0)]:
+# %% wrong values: gradients are summed
+# change: return fully_shard(model, mesh=mesh) -> fully_shard(model, mesh=mesh); [u.set_gradient_divide_factor(1.0) for u in (*model.blocks, model)]; return model
+# %% wrong values: asks the library
+# says: closed
+def to_fsdp2(model, mesh):
+    from course_lib.parallel.fsdp import FSDP
+
+    return FSDP(model)
