@@ -21,12 +21,12 @@ def to_fsdp2(model, mesh):
 def to_dtensor_tp(model, mesh):
     """Cut the blocks of a model in place over a DeviceMesh of one axis, and return the model.
 
-    model: each of its `blocks` has `gate` and `up` (dim to hidden) and `down` (hidden to dim).
+    model: each of its `blocks` has `gate_proj` and `up_proj` (dim to hidden) and `down_proj` (hidden to dim).
     """
     ### BEGIN SOLUTION
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    plan = {"gate": ColwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+    plan = {"gate_proj": ColwiseParallel(), "up_proj": ColwiseParallel(), "down_proj": RowwiseParallel()}
     for block in model.blocks:
         parallelize_module(block, mesh, plan)
     return model

@@ -13,17 +13,17 @@ LEARNING_RATE = 0.1
 
 
 class FeedForward(nn.Module):
-    """x + down(silu(gate(x)) * up(x)), without biases."""
+    """x + down_proj(silu(gate_proj(x)) * up_proj(x)), without biases."""
 
     def __init__(self) -> None:
         """Make three float64 layers."""
         super().__init__()
-        self.gate, self.up = (nn.Linear(DIM, HIDDEN, bias=False, dtype=torch.float64) for _ in range(2))
-        self.down = nn.Linear(HIDDEN, DIM, bias=False, dtype=torch.float64)
+        self.gate_proj, self.up_proj = (nn.Linear(DIM, HIDDEN, bias=False, dtype=torch.float64) for _ in range(2))
+        self.down_proj = nn.Linear(HIDDEN, DIM, bias=False, dtype=torch.float64)
 
     def forward(self, x: Tensor) -> Tensor:
         """[rows, DIM] -> [rows, DIM]."""
-        out: Tensor = x + self.down(F.silu(self.gate(x)) * self.up(x))
+        out: Tensor = x + self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 
 
@@ -49,7 +49,7 @@ class Toy(nn.Module):
 
 def shapes(num_blocks: int) -> dict[str, tuple[int, int]]:
     """The shape of each parameter, by name."""
-    block = {"gate": (HIDDEN, DIM), "up": (HIDDEN, DIM), "down": (DIM, HIDDEN)}
+    block = {"gate_proj": (HIDDEN, DIM), "up_proj": (HIDDEN, DIM), "down_proj": (DIM, HIDDEN)}
     found = {
         f"blocks.{i}.{name}.weight": shape for i in range(num_blocks) for name, shape in block.items()
     }

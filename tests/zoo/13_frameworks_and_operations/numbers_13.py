@@ -28,9 +28,6 @@ def numbers_13():
     }
 
 
-# %% right: the exact goodput
-# from: numbers
-# change: 0.842 -> 0.8525
 # %% wrong zero2_bytes: the paper's
 # says: the default moves 3 P
 # from: formulas

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import (
 
 # %% right: one plan with names of all blocks
 def to_dtensor_tp(model, mesh):
-    styles = {"gate": ColwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+    styles = {"gate_proj": ColwiseParallel(), "up_proj": ColwiseParallel(), "down_proj": RowwiseParallel()}
     numbers = range(len(model.blocks))
     return parallelize_module(model, mesh, {f"blocks.{i}.{k}": s for i in numbers for k, s in styles.items()})
 
@@ -24,7 +24,7 @@ def to_dtensor_tp(model, mesh):
 def to_dtensor_tp(model, mesh):
     whole = PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),))
     for block in model.blocks:
-        plan = {"gate": ColwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+        plan = {"gate_proj": ColwiseParallel(), "up_proj": ColwiseParallel(), "down_proj": RowwiseParallel()}
         parallelize_module(block, mesh, plan)
     del whole
     return model
@@ -32,33 +32,33 @@ def to_dtensor_tp(model, mesh):
 
 # %% right: a pattern instead of names
 def to_dtensor_tp(model, mesh):
-    plan = {"blocks.*.gate": ColwiseParallel(), "blocks.*.up": ColwiseParallel(), "blocks.*.down": RowwiseParallel()}
+    plan = {"blocks.*.gate_proj": ColwiseParallel(), "blocks.*.up_proj": ColwiseParallel(), "blocks.*.down_proj": RowwiseParallel()}
     return parallelize_module(model, mesh, plan)
 
 
 # %% wrong bytes: every output gathered
 # says: A column layer leaves its output cut
-# change: "gate": ColwiseParallel() -> "gate": ColwiseParallel(output_layouts=Replicate())
-# change: "up": ColwiseParallel() -> "up": ColwiseParallel(output_layouts=Replicate())
+# change: "gate_proj": ColwiseParallel() -> "gate_proj": ColwiseParallel(output_layouts=Replicate())
+# change: "up_proj": ColwiseParallel() -> "up_proj": ColwiseParallel(output_layouts=Replicate())
 # change: RowwiseParallel() -> RowwiseParallel(input_layouts=Replicate())
 # %% wrong memory, bytes: all columns
-# says: down.weight
-# change: "gate": ColwiseParallel() -> "gate": ColwiseParallel(output_layouts=Replicate())
-# change: "up": ColwiseParallel() -> "up": ColwiseParallel(output_layouts=Replicate())
+# says: down_proj.weight
+# change: "gate_proj": ColwiseParallel() -> "gate_proj": ColwiseParallel(output_layouts=Replicate())
+# change: "up_proj": ColwiseParallel() -> "up_proj": ColwiseParallel(output_layouts=Replicate())
 # change: RowwiseParallel() -> ColwiseParallel(output_layouts=Replicate())
 # %% wrong memory, bytes: rows first
-# change: "gate": ColwiseParallel() -> "gate": RowwiseParallel(input_layouts=Replicate())
-# change: "up": ColwiseParallel() -> "up": RowwiseParallel(input_layouts=Replicate())
+# change: "gate_proj": ColwiseParallel() -> "gate_proj": RowwiseParallel(input_layouts=Replicate())
+# change: "up_proj": ColwiseParallel() -> "up_proj": RowwiseParallel(input_layouts=Replicate())
 # change: RowwiseParallel()} -> ColwiseParallel(output_layouts=Replicate())}
 # %% wrong memory: every rank computes all
 # says: a rank may keep
 # change: parallelize_module(block, mesh, plan) -> pass
 # %% wrong memory: gate and up alone
-# says: down.weight
-# change: "down": RowwiseParallel() -> "down": ColwiseParallel(output_layouts=Replicate())
-# change: "gate": ColwiseParallel() -> "gate": ColwiseParallel(output_layouts=Replicate())
-# change: "up": ColwiseParallel() -> "up": ColwiseParallel(output_layouts=Replicate())
-# change: parallelize_module(block, mesh, plan) -> plan.pop("down"); parallelize_module(block, mesh, plan)
+# says: down_proj.weight
+# change: "down_proj": RowwiseParallel() -> "down_proj": ColwiseParallel(output_layouts=Replicate())
+# change: "gate_proj": ColwiseParallel() -> "gate_proj": ColwiseParallel(output_layouts=Replicate())
+# change: "up_proj": ColwiseParallel() -> "up_proj": ColwiseParallel(output_layouts=Replicate())
+# change: parallelize_module(block, mesh, plan) -> plan.pop("down_proj"); parallelize_module(block, mesh, plan)
 # %% wrong memory: the last block stays whole
 # says: a rank may keep
 # change: for block in model.blocks: -> for block in model.blocks[:-1]:

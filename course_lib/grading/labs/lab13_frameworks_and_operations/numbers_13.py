@@ -28,7 +28,7 @@ EXERCISE = Exercise(
         "hours_between_failures": "Hours between failures of the job.",
         "goodput": "The share of the time that was useful.",
     },
-    details="Each within 2%.",
+    details="Each within 1%.",
     signature="()",
     scenario=numbers(),
     hints=(

@@ -51,7 +51,7 @@ MISTAKES = {"the weights are those from before they were cut": {"old": True}}
 def _held(seen: Seen, rank: int) -> str:
     n = seen.case.params["mesh"]["tp"]
     for name, (rows, columns) in shapes(seen.case.params["num_blocks"]).items():
-        held, by_rows = seen.got[rank].values["held"][name], name.endswith("down.weight")
+        held, by_rows = seen.got[rank].values["held"][name], name.endswith("down_proj.weight")
         most = rows * -(-columns // n) if by_rows else -(-rows // n) * columns
         if name.startswith("blocks") and held > most:
             return (
@@ -77,6 +77,6 @@ PARTS = [
     BytesAtMost(
         at_most=lambda case: 4 * _whole(case),
         windows=[Window("backward 1", "ends 1", "backward")],
-        why="gate and up each hand back a part of the gradient of what they share.",
+        why="gate_proj and up_proj each hand back a part of the gradient of what they share.",
     ),
 ]
