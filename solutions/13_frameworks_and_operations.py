@@ -1,5 +1,77 @@
 # %% [markdown]
 # # Lab 13: frameworks and operations
+#
+# | | |
+# |---|---|
+# | **time** | 4 hours, {{minutes}} minutes of them for the eight exercises, {{bonus_minutes}} for a bonus |
+# | **ranks** | 2 and 4 on this machine's CPU; 16,384 by arithmetic |
+# | **needs** | labs 04, 05, 08 and 12 |
+# | **points** | {{points}}, and {{bonus_points}} more |
+#
+# You have written every technique of this course. Others have, too: in this lab their engines train your
+# model, and you keep a long run alive. Nothing new is parallel here. What is new is that somebody else's
+# defaults decide what moves, and that machines fail.
+#
+# ## Objectives
+#
+# After this lab you can
+#
+# 1. hand a model to FSDP2, DTensor and DeepSpeed, and check what they do by its bytes;
+# 2. say what FP8 rounds away, and when training suffers;
+# 3. save so that no kill leaves half a checkpoint, and read it on another number of ranks;
+# 4. choose how often to save, and say what share of 54 days is left;
+# 5. write the commands that start the next run elsewhere.
+#
+# **Predict**, and write your numbers into the cell below. (a) A step of ZeRO-2 moves how many times the bytes
+# of all parameters, as DeepSpeed runs it by default? (b) How many numbers does FP8 (e4m3) have between 1
+# and 2, 1 included? (c) 16,384 GPUs, one failure every 3.1 hours, a save takes a minute: minutes between
+# saves?
+
+# %%
+PREDICTED = {"zero2_moves": 2.0, "numbers": 16, "minutes": 60.0}  # your numbers here
+
+# %%
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from course_lib.checkpoint import Checkpoints, state_of
+from course_lib.compose import ComposedTraining, Degrees
+from course_lib.config import ModelConfig
+from course_lib.cost.models import model, published_runs
+from course_lib.cost.tables import rows
+from course_lib.model.corpus import corpus_batch, load_corpus
+from course_lib.model.transformer import Transformer, cross_entropy
+from course_lib.planner import Request, plan, report
+from course_lib.planner.request import cluster_named
+from course_lib.ranks import RanksError, run_ranks
+from course_lib.train.goodput import goodput, simulate_run, young_interval_s
+from course_lib.viz import style
+from course_lib.viz.axes import draw_axes
+from course_lib.viz.operations import draw_interval, draw_number_lines, draw_sweep
+from course_lib.viz.turn import turn
+
+# %%
+draw_axes(["batch", "dim"])
+
+# %% [markdown]
+# ## Torch's engines
+#
+# **FSDP2** is `fully_shard(module, mesh=mesh)`: the module becomes a unit (lab 05). Its parameters turn into
+# **DTensors**: tensors whole in shape, of which a rank holds its part. Nothing is wrapped: the class and the
+# names of parameters stay. A unit leaves out parameters that belong to a unit inside it.
+
 
 # %% exercise="to_fsdp2"
 def to_fsdp2(model, mesh):
@@ -17,6 +89,12 @@ def to_fsdp2(model, mesh):
     ### END SOLUTION
 
 
+# %% [markdown]
+# **Tensor parallelism** is a plan, from the name of a layer to a style: `ColwiseParallel`, `RowwiseParallel`
+# (lab 08). `parallelize_module(block, mesh, plan)` turns the weights into DTensors and puts the collectives
+# at the layers' ends.
+
+
 # %% exercise="to_dtensor_tp"
 def to_dtensor_tp(model, mesh):
     """Cut the blocks of a model in place over a DeviceMesh of one axis, and return the model.
@@ -31,6 +109,134 @@ def to_dtensor_tp(model, mesh):
         parallelize_module(block, mesh, plan)
     return model
     ### END SOLUTION
+
+
+# %% [markdown]
+# ## The same training by four engines
+#
+# DDP, your FSDP2, your DTensor TP (of the feed-forwards; attention stays whole) and this course's own
+# `compose` train one small Llama on the text of `data/`, on 2 ranks. One process is the oracle. The trace
+# counts bytes, in **P**: the bytes of all parameters.
+
+# %% tags=["demonstration"]
+CONFIG = ModelConfig(
+    vocab_size=256, model_dim=64, num_layers=2, num_heads=4, num_kv_heads=2, ffn_dim=192, max_seq_len=64
+)
+CORPUS, STEPS, BATCH_SIZE, SEQ_LEN = load_corpus(), 8, 8, 32
+make_optimizer = partial(torch.optim.AdamW, lr=3e-3, foreach=False)
+WHOLE = sum(p.numel() for p in Transformer(CONFIG).parameters())
+
+
+def engine(name):
+    whole = Transformer(CONFIG)
+    mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    if name == "DDP":
+        return torch.nn.parallel.DistributedDataParallel(whole)
+    if name == "FSDP2":
+        return to_fsdp2(whole, mesh)
+    if name == "DTensor TP":
+        to_dtensor_tp(SimpleNamespace(blocks=[block.ffn for block in whole.blocks]), mesh)
+    return whole
+
+
+def held(tensors):
+    return sum((t.to_local() if hasattr(t, "to_local") else t).numel() for t in tensors)
+
+
+# %% tags=["demonstration"]
+def train_by(name):
+    trained, losses = engine(name), []
+    optimizer, cut = make_optimizer(trained.parameters()), name in ("DDP", "FSDP2")
+    for step in range(STEPS):
+        begin = time.perf_counter()
+        batch = corpus_batch(CORPUS, BATCH_SIZE, SEQ_LEN, step=step)
+        mine = slice(dist.get_rank(), None, 2) if cut else slice(None)
+        loss = cross_entropy(trained(batch.tokens[mine]), batch.targets[mine])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach() / 2 if cut else loss.detach()
+        if cut:
+            dist.all_reduce(mean)
+        losses.append(float(mean))
+    states = [t for state in optimizer.state.values() for t in state.values() if t.ndim]
+    return losses, held([*trained.parameters(), *states]) / WHOLE, time.perf_counter() - begin
+
+
+def train_composed(degrees):
+    training, losses = (
+        ComposedTraining(CONFIG, degrees, make_optimizer, batch_size=BATCH_SIZE, seq_len=SEQ_LEN),
+        [],
+    )
+    for step in range(STEPS):
+        begin = time.perf_counter()
+        losses.append(training.step(corpus_batch(CORPUS, BATCH_SIZE, SEQ_LEN, step=step))[0])
+    return losses, None, time.perf_counter() - begin
+
+
+# %% tags=["demonstration"]
+runs = {name: run_ranks(train_by, 2, name, quiet=True, trace=True) for name in ("DDP", "FSDP2", "DTensor TP")}
+runs["this course"] = run_ranks(train_composed, 2, Degrees(dp_shard=2), quiet=True, trace=True)
+alone = run_ranks(train_by, 1, "one process")[0][0]
+print("engine         largest difference   bytes a step, in P   weights + state, in P   last step, ms")
+for name, run in runs.items():
+    losses, share, seconds = run[0]
+    moved = sum(call.moved_bytes for call in run.trace[0].launches() if call.op != "broadcast")
+    difference = max(abs(a - b) for a, b in zip(alone, losses, strict=True))
+    kept = f"{share:.2f}" if share else "-"
+    print(f"{name:12} {difference:16.0e} {moved / STEPS / 4 / WHOLE:20.2f} {kept:>20} {1e3 * seconds:20.0f}")
+
+# %% tags=["demonstration"]
+with style.course_style():
+    figure = style.new_figure(7, 2.8, "Loss over steps: one process and four engines lie on one line.")
+    axes = figure.subplots()
+    axes.plot(alone, color=style.GREY, lw=6, label="one process")
+    for (name, run), dashes in zip(runs.items(), ("-", "--", "-.", ":"), strict=True):
+        axes.plot(run[0][0], dashes, lw=1.5, label=name)
+    axes.set(xlabel="step", ylabel="loss", title="Four engines, one line")
+    axes.legend()
+figure
+
+# %% [markdown]
+# Losses differ by rounding only. DDP moves 2 P, one all_reduce of all gradients. FSDP2 gathers twice and
+# reduces once, 3 P less the embedding and the head: they belong to the model's own unit, which stays whole
+# until backward. It keeps half of weights and moments. TP's bytes are activations, whatever P is. `compose`
+# keeps gathered weights through the step, as Llama 3 did: 2 P. Times are those of a busy laptop; they rank
+# nothing.
+#
+# ## One thing, five names
+#
+# | | torch | DeepSpeed | Megatron-Core |
+# |---|---|---|---|
+# | micro-batch | what your loop passes | `train_micro_batch_size_per_gpu` | `--micro-batch-size` |
+# | accumulation | `set_requires_gradient_sync` | `gradient_accumulation_steps` | follows from batches |
+# | ZeRO-1 | `ZeroRedundancyOptimizer` | `"stage": 1` | `--use-distributed-optimizer` |
+# | ZeRO-3, FSDP | `fully_shard` | `"stage": 3` | `--use-megatron-fsdp` |
+# | HSDP | a mesh of two axes | `zero_hpz_partition_size` (near) | (copies of the sharded optimizer) |
+# | keep weights | `reshard_after_forward=False` | `stage3_max_live_parameters` | (ZeRO-1) |
+# | tp | DTensor's styles | (its own, or Megatron's) | `--tensor-model-parallel-size` |
+# | pp | `pipelining` | `PipelineModule` | `--pipeline-model-parallel-size` |
+# | cp | `context_parallel` | Ulysses | `--context-parallel-size` |
+# | offload | `CPUOffloadPolicy` | `offload_optimizer`, `offload_param` | `--optimizer-cpu-offload` |
+#
+# **torchtitan** is the torch column under names of its own: `data_parallel_shard_degree`,
+# `data_parallel_replicate_degree`, `tensor_parallel_degree`, `local_batch_size`.
+# So FSDP offloads as well; that only DeepSpeed does is an old claim.
+#
+# ## DeepSpeed is a dictionary
+#
+# | key | means |
+# |---|---|
+# | `train_batch_size` | sequences of a step, all ranks: the product of the next two and the ranks |
+# | `train_micro_batch_size_per_gpu` | sequences of a micro-batch |
+# | `gradient_accumulation_steps` | micro-batches of a step |
+# | `zero_optimization.stage` | 0 nothing, 1 optimizer state, 2 gradients, 3 parameters are sharded |
+# | `.overlap_comm`, `.reduce_bucket_size` | reduce during backward; elements of a bucket |
+# | `.offload_optimizer`, `.offload_param` | `{"device": "cpu"}`: where the shards live |
+# | `bf16` | `{"enabled": true}`: bf16 weights, float32 masters |
+#
+# A key of `zero_optimization` that DeepSpeed does not know is an error. One at the top level is ignored:
+# `zero_optimisation` trains at stage 0, and nobody says so.
 
 
 # %% exercise="deepspeed_config"
@@ -59,6 +265,65 @@ def deepspeed_config(*, stage, offload, batch_size, microbatch_size, world_size)
     ### END SOLUTION
 
 
+# %%
+print(deepspeed_config(stage=3, offload="all", batch_size=256, microbatch_size=4, world_size=16))
+
+# %% [markdown]
+# DeepSpeed runs on two CPU ranks too (gloo). What its steps moved is recorded here, counted by this course's
+# trace; losses were those of one process in every row. Compare lab 04's bytes with it:
+
+# %%
+print("stage  offload     multi-rank buckets   bytes a step, in P   in calls of")
+for row in rows("deepspeed_bytes.csv"):
+    moved = {
+        op: int(row[op]) for op in ("all_reduce", "reduce", "reduce_scatter", "all_gather") if int(row[op])
+    }
+    calls = ", ".join(f"{count} {op}" for op, count in moved.items())
+    setting = f"{row['stage']:6} {row['offload']:12} {row['multi_rank_buckets']:20}"
+    print(f"{setting} {sum(moved.values()):10}            {calls}")
+print(f"you guessed {PREDICTED['zero2_moves']:g} for stage 2")
+
+# %% [markdown]
+# **3 P where the paper says 2 P.** By default (`use_multi_rank_bucket_allreduce`) stages 1 and 2 send each
+# bucket by all_reduce, 2 P, of which a rank needs its share only; with the switch off it is a reduce to the
+# owner, 1 P. It was a choice: one large call beats many small ones on fast links. A paper says what is
+# needed, a framework does what was quick on its authors' machines, and a trace says what yours does.
+#
+# ## FP8
+#
+# A floating-point format divides each power of two into equal steps. With 3 bits of mantissa (**e4m3**) there
+# are 8 numbers from 1 to 2; with 2 bits (**e5m2**) 4, over a wider range. Rounding to nearest errs by half a
+# step at most, relative to a normal number 2^-4 or 2^-3.
+
+# %%
+draw_number_lines()
+
+# %%
+between = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+count = int(((between >= 1) & (between < 2)).sum())
+print(f"e4m3 numbers from 1 to below 2: {count}; you guessed {PREDICTED['numbers']}")
+print(
+    "500 as e4m3:",
+    torch.tensor(500.0).to(torch.float8_e4m3fn).item(),
+    "; infinity:",
+    torch.tensor(math.inf).to(torch.float8_e4m3fn).item(),
+)
+print(
+    "60,000 as e5m2:",
+    torch.tensor(60_000.0).to(torch.float8_e5m2).item(),
+    "; 62,000:",
+    torch.tensor(62_000.0).to(torch.float8_e5m2).item(),
+)
+
+# %% [markdown]
+# This torch saturates e4m3 even at infinity, which hides an overflow; e5m2 overflows to infinity. Clamp
+# yourself in both, and test `isfinite` before.
+#
+# The range is short, so each tensor gets a **scale**: multiply by largest / amax (amax: the largest
+# magnitude), round, multiply, divide. **Delayed scaling** takes the amax of the last steps, for two reasons:
+# the present one is known only when the tensor is complete, and taking it costs a pass over memory.
+
+
 # %% exercise="fp8_linear"
 def fp8_linear(x, weight, history, format):
     """Return x @ weight.T by way of 8 bits, and the history with this x's amax.
@@ -79,6 +344,49 @@ def fp8_linear(x, weight, history, format):
     w8, w_scale = quantize(weight, weight.abs().max().item())
     return x8 @ w8.T / (x_scale * w_scale), torch.cat([history[1:], x.abs().max().reshape(1)])
     ### END SOLUTION
+
+
+# %% tags=["demonstration"]
+torch.manual_seed(0)
+small = Transformer(CONFIG)
+batch = corpus_batch(CORPUS, BATCH_SIZE, SEQ_LEN, step=0)
+cross_entropy(small(batch.tokens), batch.targets).backward()
+for name, dtype in (("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2), ("bf16", torch.bfloat16)):
+    gone = {}
+    for label, scaled in (("unscaled", False), ("scaled", True)):
+        pairs = [
+            (p.grad, torch.finfo(dtype).max / p.grad.abs().max() if scaled else 1.0)
+            for p in small.blocks.parameters()
+        ]
+        gone[label] = sum(int(((g * s).to(dtype).float() == 0).sum() - (g == 0).sum()) for g, s in pairs)
+    total = sum(p.numel() for p in small.blocks.parameters())
+    shares = ", ".join(f"{label} {count / total:.2%}" for label, count in gone.items())
+    print(f"{name}: weight gradients rounded to 0: {shares}")
+
+# %% [markdown]
+# When does training suffer? 120 steps of this kind of model, the last ten losses (recorded, one seed each):
+# float32 2.248; scaled by tensor 2.260; delayed, 16 steps 2.234; blocks of 32 with a power of two each
+# (MXFP8) 2.230. **Unscaled: 2.390, and with gradients in e4m3 2.818**, where 99.6% of them were 0.
+# Multiplying the loss by 4096 before backward mends that: 2.247. So nothing explodes: what is not scaled
+# vanishes. Outliers cost: one element 1,000 times the others takes an unscaled e4m3 product from 3.7% to 45%
+# off, one scale for the tensor keeps it at 3.0%. Embedding, head and norms stay wide in published recipes.
+#
+# What it buys: products of two n x n matrices on an H100, from lab 07's table.
+
+# %%
+for row in rows("h100_matmuls.csv"):
+    if row["kind"] == "dense" and row["rows"] == row["cols"] == row["inner"]:
+        print(
+            f"n = {row['rows']:>5}: bf16 {row['bf16_tflops']:>6} TFLOP/s, FP8 {row['fp8_tflops']:>6} TFLOP/s"
+        )
+
+# %% [markdown]
+# ## A checkpoint that outlives its layout
+#
+# Four ranks each hold a flat quarter of every parameter (lab 05). To be read by two, or by one, a file must
+# say **which elements of which tensor** it holds, and torch's DCP (`torch.distributed.checkpoint`) knows
+# boxes only: offsets and sizes. A flat range of a row-major tensor is a few boxes: the rest of a row, whole
+# rows, the beginning of a row.
 
 
 # %% exercise="boxes_of"
@@ -107,6 +415,43 @@ def boxes_of(shape, start, stop):
     ### END SOLUTION
 
 
+# %%
+print(boxes_of([3, 4], 2, 10))
+
+# %% [markdown]
+# With that the library's `Checkpoints` (`course_lib/checkpoint`) saves under the names of the one-process
+# model. Four ranks train and save; two read and go on, in another layout; the losses are those of an
+# uninterrupted run:
+
+
+# %% tags=["demonstration"]
+def train_from_save(folder, degrees, last):
+    training = ComposedTraining(CONFIG, degrees, make_optimizer, batch_size=BATCH_SIZE, seq_len=SEQ_LEN)
+    files, losses = Checkpoints(folder), []
+    first = files.load_latest(state_of(training)) or 0
+    for step in range(first, last):
+        losses.append(training.step(corpus_batch(CORPUS, BATCH_SIZE, SEQ_LEN, step=step))[0])
+    files.save(state_of(training), last)
+    return losses
+
+
+with tempfile.TemporaryDirectory() as folder:
+    by_four = run_ranks(train_from_save, 4, folder, Degrees(dp_shard=4), 4, quiet=True)[0]
+    print("published:", [path.name for path in Path(folder).iterdir()])
+    by_two = run_ranks(train_from_save, 2, folder, Degrees(pp=2), STEPS, quiet=True)[0]
+print("four ranks, sharded:", np.round(by_four, 5))
+print("two ranks, stages:  ", np.round(by_two, 5))
+difference = max(abs(a - b) for a, b in zip(alone, by_four + by_two, strict=True))
+print(f"largest difference from one process: {difference:.0e}")
+
+# %% [markdown]
+# ## Killed while saving
+#
+# A job is killed at any moment, while it saves too. Then the new save must not be taken for one, and the old
+# one must still be there. On a file system **one rename is atomic**: before it nothing, after it all. The
+# folder of this exercise has four methods, and its `write` says False on a full disk.
+
+
 # %% exercise="save_and_publish"
 def save_and_publish(folder, step, shard, keep):
     """Save this rank's shard beside the others' and return whether the save was published.
@@ -131,6 +476,138 @@ def save_and_publish(folder, step, shard, keep):
     ### END SOLUTION
 
 
+# %% [markdown]
+# The same function on a real disk, and rank 1 killed (`kill -9`) in the middle of its third write:
+
+
+# %% tags=["demonstration"]
+class DiskFolder:
+    def __init__(self, path, dies_at):
+        self.path, self.dies_at = Path(path), dies_at
+
+    def write(self, directory, shard):
+        del shard  # half a sentence stands for it
+        (self.path / directory).mkdir(exist_ok=True)
+        with open(self.path / directory / f"rank-{dist.get_rank()}", "wb") as file:
+            file.write(b"half of it")
+            file.flush()
+            if dist.get_rank() == 1 and self.dies_at in directory:
+                os.kill(os.getpid(), signal.SIGKILL)
+            file.write(b" and the rest")
+        return True
+
+    def rename(self, old, new):
+        os.rename(self.path / old, self.path / new)
+
+    def remove(self, directory):
+        [file.unlink() for file in (self.path / directory).iterdir()]
+        (self.path / directory).rmdir()
+
+    def names(self):
+        return sorted(path.name for path in self.path.iterdir())
+
+
+def save_thrice(folder):
+    for step in (10, 20, 30):
+        save_and_publish(DiskFolder(folder, "30"), step, torch.zeros(1), 2)
+
+
+# %% tags=["demonstration"]
+with tempfile.TemporaryDirectory() as folder:
+    try:
+        run_ranks(save_thrice, 3, folder, quiet=True)
+    except RanksError as error:
+        print(str(error).splitlines()[0])
+    for saved in sorted(Path(folder).iterdir()):
+        print(saved.name, [f"{file.name}: {file.stat().st_size} bytes" for file in sorted(saved.iterdir())])
+
+# %% [markdown]
+# `.step-00000030` is half a save, and no reader takes it for one. DCP has no checksum (a flipped bit is read
+# without a word); the library's `Checkpoints` adds one per file.
+#
+# ## A rank dies, the job goes on
+#
+# `torchrun --max-restarts=3` watches its processes. If one dies, it kills the others and starts all again:
+# the script must find its last save by itself. Here rank 1 kills itself once at step 7; saves come every 3
+# steps. One line is not obvious: on gloo the ranks of the second attempt would dial the **ports of the
+# first** and fail after 30 s. `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` gives each attempt its own.
+
+# %% tags=["demonstration"]
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+import torch, torch.distributed as dist
+
+folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+weight, first = torch.ones(4), 0
+if (folder / "save").exists():
+    first, weight = torch.load(folder / "save")
+print(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}, rank {rank}: from step {first}", flush=True)
+for step in range(first, 12):
+    if step == 7 and rank == 1 and not (folder / "died").exists():
+        (folder / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(2 * step + rank))
+    grad = 2 * x.T @ (x @ weight - x[:, 0]) / 8
+    dist.all_reduce(grad)
+    weight = weight - 0.05 * grad
+    if rank == 0:
+        print(f"loss {step} {(x @ weight - x[:, 0]).square().mean():.6f}", flush=True)
+        if (step + 1) % 3 == 0:
+            torch.save((step + 1, weight), folder / "begun")
+            os.rename(folder / "begun", folder / "save")
+dist.destroy_process_group()
+"""
+with tempfile.TemporaryDirectory() as folder:
+    (Path(folder) / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=3"]
+    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"{folder}/train.py", folder]
+    own = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(command, env=own, capture_output=True, text=True, timeout=300)
+lines = ran.stdout.splitlines()
+print("\n".join(sorted(line for line in lines if line.startswith("attempt"))))
+seen = [line.split()[1:] for line in lines if line.startswith("loss")]
+print("steps run, in order:", " ".join(step for step, _ in seen))
+twice = {step: [loss for other, loss in seen if other == step] for step, _ in seen}
+print("losses of the repeated step 6:", twice["6"], "; exit code", ran.returncode)
+
+# %% [markdown]
+# The repeated steps have the same losses to the last digit: data, weights and step number came back. What
+# must come back in a real run besides: the optimizer's state, the schedule, the generators.
+#
+# **SIGTERM** is the polite kill: a scheduler sends it before time is up. Ranks hear it at different steps, so
+# they must agree on the one at which they save (the bonus below).
+#
+# ## Three faults to find
+#
+# Decide before you open the answer.
+#
+# 1. A job on Slurm is to save when time is nearly up. Its sbatch says
+#    `#SBATCH --signal=B:TERM@90` and `trap 'kill -TERM $PID' TERM; srun torchrun ... & PID=$!; wait`. The
+#    script saves on SIGTERM, and when run by hand it does. In the job nothing is saved.
+# 2. A job restarts after a failure. Every attempt ends after 30 s with `Gloo connectFullMesh failed ...
+#    Connection refused`.
+# 3. Pipeline stages, each in DDP. With `find_unused_parameters=True` the first loss is 5.4618; somebody
+#    switches to `static_graph=True` because it is faster. It runs. The loss is 5.4647.
+#
+# <details><summary>Answers</summary>
+#
+# 1. `B:` sends the signal to the batch shell alone, whose trap kills `srun`: srun ends the step with SIGKILL
+#    shortly after. Say `--signal=TERM@90` without `B:`: the signal goes to torchrun, which hands it on.
+# 2. The ports of the first attempt, as above: one environment variable.
+# 3. With several micro-batches DDP's graph is not static: gradients of the later ones were not reduced. An
+#    error of 0.05% in a loss that nobody compares with one process is the most expensive kind of bug.
+#
+# </details>
+#
+# ## How often to save
+#
+# Meta counted 419 unexpected interruptions in 54 days on 16,384 GPUs: one every 3.1 hours, one GPU every 5.8
+# years. Each costs the work since the last save and a restart. Each save costs time, too.
+
+
 # %% exercise="checkpoint_interval"
 def checkpoint_interval(mtbf_per_gpu_s, save_s, num_gpus):
     """Return the seconds of work between two saves.
@@ -141,6 +618,105 @@ def checkpoint_interval(mtbf_per_gpu_s, save_s, num_gpus):
     ### BEGIN SOLUTION
     return math.sqrt(2 * save_s * mtbf_per_gpu_s / num_gpus)
     ### END SOLUTION
+
+
+# %%
+HORIZON, MTBF = 54 * 86_400.0, 54 * 86_400 / 419
+best = checkpoint_interval(MTBF * 16_384, 60, 16_384)
+rng = np.random.default_rng(0)
+for interval in (best / 8, best / 2, best, 2 * best, 8 * best, 60 * PREDICTED["minutes"]):
+    simulated = [simulate_run(interval, MTBF, 60, 600, HORIZON, rng) for _ in range(20)]
+    share = np.mean([run.goodput for run in simulated])
+    failures = np.mean([run.num_failures for run in simulated])
+    exact = goodput(interval, MTBF, 60, 600)
+    said = f"{interval / 60:6.1f} minutes: goodput {share:.3f} simulated, {exact:.3f} exact"
+    print(f"{said}; {failures:.0f} failures")
+print("the last line is your guess")
+
+
+# %%
+def interval_figure(num_gpus, save_s, restart_s, gpu_years):
+    mtbf = gpu_years * 365.25 * 86_400 / num_gpus
+    title = f"{num_gpus:,} GPUs: a failure every {mtbf / 3600:.2g} hours"
+    return draw_interval(
+        lambda t: goodput(t, mtbf, save_s, restart_s), young_interval_s(mtbf, save_s), title=title
+    )
+
+
+turn(
+    interval_figure,
+    num_gpus=[16_384, 1_024, 4_096, 65_536, 131_072],
+    save_s=[60, 2, 10, 300],
+    restart_s=[600, 60, 1_800],
+    gpu_years=[5.8, 2, 20],
+)
+
+# %% [markdown]
+# The optimum is flat: twice or half of it costs little. What helps is a shorter save. An **asynchronous**
+# save copies the shards (milliseconds) and writes beside the training: its cost in the formula is the copy.
+#
+# ## The sweep
+#
+# Which layout where? The planner of lab 12 prices thousands per cell, for sequences of 4,096 tokens and 4 M
+# tokens a step, and names the fastest that fits; beside it what was measured elsewhere.
+
+# %%
+cells = {}
+for name in ("llama3.2-1b", "llama3-8b", "llama3-70b", "llama3-405b"):
+    for nodes in (1, 8, 64, 512):
+        cluster = cluster_named("dgx-h100", 8 * nodes)
+        try:
+            found = plan(
+                Request(
+                    config=model(name),
+                    cluster=cluster,
+                    num_gpus=8 * nodes,
+                    seq_len=4_096,
+                    tokens_per_step=2**22,
+                )
+            )
+        except ValueError:
+            cells[name, nodes] = None  # nothing fits
+            continue
+        row = report.row_of(found, 0)
+        axes = {key: row["layout"][key] for key in ("tp", "cp", "pp", "dp_replicate", "dp_shard")}
+        cells[name, nodes] = (
+            row["mfu"],
+            ", ".join(f"{key} {size}" for key, size in axes.items() if size > 1),
+        )
+measured = [
+    (run.run, run.num_accelerators, run.mfu)
+    for run in published_runs()
+    if run.mfu and "H100" in run.accelerator
+]
+draw_sweep(cells, measured=measured[:8])
+
+# %% [markdown]
+# Read a row from left to right: sharded data parallelism alone, as long as each rank has sequences of its own;
+# then other axes, and the MFU falls, for a step stays at 4 M tokens. Read a column downwards: what does not
+# fit is cut by pipeline and tensor parallelism. These are predictions ([how far they are
+# off](../../docs/accuracy.md)); the points on the right were measured.
+#
+# ## Five techniques in one table
+#
+# | | moves | a rank stores | take it when | not when |
+# |---|---|---|---|---|
+# | data | gradients, once a step; FSDP 3 P | P; FSDP P / n | first | ranks outnumber sequences |
+# | tensor | activations, 4 times a layer | weights / tp | a layer is too large or slow | across servers |
+# | pipeline | activations, once a stage | layers / pp | links are slow, layers many | micro-batches are few |
+# | context | keys and values, each layer | tokens / cp | sequences are long | they are short |
+# | expert | tokens, twice a layer | experts / ep | experts are many | routing is uneven |
+#
+# ## Operations in numbers
+#
+# 1. **`zero2_bytes`**: 7 B parameters in bf16, DeepSpeed's ZeRO-2 as it is by default, one micro-batch, as a
+#    ring counts: bytes a rank moves in a step.
+# 2. **`fp8_error`**: the largest relative error that rounding a normal number to e4m3 makes.
+# 3. **`save_bytes`**: 70 B parameters in mixed precision (lab 04), a sharded save by 64 ranks: bytes that
+#    each rank writes.
+# 4. **`hours_between_failures`**: GPUs that fail as Meta's, and 2,048 of them: hours between failures.
+# 5. **`goodput`**: Meta's job, saves of 60 s at Young's interval, restarts of 600 s: the share of useful
+#    time, to first order.
 
 
 # %% exercise="numbers_13"
@@ -159,6 +735,10 @@ def numbers_13() -> dict[str, float]:
     ### END SOLUTION
 
 
+# %% [markdown]
+# ## Bonus: stop together
+
+
 # %% exercise="agree_to_stop"
 def agree_to_stop(told, group):
     """Return True on every rank of the group if any of them was told to stop.
@@ -170,3 +750,105 @@ def agree_to_stop(told, group):
     dist.all_reduce(stop, op=dist.ReduceOp.MAX, group=group)
     return bool(stop)
     ### END SOLUTION
+
+
+# %% [markdown]
+# ## The last page: what to run next
+#
+# The course ends here; a plan of yours can start elsewhere. `course plan` writes the settings:
+#
+# ```sh
+# course plan --model llama3-8b --cluster dgx-h100 --gpus 64 --emit torchtitan   # TOML
+# course plan --model llama3-70b --cluster dgx-h100 --gpus 512 --emit megatron   # arguments
+# ```
+#
+# ```sh
+# # torchtitan: then set your plan's degrees
+# NGPU=8 MODULE=llama3 CONFIG=llama3_debugmodel ./run_train.sh
+# # Megatron-LM: then --use-distributed-optimizer --overlap-grad-reduce
+# torchrun --nproc-per-node=8 pretrain_gpt.py --tensor-model-parallel-size 2 \
+#     --pipeline-model-parallel-size 2 ...
+# # DeepSpeed: config.json is your deepspeed_config
+# deepspeed train.py --deepspeed_config config.json
+# # nanotron: then parallelism: {dp, tp, pp}
+# torchrun --nproc-per-node=8 run_train.py --config-file examples/config_tiny_llama.yaml
+# # any of them on Slurm, with #SBATCH --signal=TERM@90 --requeue
+# srun torchrun --nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 ...
+# ```
+#
+# Measure one step of it against your plan before you believe either. Option names change: look them up with
+# `--help` of the version you installed.
+#
+# **Read**, in this order: *The Ultra-Scale Playbook* (measured layouts), *How to Scale Your Model* (rooflines
+# on paper), section 3.3 of Llama 3, torchtitan's `parallelize.py`, and the logbook of a long run (OPT-175B).
+#
+# ## Takeaways
+#
+# - An engine is right if its losses are those of one process, and understood if its bytes are yours.
+# - Defaults are decisions: 3 P where a paper says 2 P.
+# - FP8 rounds to 8 numbers a power of two. Scales keep gradients from vanishing.
+# - A save is published by one rename, after all ranks wrote; the old one goes last.
+# - Save every sqrt(2 x save x MTBF) seconds; a shorter save is worth more than a better interval.
+#
+# **What production code does**
+#
+# - **torchtitan** (`components/checkpoint.py`): asynchronous DCP saves, last k kept.
+# - **Megatron-Core** (`dist_checkpointing/`): sharded tensors with global offsets, your boxes.
+# - **Transformer Engine** (`fp8.py`): delayed scaling with a history of amax, per tensor; MXFP8 on Blackwell.
+# - **torchft**: replicas that leave and join while the others go on.
+# - **This course** (`course_lib/checkpoint/`, `course_lib/train/`).
+#
+# ## Questions people ask
+#
+# <details><summary>DeepSpeed or FSDP2?</summary>
+#
+# The same shards. FSDP2 composes with DTensor TP and torch's pipelining; DeepSpeed has more kinds of
+# offload (NVMe) and its own optimizers. Take the one whose trainer you use, and read its trace.
+#
+# </details>
+# <details><summary>Why not save the gradients?</summary>
+#
+# They belong to a step that will be run again.
+#
+# </details>
+# <details><summary>Is a loaded checkpoint safe?</summary>
+#
+# DCP's metadata are pickled: loading a stranger's is running their code. safetensors holds tensors only.
+#
+# </details>
+# <details><summary>What if the job restarts with fewer nodes?</summary>
+#
+# `--nnodes=6:8` lets torchrun go on with six. The save can be read by any number; the batch must be divided
+# anew, or losses are others.
+#
+# </details>
+#
+# ## Reflect (not graded)
+#
+# 1. *Your framework's update makes a step 4% slower and losses equal. What do you compare first?*
+# 2. *Saves take five minutes on 4,096 GPUs. Name two ways to lose less, and how you would show it.*
+#
+# <details><summary>Rubric</summary>
+#
+# 1. *Good:* a trace before and after. *Better:* bytes and number of calls a step by operation, then the
+#    defaults that changed.
+# 2. *Good:* asynchronous or sharded saves. *Better:* with the goodput before and after at the interval that
+#    is best for each.
+#
+# </details>
+#
+# ## Words
+#
+# **DTensor**: a tensor whole in shape whose parts lie on the ranks of a mesh. **Unit**: what FSDP gathers and
+# frees together. **amax**: the largest magnitude of a tensor. **Delayed scaling**: a scale from the amax of
+# earlier steps. **MTBF**: mean time between failures. **Goodput**: the share of time that becomes progress.
+# **Rendezvous**: how processes find each other. **Publish**: the moment from which a save counts.
+#
+# ## References
+#
+# - Zhao et al. 2023, *PyTorch FSDP*, arXiv:2304.11277; Liang et al. 2024, *TorchTitan*, arXiv:2410.06511
+# - Rajbhandari et al. 2020, *ZeRO*, arXiv:1910.02054; DeepSpeed, configuration JSON (documentation)
+# - Micikevicius et al. 2022, *FP8 Formats for Deep Learning*, arXiv:2209.05433; OCP Microscaling 1.0, 2023
+# - Young 1974, *A first order approximation to the optimum checkpoint interval*; Daly 2006, *A higher order
+#   estimate*
+# - Llama team 2024, *The Llama 3 Herd of Models*, arXiv:2407.21783, section 3.3.4

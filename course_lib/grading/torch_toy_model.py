@@ -18,7 +18,9 @@ class FeedForward(nn.Module):
     def __init__(self) -> None:
         """Make three float64 layers."""
         super().__init__()
-        self.gate_proj, self.up_proj = (nn.Linear(DIM, HIDDEN, bias=False, dtype=torch.float64) for _ in range(2))
+        self.gate_proj, self.up_proj = (
+            nn.Linear(DIM, HIDDEN, bias=False, dtype=torch.float64) for _ in range(2)
+        )
         self.down_proj = nn.Linear(HIDDEN, DIM, bias=False, dtype=torch.float64)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,7 +52,5 @@ class Toy(nn.Module):
 def shapes(num_blocks: int) -> dict[str, tuple[int, int]]:
     """The shape of each parameter, by name."""
     block = {"gate_proj": (HIDDEN, DIM), "up_proj": (HIDDEN, DIM), "down_proj": (DIM, HIDDEN)}
-    found = {
-        f"blocks.{i}.{name}.weight": shape for i in range(num_blocks) for name, shape in block.items()
-    }
+    found = {f"blocks.{i}.{name}.weight": shape for i in range(num_blocks) for name, shape in block.items()}
     return {**found, "head.weight": (OUT, DIM)}

@@ -127,11 +127,10 @@ TECHNIQUES = {
         words="the library's own cost model", modules=("course_lib.cost", "course_lib.roof")
     ),
     "the course's engines": Technique(
-        words="the library's own parallel layers and its training loop; torch's are open", modules=(*_PARALLEL,)
+        words="the library's own parallel layers and its training loop; torch's are open",
+        modules=(*_PARALLEL,),
     ),
-    "float8": Technique(
-        words="the library's own FP8, and torchao", modules=("course_lib.train", "torchao")
-    ),
+    "float8": Technique(words="the library's own FP8, and torchao", modules=("course_lib.train", "torchao")),
     "goodput": Technique(words="the library's own intervals and goodput", modules=("course_lib.train",)),
     "saving": Technique(
         words="the library's own checkpoints, and torch.distributed.checkpoint",

@@ -38,7 +38,9 @@ def _inputs(case: Case, rank: int) -> dict[str, Array]:
 
 def published(case: Case, *, however: bool = False) -> World:
     """Whether each save is published: where every disk had room. however: torn ones too."""
-    return {"published": [[however or str(step) not in case.params["full"] for step in SAVES]] * case.world_size}
+    return {
+        "published": [[however or str(step) not in case.params["full"] for step in SAVES]] * case.world_size
+    }
 
 
 @dataclass
@@ -70,7 +72,9 @@ class Moment:
 def moments(seen: Seen) -> Iterator[Moment]:
     """Replay the logs of all ranks in the order of their times: a kill may come after each entry."""
     logs = [data.values["log"] for data in seen.got]
-    entries = sorted((at, rank, what, name, new) for rank, log in enumerate(logs) for at, what, name, new in log)
+    entries = sorted(
+        (at, rank, what, name, new) for rank, log in enumerate(logs) for at, what, name, new in log
+    )
     files: dict[str, dict[int, str]] = {}
     for _, rank, what, name, new in entries:
         missing = what == "renames" and name not in files

@@ -1,7 +1,6 @@
 # Answers to deepspeed_config.
 
 # %% setup
-import torch.distributed as dist
 
 
 # %% right: everything spelled out
@@ -19,7 +18,9 @@ def deepspeed_config(*, stage, offload, batch_size, microbatch_size, world_size)
         "zero_optimization": {"stage": stage, "overlap_comm": True, "contiguous_gradients": True},
     }
     zero = config["zero_optimization"]
-    zero["offload_optimizer"] = {"device": "cpu" if stage >= 1 and offload in ("optimizer", "all") else "none"}
+    zero["offload_optimizer"] = {
+        "device": "cpu" if stage >= 1 and offload in ("optimizer", "all") else "none"
+    }
     zero["offload_param"] = {"device": "cpu" if stage == 3 and offload == "all" else "none"}
     return config
 

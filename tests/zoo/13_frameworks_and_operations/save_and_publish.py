@@ -1,7 +1,6 @@
 # Answers to save_and_publish.
 
 # %% setup
-import torch
 import torch.distributed as dist
 
 

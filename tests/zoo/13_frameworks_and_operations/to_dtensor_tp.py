@@ -1,10 +1,7 @@
 # Answers to to_dtensor_tp.
 
 # %% setup
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -32,7 +29,11 @@ def to_dtensor_tp(model, mesh):
 
 # %% right: a pattern instead of names
 def to_dtensor_tp(model, mesh):
-    plan = {"blocks.*.gate_proj": ColwiseParallel(), "blocks.*.up_proj": ColwiseParallel(), "blocks.*.down_proj": RowwiseParallel()}
+    plan = {
+        "blocks.*.gate_proj": ColwiseParallel(),
+        "blocks.*.up_proj": ColwiseParallel(),
+        "blocks.*.down_proj": RowwiseParallel(),
+    }
     return parallelize_module(model, mesh, plan)
 
 

@@ -70,4 +70,8 @@ MISTAKES = {
     "each rank decides by itself": {"who": "own"},
     "the ranks stop only when all of them were told": {"who": "all"},
 }
-PARTS = [BytesAtMost(at_most=lambda case: 16 + 8 * case.world_size, windows=[CALL], why="One flag, one all_reduce.")]
+PARTS = [
+    BytesAtMost(
+        at_most=lambda case: 16 + 8 * case.world_size, windows=[CALL], why="One flag, one all_reduce."
+    )
+]

@@ -30,7 +30,9 @@ def _runs(point: Point, answer: Any) -> list[list[int]] | str:
             return f"each box must be (offsets, sizes); got {box!r:.60}."
         if not len(offsets) == len(sizes) == len(shape):
             return f"offsets and sizes must have {len(shape)} entries each; got {box!r:.60}."
-        if any(size < 1 or at < 0 or at + size > n for at, size, n in zip(offsets, sizes, shape, strict=True)):
+        if any(
+            size < 1 or at < 0 or at + size > n for at, size, n in zip(offsets, sizes, shape, strict=True)
+        ):
             return f"a box must have elements and lie inside {shape}; got {box!r:.60}."
         steps = [prod(shape[i + 1 :]) for i in range(len(shape))]
         spans = (range(at, at + size) for at, size in zip(offsets, sizes, strict=True))
@@ -63,8 +65,8 @@ def _few(point: Point, answer: Any) -> str:
     if not isinstance(answer, list | tuple) or len(answer) <= most:
         return ""
     return (
-        f"{len(point['shape'])} dims need at most {most} boxes; got {len(answer)}. Whole rows that follow one "
-        "another are one box."
+        f"{len(point['shape'])} dims need at most {most} boxes; got {len(answer)}. Whole rows in a row "
+        "are one box."
     )
 
 

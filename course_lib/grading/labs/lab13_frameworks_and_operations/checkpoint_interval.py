@@ -86,7 +86,9 @@ PARTS = [
         rules={
             "the job is taken to fail as seldom as one GPU": lambda p: _young(p, gpus=0),
             "more GPUs are taken to fail less often": lambda p: _young(p, gpus=-1),
-            "the 2 is missing: a failure costs half an interval, not a whole one": lambda p: _young(p, times=1),
+            "the 2 is missing: a failure costs half an interval, not a whole one": lambda p: _young(
+                p, times=1
+            ),
             "half an interval is counted twice": lambda p: _young(p, times=4),
             "the root is missing": lambda p: _young(p) ** 2,
         },

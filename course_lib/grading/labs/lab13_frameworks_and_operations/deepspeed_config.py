@@ -10,14 +10,32 @@ from course_lib.grading.parts.numbers import EveryPoint, Point
 from course_lib.grading.worlds.samples import samples
 
 TOP = {
-    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"),
-    *("zero_optimization", "bf16", "fp16", "optimizer", "scheduler", "steps_per_print", "wall_clock_breakdown"),
+    *(
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+    ),
+    *(
+        "zero_optimization",
+        "bf16",
+        "fp16",
+        "optimizer",
+        "scheduler",
+        "steps_per_print",
+        "wall_clock_breakdown",
+    ),
     *("communication_data_type", "prescale_gradients", "activation_checkpointing", "torch_autocast"),
     *("zero_force_ds_cpu_optimizer", "zero_allow_untested_optimizer", "memory_breakdown", "data_types"),
 }
 ZERO = {
     *("stage", "allgather_partitions", "allgather_bucket_size", "overlap_comm", "reduce_scatter"),
-    *("reduce_bucket_size", "contiguous_gradients", "round_robin_gradients", "use_multi_rank_bucket_allreduce"),
+    *(
+        "reduce_bucket_size",
+        "contiguous_gradients",
+        "round_robin_gradients",
+        "use_multi_rank_bucket_allreduce",
+    ),
     *("offload_optimizer", "offload_param", "sub_group_size", "zero_hpz_partition_size"),
     *("stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size"),
     *("stage3_param_persistence_threshold", "stage3_gather_16bit_weights_on_model_save"),
@@ -32,8 +50,8 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
     points: list[Point] = []
     for stage, offload in product(range(4), OFFLOADS):
         world, micro, steps = int(rng.integers(2, 65)), int(rng.integers(1, 9)), int(rng.integers(1, 9))
-        points.append({"stage": stage, "offload": offload, "batch_size": world * micro * steps})
-        points[-1] |= {"microbatch_size": micro, "world_size": world}
+        sizes = {"batch_size": world * micro * steps, "microbatch_size": micro, "world_size": world}
+        points.append({"stage": stage, "offload": offload, **sizes})
     return [*points, {**points[-1], "batch_size": points[-1]["batch_size"] + 1}]
 
 
@@ -92,8 +110,14 @@ def _offload(p: Point, answer: Any) -> str:
         if key in zero and not isinstance(zero[key], dict):
             return f"{key} must be a dict that names a device; got {zero[key]!r:.40}."
         if device != ("cpu" if wanted else "none"):
-            why = "" if wanted else " What a stage does not shard it cannot offload; what was not asked for stays."
-            return f"{key} must be {'on the device cpu' if wanted else 'absent'}; its device is {device!r}.{why}"
+            why = (
+                ""
+                if wanted
+                else " What a stage does not shard it cannot offload; what was not asked for stays."
+            )
+            return (
+                f"{key} must be {'on the device cpu' if wanted else 'absent'}; its device is {device!r}.{why}"
+            )
     return ""
 
 
@@ -119,8 +143,8 @@ EXERCISE = Exercise(
     hints=(
         "Three keys for the batch, `zero_optimization` for the stage and for offload, `bf16`.",
         "gradient_accumulation_steps is what is missing in the product. When is it no whole number?",
-        "`offload_optimizer` and `offload_param` stand inside `zero_optimization`. For each: from which stage "
-        "on is there a shard that could be moved?",
+        "`offload_optimizer` and `offload_param` stand in `zero_optimization`. For each: from which stage on "
+        "is there a shard that could be moved?",
     ),
 )
 

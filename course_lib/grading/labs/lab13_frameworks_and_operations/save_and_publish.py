@@ -1,4 +1,4 @@
-"""`save_and_publish`: at every moment what is called step-N is whole; the old ones stay until a new one is there.
+"""`save_and_publish`: what is called step-N is whole at every moment; old ones stay until a new one is there.
 
 Judged from the ranks' logs of a shared folder: each entry of them, in the order of their times, is a moment
 at which the job may be killed.
@@ -21,10 +21,10 @@ EXERCISE = Exercise(
     graded={
         "values": "Every rank returns True if all ranks wrote, else False.",
         "atomic": "Whenever the job is killed, each directory named step-... holds every rank's whole file.",
-        "kept": "At every moment there are as many saves as before, up to `keep`; nothing else is left over.",
+        "kept": "At every moment there are as many saves as before, up to `keep`; nothing else is left.",
     },
-    details="1, 2 and 3 ranks (hidden: 4), any of them slow, any with a full disk at one save: `write` returns "
-    "False then and leaves half a file. A new name begins with something else than step-. A rename takes "
+    details="1, 2 and 3 ranks (hidden: 4), any of them slow, any with a full disk at one save: `write` returns"
+    " False then and leaves half a file. A new name begins with something else than step-. A rename takes "
     "effect at one moment, and takes 0.1 s to get there.",
     signature="(folder, step, shard, keep)",
     forbids=("saving",),
@@ -59,9 +59,13 @@ def _atomic(seen: Seen) -> str:
                 short = next(r for r in range(seen.n) if r not in whole)
                 return (
                     f"{name} must hold the whole file of every rank as soon as it has this name; killed when "
-                    f"rank {moment.rank} {moment.what} {moment.name}, that of rank {short} is missing or torn."
+                    f"rank {moment.rank} {moment.what} {moment.name}, rank {short}'s is missing or torn."
                 )
-        if moment.what == "returns" and moment.name == "True" and f"step-{int(moment.new):08d}" not in moment.steps:
+        if (
+            moment.what == "returns"
+            and moment.name == "True"
+            and f"step-{int(moment.new):08d}" not in moment.steps
+        ):
             return (
                 f"step-{int(moment.new):08d} must be there when a rank returns True; rank {moment.rank} "
                 "returned before, or it has another name. Meet once more behind the rename."
@@ -85,7 +89,8 @@ def _kept(seen: Seen) -> str:
     steps = [step for step in (10, 20, 30, 40) if str(step) not in seen.case.params["full"]][-keep:]
     want, names = [f"step-{step:08d}" for step in steps], sorted(last.files)
     if names != want:
-        return f"in the end there must be {', '.join(want)}, and nothing else; there is {', '.join(names) or 'nothing'}."
+        found = ", ".join(names) or "nothing"
+        return f"in the end there must be {', '.join(want)}, and nothing else; there is {found}."
     return ""
 
 

@@ -1,8 +1,8 @@
 """`to_dtensor_tp`: columns, then rows, by torch's DTensor: one all_reduce a block in forward."""
 
 from course_lib.grading.core.types import Case, Exercise, Seen
-from course_lib.grading.parts.common import Window
 from course_lib.grading.parts.bytes import BytesAtMost
+from course_lib.grading.parts.common import Window
 from course_lib.grading.parts.order import Holds, each_rank
 from course_lib.grading.torch_toy_model import DIM, shapes
 from course_lib.grading.worlds.torch_model import ITEM, ROWS, case, torch_model, trained
@@ -59,7 +59,6 @@ def _held(seen: Seen, rank: int) -> str:
                 f"units; rank {rank} keeps {held}. `nn.Linear` of dim to hidden is a column layer."
             )
     return ""
-
 
 
 def _whole(case: Case) -> int:

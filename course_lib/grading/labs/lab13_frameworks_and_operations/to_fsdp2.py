@@ -1,4 +1,4 @@
-"""`to_fsdp2`: each block a unit of torch's FSDP2, gathered again in backward, sharded along the mesh given."""
+"""`to_fsdp2`: each block a unit of torch's FSDP2, gathered again in backward, on the mesh given."""
 
 from course_lib.grading.core.types import Case, Exercise, Seen
 from course_lib.grading.parts.common import Window, calls_in
@@ -89,8 +89,8 @@ def _one_at_a_time(seen: Seen, rank: int) -> str:
     largest = max((*_gathers(seen, rank, FORWARD), *_gathers(seen, rank, BACKWARD)), default=0)
     if largest > block:
         return (
-            f"a gather may bring one block, {block:,} bytes; on rank {rank} one brings {largest:,}. Make each "
-            "block a unit of its own before the model becomes one."
+            f"a gather may bring one block, {block:,} bytes; on rank {rank} one brings {largest:,}. Make "
+            "each block a unit of its own before the model becomes one."
         )
     again = sum(_gathers(seen, rank, BACKWARD))
     if _shards(seen.case) > 1 and again < blocks * block:
@@ -103,21 +103,21 @@ def _one_at_a_time(seen: Seen, rank: int) -> str:
 
 def _bytes(seen: Seen, rank: int) -> str:
     n, whole = _shards(seen.case), _bytes_of(seen.case)
-    copies = seen.case.params["mesh"].get("dp_replicate", 1) if "dp_replicate" in seen.case.params["axes"] else 1
+    copies = seen.case.params["mesh"].get("dp_replicate", 1)
     most = 3 * whole + (2 * whole // n if copies > 1 else 0) + 64
     calls = calls_in(seen.traces[rank], STEP)
     far = next((c for c in calls if c.op.startswith("all_gather") and len(c.group.ranks) > n), None)
     if far is not None:
         return (
-            f"weights are gathered from the {n} rank{'s' * (n > 1)} of dp_shard; on rank {rank} a gather asks "
-            f"{len(far.group.ranks)}. Hand the mesh to `fully_shard`."
+            f"weights are gathered from the {n} rank{'s' * (n > 1)} of dp_shard; on rank {rank} a gather "
+            f"asks {len(far.group.ranks)}. Hand the mesh to `fully_shard`."
         )
     moved = sum(c.moved_bytes for c in calls)
     if moved <= most:
         return ""
     return (
-        f"a rank may move {most:,} bytes in a step: weights twice, gradients once, its shard over dp_replicate; "
-        f"rank {rank} moved {moved:,}. Is a parameter in two units, or something wrapped besides?"
+        f"a rank may move {most:,} bytes in a step, weights twice, gradients once, its shard over "
+        f"dp_replicate; rank {rank} moved {moved:,}. Is a parameter in two units, or something wrapped besides?"
     )
 
 
