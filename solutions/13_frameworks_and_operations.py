@@ -692,10 +692,10 @@ measured = [
 draw_sweep(cells, measured=measured[:8])
 
 # %% [markdown]
-# Read a row from left to right: sharded data parallelism alone, as long as each rank has sequences of its own;
-# then other axes, and the MFU falls, for a step stays at 4 M tokens. Read a column downwards: what does not
-# fit is cut by pipeline and tensor parallelism. These are predictions ([how far they are
-# off](../../docs/accuracy.md)); the points on the right were measured.
+# Read a row from left to right: sharded data parallelism alone, as long as each rank has sequences of its
+# own; then other axes, and the MFU falls, for a step stays at 4 M tokens. Read a column downwards: what does
+# not fit is cut by pipeline and tensor parallelism. These are predictions (docs/accuracy.md says how far they
+# are off); the points on the right were measured, with larger steps.
 #
 # ## Five techniques in one table
 #

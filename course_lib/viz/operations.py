@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from textwrap import fill
 
 import numpy as np
 import torch
@@ -74,7 +75,7 @@ def draw_sweep(
         for (model, count), cell in cells.items():
             row, column = models.index(model), nodes.index(count)
             values[row, column] = np.nan if cell is None else 100 * cell[0]
-            text = "does not fit" if cell is None else f"{100 * cell[0]:.0f}%\n{cell[1]}"
+            text = "does not fit" if cell is None else f"{100 * cell[0]:.0f}%\n{fill(cell[1], 18)}"
             dark = cell is not None and cell[0] < 0.4
             ink = "white" if dark else style.INK
             left.text(column, row, text, ha="center", va="center", fontsize=8, color=ink)
@@ -85,7 +86,9 @@ def draw_sweep(
         left.set(xlabel="nodes of 8 H100", title=title or "The fastest layout that fits, and its MFU")
         for run, gpus, mfu in measured:
             right.plot(gpus, 100 * mfu, "o", color=style.VERMILLION, ms=4)
-            right.annotate(run, (gpus, 100 * mfu), fontsize=6, xytext=(3, 2), textcoords="offset points")
+            right.annotate(
+                run, (gpus, 100 * mfu), fontsize=7, xytext=(-5, -2), textcoords="offset points", ha="right"
+            )
         right.set(xscale="log", xlabel="GPUs", ylabel="MFU, %", title="Measured, as published")
         right.set(xlim=(8, 40_000), ylim=(0, 70))
         said = "; ".join(f"{run} {100 * mfu:.0f}%" for run, _, mfu in measured)

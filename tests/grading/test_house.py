@@ -30,12 +30,14 @@ VALUES_ARE_THE_LESSON = {
     "repair_ddp_script": "a dozen defects repaired; the sampler is the last of them",
     "async_pipeline": "a backward that uses the weights of its forward",
 }
-# Two tell the order of launches by the bytes launched so far; one weighs what lives against what is repeated.
+# Two tell the order of launches by the bytes launched so far; one weighs what lives against what is repeated;
+# one tells by the size of each gather what is whole at a time.
 OWN_READERS = {
     "lab03_data_parallel/bucketed_ddp.py",
     "lab05_fsdp_hsdp/_prefetch.py",
     "lab06_activation_checkpointing/selective_policy.py",
     "lab09_pipeline_parallel/run_stage.py",
+    "lab13_frameworks_and_operations/to_fsdp2.py",
 }
 
 

@@ -23,8 +23,8 @@ EXERCISE = Exercise(
         "atomic": "Whenever the job is killed, each directory named step-... holds every rank's whole file.",
         "kept": "At every moment there are as many saves as before, up to `keep`; nothing else is left.",
     },
-    details="1, 2 and 3 ranks (hidden: 4), any of them slow, any with a full disk at one save: `write` returns"
-    " False then and leaves half a file. A new name begins with something else than step-. A rename takes "
+    details="1, 2 and 3 ranks (hidden: 4), any of them slow, any with a full disk at one save: `write` then "
+    "returns False and leaves half a file. A new name begins with something else than step-. A rename takes "
     "effect at one moment, and takes 0.1 s to get there.",
     signature="(folder, step, shard, keep)",
     forbids=("saving",),

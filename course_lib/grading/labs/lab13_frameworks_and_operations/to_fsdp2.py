@@ -1,6 +1,10 @@
-"""`to_fsdp2`: each block a unit of torch's FSDP2, gathered again in backward, on the mesh given."""
+"""`to_fsdp2`: each block a unit of torch's FSDP2, gathered again in backward, on the mesh given.
+
+Longer than 120 lines: what is gathered, when, how much and from whom are rules of its own.
+"""
 
 from course_lib.grading.core.types import Case, Exercise, Seen
+from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.parts.common import Window, calls_in
 from course_lib.grading.parts.order import Holds, each_rank
 from course_lib.grading.torch_toy_model import shapes
@@ -101,28 +105,30 @@ def _one_at_a_time(seen: Seen, rank: int) -> str:
     return ""
 
 
-def _bytes(seen: Seen, rank: int) -> str:
-    n, whole = _shards(seen.case), _bytes_of(seen.case)
-    copies = seen.case.params["mesh"].get("dp_replicate", 1)
-    most = 3 * whole + (2 * whole // n if copies > 1 else 0) + 64
+def _bytes(case: Case) -> int:
+    whole, copies = _bytes_of(case), case.params["mesh"].get("dp_replicate", 1)
+    return 3 * whole + (2 * whole // _shards(case) if copies > 1 else 0) + 64
+
+
+def _from_whom(seen: Seen, rank: int) -> str:
+    n = _shards(seen.case)
     calls = calls_in(seen.traces[rank], STEP)
     far = next((c for c in calls if c.op.startswith("all_gather") and len(c.group.ranks) > n), None)
-    if far is not None:
-        return (
-            f"weights are gathered from the {n} rank{'s' * (n > 1)} of dp_shard; on rank {rank} a gather "
-            f"asks {len(far.group.ranks)}. Hand the mesh to `fully_shard`."
-        )
-    moved = sum(c.moved_bytes for c in calls)
-    if moved <= most:
+    if far is None:
         return ""
     return (
-        f"a rank may move {most:,} bytes in a step, weights twice, gradients once, its shard over "
-        f"dp_replicate; rank {rank} moved {moved:,}. Is a parameter in two units, or something wrapped besides?"
+        f"weights are gathered from the {n} rank{'s' * (n > 1)} of dp_shard; on rank {rank} a gather "
+        f"asks {len(far.group.ranks)}. Hand the mesh to `fully_shard`."
     )
 
 
 PARTS = [
     Holds(part="memory", problem=each_rank(_held), passed="each rank keeps its share"),
     Holds(part="memory", problem=each_rank(_one_at_a_time), passed="one block whole at a time"),
-    Holds(part="bytes", problem=each_rank(_bytes), passed="gathered along dp_shard only"),
+    Holds(part="bytes", problem=each_rank(_from_whom), passed="gathered along dp_shard only"),
+    BytesAtMost(
+        at_most=_bytes,
+        windows=[STEP],
+        why="Weights twice, gradients once, a shard over dp_replicate: is a parameter in two units?",
+    ),
 ]
