@@ -46,7 +46,7 @@ from course_lib.model.batches import Batch
 from course_lib.model.corpus import corpus_batch, load_corpus
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.planner import Request, plan, report
-from course_lib.planner.request import cluster_named
+from course_lib.planner.named import cluster_named
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
