@@ -10,7 +10,7 @@ REPEAT ?= 1
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup demo test stress browser colab lab check bench pictures zoo mistakes attack build clean
+.PHONY: help setup demo test stress browser colab lab check bench pictures site zoo mistakes attack build clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /make \1|/' | column -t -s '|'
@@ -56,6 +56,10 @@ bench: $(READY)  ## measure, and write docs/benchmarks.md
 
 pictures: $(READY)  ## make docs/pictures/ again; needs a Chromium (ONLY="first 03" for some)
 	$(BIN)/python website/pictures.py $(ONLY)
+
+site: $(READY)  ## make the site in build/site/html and check its links
+	@$(BIN)/python -c "import furo, myst_nb" 2>/dev/null || $(BIN)/pip install -c constraints.txt -e '.[site]'
+	$(BIN)/python website/build.py
 
 zoo: $(READY)  ## check every known right and wrong answer (LAB=03 for one lab, REPEAT=10, SANDBOX=1 as in grading)
 	$(BIN)/course zoo $(if $(LAB),--lab $(LAB)) --repeat $(REPEAT) $(if $(SANDBOX),--sandbox)

@@ -23,6 +23,7 @@ from pathlib import Path
 from course_lib.notebook import is_enough
 
 PYTHONS = ((3, 11), (3, 13))
+TESTED_TORCH = ("2.13.0", "2.14.1")  # constraints.txt, and the newest that the tests were run with
 EXTRAS = {
     "course": ("jupyterlab", "ipywidgets", "nbgrader", "pytest"),
     "staff": (
@@ -39,6 +40,7 @@ EXTRAS = {
         *("ruff", "mypy", "import-linter", "hypothesis"),
         *("pytest-xdist", "perfetto", "playwright", "types-psutil"),
     ),
+    "site": ("sphinx", "myst-nb", "furo", "sphinx-copybutton", "sphinx-mathjax-offline"),
 }
 
 
@@ -164,9 +166,10 @@ def _torch() -> Finding:
             False, "torch", "not installed; 2.9 or newer is needed. run `make setup`, or `pip install torch`"
         )
     ok = is_enough(installed)
-    return Finding(
-        ok, "torch", installed if ok else f"{installed}; 2.9 or newer is needed. run `pip install -U torch`"
-    )
+    tested = installed.split("+")[0] in TESTED_TORCH
+    note = "tested" if tested else f"not tested; {' and '.join(TESTED_TORCH)} were"
+    advice = "; 2.9 or newer is needed. run `pip install -U torch`"
+    return Finding(ok, "torch", f"{installed} ({note})" if ok else f"{installed}{advice}")
 
 
 def _packages() -> Iterator[Finding]:
