@@ -1,7 +1,7 @@
 """The site: `make site` writes build/site/html from docs/, the executed labs, the docstrings and the planner.
 
-Everything is on this machine: no page loads anything from elsewhere. A lab's page is its executed notebook with
-the stub a student gets; the answer lies behind a click, and cells that only grade are left out.
+No page loads anything from elsewhere. A lab's page is its executed notebook with the stub a student gets; the
+answer lies behind a click, and cells that only grade are left out.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ BUILD = ROOT / "build" / "site"
 SOURCE, HTML = BUILD / "source", BUILD / "html"
 MOST_BYTES, MOST_S = 2_000_000, 300
 NO_ADDRESS = "This copy of the course has no public address yet, so Colab cannot open it"
+_FOREIGN = re.compile(r'<(?:script|img|link)[^>]*(?:src|href)="(https?://[^"]+)"')
 TECHNIQUES = {
     "Data parallel": ["course_lib.parallel.ddp"],
     "ZeRO": ["course_lib.parallel.zero", "course_lib.parallel.offload"],
@@ -68,7 +69,8 @@ def lab_page(lab: str) -> NotebookNode:
             lines = [line for line in cell.source.splitlines() if not re.match(r"\s*### (BEGIN|END) ", line)]
             cell.source = "\n".join(lines)
             cell.metadata = NotebookNode(
-                tags=["hide-input"], mystnb={"code_prompt_show": "Answer", "code_prompt_hide": "Hide the answer"}
+                tags=["hide-input"],
+                mystnb={"code_prompt_show": "Answer", "code_prompt_hide": "Hide the answer"},
             )
             cells.append(cell)
         else:
@@ -87,7 +89,9 @@ def _without_attachments(cell: NotebookNode) -> NotebookNode:
 
 
 def _buttons(lab: str) -> str:
-    download = f'<a class="course-button" href="../_static/notebooks/{lab}.ipynb" download>Download the notebook</a>'
+    download = (
+        f'<a class="course-button" href="../_static/notebooks/{lab}.ipynb" download>Download the notebook</a>'
+    )
     if not IS_PUBLISHED:
         return f"{download} <span>{NO_ADDRESS}.</span>"
     path = REPOSITORY.removeprefix("https://github.com/")
@@ -100,8 +104,8 @@ def zoo_page() -> str:
     lines = [
         "# The zoo",
         "",
-        "Every exercise's check is tested with known answers: right ones in other styles get full marks, each "
-        "wrong one loses exactly the parts it breaks. Beside these stand the reference, the empty cell and "
+        "Every exercise's check is tested with known answers: right ones in other styles get full marks, "
+        "each wrong one loses exactly the parts it breaks. Beside these stand the reference, the empty cell and "
         "standard mistakes.",
         "",
     ]
@@ -150,7 +154,9 @@ def page_text(text: str) -> str:
         if (ROOT / "docs" / inside).is_file() and inside.endswith(".md"):
             return f"[{words}]({inside}{anchor})"
         where = link.removeprefix("../")
-        return f"[{words}]({REPOSITORY}/blob/v{__version__}/{where})" if IS_PUBLISHED else f"{words} (`{where}`)"
+        return (
+            f"[{words}]({REPOSITORY}/blob/v{__version__}/{where})" if IS_PUBLISHED else f"{words} (`{where}`)"
+        )
 
     return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)]*)?\)", target, text)
 
@@ -175,7 +181,9 @@ def write_source() -> None:
         nbformat.write(lab_page(lab), SOURCE / "labs" / f"{lab}.ipynb")
         shutil.copy(ROOT / "notebooks" / lab / f"{lab}.ipynb", static / "notebooks")
     rows = "\n".join(labs())
-    (SOURCE / "labs" / "index.md").write_text(f"# The labs\n\n```{{toctree}}\n{rows}\n```\n", encoding="utf-8")
+    (SOURCE / "labs" / "index.md").write_text(
+        f"# The labs\n\n```{{toctree}}\n{rows}\n```\n", encoding="utf-8"
+    )
     (SOURCE / "zoo.md").write_text(zoo_page(), encoding="utf-8")
     for name, text in api_pages().items():
         (SOURCE / "api" / name).write_text(text, encoding="utf-8")
@@ -196,7 +204,7 @@ def _plans() -> str:
 
 
 def faults() -> list[str]:
-    """Return what is wrong with the pages: links that lead nowhere, pages that are too large, foreign scripts."""
+    """Return what is wrong with the pages: dead links, too many bytes, what is loaded from elsewhere."""
     pages = {path: path.read_text(encoding="utf-8") for path in HTML.rglob("*.html")}
     names = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in pages.items()}
     found = []
@@ -204,7 +212,7 @@ def faults() -> list[str]:
         where = path.relative_to(HTML)
         if len(text.encode()) > MOST_BYTES:
             found.append(f"{where}: {len(text.encode()):,} bytes, at most {MOST_BYTES:,}")
-        found += [f"{where}: loads {url}" for url in re.findall(r'<(?:script|img|link)[^>]*(?:src|href)="(https?://[^"]+)"', text)]
+        found += [f"{where}: loads {url}" for url in _FOREIGN.findall(text)]
         for link in set(re.findall(r'<a\b[^>]*\bhref="([^"]*)"', text)):
             target, _, anchor = link.partition("#")
             if re.match(r"[a-z]+:", link):
@@ -222,7 +230,9 @@ def main() -> int:
     started = time.perf_counter()
     BUILD.mkdir(parents=True, exist_ok=True)
     write_source()
-    done = subprocess.run([sys.executable, "-m", "sphinx", "-q", "-b", "html", str(SOURCE), str(HTML)], check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(SOURCE), str(HTML)], check=False
+    )
     found = [] if done.returncode else faults()
     for fault in found:
         print(fault)

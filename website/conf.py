@@ -31,7 +31,7 @@ html_theme_options["top_of_page_buttons"] = []
 
 
 def _quote_trailing_underscores(*arguments: Any) -> None:
-    """Docstrings name functions that mutate, `step_`; reStructuredText would take the underscore for a link."""
+    """Quote names such as `step_`, which reStructuredText would take for links."""
     lines: list[str] = arguments[-1]
     lines[:] = [re.sub(r"(?<![`\w.])([\w.]+_)(?![`\w])", r"``\1``", line) for line in lines]
 

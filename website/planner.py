@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from course_lib.planner import Request, plan, report
-from course_lib.planner.request import cluster_named, model_named
+from course_lib.planner.named import cluster_named, model_named
+from course_lib.planner.search import RESERVED_BYTES
 
 MODELS = ("llama3-8b", "llama3-70b", "llama3-405b")
 CLUSTERS = {"dgx-h100": "H100, 3.2 Tbit/s per server", "meta": "H100, Meta's 24,000-GPU network"}
@@ -43,5 +44,12 @@ def _of(model: str, cluster: str, gpus: int, seq: int) -> dict[str, Any]:
         found = plan(request)
     except ValueError as error:
         return {"command": command, "none": str(error)}
+    memory_gb = request.cluster.accelerator.usable_memory_bytes / 1e9
     rows = [report.row_of(found, i) for i in range(min(SHOWN, len(found.table)))]
-    return {"command": command, "layouts": rows, "memory_gb": request.cluster.accelerator.memory_bytes / 1e9}
+    for row in rows:
+        row["memory_bytes"]["CUDA and NCCL"] = RESERVED_BYTES
+    return {
+        "command": command,
+        "layouts": rows,
+        "memory_gb": request.cluster.accelerator.usable_memory_bytes / 1e9,
+    }
