@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SITE := $(VENV)/.site
 LAB ?=
 REPEAT ?= 1
 
@@ -26,6 +27,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m compileall -q course_lib  # or each rank compiles it again where Python may not write
 	touch $@
 
+$(SITE): $(READY)
+	$(BIN)/pip install -c constraints.txt -e '.[site]'
+	touch $@
+
 demo: $(READY)  ## autograde four submissions of lab 03 and print their scores
 	$(BIN)/course demo
 
@@ -36,8 +41,8 @@ stress: $(READY)  ## 50 kills of a training that saves; kernels, the demo and a 
 	COURSE_KILLS=50 $(BIN)/python -m pytest -q tests/checkpoint/test_files.py -k kills
 	$(BIN)/python tests/stress.py
 
-browser: $(READY)  ## a student's day in JupyterLab and an instructor's in formgrader, in a headless Chromium (LAB="03 04", LAB=all)
-	$(BIN)/python -m pytest tests/browser/journeys.py tests/browser/formgrader.py -s --lab "$(or $(LAB),00)"
+browser: $(SITE)  ## a student's day in JupyterLab, an instructor's in formgrader, the site, in a headless Chromium (LAB="03 04", LAB=all)
+	$(BIN)/python -m pytest tests/browser/journeys.py tests/browser/formgrader.py tests/browser/site.py -s --lab "$(or $(LAB),00)"
 
 colab: $(READY)  ## every lab alone in an empty folder, with the kernel of Colab
 	$(BIN)/python -m pytest tests/colab.py -s
@@ -57,8 +62,7 @@ bench: $(READY)  ## measure, and write docs/benchmarks.md
 pictures: $(READY)  ## make docs/pictures/ again; needs a Chromium (ONLY="first 03" for some)
 	$(BIN)/python website/pictures.py $(ONLY)
 
-site: $(READY)  ## make the site in build/site/html and check its links
-	@$(BIN)/python -c "import furo, myst_nb" 2>/dev/null || $(BIN)/pip install -c constraints.txt -e '.[site]'
+site: $(SITE)  ## make the site in build/site/html and check its links
 	$(BIN)/python website/build.py
 
 zoo: $(READY)  ## check every known right and wrong answer (LAB=03 for one lab, REPEAT=10, SANDBOX=1 as in grading)

@@ -40,7 +40,14 @@ EXTRAS = {
         *("ruff", "mypy", "import-linter", "hypothesis"),
         *("pytest-xdist", "perfetto", "playwright", "types-psutil"),
     ),
-    "site": ("sphinx", "myst-nb", "furo", "sphinx-copybutton", "sphinx-mathjax-offline"),
+    "site": (
+        "sphinx",
+        "myst-nb",
+        "furo",
+        "sphinx-copybutton",
+        "sphinx-mathjax-offline",
+        "axe-playwright-python",
+    ),
 }
 
 

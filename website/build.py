@@ -105,8 +105,8 @@ def zoo_page() -> str:
         "# The zoo",
         "",
         "Every exercise's check is tested with known answers: right ones in other styles get full marks, "
-        "each wrong one loses exactly the parts it breaks. Beside these stand the reference, the empty cell and "
-        "standard mistakes.",
+        "each wrong one loses exactly the parts it breaks. Beside these stand the reference, the empty cell "
+        "and standard mistakes.",
         "",
     ]
     for lab in sorted(p for p in (ROOT / "tests" / "zoo").iterdir() if p.name[:2].isdigit()):

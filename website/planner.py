@@ -44,7 +44,6 @@ def _of(model: str, cluster: str, gpus: int, seq: int) -> dict[str, Any]:
         found = plan(request)
     except ValueError as error:
         return {"command": command, "none": str(error)}
-    memory_gb = request.cluster.accelerator.usable_memory_bytes / 1e9
     rows = [report.row_of(found, i) for i in range(min(SHOWN, len(found.table)))]
     for row in rows:
         row["memory_bytes"]["CUDA and NCCL"] = RESERVED_BYTES

@@ -1,5 +1,6 @@
 """The tables: every number has a source, and they travel inside the wheel."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -50,6 +51,13 @@ def test_no_number_is_there_twice() -> None:
 def test_a_missing_table_says_where_it_was_sought() -> None:
     with pytest.raises(FileNotFoundError, match="must lie beside or inside"):
         data_path("no_such_table.csv")
+
+
+def test_every_file_has_a_licence() -> None:
+    text = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
+    licences = dict(re.findall(r"^\| `([\w.]+)` \|.*\| ([^|]+) \|$", text, flags=re.MULTILINE))
+    assert set(licences) == {path.name for path in (ROOT / "data").iterdir()} - {"README.md"}
+    assert set(licences.values()) == {"facts", "CC BY 4.0", "public domain"}
 
 
 def test_the_wheel_has_every_package_and_the_data() -> None:
