@@ -1,6 +1,6 @@
 """Grading a class in lab 03: `course autograde`, sandboxed and judged outside, against `nbgrader autograde`.
 
-The same files each time, the whole notebook run for each page in both. The class hands in by twenties, and
+The same files each time, the whole notebook run for each page in both. The class submits by twenties, and
 each twenty is graded by all three commands one after the other, so that a slow hour of the machine's is slow
 for all. Half of the class left one exercise as a stub.
 
@@ -67,9 +67,9 @@ def hand_in(folder: Path, student: str, answers: dict[str, str]) -> None:
 
 
 def grading_s(folders: dict[str, Path], right: dict[str, str], log: Path) -> dict[str, list[float]]:
-    """Hand in and grade a class; return the seconds a submission of each twenty, by command.
+    """Submit and grade a class; return the seconds a submission of each twenty, by command.
 
-    `log` has those of the twenties that are done; one that was interrupted is handed in anew, under other
+    `log` has those of the twenties that are done; one that was interrupted is submitted anew, under other
     names.
     """
     half = {name: text for name, text in right.items() if name != EXERCISE}

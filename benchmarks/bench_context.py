@@ -107,7 +107,7 @@ def rows() -> list[Row]:
                 f"{name}, one process / a rank",
                 alone_bytes / peak,
                 "x",
-                f"peak memory; {peak / 1e6:.1f} MB a rank",
+                f"peak memory; {peak / 1e6:.1f} MB per rank",
             ),
             (
                 f"{name}, simulated",

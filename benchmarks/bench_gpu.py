@@ -45,7 +45,7 @@ def measured(options: TrainOptions) -> list[Row]:
     return [
         ("MFU", 100 * result.typical("mfu"), "%", f"{conditions}; goal: at least 55 on an H100"),
         ("HFU", 100 * result.typical("hfu"), "%", "fused attention computes its scores again"),
-        ("tokens a second", result.typical("tokens_per_s"), "", f"{options.config.num_params / 1e9:.2f} B"),
+        ("tokens per second", result.typical("tokens_per_s"), "", f"{options.config.num_params / 1e9:.2f} B"),
         ("matmul's roof", roof / 1e12, "TFLOP/s", f"the best of {SIZES}, square"),
         ("roof / peak", 100 * roof / result.peak.flops_per_s, "%", ""),
         ("memory", gigabytes, "GB", "the most that tensors held"),

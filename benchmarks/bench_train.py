@@ -19,7 +19,7 @@ def rows() -> list[Row]:
     begin_s = time.process_time()
     result = train(OPTIONS, progress=False, clock=time.process_time)
     took_s = time.process_time() - begin_s
-    tokens = f"{OPTIONS.batch_size} x {OPTIONS.seq_len} tokens a step"
+    tokens = f"{OPTIONS.batch_size} x {OPTIONS.seq_len} tokens per step"
     fall = 1 - result.losses[-1] / result.losses[0]
     return [
         ("MFU", 100 * result.typical("mfu"), "%", f"goal: at least 60; the lab's model, {tokens}"),

@@ -22,7 +22,7 @@ from course_lib.cost.step_time import ModelSizes, StepLayout
 
 Csv = Mapping[str, str]
 
-HARDWARE = {  # peak FLOP/s, HBM bytes/s, HBM bytes, NVLink bytes/s one way, network bytes/s a GPU
+HARDWARE = {  # peak FLOP/s, HBM bytes/s, HBM bytes, NVLink bytes/s one way, network bytes/s per GPU
     "A100": (312e12, 2.039e12, 80e9, 300e9, 25e9),
     "A100-40GB": (312e12, 1.555e12, 40e9, 300e9, 25e9),
     "H100": (989.4e12, 3.35e12, 80e9, 450e9, 50e9),
@@ -70,7 +70,7 @@ class Run:
     def __post_init__(self) -> None:
         if not 0 < self.seconds < math.inf:
             raise ValueError(
-                f"a run must take more than 0 seconds; got {self.seconds} for {self.label}. Mend the row."
+                f"a run must take more than 0 seconds; got {self.seconds} for {self.label}. Fix the row."
             )
 
 
@@ -110,7 +110,7 @@ def number(row: Csv, column: str, default: float | None = None) -> float:
     if not math.isfinite(value) or value < 0:
         what = ", ".join(list(row.values())[:6])
         raise ValueError(
-            f"column {column} must hold a number of 0 or more; got {text!r} in {what}. Mend the row."
+            f"column {column} must hold a number of 0 or more; got {text!r} in {what}. Fix the row."
         )
     return value
 
@@ -206,7 +206,7 @@ def _megatron_core(rows: list[Csv]) -> Iterator[Table]:
 
 
 def _megatron_flops(found: Mapping[str, float]) -> float:
-    """Model FLOPs a token: 72 L D^2 (1 + S / 6D + V / 12 L D), without recompute."""
+    """Model FLOPs per token: 72 L D^2 (1 + S / 6D + V / 12 L D), without recompute."""
     dim, layers = found["D"], found["L"]
     return 72 * layers * dim**2 * (1 + found["S"] / (6 * dim) + found["V"] / (12 * layers * dim))
 
@@ -388,7 +388,7 @@ def named(model: str, row: Csv | None = None) -> dict[str, float]:
 
 
 def _microbatches(per_rank: float, most: float = 16) -> dict[str, list[float]]:
-    """Micro-batch sizes, powers of two that divide what a data-parallel rank processes a step."""
+    """Micro-batch sizes, powers of two that divide what a data-parallel rank processes per step."""
     fits = [2.0**k for k in range(5) if 2**k <= min(most, per_rank) and per_rank % 2**k == 0]
     return {"mbs": fits, "m": [per_rank / size for size in fits]}
 

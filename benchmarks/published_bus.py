@@ -55,7 +55,7 @@ def read_bus(folder: Path) -> BusTable | None:
     ranks, sizes = (np.array([number(row, c) for row in rows]) for c in ("gpus", "size_mb"))
     bandwidth = 1e9 * np.array([number(row, "busbw_gb_s") for row in rows])
     if not (bandwidth > 0).all():
-        raise ValueError(f"{NAME} must give bandwidths above 0; got {bandwidth.min():g}. Mend the row.")
+        raise ValueError(f"{NAME} must give bandwidths above 0; got {bandwidth.min():g}. Fix the row.")
     both = np.array([row["collective"] == "AllReduce" for row in rows])
     seconds = np.where(both, 2, 1) * (ranks - 1) / ranks * 1e6 * sizes / bandwidth
     _, _, machine = arrays([Run("", 1.0, {"D": 1, "N": 1}, "nanotron", HARDWARE)] * len(rows))

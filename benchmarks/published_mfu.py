@@ -1,6 +1,6 @@
 """Compute the MFU of published rows again: which convention gives the number that a table prints.
 
-A source's MFU is tokens/s x FLOPs a token / peak. Where the printed tokens/s and a convention of
+A source's MFU is tokens/s x FLOPs per token / peak. Where the printed tokens/s and a convention of
 `course_lib.cost.flops` give the printed MFU within rounding, the convention is known; a table that counts
 otherwise shows it here. `course bench accuracy` prints it; the rows are not part of this repository.
 """

@@ -131,7 +131,7 @@ def blocks_in_flight(degrees: Degrees, num_layers: int) -> int:
 
 def held_by_first(found: list[dict[str, Any]]) -> str:
     """Return the table of what the first rank's activations are made of."""
-    lines = ["| GPUs | tokens | blocks in flight | activations GB | MB a block |", "|---|---|---|---|---|"]
+    lines = ["| GPUs | tokens | blocks in flight | activations GB | MB per block |", "|---|---|---|---|---|"]
     for row in found:
         each = 1e3 * float(row["activations_gb_first"]) / float(row["blocks_in_flight"])
         lines.append(
@@ -150,8 +150,8 @@ def block_megabytes(recompute: Recompute) -> float:
 def page(found: list[dict[str, Any]]) -> str:
     """Return the documentation's page."""
     head = (
-        "| GPUs | tokens | cp | dp | step s | TFLOP/s a GPU | published | bubble | exposed tp, cp, pp, dp | "
-        "GB first, middle, last |\n"
+        "| GPUs | tokens | cp | dp | step s | TFLOP/s per GPU | published | bubble | exposed tp, cp, pp, dp "
+        "| GB first, middle, last |\n"
         "|---|---|---|---|---|---|---|---|---|---|"
     )
     lines = [head]

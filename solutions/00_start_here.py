@@ -103,7 +103,7 @@ print(f"{'together':<24} {state_bytes / 1e12:5.2f} TB = {math.ceil(state_bytes /
 #
 # ### Time does not suffice
 #
-# A dense transformer (every token uses every parameter) needs about 6 FLOPs a parameter and token: 2
+# A dense transformer (every token uses every parameter) needs about 6 FLOPs per parameter and token: 2
 # forward, 4 backward (lab 07 derives this). A GPU in training delivers about 40% of its peak.
 
 # %%
@@ -321,12 +321,12 @@ for rank, gradients in enumerate(traced):
 for call in traced.trace[0].collectives():
     print(f"{call.op:<12} {call.dtype} {list(call.shapes[0])!s:<12} {call.bytes_:>8,} bytes")
 handed_in = traced.trace[0].comm_bytes()
-print(f"rank 0 hands in {handed_in:>26,} bytes")
+print(f"rank 0 puts in {handed_in:>26,} bytes")
 print(f"gradients, 8 bytes a number {sum(8 * p.numel() for p in model.parameters()):>14,} bytes")
 print(f"rank 0 sends, in a ring of 4 {2 * 3 * handed_in // 4:>13,} bytes")
 
 # %% [markdown]
-# A rank **hands in** each gradient once, and **sends** 2(n − 1)/n times as much: lab 02 builds the ring that
+# A rank **puts in** each gradient once, and **sends** 2(n − 1)/n times as much: lab 02 builds the ring that
 # does it. From there on this course counts what a rank sends.
 #
 # ### The trace as a timeline
@@ -480,7 +480,7 @@ def end_of_step(losses, tokens, learning_rate):
 # ## Numbers
 #
 # Someone wants to train a dense model of **70 billion parameters** on **15 trillion tokens**, with Adam in
-# mixed precision (16 bytes a parameter). Work out, in Python or on paper:
+# mixed precision (16 bytes per parameter). Work out, in Python or on paper:
 #
 # | name | question |
 # |---|---|
@@ -557,7 +557,7 @@ for exercise in grading.exercises("00"):
 # - Memory and time both force many GPUs: 6.48 TB of state, three thousand GPU years.
 # - Four axes, four cuts: layer → PP, batch → DP, sequence → CP, dim → TP.
 # - All ranks run one program; collectives are matched by order, so every rank makes the same calls.
-# - Data parallelism is backward, one all_reduce, one division. A rank hands in each
+# - Data parallelism is backward, one all_reduce, one division. A rank puts in each
 #   gradient once, and sends 2(n − 1)/n times that.
 # - A right value is half of right. The other half is what it cost.
 #

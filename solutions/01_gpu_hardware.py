@@ -481,15 +481,15 @@ except RanksError as error:
 draw_cluster_zoom()
 
 # %% [markdown]
-# Meta: 8 GPUs a server, **16 a rack**, **192 racks = 3,072 GPUs a pod**, **8 pods = 24,576 GPUs**; Llama 3
-# 405B used up to 16,384 of them. Inside a pod every GPU may send at full rate; between pods the top layer is
-# oversubscribed 1:7, so a GPU keeps a seventh of its rate if all talk at once. Larger clusters exist: xAI's
-# started with 100,000 GPUs.
+# Meta: 8 GPUs per server, **16 per rack**, **192 racks = 3,072 GPUs per pod**, **8 pods = 24,576 GPUs**;
+# Llama 3 405B used up to 16,384 of them. Inside a pod every GPU may send at full rate; between pods the top
+# layer is oversubscribed 1:7, so a GPU keeps a seventh of its rate if all talk at once. Larger clusters
+# exist: xAI's started with 100,000 GPUs.
 #
-# Beside the GPU racks stand network and storage racks (240 PB), and outside the cooling. In 54 days of the
+# Beside the GPU racks are network and storage racks (240 PB), and outside the cooling. In 54 days of the
 # run 466 interruptions were counted: lab 13.
 #
-# GPUs are numbered so that those of a server are neighbours: with 8 a server, GPU 7 and GPU 8 are in
+# GPUs are numbered so that those of a server are neighbours: with 8 per server, GPU 7 and GPU 8 are in
 # *different* ones. Every GPU has a network card, and cards are wired in **rails**: card 3 of each server is
 # on one switch with card 3 of all others. So NCCL (NVIDIA's library of collectives) sends from GPU 1 to GPU
 # 11 over NVLink to GPU 3, whose card is on GPU 11's rail, then over the network.
@@ -568,7 +568,7 @@ for other in (1, 8, 9):
 # 1. **`gpus_40gb`**: the fewest 40 GB GPUs that hold fp16 weights and the cache.
 # 2. **`gpus_80gb_int8`**: the same with int8 weights on 80 GB (the cache stays fp16).
 # 3. **`params_8`**, **`params_16`**: parameters of the largest model an 80 GB GPU can train, if nothing but 8
-#    or 16 bytes a parameter counts (lab 04 says where they go).
+#    or 16 bytes per parameter counts (lab 04 says where they go).
 # 4. **`run_days`**: Llama 3 405B took 3.8·10²⁵ FLOPs. How many days on 16,384 H100, at 400 TFLOP/s each?
 # 5. **`cluster_power_w`**: what all servers of Meta's 24,576 GPUs draw, in watts, before cooling. A GPU draws
 #    700 W; a server with its 8 GPUs, CPUs, fans and cards 10.2 kW.

@@ -69,7 +69,7 @@ draw_axes()
 #
 # S is the size of the **whole** tensor. **One convention for bytes holds in the whole course**: texts, cards
 # and tables count what one rank **sends**, by the textbook ring of this lab. Where that helps, what a call is
-# given stands beside it: what a rank **hands in** (S for an all_reduce). Cards of later labs leave (n − 1)/n
+# given is beside it: what a rank **puts in** (S for an all_reduce). Cards of later labs leave (n − 1)/n
 # out and say **moves**: a reduce_scatter, an all_gather, a broadcast or a reduce moves S, an all_reduce 2S.
 #
 # A collective runs in a **process group**: the world, or some of its ranks. `dist.new_group(ranks)` makes
@@ -399,7 +399,7 @@ def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather,
     inside: group of the k ranks of this rank's server; across: of the m ranks at its place in each server.
     The collectives: reduce_scatter(tensor, group) and all_gather(chunk, numel, group) return 1-D tensors,
     all_reduce_(tensor, group) works in place.
-    Communication: at most 2(m-1) ceil(ceil(S/k)/m) elements a rank go to other servers.
+    Communication: at most 2(m-1) ceil(ceil(S/k)/m) elements per rank go to other servers.
     """
     ### BEGIN SOLUTION
     chunk = reduce_scatter(tensor, inside)
@@ -622,7 +622,7 @@ def numbers_02() -> dict[str, float]:
 # %% [markdown]
 # ## Takeaways
 #
-# - A message costs latency + bytes / bandwidth. Count the messages in a row, and the bytes a rank.
+# - A message costs latency + bytes / bandwidth. Count the messages in a row, and the bytes per rank.
 # - Trees: $\lceil\log_2 n\rceil$ rounds, all bytes in each. Rings: $n - 1$ steps, a chunk in each.
 # - All_reduce = reduce_scatter + all_gather: 2(n − 1)/n · S a rank, for any n. Nothing sends less.
 # - Reduce inside the server before you cross: 1/k of the bytes.

@@ -259,7 +259,7 @@ print(run_ranks(warm_up, 2)[0])
 # %% [markdown]
 # ## Buckets that travel while backward computes
 #
-# One all_reduce a parameter has two costs: a latency for each small tensor, and a wait at the end in which
+# One all_reduce per parameter has two costs: a latency for each small tensor, and a wait at the end in which
 # nobody computes. So pack gradients into **buckets** of about `bucket_bytes`.
 #
 # **The packing rule**: take the parameters that train in *reverse* order of `module.parameters()`, about the
@@ -397,7 +397,7 @@ draw_simulated(replayed, start="step begins", reduced="all_reduce on the wire", 
 
 # %% [markdown]
 # Plain: nothing on the wire until backward has ended, and a latency for each tensor. The bytes are the same,
-# 8 a parameter in float64 (two ranks send what they hand in: 2(n − 1)/n is 1); so is the peak, which comes
+# 8 per parameter in float64 (two ranks send what they put in: 2(n − 1)/n is 1); so is the peak, which comes
 # before there are buckets. On this machine **all ranks share the cores**, also for the network's work, and
 # wait as no GPU would:
 
@@ -815,7 +815,7 @@ def numbers_03() -> dict[str, float]:
 # Play the server for a given order of arrivals. At the start every worker has read the initial weights. At
 # each arrival:
 #
-# 1. the worker hands in `gradient(worker, weights_it_read_last)`;
+# 1. the worker passes `gradient(worker, weights_it_read_last)`;
 # 2. the server applies it: `weights - lr * gradient`;
 # 3. the worker, and only this worker, reads the new weights.
 #

@@ -16,7 +16,7 @@
 #
 # After this lab you can
 #
-# 1. say where 16 bytes a parameter come from, and what each ZeRO stage leaves of them;
+# 1. say where 16 bytes per parameter come from, and what each ZeRO stage leaves of them;
 # 2. flatten, pad and shard any list of tensors, and get them back without a copy;
 # 3. write ZeRO-1 and ZeRO-2 around any element-wise optimizer, and prove them equal to one process;
 # 4. measure that memory fell by what the formula says;
@@ -28,7 +28,7 @@
 # are too? And how many more bytes does a GPU send per step for that?
 
 # %%
-PREDICTED = {"DDP": None, "ZeRO-1": None, "ZeRO-2": None}  # bytes a parameter
+PREDICTED = {"DDP": None, "ZeRO-1": None, "ZeRO-2": None}  # bytes per parameter
 
 # %%
 import inspect
@@ -68,9 +68,9 @@ draw_axes(["batch"])
 # %% [markdown]
 # Still the batch is what is split: ZeRO is data parallelism. Only the *storage* is shared out.
 #
-# ## Sixteen bytes a parameter
+# ## Sixteen bytes per parameter
 #
-# | mixed precision with Adam | bytes a parameter | letter |
+# | mixed precision with Adam | bytes per parameter | letter |
 # |---|---|---|
 # | parameters, bf16 | 2 | 2P |
 # | gradients, bf16 | 2 | 2P |
@@ -83,7 +83,7 @@ draw_axes(["batch"])
 # **8 bytes** too: bf16 parameters, gradients and both moments, without master weights, at some risk to
 # convergence. Add activations to either (lab 06).
 #
-# | stage | sharded | bytes a rank | DeepSpeed | torch |
+# | stage | sharded | bytes per rank | DeepSpeed | torch |
 # |---|---|---|---|---|
 # | 0 | nothing: DDP | 2P + 2P + KP | `"stage": 0` | DDP |
 # | 1 | optimizer state | 2P + 2P + KP/N | `"stage": 1` | ZeroRedundancyOptimizer |
@@ -110,7 +110,7 @@ def zero_bytes(num_params, world_size, stage, optimizer_bytes):
         num_params: parameters of the model.
         world_size: ranks that share.
         stage: 0 (nothing sharded) to 3.
-        optimizer_bytes: K, bytes a parameter beside the 2 of the parameter and the 2 of its gradient.
+        optimizer_bytes: K, bytes per parameter beside the 2 of the parameter and the 2 of its gradient.
     """
     ### BEGIN SOLUTION
     parameters = 2 * num_params
@@ -445,10 +445,10 @@ draw_memory_bars(
 
 # %%
 states = {name: (sum(bar.values()) - bar["activations"]) / P for name, bar in bars.items()}
-draw_predictions(states, PREDICTED, unit="bytes a parameter", title="16, 7 and 5.5, as the formula says")
+draw_predictions(states, PREDICTED, unit="bytes per parameter", title="16, 7 and 5.5, as the formula says")
 
 # %% [markdown]
-# Master weights stand among the parameters: what an optimizer updates is a parameter to the trace.
+# Master weights are among the parameters: what an optimizer updates is a parameter to the trace.
 # Activations are the same in all but for a shard's bf16 copy, which the trace takes for one: ZeRO shards
 # states, and no stage helps against activations (lab 06 does).
 #
@@ -659,8 +659,8 @@ draw_losses(losses, floor=synthetic_entropy(), title="A right one ends at the en
 # ## Offload: the host has memory too
 #
 # A server has 1 to 2 TB of host memory beside 640 GB on its GPUs. **ZeRO-Offload** keeps optimizer state and
-# master weights there, and updates *there*: otherwise 12 bytes a parameter would cross PCIe each way. A step
-# sends gradients down (2 bytes each) and parameters up (2). The same idea for parameters, fetched when a
+# master weights there, and updates *there*: otherwise 12 bytes per parameter would cross PCIe each way. A
+# step sends gradients down (2 bytes each) and parameters up (2). The same idea for parameters, fetched when a
 # layer needs them, and for NVMe, is ZeRO-Infinity.
 
 # %%
@@ -705,7 +705,7 @@ def offload_step(params, store, update):
 #
 # ## ZeRO in numbers
 #
-# Mixed precision with Adam (16 bytes a parameter) and GPUs of 80 GB = 80 · 10⁹ bytes. SI units.
+# Mixed precision with Adam (16 bytes per parameter) and GPUs of 80 GB = 80 · 10⁹ bytes. SI units.
 #
 # 1. **`state_bytes`**: Llama 3 8B has 8,030,261,248 parameters. Bytes of parameters, gradients and optimizer
 #    state on one GPU without ZeRO?
@@ -737,12 +737,12 @@ def numbers_04() -> dict[str, float]:
 # %% [markdown]
 # ## Takeaways
 #
-# - 16 bytes a parameter: 2 + 2 + 12. The optimizer is three quarters, so it is sharded first.
+# - 16 bytes per parameter: 2 + 2 + 12. The optimizer is three quarters, so it is sharded first.
 # - Stages 1 and 2 move what DDP moves: all_reduce = reduce_scatter + all_gather.
 # - Stages 1 and 2 have floors of 4P and 2P bytes; only stage 3 has none, for 1.5 times the bytes.
 # - Flat, padded, equal shards make it two collectives. Shapes are the metadata; views bring tensors back.
 # - A view keeps the whole storage alive: most "ZeRO saved nothing" bugs are a forgotten view.
-# - Offload trades device memory for PCIe: 2 bytes a parameter each way, if the update runs on the host.
+# - Offload trades device memory for PCIe: 2 bytes per parameter each way, if the update runs on the host.
 #
 # **What production code does**
 #
@@ -794,7 +794,7 @@ def numbers_04() -> dict[str, float]:
 #
 # <details><summary>Rubric</summary>
 #
-# 1. *Good:* states are 208 GB, stage 1 72 GB a rank, which leaves 8 GB for activations, stage 2 49 GB: so
+# 1. *Good:* states are 208 GB, stage 1 72 GB per rank, which leaves 8 GB for activations, stage 2 49 GB: so
 #    stage 2, unless your activations are small. *Better:* with them counted at your batch, and what stage 3
 #    would cost on your link.
 # 2. *Good:* the inner optimizer got whole parameters; a view keeps the flat vector; gradients in a persistent

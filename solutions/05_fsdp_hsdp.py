@@ -201,7 +201,7 @@ for rank, parts in enumerate(kept):
 #
 # Cut each *unit* instead of dealing units out: pad its flat vector, give every rank an equal part. Then one
 # **all_gather** brings a unit back, to which all contribute, and one **reduce_scatter** sums the gradients
-# and leaves each rank its part. Both move (n − 1)/n · S bytes a rank.
+# and leaves each rank its part. Both move (n − 1)/n · S bytes per rank.
 
 # %%
 draw_owners_and_shards({unit.name: unit.numel for unit in transformer_units(CONFIG)}, num_ranks=4)
@@ -232,7 +232,7 @@ def fsdp_forward(units, x):
 
 
 # %% [markdown]
-# A whole step has two all_gathers and one reduce_scatter a unit, one all_gather less for the last unit.
+# A whole step has two all_gathers and one reduce_scatter per unit, one all_gather less for the last unit.
 # Frozen units still have to be gathered (the gradient flows through them), but have nothing to reduce.
 # Padding needs no care: its gradient is zero.
 
@@ -363,7 +363,7 @@ draw_memory_in_order(sharded.trace[0], start="step begins", end="step ends", tit
 
 # %% [markdown]
 # Beside your prediction, and the bytes beside the formula: in a ring a rank sends 3/4 of the whole, for an
-# all_gather as for a reduce_scatter. (It *hands in* a shard for the first, the whole for the second.)
+# all_gather as for a reduce_scatter. (It *puts in* a shard for the first, the whole for the second.)
 
 # %%
 numels = [unit.numel for unit in transformer_units(CONFIG)]
@@ -557,9 +557,9 @@ turn(draw_prefetch, gather_share=[0.8, 1.0, 1.5, 2.0, 3.0])
 #
 # ## When does FSDP hide its gathers?
 #
-# A block of U parameters takes 2U FLOPs a token in forward and twice as many in backward (nothing is computed
-# again here). What travels depends on U too, but not on the tokens. So there is a number of **tokens per
-# GPU** from which on nothing waits, and it depends on two numbers of your hardware.
+# A block of U parameters takes 2U FLOPs per token in forward and twice as many in backward (nothing is
+# computed again here). What travels depends on U too, but not on the tokens. So there is a number of **tokens
+# per GPU** from which on nothing waits, and it depends on two numbers of your hardware.
 #
 # The rules: depth 1, L equal units, a ring without latency, parameters and gradients of `bytes_per_param` on
 # the wire. One wire carries one call at a time, in the order of launches. The gather of the next unit is
@@ -722,7 +722,7 @@ figure
 # The cost model: P parameters in L equal units, n ranks, dp_shard = k, dp_replicate = n/k;
 # ranks 0 .. k − 1 shard, ranks 0, k, 2k, ... replicate.
 #
-# - **Memory**, bytes a GPU: 16 P/k of states, two whole units in bf16 (4 P/L, for k = 1 too), and
+# - **Memory**, bytes per GPU: 16 P/k of states, two whole units in bf16 (4 P/L, for k = 1 too), and
 #   activations.
 # - **Time**: L times (2 all_gathers + 1 reduce_scatter of 2P/L bytes over the shard group, + 1 all_reduce of
 #   2P/L/k bytes over the replicate group), nothing hidden.
@@ -775,8 +775,8 @@ for billions, units in ((1, 16), (8, 32), (70, 80), (140, 96)):
 #
 # ## A step on 8, 64 and 512 servers
 #
-# Now with what hides, per unit as in your break-even: 3 B parameters in 32 units, 400 TFLOP/s a GPU, and the
-# update, which reads and writes 28 bytes for each parameter that a GPU *updates*, at 3.35 TB/s.
+# Now with what hides, per unit as in your break-even: 3 B parameters in 32 units, 400 TFLOP/s per GPU, and
+# the update, which reads and writes 28 bytes for each parameter that a GPU *updates*, at 3.35 TB/s.
 
 
 # %%
@@ -818,8 +818,8 @@ turn(draw_steps, tokens=[1024, 2048, 4096, 8192])
 #
 # ## The largest model
 #
-# 16 bytes a parameter over n GPUs of 80 GB, less 10 GB for activations and, where units are gathered, two
-# whole ones of 1/100 of the model (4 bytes a parameter of theirs). HSDP with dp_shard = 8 ends at 8 GPUs;
+# 16 bytes per parameter over n GPUs of 80 GB, less 10 GB for activations and, where units are gathered, two
+# whole ones of 1/100 of the model (4 bytes per parameter of theirs). HSDP with dp_shard = 8 ends at 8 GPUs;
 # only sharding over all of n grows with n.
 
 # %%
@@ -985,7 +985,7 @@ for device in ("cpu", "meta"):
 #
 # | | PyTorch FSDP2 (`fully_shard`) | DeepSpeed ZeRO-3 |
 # |---|---|---|
-# | **what moves** | 2 all_gathers, 1 reduce_scatter a unit | the same, in buckets |
+# | **what moves** | 2 all_gathers, 1 reduce_scatter per unit | the same, in buckets |
 # | units | you choose: the blocks | by size (`stage3_prefetch_bucket_size`) and recorded order |
 # | kept after forward | `reshard_after_forward=False` | `stage3_max_live_parameters` |
 # | across servers | a 2-D `DeviceMesh`: HSDP | hpZ and MiCS (`zero_hpz_partition_size`) |
@@ -1007,7 +1007,7 @@ for device in ("cpu", "meta"):
 #    states a GPU, so not H100s): bytes that one GPU sends to other servers in a step.
 # 4. **`parameter_peak_bytes`**: Llama 3 405B (405,853,388,800; a block has 3,187,703,808) in bf16 over 1,024
 #    GPUs with prefetch depth 1: the most bytes of *parameters* on a GPU, shard and whole blocks.
-# 5. **`min_gpus`**: the least number of GPUs of 80 GB that hold its states at 16 bytes a parameter, beside
+# 5. **`min_gpus`**: the least number of GPUs of 80 GB that hold its states at 16 bytes per parameter, beside
 #    two whole blocks in bf16 each; nothing for activations.
 
 

@@ -96,11 +96,11 @@ print(x.grad)
 # dropped-out scores 2 bytes. Recomputing *them* alone leaves 34 B S D; recomputing the layer leaves its
 # input, 2 B S D.
 #
-# **autograd**: what PyTorch saves of *this course's* block, in elements a token. Its RMSNorm is written
+# **autograd**: what PyTorch saves of *this course's* block, in elements per token. Its RMSNorm is written
 # out, its attention fused, with several query heads to a kv head (GQA), its MLP gated (SwiGLU). D is the
 # width, N and K query and kv heads of size H = D/N, F the hidden width:
 #
-# | saved by | elements a token |
+# | saved by | elements per token |
 # |---|---|
 # | two norms: x, x/rms and the result; 1/rms | 6 D + 2 |
 # | attention: q, k, v, the mix; log-sum-exps | (N + 2 K) H + 2 N H + N |
@@ -183,7 +183,9 @@ LLAMA = ModelConfig(
 with fake_rank(1) as recorder:
     one_block(config=LLAMA, batch_size=1, seq_len=8192)
 layer_bytes = recorder.result().saved_bytes_in(start="begins", end="forward ends") / 2  # bf16, not float32
-print(f"Llama 3 405B saves {layer_bytes / 1e9:.2f} GB a layer, {126 * layer_bytes / 1e9:.0f} GB a sequence")
+print(
+    f"Llama 3 405B saves {layer_bytes / 1e9:.2f} GB per layer, {126 * layer_bytes / 1e9:.0f} GB per sequence"
+)
 
 # %% [markdown]
 # That is answer (a). Split over 8 GPUs by tensor and sequence parallelism (lab 08) it would be 94 GB,
@@ -325,7 +327,7 @@ draw_step_memory(traces, predicted_bytes=predicted, title="Activations of one st
 # %% [markdown]
 # Without recomputation, a mountain: up in forward, down in backward. With it, a low plain of inputs, and
 # in backward one block at a time that rises and falls. The peak is 8 inputs and **one** block: 8 · 0.066
-# + 1.38 = 1.9 MB. (With a real vocabulary the logits would stand above both: lab 08 splits them.)
+# + 1.38 = 1.9 MB. (With a real vocabulary the logits would be above both: lab 08 splits them.)
 #
 # **torch beside it.** `torch.utils.checkpoint` has two modes. The older, `use_reentrant=True`, runs a
 # backward inside backward, as yours does. The newer recomputes when backward first asks for a saved
@@ -735,7 +737,7 @@ def numbers_06() -> dict[str, float]:
 #
 # <details><summary>Rubric</summary>
 #
-# 1. *Good:* tokens a second of both; recomputation costs up to a third, the larger micro-batch must win
+# 1. *Good:* tokens per second of both; recomputation costs up to a third, the larger micro-batch must win
 #    that back. *Better:* also selective recomputation at micro-batch 2, and what memory each leaves.
 # 2. *Good:* dropout without its random state; a function that reads a global or a buffer it changes
 #    (batch norm). *Better:* how to tell: compare one step's gradients, to the bit, layer by layer.

@@ -89,7 +89,7 @@ draw_axes(["layer", "batch", "sequence", "dim"])
 # D × E picks those that a token visits.
 #
 # Blocks come L times. **Backward is twice forward**: each product has two, one for its input and one for its
-# weight. So a parameter in a matrix costs 6 FLOPs a token: the famous **6N**, and attention's two products
+# weight. So a parameter in a matrix costs 6 FLOPs per token: the famous **6N**, and attention's two products
 # add **12 L s NH**.
 #
 # Papers agree so far. They differ in
@@ -173,7 +173,7 @@ draw_flops({f"{name}, {s:,} tokens": flops_by_part(model(name), s) for name, s i
 # %% [markdown]
 # At 2,048 tokens attention hardly counts, and 6N is a good rule. For the 8B model at 131,072 it is four
 # fifths, and **whether you count its causal half decides your MFU**. Take Llama 3 405B at 150 and at 60
-# tokens/s a GPU, and count each in three ways:
+# tokens/s per GPU, and count each in three ways:
 
 # %%
 llama = model("llama3-405b")
@@ -355,7 +355,7 @@ for row in rows_of("h100_matmuls.csv"):
     dots[kind].append((intensity(m, k, n), 1e12 * float(row["bf16_tflops"])))
 notes = {
     "1,024³: 24 µs, most of it launch": dots["one matmul"][0],
-    "64 tokens an expert": dots["16 experts' matmuls in one"][0],
+    "64 tokens per expert": dots["16 experts' matmuls in one"][0],
 }
 draw_reached(h100_roof(), dots, notes)
 
@@ -363,7 +363,7 @@ draw_reached(h100_roof(), dots, notes)
 # From 2,048³ on one matmul reaches 61 to 80% of the peak. A higher intensity does not help it further. Small
 # ones reach far less, and experts with few tokens (lab 11) half of what memory allows. With all that lies
 # between the matmuls, a compiled model of 1.2 B parameters trained on one H100 with an MFU of 53% (8 × 2,048
-# tokens a step).
+# tokens per step).
 #
 # ## Profile: who keeps the device waiting?
 #
@@ -565,18 +565,19 @@ def speed_a_gpu(tokens, latency_s=4e-6, bandwidth=50e9):
     return {n: rate / rates[1] for n, rate in rates.items()}
 
 
-curves = {f"{tokens:,} tokens a GPU": speed_a_gpu(tokens) for tokens in (4096, 8192, 16_384)}
+curves = {f"{tokens:,} tokens per GPU": speed_a_gpu(tokens) for tokens in (4096, 8192, 16_384)}
 if my_scaling is not None:
     curves["your prediction for 16,384"] = {512: my_scaling}
-draw_scaling(curves, ylabel="speed of a GPU, of that of one", title="8B, bf16 gradients, 400 Gbit/s a GPU")
+draw_scaling(curves, ylabel="speed of a GPU, of that of one", title="8B, bf16 gradients, 400 Gbit/s per GPU")
 
 # %% [markdown]
-# Three regimes. Enough tokens a GPU: all is hidden but the last bucket, and the line is flat. Too few: the
+# Three regimes. Enough tokens per GPU: all is hidden but the last bucket, and the line is flat. Too few: the
 # exposed part is 2(n − 1)/n of the bytes over bandwidth, which from 8 GPUs on hardly grows. And on the right
-# the ring's latency, 2(n − 1) messages a bucket, grows with n: that is why libraries use trees, and why HSDP
-# shortens the ring. Your prediction (c): at 16,384 tokens and 512 GPUs 99% is left.
+# the ring's latency, 2(n − 1) messages per bucket, grows with n: that is why libraries use trees, and why
+# HSDP shortens the ring. Your prediction (c): at 16,384 tokens and 512 GPUs 99% is left.
 #
-# **Strong scaling** keeps the *global* batch, so tokens a GPU shrink with n: you walk down the three curves.
+# **Strong scaling** keeps the *global* batch, so tokens per GPU shrink with n: you walk down the three
+# curves.
 #
 # ## Break it
 #
@@ -654,7 +655,7 @@ def numbers_07() -> dict[str, float]:
 # %% [markdown]
 # ## Takeaways
 #
-# - A parameter that multiplies costs 6 FLOPs a token; attention adds 12 L s NH: at 8,192 tokens 22% of all
+# - A parameter that multiplies costs 6 FLOPs per token; attention adds 12 L s NH: at 8,192 tokens 22% of all
 #   for 8B, 8% for 405B.
 # - MFU counts what the model needs, HFU what was computed. Recomputation raises HFU and lowers MFU.
 # - An MFU without its convention and its peak is no number. Compare tokens/s.
@@ -667,7 +668,7 @@ def numbers_07() -> dict[str, float]:
 # **What production code does**
 #
 # - **Megatron-LM** (`megatron/training/training.py`, `num_floating_point_operations`): every matrix product,
-#   with switches for GQA, SwiGLU, experts; prints TFLOP/s a GPU each step.
+#   with switches for GQA, SwiGLU, experts; prints TFLOP/s per GPU each step.
 # - **torchtitan** (`torchtitan/components/metrics.py`): 6N' (N without the embedding) + 12 L s NH, peaks by
 #   the GPU's name, MFU beside tokens/s and memory.
 # - **llm-foundry** (`scripts/train/benchmarking`): MFU and HFU in one table for each size and GPU.

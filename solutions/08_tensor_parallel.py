@@ -154,7 +154,7 @@ print("equals the oracle:", all(torch.allclose(y, want) for y, want in naive))
 # | of b | Σ d | local |
 # | of x | d Wᵀ | a sum over *all* columns: each rank has one term |
 #
-# So between x and the product stands an operation that does nothing in forward and sums over ranks in
+# So between x and the product is an operation that does nothing in forward and sums over ranks in
 # backward. Megatron calls it **f**, torch has no name for it; you write it as an `autograd.Function`. Other
 # operations may hold the same gradient tensor. Do not sum in place: sum a clone. Return one gradient for each
 # argument of `forward`; that of `group` is None.
@@ -382,7 +382,7 @@ class ParallelAttention(nn.Module):
 # loss = log Σ exp(z − m) − (z[target] − m),  m = the largest logit
 #
 # and needs three numbers from each rank: its largest logit, its sum of exponentials, and the target's logit
-# if the target is among its columns. Three numbers a token instead of 128,256. m needs no gradient: take it
+# if the target is among its columns. Three numbers per token instead of 128,256. m needs no gradient: take it
 # from `logits.detach()`.
 
 
@@ -548,7 +548,7 @@ for n in (2, 4):
 # Tensor parallelism alone stays well above 1/n: norms and additions are whole. For a GPT block with dropout
 # the paper counts (it writes b, s, h, t for our B, S, D, n):
 #
-# | | bytes a layer |
+# | | bytes per layer |
 # |---|---|
 # | one GPU (scores recomputed) | 34 B S D |
 # | tensor parallel, n ranks | (10 + 24/n) B S D |
@@ -558,7 +558,7 @@ for n in (2, 4):
 #
 # Now at full size. A **fake rank** (lab 06) runs the library's code on tensors without values, one block of
 # Llama 3 405B at 8,192 tokens; all ranks of a group do the same, so one trace stands for all. Replay puts
-# times to it: 8 GPUs a server with 450 GB/s inside, 50 GB/s a GPU across.
+# times to it: 8 GPUs per server with 450 GB/s inside, 50 GB/s per GPU across.
 
 # %%
 LLAMA = dataclasses.replace(published_model("llama3-405b"), num_layers=1)
@@ -783,7 +783,7 @@ except RanksError as error:
 # 1. **`sent_bytes`**: bytes that one rank *sends* for the block in a step, forward and backward. A ring sends
 #    (n − 1)/n of what it moves.
 # 2. **`share_inside`**: what part of the block's time that is at 450 GB/s, if nothing is hidden. Computing: 6
-#    FLOPs a parameter and token, divided by 8, at 800 TFLOP/s.
+#    FLOPs per parameter and token, divided by 8, at 800 TFLOP/s.
 # 3. **`share_across`**: the same at 50 GB/s. (The replay found less: it hides a part, and computes longer.)
 # 4. **`logits_bytes`**: bytes of the logits that a rank holds, float32, V = 128,256.
 # 5. **`kept_less_bytes`**: by the paper's formulas above, how many bytes less a rank keeps of a block with
@@ -815,14 +815,14 @@ def numbers_08() -> dict[str, float]:
 #   the natural parts.
 # - Ask of every gradient: is it a local one, a whole one, or a term of a sum?
 # - Sequence parallelism splits the all_reduce into its halves: activations / n, one gather more in backward.
-# - Logits never have to be whole: three numbers a token.
+# - Logits never have to be whole: three numbers per token.
 # - The communication is in the middle of the layer and does not shrink with n: stay inside the server.
 #
 # **What production code does**
 #
 # - **Megatron-Core** (`megatron/core/tensor_parallel/layers.py`, `mappings.py`, `cross_entropy.py`): your
 #   classes, with the weight's gradient added into its buffer by the same kernel, and the norms' gradients
-#   summed once a step.
+#   summed once per step.
 # - **torchtitan** (`torchtitan/models/llama3/infra/parallelize.py`): the plan above; `enable_async_tp`
 #   compiles the ring.
 # - **Transformer Engine** (`ub_overlap`): gathers and scatters in steps beside the product, with copy

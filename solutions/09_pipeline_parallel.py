@@ -149,7 +149,7 @@ figure
 
 # %%
 def equal_stages(schedule):
-    """Two equal linear layers for each stage, 16 samples a micro-batch."""
+    """Two equal linear layers for each stage, 16 samples per micro-batch."""
     torch.manual_seed(0)
     chunks = {
         s: nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)) for s in schedule.stages_of(dist.get_rank())
@@ -797,7 +797,7 @@ draw_schedules(THIRDS, title="The same memory, half of the bubble")
 #
 # Stages are uneven, messages cost, and a rank may hold at most six micro-batches from F to W. Write lists by
 # hand, or a rule; anything the validator accepts counts. The library searches among schedules with two
-# numbers a rank, the warm-up and how many Ws may be owed. Beat it.
+# numbers per rank, the warm-up and how many Ws may be owed. Beat it.
 
 # %%
 LIMIT = 6

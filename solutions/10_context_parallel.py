@@ -509,7 +509,7 @@ with style.course_style():
         )
     if PREDICTED["hidden_from_tokens"]:
         axes.axvline(PREDICTED["hidden_from_tokens"], color=style.MUTED, ls=":", label="you predicted")
-    axes.set(xlabel="tokens a rank", ylabel="exposed, µs", title="Long enough blocks hide a ring's hops")
+    axes.set(xlabel="tokens per rank", ylabel="exposed, µs", title="Long enough blocks hide a ring's hops")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 figure
 
@@ -759,13 +759,13 @@ except RanksError as error:
 # %% [markdown]
 # Its keys are needed elsewhere. A quieter mistake: every rank counts its positions from 0. Here your step
 # runs around a model that does. Nothing hangs, the mask is right, only RoPE turns queries and keys of later
-# tokens by wrong angles. With your core nobody notices; the library's cores know where their tokens stand,
+# tokens by wrong angles. With your core nobody notices; the library's cores know where their tokens are,
 # and refuse:
 
 
 # %%
 class CountsFrom0(nn.Module):
-    """A model that leaves out where its tokens stand."""
+    """A model that leaves out where its tokens are."""
 
     def __init__(self, model):
         super().__init__()
@@ -828,8 +828,8 @@ def numbers_10() -> dict[str, float]:
 #
 # - Everything but attention splits by tokens. Attention splits too, because softmax can be merged from parts:
 #   keep lse.
-# - A ring sends K and V cp − 1 times and never holds more than three blocks. Past F/W tokens a rank its hops
-#   are free.
+# - A ring sends K and V cp − 1 times and never holds more than three blocks. Past F/W tokens per rank its
+#   hops are free.
 # - A causal ring must be balanced: zigzag nearly halves its time.
 # - Ulysses trades tokens for heads: simple and lean, for as many ranks as there are heads.
 # - All-gather is exposed, but takes any mask; GQA makes it small.
@@ -862,7 +862,7 @@ def numbers_10() -> dict[str, float]:
 # <details><summary>Why not simply smaller batches, or recomputation?</summary>
 #
 # The batch is one sequence already. Recomputation leaves what enters a block: 131,072 tokens of Llama 3 405B
-# are 4.3 GB a block, 540 GB for 126 of them. CP divides that by cp, and the time too.
+# are 4.3 GB per block, 540 GB for 126 of them. CP divides that by cp, and the time too.
 #
 # </details>
 # <details><summary>What about packed documents?</summary>
@@ -894,7 +894,7 @@ def numbers_10() -> dict[str, float]:
 #
 # 1. *Good:* 16 does not divide 40, so no plain Ulysses; ring or all-gather. *Better:* Ulysses over 8 inside
 #    the server, a ring of 2 across, with bytes for both.
-# 2. *Good:* tokens a rank against F/W, with the FLOP/s it really reaches. *Better:* whether a transfer is
+# 2. *Good:* tokens per rank against F/W, with the FLOP/s it really reaches. *Better:* whether a transfer is
 #    launched before its block, the slowest link of the ring, and the time of merging.
 #
 # </details>

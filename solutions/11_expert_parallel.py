@@ -27,7 +27,7 @@
 # **Predict.** Write your numbers into the cell. They are not graded; figures and texts show them beside the
 # results.
 #
-# 1. Eight experts on four ranks, two experts a token, a router that knows nothing yet. Which share of the
+# 1. Eight experts on four ranks, two experts per token, a router that knows nothing yet. Which share of the
 #    choices asks for an expert on another rank?
 # 2. The same router, trained for 80 steps with the model's loss. How many times the mean load does the
 #    busiest expert have then?
@@ -570,7 +570,7 @@ figure
 # %% tags=["demonstration"]
 SPREAD = {
     "8 in a server": range(8),
-    "8, one a server": range(0, 64, 8),
+    "8, one per server": range(0, 64, 8),
     "64 in 8 servers": range(64),
 }
 
@@ -680,16 +680,16 @@ _ = grading.check("expert_parallel_backward", like_replicas)
 # layer and one at the end.
 #
 # **DeepSeek-V3**: 61 layers, the first three dense; then 256 experts of width 2,048 and one shared, eight of
-# the 256 a token; D = 7,168. All experts are SwiGLU. Dispatch sends one byte an element, combine two. 64 GPUs
-# in 8 servers share the experts, routing is even; a GPU has 4,096 tokens, computes 989e12 FLOP/s, and sends
-# 50e9 bytes/s to other servers.
+# the 256 per token; D = 7,168. All experts are SwiGLU. Dispatch sends one byte an element, combine two. 64
+# GPUs in 8 servers share the experts, routing is even; a GPU has 4,096 tokens, computes 989e12 FLOP/s, and
+# sends 50e9 bytes/s to other servers.
 #
 # 1. **`mixtral_total`**: all parameters.
 # 2. **`mixtral_active`**: those that act on one token.
 # 3. **`deepseek_routed`**: parameters of DeepSeek-V3's routed experts (not the shared ones).
 # 4. **`token_bytes`**: bytes of a token's rows in one layer's forward, there and back, wherever they go.
 # 5. **`across_s`**: how long dispatch of a GPU's rows takes between servers, without latency. Count all 8
-#    rows a token, without the limit of four servers; those for its own server do not cross.
+#    rows per token, without the limit of four servers; those for its own server do not cross.
 # 6. **`hidden_from_ffn`**: the width of an expert from which the products of a GPU's rows take longer than
 #    those rows' crossings, there and back; rows for its own server do not cross.
 
@@ -786,7 +786,7 @@ def numbers_11() -> dict[str, float]:
 # 1. *Good:* the ratio of communication to products for both, inside and across. *Better:* that 8 experts fit
 #    into one server and 64 need not; that narrow experts usually learn better; what would hide communication.
 # 2. *Good:* the load of the busiest rank against the mean, step by step. *Better:* time in the two
-#    all_to_alls against the products; rows a group in the grouped matmul; whether anything is padded.
+#    all_to_alls against the products; rows per group in the grouped matmul; whether anything is padded.
 #
 # </details>
 #

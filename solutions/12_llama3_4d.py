@@ -16,14 +16,14 @@
 #
 # After this lab you can
 #
-# 1. order the axes of a mesh, and say where any rank stands and who it talks to;
+# 1. order the axes of a mesh, and say where any rank is and who it talks to;
 # 2. say over which group each gradient is added, and normalise an uneven batch right;
 # 3. take the norm of a gradient that lies on thousands of GPUs, each parameter once;
 # 4. calculate whether a layout fits;
 # 5. search for a layout, and argue for it against Meta's.
 #
 # **Predict**, and write your numbers into the cell below; the lab shows them beside what comes out. They
-# are not graded. Llama 3 405B on 16,384 GPUs, sequences of 8,192 tokens, 16 M tokens a step, TP 8, PP 16, 8
+# are not graded. Llama 3 405B on 16,384 GPUs, sequences of 8,192 tokens, 16 M tokens per step, TP 8, PP 16, 8
 # virtual stages (chunks of layers on each rank of the pipeline, lab 09): (a) seconds of a step, (b) GB of
 # memory a GPU needs without recomputation, (c) percent of a step that a GPU waits for its pipeline.
 
@@ -61,21 +61,21 @@ draw_axes(["layer", "batch", "sequence", "dim"])
 # %% [markdown]
 # ## Four axes, one order
 #
-# The ranks of a **mesh** stand in a grid with a name for each direction. The last axis varies fastest, so its
+# The ranks of a **mesh** are in a grid with a name for each direction. The last axis varies fastest, so its
 # ranks are neighbours: they share a server. The rule is one sentence: **whoever must be waited for most often
 # stands nearest.**
 #
 # | axis | what its ranks exchange | how often | hidden behind compute |
 # |---|---|---|---|
-# | tp | activations, BSD elements | 4 all_reduces a layer and micro-batch | hardly |
-# | cp | keys and values, 2BSKH elements | 3 times a layer and micro-batch | partly |
-# | pp | activations, to one neighbour | once a stage and micro-batch | yes |
-# | dp | gradients and weights | once a step | mostly |
+# | tp | activations, BSD elements | 4 all_reduces per layer and micro-batch | hardly |
+# | cp | keys and values, 2BSKH elements | 3 times per layer and micro-batch | partly |
+# | pp | activations, to one neighbour | once per stage and micro-batch | yes |
+# | dp | gradients and weights | once per step | mostly |
 #
 # Llama 3's order, from the inside: TP, CP, PP, DP. A server has 8 GPUs and Llama 3's TP is 8: no
 # tensor-parallel byte leaves a server.
 #
-# Write down where a rank stands. The mesh is a list of (axis, size), slowest axis first.
+# Write down where a rank is. The mesh is a list of (axis, size), slowest axis first.
 
 
 # %% exercise="rank_to_coords"
@@ -104,7 +104,7 @@ def groups_of(axes, coords):
     """Return all groups along the axes: lists of global ranks that differ in these axes only.
 
     axes: names of one or several axes.
-    coords: where every rank stands, as `rank_to_coords` says it: coords[5] is the place of rank 5.
+    coords: where every rank is, as `rank_to_coords` says it: coords[5] is the place of rank 5.
     """
     ### BEGIN SOLUTION
     groups = {}
@@ -306,9 +306,9 @@ except RanksError as error:
 # What one GPU of the **first stage** needs, in the mixed precision of lab 04:
 #
 # - Its parameters: L/pp layers (7.875 for Llama 3: do not round) and the embedding, over tp.
-# - Weights 2 bytes and gradients 4 bytes a parameter (gradients add up in float32 over micro-batches), whole
-#   on every rank of dp and cp.
-# - Optimizer 12 bytes a parameter, sharded over dp and cp together: their ranks hold the same weights.
+# - Weights 2 bytes and gradients 4 bytes per parameter (gradients add up in float32 over micro-batches),
+#   whole on every rank of dp and cp.
+# - Optimizer 12 bytes per parameter, sharded over dp and cp together: their ranks hold the same weights.
 # - Activations: 1F1B keeps min(m, pp) micro-batches in flight, each with `layer_activation_bytes` for each
 #   of the stage's layers, over tp (with sequence parallelism) and cp.
 
@@ -332,7 +332,7 @@ def memory_per_gpu(model, layout):
 
 
 # %% [markdown]
-# Meta's three configurations, with today's kernels (no stored scores; lab 06's 34 bytes a token and width,
+# Meta's three configurations, with today's kernels (no stored scores; lab 06's 34 bytes per token and width,
 # about 32 with Llama's kv heads and SwiGLU), beside the 80 GB that an H100 has:
 
 # %%
@@ -436,7 +436,8 @@ print(report.explain(metas, 0))
 print(f"you predicted a bubble of {PREDICTED['bubble_percent'] or '?'}%")
 
 # %% [markdown]
-# Meta measured 400 TFLOP/s a GPU. That is 6.5 s a step if half of attention is counted (its causal part), and
+# Meta measured 400 TFLOP/s per GPU. That is 6.5 s per step if half of attention is counted (its causal part),
+# and
 # 6.7 s if all of it is, as the planner counts. The paper does not say which it counts.
 #
 # The planner's formula keeps more than Meta did, so Meta's layout does not fit. With CP 2 it does: half the
@@ -498,7 +499,7 @@ with style.course_style():
     if PREDICTED["step_s"]:
         axes.plot([1], [PREDICTED["step_s"]], "D", color=style.INK, label="you predicted")
     axes.set_xticks(list(places), labels=[name.replace(", ", ",\n") for name in published])
-    axes.set(ylabel="seconds a step", title="Three configurations of Llama 3 405B")
+    axes.set(ylabel="seconds per step", title="Three configurations of Llama 3 405B")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 figure
 
@@ -591,7 +592,7 @@ def numbers_12() -> dict[str, float]:
 #
 # <details><summary>Must pp be inside dp?</summary>
 #
-# No. Stages send little, to one neighbour, and can wait; gradients are large, but go once a step and hide
+# No. Stages send little, to one neighbour, and can wait; gradients are large, but go once per step and hide
 # behind backward. Both tolerate distance. Llama 3 put DP outermost, where pods (lab 01) meet; with PP
 # outermost each stage is one block of servers, which is what `compose` does here. Both keep TP and CP near.
 #

@@ -77,7 +77,7 @@ def split(x: Tensor, group: Group, dim: int) -> Tensor:
     """Keep this rank's part of x along a dim; backward gathers the parts' gradients.
 
     Layout: full_x Replicate -> local_x Shard(dim), contiguous.
-    Communication: forward none; backward one all_gather of local_x.numel() elements a rank.
+    Communication: forward none; backward one all_gather of local_x.numel() elements per rank.
     Raises: ValueError if the group's size does not divide x.shape[dim].
     """
     if group_size(group) == 1:
@@ -90,7 +90,7 @@ def gather(x: Tensor, group: Group, dim: int) -> Tensor:
     """Put the ranks' x together along a dim, for a computation that is the same on every rank.
 
     Layout: local_x Shard(dim) -> full_x Replicate; shapes must be equal.
-    Communication: forward one all_gather of x.numel() elements a rank; backward none, since every rank has
+    Communication: forward one all_gather of x.numel() elements per rank; backward none, since every rank has
     the same gradient of the whole.
     """
     if group_size(group) == 1:
@@ -103,7 +103,7 @@ def all_gather(x: Tensor, group: Group, dim: int) -> Tensor:
     """Put the ranks' x together along a dim, for computations that differ between ranks.
 
     Layout: local_x Shard(dim) -> full_x Replicate; shapes must be equal.
-    Communication: forward one all_gather of x.numel() elements a rank; backward one reduce_scatter of
+    Communication: forward one all_gather of x.numel() elements per rank; backward one reduce_scatter of
     full_x.numel() elements.
     """
     if group_size(group) == 1:
@@ -117,7 +117,7 @@ def reduce_scatter(x: Tensor, group: Group, dim: int) -> Tensor:
 
     Layout: full_x Partial -> local_x Shard(dim), contiguous. x is not changed.
     Communication: forward one reduce_scatter of x.numel() elements; backward one all_gather of
-    local_x.numel() elements a rank.
+    local_x.numel() elements per rank.
     Raises: ValueError if the group's size does not divide x.shape[dim].
     """
     if group_size(group) == 1:
@@ -138,7 +138,7 @@ def all_to_all(
     They must agree between ranks: what r sends to q is what q expects from r. A part may be empty.
     Layout: x [sum(input_splits), ...] -> [sum(output_splits), ...].
     Communication: one all_to_all in forward, and one in backward with the splits exchanged.
-    Raises: ValueError for splits that are not one a rank or do not add up, or a dim 0 that does not divide.
+    Raises: ValueError for splits that are not one per rank or do not add up, or a dim 0 that does not divide.
     """
     sent = _splits("input_splits", input_splits, x.shape[0], group)
     if sum(sent) != x.shape[0]:

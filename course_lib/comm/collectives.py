@@ -121,7 +121,7 @@ def hierarchical_all_reduce_(
     """All-reduce over servers of `server_size` ranks each: inside, across, inside.
 
     Communication, with m servers of k ranks: reduce_scatter inside, all_reduce of S/k elements across, and
-    all_gather inside: at most 2 (m-1) ceil(ceil(S/k)/m) elements a rank cross servers.
+    all_gather inside: at most 2 (m-1) ceil(ceil(S/k)/m) elements per rank cross servers.
 
     Raises:
         ValueError: the group is not made of whole servers.

@@ -1,6 +1,6 @@
 """Shard parameters, gradients and optimizer state over a group: FSDP that keeps what it has gathered.
 
-Llama 3's choice: weights are gathered once a step, after the optimizer, and stay for all micro-batches
+Llama 3's choice: weights are gathered once per step, after the optimizer, and stay for all micro-batches
 (arXiv:2407.21783, section 3.3.2). Parameters are views of one flat vector; each rank updates its slice of it
 in higher precision, and an all_gather brings the vector together again.
 

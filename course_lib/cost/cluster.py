@@ -38,7 +38,7 @@ class Link:
         positive("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s)
         if self.bandwidth_bytes_per_s < SMALLEST_BANDWIDTH:
             raise ValueError(
-                f"bandwidth_bytes_per_s must be in bytes a second, one way; "
+                f"bandwidth_bytes_per_s must be in bytes per second, one way; "
                 f"got {self.bandwidth_bytes_per_s!r}. Write 450e9 for 450 GB/s."
             )
         if not 0 <= self.latency_s <= LONGEST_LATENCY_S:
@@ -149,7 +149,7 @@ class Cluster:
             raise ValueError(
                 f"a wider span must not be faster; got {outer.name} {slow:.4g} B/s, "
                 f"{outer.link.latency_s:.4g} s and {inner.name} {fast:.4g} B/s, "
-                f"{inner.link.latency_s:.4g} s. Swap them, or mend a unit."
+                f"{inner.link.latency_s:.4g} s. Swap them, or fix a unit."
             )
 
     @property
@@ -159,7 +159,7 @@ class Cluster:
 
     @property
     def num_ranks(self) -> int:
-        """Ranks that are placed: one a device unless a placement says otherwise."""
+        """Ranks that are placed: one per device unless a placement says otherwise."""
         return len(self.placement.devices) if self.placement else self.num_devices
 
     @property

@@ -51,7 +51,7 @@ class CommCost:
 
 @dataclass(frozen=True)
 class Shape:
-    """Hold what the formulas need of a group on a cluster; worked out once a group."""
+    """Hold what the formulas need of a group on a cluster; worked out once per group."""
 
     n: int
     servers: int

@@ -228,7 +228,7 @@ class Accelerator:
                 hint = (
                     "It looks like a 2:4-sparse peak: give the dense one."
                     if 1.9 < ratio < 2.1
-                    else "Mend one."
+                    else "Fix one."
                 )
                 raise ValueError(
                     f"{self.name}: the {name} peak must be num_sms x FLOP/clock x clock = {product:.4g} "

@@ -83,7 +83,7 @@ def attention_time_s(
 ) -> Pass:  # fmt: skip
     """Time the core of attention for `queries` x `keys` scores a head.
 
-    Fused: the causal half of 4 queries keys H FLOPs a head, backward 2.5 times forward. Not fused: the full
+    Fused: the causal half of 4 queries keys H FLOPs per head, backward 2.5 times forward. Not fused: the full
     product, and softmax_bytes for each score.
     Reference: Dao, FlashAttention-2 (arXiv:2307.08691), section 4.1 for the factor 2.5.
     """

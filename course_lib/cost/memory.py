@@ -24,7 +24,7 @@ Schedule = Literal["1f1b", "gpipe"]
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """Say how many bytes a number takes. The default is mixed precision with Adam: 2 + 2 + 12 a parameter."""
+    """Say how many bytes a number takes; by default mixed precision with Adam: 2 + 2 + 12 per parameter."""
 
     param_bytes: float = 2
     grad_bytes: float = 2

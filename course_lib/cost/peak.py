@@ -26,7 +26,7 @@ class Stack:
     """Of each logit at the loss's peak: the 16-bit logit (or its gradient) and the softmax in 32 bits."""
     placeholders: bool = False
     """Whether an unused 16-bit gradient of each weight's shape is kept, as Megatron's fused gradient
-    accumulation makes Transformer Engine do: one a shape for the blocks, one for the head in its backward."""
+    accumulation makes Transformer Engine do: one per shape for the blocks, one for the head's backward."""
     head_in_loss: bool = False
     """Whether the head's placeholder meets the softmax: it does where the loss is not fused."""
     workspace_bytes: float = 0

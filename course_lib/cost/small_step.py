@@ -22,9 +22,9 @@ FLOPS_PER_S, INSIDE_BYTES_PER_S, ACROSS_BYTES_PER_S = 500e12, 300e9, 40e9
 def layout_time_s(problem: Problem, layout: Layout) -> float:
     """Return the seconds of a step: blocks, tensor-parallel all_reduces, bubble, gradients.
 
-    blocks: 6 (8 with recompute) FLOPs a parameter and token, over tp, at 500 TFLOP/s less what small
-    micro-batches lose, T / (T + 1024). tp: 4 all_reduces of 2TD bytes a layer, inside a server at 300 GB/s,
-    beyond at 40. Bubble: (m + pp - 1) / m. Gradients: 4 bytes a parameter, all_reduced over dp at 40 GB/s.
+    blocks: 6 (8 with recompute) FLOPs per parameter and token, over tp, at 500 TFLOP/s less what small
+    micro-batches lose, T / (T + 1024). tp: 4 all_reduces of 2TD bytes per layer, inside a server at 300 GB/s,
+    beyond at 40. Bubble: (m + pp - 1) / m. Gradients: 4 bytes per parameter, all_reduced over dp at 40 GB/s.
     """
     tp, pp, dp = layout["tp"], layout["pp"], layout["dp"]
     tokens = layout["microbatch_size"] * problem["seq_len"]

@@ -24,7 +24,7 @@ PIPE_TILES = 4  # num_splits of a pipelined collective in Transformer Engine's u
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSizes:
-    """Hold sizes of a decoder, one value or one a row. The alphabet is that of `config`."""
+    """Hold sizes of a decoder, one value or one per row. The alphabet is that of `config`."""
 
     model_dim: Array
     ffn_dim: Array
@@ -54,7 +54,7 @@ class ModelSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class StepLayout:
-    """Hold a layout and its batch, one value or one a row; tp is innermost, then cp, dp, pp.
+    """Hold a layout and its batch, one value or one per row; tp is innermost, then cp, dp, pp.
 
     dp: ranks of data parallelism, sharded and replicated. shard: those of dp that share one copy of sharded
     state; ranks of cp share it too.
@@ -364,7 +364,7 @@ def _reduce_s(
     block: Pass,
     stage: Array,
 ) -> Array:
-    """Gradients once a step; a micro-batch: sharded gradients (ZeRO-2) once, sharded weights (3) twice.
+    """Gradients once per step; a micro-batch: sharded gradients (ZeRO-2) once, sharded weights (3) twice.
 
     Ranks of cp hold the same weights as those of dp, and take part in all of it.
     """

@@ -32,7 +32,7 @@ from course_lib.grading.source import FromObject, FromSource
 from course_lib.ranks import serialize
 
 OPEN_SEED = 20240715
-Output = tuple[list[str], list[str]]  # stdout and stderr, a text a rank
+Output = tuple[list[str], list[str]]  # stdout and stderr, a text per rank
 
 
 def check(
@@ -218,8 +218,8 @@ def run_case(
 def merge(
     exercise: Exercise, done: list[Case], parts: list[tuple[Case, Part]], gate: Part | None, seed: int
 ) -> Result:
-    """Merge parts over the cases: a part holds if it holds in all, and the case with most ranks speaks; else
-    the first failing one."""
+    """Merge parts over the cases: a part holds if it holds in all, and the case with most ranks is reported;
+    else the first failing one."""
     names = tuple(dict.fromkeys(case.name for case in sorted(done, key=_ranks)))
     if gate is not None:
         rows = {n: PartResult(False, 0.0, p, "") for n, p in exercise.points.items()}

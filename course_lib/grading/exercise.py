@@ -193,7 +193,7 @@ class Expected:
         value: the expected array or plain value; a list with one entry a rank if `per_rank`.
         per_rank: `value` differs from rank to rank.
         local_only: one entry a rank: what that rank would hold had it not communicated (a fingerprint).
-        mistakes: wrong results worth naming: sentence -> array (or one a rank), "only the last microbatch";
+        mistakes: wrong results worth naming: sentence -> array (or one per rank), "only the last microbatch";
             or a function that returns it, called when a result is wrong.
     """
 

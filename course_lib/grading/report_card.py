@@ -44,7 +44,7 @@ class Said:
         must: what must hold; all of the first sentence if it names nothing seen.
         seen: what was seen instead.
         case: in which case.
-        point: of an answer that is asked at many points: at how many it is wrong, and one of them.
+        point: of an answer that is evaluated at many points: at how many it is wrong, and one of them.
         report: further lines: a traceback, or what each rank waits for.
     """
 

@@ -18,7 +18,7 @@ RUN_ABOVE = "Choose Run > Run All Above Selected Cell"
 
 
 def explain_in(shell: Any) -> None:
-    """Let an IPython shell explain what is not written or not run; other errors look as ever."""
+    """Let an IPython shell explain what is not written or not run; other errors look as usual."""
     waiting: dict[str, str] = {}  # a name that a stopped cell would have made -> the exercise it stopped at
 
     def explain(shell: Any, kind: type, error: Any, traceback: Any, tb_offset: int | None = None) -> None:

@@ -58,7 +58,7 @@ class SuppliedDDP(nn.Module):
         self.in_flight.clear()
 
     def _backward_outside_no_sync(self, param: Tensor) -> None:
-        """Send, unless inside `no_sync`. The name stands in messages about hangs, so `all_reduce` is here."""
+        """Send, unless inside `no_sync`. The name is in messages about hangs, so `all_reduce` is here."""
         assert isinstance(param, nn.Parameter)
         if self.is_syncing:
             self._wait_before_resending(param)

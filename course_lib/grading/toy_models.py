@@ -200,7 +200,7 @@ def _refuse_a_copy(model: nn.Module) -> None:
     if all(p.grad is None for p in model.parameters()):
         raise GateFailed(
             "gradients",
-            "the module that was handed in must get gradients; none of its parameters has one. Keep the "
+            "the module that was passed in must get gradients; none of its parameters has one. Keep the "
             "module itself, not a copy of it.",
         )
 

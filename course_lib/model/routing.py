@@ -125,7 +125,7 @@ def z_loss(logits: Tensor) -> Tensor:
 def balance_bias_(bias: Tensor, load: Tensor, rate: float = 1e-3) -> None:
     """Raise the bias of experts below the mean load by `rate`, lower that of experts above it.
 
-    Call it once a step with the load of the whole batch, summed over all ranks.
+    Call it once per step with the load of the whole batch, summed over all ranks.
     Reference: Wang et al., auxiliary-loss-free balancing (arXiv:2408.15664), algorithm 1.
     """
     bias.add_(rate * torch.sign(load.to(bias.dtype).mean() - load.to(bias.dtype)))

@@ -109,7 +109,7 @@ class Transformer(nn.Module):
     parameter.
     `attend` mixes the tokens in every block; the default sees one process's whole sequence.
     Raises: ValueError for tokens that are not [B, S], or longer than max_seq_len; for `positions` that are
-    not one a token, or out of order without a core that looks at them.
+    not one per token, or out of order without a core that looks at them.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Transformer(nn.Module):
     def _check_positions(self, positions: Tensor, seq_len: int) -> None:
         if positions.shape != (seq_len,):
             raise ValueError(
-                f"positions must be [S], one a token; got shape {list(positions.shape)} for S={seq_len}. "
+                f"positions must be [S], one per token; got shape {list(positions.shape)} for S={seq_len}. "
                 "Pass the place of each local token in the whole sequence."
             )
         outside = ((positions < 0) | (positions >= self.config.max_seq_len)).any()

@@ -154,7 +154,7 @@ class _Layer(nn.Module):
 def transformer_units(
     config: ModelConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32, unit: type[Unit] = Unit
 ) -> list[Unit]:
-    """Return the course's transformer as units: embedding, one a block, final norm with head.
+    """Return the course's transformer as units: embedding, one per block, final norm with head.
 
     unit: their class, for units that are watched.
     Oracle: `Transformer(config, seed=seed, dtype=dtype)`.

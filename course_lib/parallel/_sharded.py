@@ -2,7 +2,7 @@
 
 torch's own functions look at `.grad` and at the optimizer's parameters. They see a part, and would take it
 for the whole: `ShardedGradient` gives them the norm and the check for inf of the whole, and a `StepCheck`
-lets a wrapper speak before an optimizer steps its parameters. torch's FSDP2 uses DTensors for the same.
+lets a wrapper act before an optimizer steps its parameters. torch's FSDP2 uses DTensors for the same.
 """
 
 from __future__ import annotations

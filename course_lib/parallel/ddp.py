@@ -290,7 +290,7 @@ class BucketedDDP(_DataParallel):
     def no_wait(self) -> Iterator[None]:
         """Let backwards inside send, and leave what they sent on the wire until `sync_gradients`.
 
-        For one that has other work meanwhile: a pipeline with several stages a rank.
+        For one that has other work meanwhile: a pipeline with several stages per rank.
         Raises: ValueError for a second backward or a forward before `sync_gradients`.
         """
         before, self._waits = self._waits, False

@@ -126,7 +126,7 @@ class EvenlyRoutedMoE(ExpertParallelMoE):
         if len(chosen) % num_experts:
             raise ValueError(
                 f"the {num_experts} experts must divide the choices of a rank's tokens; got {len(flat)} "
-                f"tokens x {whole.k}. Use more tokens a rank."
+                f"tokens x {whole.k}. Use more tokens per rank."
             )
         order = chosen.sort(stable=True).indices
         token = torch.arange(len(flat), device=flat.device).repeat_interleave(whole.k)[order]
@@ -193,7 +193,7 @@ def reduce_gradients_(
     data_group: all ranks with other tokens (ep x replicas). expert_data_group: ranks with the same experts.
     The all_to_all has summed an expert's gradient over the ep group already; num_shards = ranks of
     data_group, for a loss that each rank averages over its own tokens.
-    Communication: one all_reduce a parameter.
+    Communication: one all_reduce per parameter.
     """
     local = {id(p) for p in model.whole.experts.parameters()}
     for param in model.parameters():

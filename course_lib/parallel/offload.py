@@ -88,7 +88,7 @@ class OffloadedOptimizer(Optimizer):
     class, or FSDP's parameters), each rank's host holds its 1/n. Schedulers and parameter groups work as
     ever; `param_groups[i]["params"]` are the master weights.
     master_dtype: of the weights the optimizer updates; None: the parameters'. With float32 for a bfloat16
-    model, 2 bytes a parameter travel each way.
+    model, 2 bytes per parameter travel each way.
     Communication over the link: a step brings P gradients down and sends P parameters up, one transfer a
     tensor and way; `link` counts. None between ranks.
     Memory: device P + P gradients; host (K + 1) P, and the tensors on the way: `host_bytes`.

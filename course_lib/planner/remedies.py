@@ -33,7 +33,7 @@ def of(found: Plan, i: int) -> list[str]:
     how = f"v={row['v']}, mbs={row['mbs']}, recompute={RECOMPUTE[row['recompute']]}"
     return [
         f"  the largest part: {largest}, {parts[largest] / 1e9:.1f} GB",
-        f"  priced with {zero}, {how}, equal layers a stage",
+        f"  priced with {zero}, {how}, equal layers per stage",
         *_that_fit(found, i, row),
     ]
 

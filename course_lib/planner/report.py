@@ -204,7 +204,7 @@ def summary(found: Plan, top: int = 10) -> str:
     return "\n".join(
         [
             f"{request.name} on {request.num_gpus:,} GPUs of {request.cluster.name}: "
-            f"{request.seq_len:,} tokens a sequence, {request.num_sequences:,} sequences a step",
+            f"{request.seq_len:,} tokens per sequence, {request.num_sequences:,} sequences per step",
             "",
             table(found, top),
             "",

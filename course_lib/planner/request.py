@@ -1,4 +1,4 @@
-"""Say what is to be planned: a model, a cluster, GPUs, sequence length, tokens a step.
+"""Say what is to be planned: a model, a cluster, GPUs, sequence length, tokens per step.
 
 Models and clusters come by name or from a file (`planner.named`).
 """

@@ -60,7 +60,7 @@ class Plan:
 
 
 def plan(request: Request) -> Plan:
-    """Find all layouts that fit and rank them by tokens a second.
+    """Find all layouts that fit and rank them by tokens per second.
 
     Raises: ValueError if none fits, saying by how much and what would.
     """
@@ -276,8 +276,8 @@ def _picked(found: Any, order: Counts) -> dict[str, NDArray[np.float64]]:
 def _none_can_run(request: Request, left_out: dict[str, int]) -> str:
     rules = "; ".join(f"{name} {n:,}" for name, n in left_out.items() if n)
     return (
-        f"some layout must run on {request.num_gpus:,} GPUs with {request.num_sequences:,} sequences a step; "
-        f"got none ({rules or 'no axis divides them'}). Change the GPUs, the batch or the sequence."
+        f"some layout must run on {request.num_gpus:,} GPUs with {request.num_sequences:,} sequences per "
+        f"step; got none ({rules or 'no axis divides them'}). Change the GPUs, the batch or the sequence."
     )
 
 

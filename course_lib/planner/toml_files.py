@@ -34,10 +34,10 @@ def model_in(file: str) -> ModelConfig:
     given = _section(file, "model", SIZES, (field.name for field in fields(ModelConfig)))
     for name in SWITCHES:
         if not isinstance(given.get(name, True), bool):
-            raise ValueError(f"{file}: {name} must be true or false; got {given[name]!r}. Mend it.")
+            raise ValueError(f"{file}: {name} must be true or false; got {given[name]!r}. Fix it.")
     for name in NUMBERS:
         if not isinstance(given.get(name, 1), int | float):
-            raise ValueError(f"{file}: {name} must be a number; got {given[name]!r}. Mend it.")
+            raise ValueError(f"{file}: {name} must be a number; got {given[name]!r}. Fix it.")
     try:
         return ModelConfig(**given)
     except (ValueError, TypeError) as error:
@@ -53,7 +53,7 @@ def cluster_in(file: str) -> Cluster:
     for name in ("devices_per_server", "servers"):
         if type(given[name]) is not int or given[name] < 1:
             raise ValueError(
-                f"{file}: {name} must be a whole number of 1 or more; got {given[name]!r}. Mend it."
+                f"{file}: {name} must be a whole number of 1 or more; got {given[name]!r}. Fix it."
             )
     size = given["devices_per_server"]
     near = Link(latency_s=2e-6, bandwidth_bytes_per_s=_quantity(file, given, "inside", "450 GB/s"))
@@ -116,4 +116,4 @@ def _toml(file: str) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} must be TOML; got an error: {error}. Mend that line.") from error
+        raise ValueError(f"{file} must be TOML; got an error: {error}. Fix that line.") from error

@@ -96,7 +96,7 @@ class Monitor(Listener):
 
 
 class Pulse(threading.Thread):
-    """Tell the parent four times a second where the main thread is, and end the rank when it must end.
+    """Tell the parent four times per second where the main thread is, and end the rank when it must end.
 
     A rank is live while it is inside torch operations, completes them, or waits for communication. Otherwise
     its main thread either burns CPU time (`spin_s`) or sleeps (`idle_s`). Both are measured so that a machine

@@ -1,6 +1,6 @@
 """Write down the schedules that the field uses.
 
-All of them are one pattern with two numbers a rank: how many forwards it does before its first backward
+All of them are one pattern with two numbers per rank: how many forwards it does before its first backward
 (`warmup`), and how many weight gradients it may still owe (`lag`). Warm-up decides the memory, lag fills the
 bubble. Lab 09. Torch writes the same lists in torch/distributed/pipelining/schedules.py.
 """

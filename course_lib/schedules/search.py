@@ -1,4 +1,4 @@
-"""Look for the fastest schedule that fits into memory, among those with two numbers a rank.
+"""Look for the fastest schedule that fits into memory, among those with two numbers per rank.
 
 Every warm-up that falls from the first rank to the last, and every lag of the weight gradients that the
 limit still allows, is written down and simulated. Lab 09's game is played against it. The zero-bubble

@@ -1,4 +1,4 @@
-"""Prove that a schedule can run, or name the first action that cannot and where it stands.
+"""Prove that a schedule can run, or name the first action that cannot and where it is.
 
 Four questions: is every micro-batch computed exactly once on every stage; does each rank do it in an order
 that is possible; do the two ranks of a link agree on the order of what passes between them; can every

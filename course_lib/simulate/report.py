@@ -83,8 +83,8 @@ def _head(found: Simulation, model: str) -> list[str]:
     )
     return [
         f"{model} on {one.world_size:,} GPUs of {found.cluster.name}: tp={one.tp} cp={one.cp} pp={one.pp} "
-        f"dp={one.data_parallel} ep={one.ep} v={one.virtual_stages}, {found.seq_len:,} tokens a sequence, "
-        f"{found.num_sequences:,} sequences a step, {one.num_microbatches} micro-batches of "
+        f"dp={one.data_parallel} ep={one.ep} v={one.virtual_stages}, {found.seq_len:,} tokens per sequence, "
+        f"{found.num_sequences:,} sequences per step, {one.num_microbatches} micro-batches of "
         f"{found.microbatch_size}",
         f"Recorded on fake ranks: pipeline place {places} of {one.pp} ({few}). Replayed: {classes} classes "
         "of equal ranks.",
@@ -110,7 +110,7 @@ def _time(found: Simulation, model: str) -> list[str]:
     compute = sum(r.compute_s * r.num_ranks for r in found.replay.ranks) / found.replay.world_size
     bubble = found.replay.bubble_fraction
     return [
-        f"step {step_s:.4g} s: {rate / 1e12:.0f} TFLOP/s a GPU, MFU {100 * rate / peak:.1f}%{beside}",
+        f"step {step_s:.4g} s: {rate / 1e12:.0f} TFLOP/s per GPU, MFU {100 * rate / peak:.1f}%{beside}",
         f"  (full attention counted; {found.flops_per_s_per_gpu('causal') / 1e12:.0f} with the causal half)",
         f"  {'computing':<22} {compute:8.3f} s  {100 * compute / step_s:5.1f}%",
         f"  {'bubble':<22} {bubble * step_s:8.3f} s  {100 * bubble:5.1f}%",

@@ -62,7 +62,7 @@ class Simulation:
         return self.degrees.data_parallel * self.degrees.num_microbatches * self.microbatch_size
 
     def flops_per_s_per_gpu(self, convention: str = "megatron") -> float:
-        """Return model FLOP/s a GPU under a convention of `cost.flops`."""
+        """Return model FLOP/s per GPU under a convention of `cost.flops`."""
         flops = step_flops(
             self.config,
             batch_sequences=self.num_sequences,

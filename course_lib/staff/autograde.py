@@ -123,7 +123,7 @@ def _compare_with_list(run: Run, students: set[str], handed: list[Submission]) -
     for student in sorted(students - there):
         known = run.ledger.entry(lab, student)
         if known is None or known.state in ("missing", "failed", "unreadable"):
-            nothing = "nothing was handed in"
+            nothing = "nothing was submitted"
             run.ledger.write(Entry(student=student, lab=lab, digest="", state="missing", detail=nothing))
             continue
         folder = submissions.SUBMITTED / student / lab

@@ -1,8 +1,8 @@
 """`class.toml`: what an instructor decides for a term, read and checked.
 
-reflections = 4.0               # points for the reflections of each lab, given by hand; 0: not handed in
+reflections = 4.0               # points for the reflections of each lab, given by hand; 0: not submitted
 
-[late]                          # what handing in late costs; without this table nothing
+[late]                          # what submitting late costs; without this table nothing
 grace_h = 1                     # hours after the due date that cost nothing
 percent_a_day = 10              # of the points reached, for each day begun
 most_percent = 50               # never more than that
@@ -26,12 +26,12 @@ _LATE = {"grace_h", "percent_a_day", "most_percent"}
 
 
 def load(root: Path) -> dict[str, Any]:
-    """Return what the file says, {} without one. Raises: ValueError that names what must be mended."""
+    """Return what the file says, {} without one. Raises: ValueError that names what must be fixed."""
     path = root / FILE
     try:
         found = tomllib.loads(text_of(path.read_bytes())) if path.exists() else {}
     except ValueError as error:
-        raise ValueError(f"{FILE} must be TOML; got {error}. Mend that line") from error
+        raise ValueError(f"{FILE} must be TOML; got {error}. Fix that line") from error
     only(found, {"reflections", "late", "labs"}, "")
     _check_late(found.get("late", {}))
     labs = found.get("labs", {})

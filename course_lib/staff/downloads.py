@@ -28,7 +28,7 @@ from pathlib import Path
 from course_lib.staff.submissions import MAX_NOTEBOOK_BYTES, id_problem
 from course_lib.staff.typed import one_spelling
 
-MOST_BYTES = 10 * MAX_NOTEBOOK_BYTES  # what is too large to be read is handed in all the same
+MOST_BYTES = 10 * MAX_NOTEBOOK_BYTES  # what is too large to be read is submitted all the same
 _PLAIN = re.compile(r"(?P<id>.+)_attempt_(?P<stamp>\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d)_(?P<file>.+\.ipynb)")
 # Students choose the rest of the name, folders included: it must not say whose file it is.
 _MOODLE = re.compile(r"(.*?/)??(?P<name>[^/]+?)_\d+_assignsubmission_file_?(?P<rest>.+\.ipynb)", re.DOTALL)
@@ -139,7 +139,7 @@ def sort(folder: Path, submitted: Path, lab: str, people: list[Person]) -> Sorte
     Another notebook that was there goes to `folder`/replaced.
     """
     extracted = folder / "extracted"
-    # Else these are just who handed in before.
+    # Else these are just who submitted before.
     has_list = any(p.name or p.lms_id or p.email for p in people)
     known = {
         "id": {p.id: p.id for p in people if has_list},
@@ -161,7 +161,7 @@ def sort(folder: Path, submitted: Path, lab: str, people: list[Person]) -> Sorte
         chosen[found.student] = last
         if other is not found:
             names = [one.path.name for one in (last, other if last is found else found)]
-            dropped.append((found.student, f"handed in {names[0]!r}, which counts, and {names[1]!r}"))
+            dropped.append((found.student, f"submitted {names[0]!r}, which counts, and {names[1]!r}"))
     places = {student: submitted / student / lab / f"{lab}.ipynb" for student in sorted(chosen)}
     notes = dropped + [
         (student, note)
@@ -230,7 +230,7 @@ def _by_number(
     if other != student:
         return (
             f"Canvas calls its owner {match['who']!r}, who is {other} in the roster, where lms_user_id "
-            f"{match['lms']} is {student}'s: mend the roster"
+            f"{match['lms']} is {student}'s: fix the roster"
         )
     found = _found(path, student, match["file"], lab, ("", int(match["order"])))
     is_late = match.start("late") >= 0

@@ -122,7 +122,7 @@ def without_links(text: str) -> str:
 
 def without_rules(text: str) -> str:
     """Return a Makefile that has, of the rules that `make help` lists, those of _RULES only."""
-    blocks = re.split(r"(?m)(?=^[^\s#:=]+:(?!=))", text)  # each rule with its lines, and what stands before
+    blocks = re.split(r"(?m)(?=^[^\s#:=]+:(?!=))", text)  # each rule with its lines, and what comes before
     kept = [block for block in blocks if "## " not in block or block.partition(":")[0] in _RULES]
     return re.sub(r"(?m)^\.PHONY:.*$", f".PHONY: {' '.join(_RULES)}", "".join(kept))
 

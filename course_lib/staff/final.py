@@ -18,7 +18,7 @@ def command(root: Path, console: Console, db_url: str | None = None) -> int:
 
     Where a lab's points are not known, the cells of that lab and of the final grade are empty.
 
-    Returns 1 if somebody who handed in is not in the gradebook as judged.
+    Returns 1 if somebody who submitted is not in the gradebook as judged.
     """
     course = term.read(root)
     ledger = Ledger(root / LEDGER)

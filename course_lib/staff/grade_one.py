@@ -1,6 +1,6 @@
 """What a worker does with one submission: judge it, and make the copy that nbgrader and the page get.
 
-A worker writes nothing: neither ledger nor gradebook. It reads what was handed in and returns plain data, so
+A worker writes nothing: neither ledger nor gradebook. It reads what was submitted and returns plain data, so
 it may be a process of this machine or one of a cluster that sees the same folder, and may die at any moment.
 """
 

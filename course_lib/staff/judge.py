@@ -67,7 +67,7 @@ def read_code_cells(path: Path) -> list[Any]:
     if not 0 < size <= MAX_NOTEBOOK_BYTES:
         raise Unreadable(
             f"a notebook must have 1 byte to {MAX_NOTEBOOK_BYTES // 1_000_000} MB; it has {size:,} bytes. "
-            "Clear its outputs and hand it in again"
+            "Clear its outputs and submit it again"
         )
     cells = [cell for cell in notebook_of(path).cells if holds_code(cell)]
     if sum(len(str(cell.source)) for cell in cells) > MAX_CODE_BYTES:

@@ -1,4 +1,4 @@
-"""What handing in late costs: nbgrader's plugin for it, set by the table `[late]` of `class.toml`.
+"""What submitting late costs: nbgrader's plugin for it, set by the table `[late]` of `class.toml`.
 
 Without that table a late submission is marked as late and keeps its points. Extensions in the
 gradebook count before all of this.

@@ -1,7 +1,7 @@
 """What the judge found, where no student process can reach: SQLite, one transaction a submission.
 
 The ledger is the only source of scores. A submission is in it whole or not at all, so a run that was killed
-is resumed by judging what is not there; `digest` tells whether the student handed in something else since.
+is resumed by judging what is not there; `digest` tells whether the student submitted something else since.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Entry:
 
     Attributes:
         student, lab: whose, of what.
-        digest: of the files that were handed in.
+        digest: of the files that were submitted.
         state: one of STATES; "failed" means that grading it failed, and it will be tried again.
         detail: why, in a sentence; "" for "graded".
         seconds: it took.

@@ -1,6 +1,6 @@
 """Pictures in a student's text: each is shown on a page, or named with the reason why not.
 
-How large one is stands in its first bytes: a page must not make a browser unpack gigabytes. A PNG of 10,000
+How large one is, is in its first bytes: a page must not make a browser unpack gigabytes. A PNG of 10,000
 by 10,000 pixels can have 15 kB and takes 400 MB where it is shown.
 """
 

@@ -151,7 +151,7 @@ def bring_up_to_date(root: Path, lab: str, ledger: Ledger, db_url: str | None, c
 
 
 def say_open_ends(lab: str, ledger: Ledger, console: Console) -> set[str]:
-    """Name who has no points in the tables; return who handed in and is not in the gradebook as judged."""
+    """Name who has no points in the tables; return who submitted and is not in the gradebook as judged."""
     entries = ledger.entries(lab)
     for entry in entries:
         if entry.state == "unreadable":
@@ -223,7 +223,7 @@ def _apply_late_policy(
 ) -> dict[str, str]:
     """Let nbgrader's plugin say what each submission loses; return {student: how late it was, if it was}.
 
-    When it was handed in is read again, too, where the submission is still there.
+    When it was submitted is read again, too, where the submission is still there.
     """
     late: dict[str, str] = {}
     with taking_turns(root):

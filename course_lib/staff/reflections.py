@@ -1,6 +1,6 @@
 """Reflections that count, if `class.toml` gives them points: an answer cell behind a lab's questions.
 
-A release for self-study holds the rubric beside the questions. In one that is handed in there is a cell to
+A release for self-study holds the rubric beside the questions. In one that is submitted there is a cell to
 write into instead, graded by hand in nbgrader's formgrader, and the rubric goes to grading/rubrics/.
 """
 

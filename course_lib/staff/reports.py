@@ -50,7 +50,7 @@ class Statistic:
     """One exercise over a class: the mean share of its points, who got all, and what went wrong most.
 
     Attributes:
-        submitted: who handed in; what could not be read counts 0 points.
+        submitted: who submitted; what could not be read counts 0 points.
         unwritten: of these, who left the exercise as it was.
         share, passed: the mean share of its points, and the share of those who got all.
         diagnoses: the most frequent mistakes, with how many made them.
@@ -67,7 +67,7 @@ class Statistic:
 def command(root: Path, name: str, console: Console, db_url: str | None = None) -> int:
     """Write the tables of a lab and print the exercises' statistics.
 
-    Returns 1 if somebody who handed in is not in the gradebook as judged.
+    Returns 1 if somebody who submitted is not in the gradebook as judged.
     """
     lab = build.find_lab(root, name).name
     ledger, plan = Ledger(root / LEDGER), term.read(root).plan(lab)
@@ -146,12 +146,12 @@ def rows_of(root: Path, lab: str, entries: Iterable[Entry], db_url: str | None =
 
 
 def points_of(entry: Entry | None, score: float) -> float | None:
-    """Return the gradebook's points; None where its 0 means that nobody has judged what was handed in."""
+    """Return the gradebook's points; None where its 0 means that nobody has judged what was submitted."""
     return score if score or entry is None or entry.has_points else None
 
 
 def net_score(submission: Any) -> float:
-    """Points in nbgrader's gradebook, what handing in late cost taken off."""
+    """Points in nbgrader's gradebook, what submitting late cost taken off."""
     return max(0.0, float(submission.score) - float(submission.late_submission_penalty or 0.0))
 
 
@@ -168,7 +168,7 @@ def _row(entry: Entry, person: Any, points: float | None) -> Row:
 
 
 def canvas(lab: str, rows: Iterable[Row], most: float) -> list[list[str]]:
-    """Return what Canvas imports: its five leading columns, then one a lab, points possible first."""
+    """Return what Canvas imports: its five leading columns, then one per lab, points possible first."""
     head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", lab]
     possible = ["    Points Possible", "", "", "", "", f"{most:g}"]
     return [head, possible, *([r.name, r.lms_id, r.student, r.student, "", number(r.points)] for r in rows)]
@@ -255,7 +255,7 @@ def _is_unwritten(verdict: dict[str, Any]) -> bool:
 
 def _print(lab: str, found: Sequence[Statistic], console: Console) -> None:
     table = Table(title=f"{lab}: exercises")
-    for head in ("exercise", "handed in", "not written", "points", "all right"):
+    for head in ("exercise", "submitted", "not written", "points", "all right"):
         table.add_column(head, justify="left" if head == "exercise" else "right")
     for one in found:
         shares = (f"{one.share:.0%}", f"{one.passed:.0%}")

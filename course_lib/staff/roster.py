@@ -46,7 +46,7 @@ def command(root: Path, path: Path, console: Console, db_url: str | None = None)
 def read(path: Path) -> list[dict[str, str]]:
     """Return the students of a CSV file with some of COLUMNS, `id` among them.
 
-    Raises: ValueError that names every line that must be mended; FileNotFoundError.
+    Raises: ValueError that names every line that must be fixed; FileNotFoundError.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there must be a class list; got no file at {path}")

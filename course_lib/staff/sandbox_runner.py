@@ -138,7 +138,7 @@ class SandboxRunner:
             self.close()
             raise SandboxMissing(
                 f"the sandbox must start before any student's code is read; it did not: {said}. "
-                "Mend that (`course doctor` helps), then run the command again: nothing was graded"
+                "Fix that (`course doctor` helps), then run the command again: nothing was graded"
             ) from error
         self._processes = len(self._box.processes())  # before any student's code
 

@@ -109,7 +109,7 @@ def _exercise_cells(
         raise BuildError(
             f"an exercise cell must name a declared exercise; got {exercise_id!r} in "
             f"{where(source, number, cell)}. "
-            f"add course_lib/grading/labs/lab{source.stem}/{exercise_id}.py or mend the name ({error})"
+            f"add course_lib/grading/labs/lab{source.stem}/{exercise_id}.py or fix the name ({error})"
         ) from error
     if cell.source.count(BEGIN) == 0 or cell.source.count(BEGIN) != cell.source.count(END):
         raise BuildError(

@@ -1,4 +1,4 @@
-"""What students handed in: found, read and never changed; grading works on copies.
+"""What students submitted: found, read and never changed; grading works on copies.
 
 A copy holds every marked cell of the release exactly once, with the release's metadata, and whatever else the
 student wrote: deleted cells come back, copied ones lose their mark, changed ids and metadata are put right.
@@ -55,7 +55,7 @@ class Submission:
     Attributes:
         student: the folder's name in one spelling, as Python writes it if a gradebook cannot hold it.
         note: what is odd about it, in a sentence.
-        timestamp: when it was handed in, in UTC, if that is known.
+        timestamp: when it was submitted, in UTC, if that is known.
     """
 
     student: str
@@ -144,7 +144,7 @@ def _with_times(path: Path) -> str:
 
 
 def _handed_in(folder: Path) -> tuple[datetime | None, str]:
-    """Return when it was handed in, None if nothing says so, and why what is there is not read."""
+    """Return when it was submitted, None if nothing says so, and why what is there is not read."""
     path = folder / "timestamp.txt"
     if path.is_symlink() or not path.is_file():
         other = [p.name for p in folder.glob("[!.]*") if p.name.casefold().startswith("timestamp")]
@@ -167,7 +167,7 @@ def notebook_of(path: Path) -> Any:
     if values > MAX_VALUES:
         raise Unreadable(
             f"a notebook must hold at most {MAX_VALUES / 1e6:g} million values; by its commas and brackets "
-            f"it has {values / 1e6:.1f} million. Clear its outputs and hand it in again"
+            f"it has {values / 1e6:.1f} million. Clear its outputs and submit it again"
         )
     try:
         # Not nbformat.reads: that converts old formats, in which a heading of 60 kB can grow to gigabytes.
@@ -184,7 +184,7 @@ def notebook_of(path: Path) -> Any:
     if notebook.nbformat != 4:
         raise Unreadable(
             f"a notebook must be of version 3 or 4 of the format; got {str(notebook.nbformat)[:20]}. "
-            "Open it in JupyterLab, save it and hand it in again"
+            "Open it in JupyterLab, save it and submit it again"
         )
     if len(cells) > MAX_CELLS:
         raise Unreadable(f"a notebook must have at most {MAX_CELLS:,} cells; it has {len(cells):,}")

@@ -57,7 +57,7 @@ class Term:
 def read(root: Path) -> Term:
     """Return the class that `class.toml` describes, all labs of the course without it.
 
-    Raises: ValueError that names what must be mended.
+    Raises: ValueError that names what must be fixed.
     """
     found = class_file.load(root)
     reflections = class_file.reflections(root)

@@ -65,7 +65,7 @@ def expected_bytes(traces: Sequence[RankTrace]) -> tuple[float, float]:
 def _messages(op: str, size: int) -> int:
     """At most so many messages a rank sends for one call.
 
-    Gloo cuts in two what each step of a ring sends; a reduce_scatter of a list is an all_reduce an entry.
+    Gloo cuts in two what each step of a ring sends; a reduce_scatter of a list is an all_reduce per entry.
     """
     if op in ("send", "recv"):
         return 1

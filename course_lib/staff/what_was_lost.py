@@ -13,7 +13,7 @@ from course_lib.grading.registry import exercises
 from course_lib.staff.filled_release import VERDICT
 from course_lib.staff.reflections import GRADE_ID
 
-MAX_REASON = 600  # characters; the whole report stands in the cell
+MAX_REASON = 600  # characters; the whole report is in the cell
 NO_RESPONSE = "No response."  # nbgrader's own comment on an answer that is still the stub
 
 

@@ -34,7 +34,7 @@ def tag(tensor: Tensor, category: str) -> None:
 class scope:
     """Name what happens inside: `with scope("F", microbatch=3, stage=1): ...`.
 
-    The name stands in the trace, on the lanes of a replay, and in the report on a hang. It costs
+    The name is in the trace, on the lanes of a replay, and in the report on a hang. It costs
     microseconds: unlike `mark` it collects no garbage.
     """
 

@@ -1,6 +1,6 @@
 """A poster of a run on its cluster: pods, racks and servers as blocks, one GPU's groups in the axes' colours.
 
-Lab 12's last picture. What an axis costs stands beside where its group lies.
+Lab 12's last picture. What an axis costs is beside where its group lies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AxisTraffic:
 
 @dataclass(frozen=True)
 class _Floor:
-    """Where each server stands: pods from left to right, in each of them lines of servers, rack by rack."""
+    """Where each server is: pods from left to right, in each of them lines of servers, rack by rack."""
 
     server: int  # GPUs of a server, a rack, a pod, a line, and of a block of the slowest axis
     rack: int
@@ -129,7 +129,7 @@ def where(ranks: Sequence[int], floor: _Floor) -> str:
 
 
 def _words(axis: str, ranks: Sequence[int], traffic: Mapping[str, AxisTraffic], floor: _Floor) -> str:
-    sent = f", {traffic[axis].sent_bytes / 1e9:.3g} GB a step" if axis in traffic else ""
+    sent = f", {traffic[axis].sent_bytes / 1e9:.3g} GB per step" if axis in traffic else ""
     return f"{axis} {len(ranks)} {where(ranks, floor)}{sent}"
 
 

@@ -98,8 +98,8 @@ def draw_ring(n: int = 4) -> Figure:
 
 def _ring_alt(n: int) -> str:
     return (
-        f"A ring all_reduce on {n} ranks, step by step. Each panel has a column a rank and a row a chunk; "
-        f"the number in a cell is how many ranks' data it holds. Above, {n - 1} steps of reduce_scatter: "
+        f"A ring all_reduce on {n} ranks, step by step. Each panel has a column per rank and a row per "
+        f"chunk; the number in a cell is how many ranks' data it holds. Above, {n - 1} steps of reduce_scatter: "
         f"each rank sends one chunk to the next, until each rank holds one chunk with all {n}. Below, "
         f"{n - 1} steps of all_gather carry the finished chunks round."
     )
@@ -194,7 +194,7 @@ def draw_times(
     crossover_bytes: float | None = None,
     title: str = "",
 ) -> Figure:
-    """Draw seconds against message size, both logarithmic: a line a name of `curves`, dots for `points`.
+    """Draw seconds against message size, both logarithmic: a line per name of `curves`, dots for `points`.
 
     The i-th entry of `points` has the colour of the i-th curve: a formula and what was seen.
     """
@@ -248,9 +248,8 @@ def draw_step(what: str, n: int, step: int) -> style.CourseFigure:
     with style.course_style():
         if what == "ring":
             now = ring_steps(n)[step]
-            alt = (
-                f"Ring all_reduce on {n} ranks, {now.title}: copies in each chunk, a row a rank: {now.holds}."
-            )
+            alt = f"Ring all_reduce on {n} ranks, {now.title}: copies in each chunk, a row per rank: "
+            alt += f"{now.holds}."
             figure = style.new_figure(0.9 * n + 0.8, 0.8 * n + 0.8, alt)
             _draw_ring_step(figure.subplots(), now, n, title=None, arrows=True)
         else:

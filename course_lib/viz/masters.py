@@ -32,7 +32,7 @@ def draw_masters(
     with style.course_style():
         alt = (
             f"Left: a master and four ranks, and a ring of five. Right: on {world_sizes[-1]} ranks a master "
-            f"sends {total[-1]:,.0f} GB a step, each rank of a ring {ring[-1]:.1f} GB."
+            f"sends {total[-1]:,.0f} GB per step, each rank of a ring {ring[-1]:.1f} GB."
         )
         figure = style.new_figure(10, 3.3, alt)
         star, circle, curves = figure.subplots(1, 3, width_ratios=[1, 1, 1.7])

@@ -11,7 +11,7 @@ from course_lib.viz import style
 Question = tuple[str, str, str]
 RECIPE: tuple[Question, ...] = (
     (
-        "Do all states fit one GPU?\n(16 bytes a parameter: up to about 1 B)",
+        "Do all states fit one GPU?\n(16 bytes per parameter: up to about 1 B)",
         "yes",
         "DDP\nup to some 128 GPUs",
     ),

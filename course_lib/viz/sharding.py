@@ -20,17 +20,17 @@ _ARROW: Any = {"arrowstyle": "<|-|>", "lw": 2.0, "shrinkA": 0, "shrinkB": 0}
 def draw_zero_stages(num_ranks: int = 4) -> style.CourseFigure:
     """Draw for each ZeRO stage what every rank holds of parameters, gradients and optimizer state.
 
-    Units: heights are bytes a parameter in mixed precision with Adam, 2 + 2 + 12.
+    Units: heights are bytes per parameter in mixed precision with Adam, 2 + 2 + 12.
     """
     held = [_held_bytes(stage, num_ranks) for stage in range(4)]
     with style.course_style():
         figure = style.new_figure(9.6, 3.4)
         words = "; ".join(f"stage {stage}: {bytes_:g}" for stage, bytes_ in enumerate(held))
-        figure.alt = f"What each of {num_ranks} ranks holds, in bytes a parameter: {words}."
+        figure.alt = f"What each of {num_ranks} ranks holds, in bytes per parameter: {words}."
         for stage, ax in enumerate(figure.subplots(1, 4, sharey=True)):
             _draw_stage(ax, stage, num_ranks)
             ax.set_title("Stage 0: DDP" if stage == 0 else f"Stage {stage}")
-            ax.set_xlabel(f"{held[stage]:g} bytes a parameter\non each rank")
+            ax.set_xlabel(f"{held[stage]:g} bytes per parameter\non each rank")
         names = ("parameters", "gradients", "optimizer")
         handles = [Patch(color=style.MEMORY[name], label=name) for name in names]
         handles.append(Patch(facecolor=style.CARD, edgecolor=style.MUTED, ls=":", label="on another rank"))
@@ -199,7 +199,7 @@ def _moves(num_units: int) -> list[Box]:
 def draw_mesh(num_servers: int = 3, per_server: int = 4) -> style.CourseFigure:
     """Draw servers as rows of GPUs: a colour is a shard, rows shard, columns replicate.
 
-    Raises: ValueError for more GPUs a server than there are colours.
+    Raises: ValueError for more GPUs per server than there are colours.
     """
     if not 1 <= per_server <= len(_SHARDS):
         raise ValueError(f"per_server must be 1 to {len(_SHARDS)}; got {per_server}. Draw smaller servers.")

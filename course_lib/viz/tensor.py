@@ -91,7 +91,7 @@ def _draw_box(ax: Axes, x: float, width: float, height: float, cut: str, tp_size
 
 
 def draw_heads(num_heads: int, num_kv_heads: int, tp_sizes: Sequence[int]) -> Figure:
-    """Draw, for each number of ranks, a column a rank: its query heads, and the key/value heads they need.
+    """Draw, for each number of ranks, a column per rank: its query heads, and the key/value heads they need.
 
     A key/value head that several ranks hold has a dark edge.
     Raises: ValueError for a tp that does not divide the query heads, or has more ranks than colours.
@@ -120,7 +120,7 @@ def _heads_alt(num_heads: int, num_kv_heads: int, tp_sizes: Sequence[int]) -> st
     for tp_size in tp_sizes:
         held = [kv_heads_of(rank, num_heads, num_kv_heads, tp_size) for rank in range(tp_size)]
         lists = "; ".join(f"rank {rank}: {', '.join(map(str, heads))}" for rank, heads in enumerate(held))
-        words.append(f"tp={tp_size}, {num_heads // tp_size} query heads a rank, key/value heads of {lists}")
+        words.append(f"tp={tp_size}, {num_heads // tp_size} query heads per rank, key/value heads of {lists}")
     return f"{num_heads} query heads and {num_kv_heads} key/value heads over ranks. {'. '.join(words)}."
 
 

@@ -28,7 +28,7 @@ class Attack:
         cell: a hostile cell beside it.
         answer: the whole text of the answer.
         edit: changes the notebook.
-        student: the name it is handed in under, where that is the attack.
+        student: the name it is submitted under, where that is the attack.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """`make attack`: a class of honest students and every known attacker; grade all, print attack x verdict.
 
 Each attacker must get what the answer deserves, the nineteen honest students their points, and what was
-handed in must be as it was. Exits non-zero if one did not.
+submitted must be as it was. Exits non-zero if one did not.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main(chosen: list[str], *, honest: int = HONEST, files: bool = True, show_ru
 
     Args:
         honest: how many others there are.
-        files: hand in files that are no notebooks, too.
+        files: submit files that are no notebooks, too.
         show_run: run notebooks for their pages, which takes most of the time.
     """
     console = Console(width=120)
@@ -107,7 +107,7 @@ def main(chosen: list[str], *, honest: int = HONEST, files: bool = True, show_ru
         acting = [student for student in wanted if "script" in student and acts(root, student)]
     bad = show(console, wanted, entries, scores)
     if changed:
-        console.print("what was handed in has changed")
+        console.print("what was submitted has changed")
     text = f"{len(wanted)} submissions, {len(bad)} wrong ({seconds:.0f} s) {', '.join(bad)}"
     console.print(text.rstrip(), highlight=False, markup=False)
     if acting:
@@ -188,7 +188,7 @@ def text_of(root: Path, attack: Attack) -> str:
         notebook.cells.insert(first, nbformat.v4.new_code_cell(attack.cell))
     if attack.edit:
         attack.edit(notebook)
-    return json.dumps(notebook)  # nbformat would check and mend it
+    return json.dumps(notebook)  # nbformat would check and fix it
 
 
 def show(console: Console, wanted: Wanted, entries: dict[str, Entry], scores: dict[str, float]) -> list[str]:

@@ -57,7 +57,7 @@ def test_a_row_that_cannot_be_priced_is_named(tmp_path: Path, change: dict[str, 
 
 
 def test_data_parallel_ranks_share_a_batch(tmp_path: Path) -> None:
-    """Twice the GPUs and the batch: the same micro-batches a rank, and gradients to reduce."""
+    """Twice the GPUs and the batch: the same micro-batches per rank, and gradients to reduce."""
     name = "korthikanti2022_table3_5.csv"
     row = {
         "model": "22B", "heads": "64", "hidden": "6144", "layers": "48", "tp": "8", "pp": "1",

@@ -138,7 +138,7 @@ def test_a_lost_part_keeps_the_others():
 
 
 def test_what_may_send_nothing_is_not_said_in_bytes():
-    """Of a part with several windows the one that sends speaks; where none may, the card."""
+    """Of a part with several windows the one that sends is reported; where none may, the card."""
     exercise = spec("row_parallel_linear").EXERCISE
     nothing, some = Part("bytes", True, ""), Part("bytes", True, "576 bytes per rank, at most 576")
     case = Case(world_size=2, seed=0)

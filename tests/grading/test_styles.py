@@ -1,7 +1,7 @@
 """Kernel and judge run the same thing: thirty styles of writing an answer, and what each gives in both.
 
 The kernel runs every cell in one namespace; the judge takes the definitions out. Either both give the same result,
-or the check refuses before anything is handed in, for the notebook's check takes the definitions as the judge does.
+or the check refuses before anything is submitted, for the notebook's check takes the definitions as the judge does.
 """
 # ruff: noqa: E501
 

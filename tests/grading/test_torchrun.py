@@ -77,7 +77,7 @@ def test_a_script_may_end_right_after_a_backward(tmp_path: Path, end: str) -> No
     done = run_script(SCRIPT + end, 3, [OWN.format(tmp_path), "--more"], tmp_path)
     assert (done["status"], [report["rank"] for report in done["reports"]]) == ("ok", [0, 1, 2])
     assert {report["argv"][0] for report in done["reports"]} == {"--more"}
-    assert all(count >= 3 for count in done["launched"])  # one a step
+    assert all(count >= 3 for count in done["launched"])  # one per step
     assert {report["file"] for report in done["reports"]} == {str(tmp_path / "train.py")}
 
 

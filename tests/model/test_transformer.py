@@ -54,7 +54,7 @@ def test_positions_move_and_their_order_is_the_core_s_business() -> None:
     torch.testing.assert_close(moved, model(tokens))
     with pytest.raises(ValueError, match="in the order of their positions"):
         model(tokens, torch.tensor([0, 3, 1, 2]))
-    with pytest.raises(ValueError, match="one a token"):
+    with pytest.raises(ValueError, match="one per token"):
         model(tokens, torch.arange(5))
     own_core = Transformer(
         CONFIG, dtype=torch.float64, attend=lambda *qkv_and_positions: qkv_and_positions[0]

@@ -126,7 +126,7 @@ def bucketed(bucket_bytes: int, find_unused: bool = False) -> Wrap:
 
 WRAPS: dict[str, Wrap] = {
     "naive": NaiveDDP,
-    "a bucket a parameter": bucketed(1, find_unused=True),
+    "a bucket per parameter": bucketed(1, find_unused=True),
     "uneven last bucket": bucketed(500, find_unused=True),
     "one bucket": bucketed(10**6, find_unused=True),
 }
@@ -348,7 +348,7 @@ def sizes(buckets: list[list[nn.Parameter]]) -> list[list[int]]:
 
 
 def test_the_packing_rule() -> None:
-    params = [nn.Parameter(torch.zeros(n)) for n in (1, 2, 3, 100, 4, 5)]  # 4 bytes an element
+    params = [nn.Parameter(torch.zeros(n)) for n in (1, 2, 3, 100, 4, 5)]  # 4 bytes per element
     assert sizes(pack_buckets(params, 1)) == [[5], [4], [100], [3], [2], [1]]
     assert sizes(pack_buckets(params, 36)) == [[5, 4], [100], [3, 2, 1]]
     assert sizes(pack_buckets(params, 35)) == [[5], [4], [100], [3, 2, 1]]

@@ -165,7 +165,7 @@ def test_bytes_follow_the_routing():
     for rank, chosen in enumerate(world):
         sent = list(world.trace.ranks[rank].launches("all_to_all_single"))
         assert sent[0].bytes_ == 4 * 8  # E counts
-        assert sent[1].bytes_ == chosen * 8 * 8  # k rows a token, D float64 each
+        assert sent[1].bytes_ == chosen * 8 * 8  # k rows per token, D float64 each
 
 
 def bad(ep_experts: int) -> None:

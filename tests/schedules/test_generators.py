@@ -35,7 +35,7 @@ def torchs_lists(make: Callable[..., Any], p: int, m: int, chunks: int = 1) -> t
 
 
 def counted_from_0(last_rank: tuple[Action, ...]) -> tuple[Action, ...]:
-    """Mend torch's list of the last rank, whose forwards are counted from 1; torch runs it from 0."""
+    """Fix torch's list of the last rank, whose forwards are counted from 1; torch runs it from 0."""
     return tuple(a._replace(microbatch=a.microbatch - (a.kind == "F")) for a in last_rank)
 
 

@@ -95,5 +95,5 @@ def formgrader_page(notebook: Any) -> str:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """Return every file that was handed in."""
+    """Return every file that was submitted."""
     return {str(p): p.read_bytes() for p in sorted((root / submissions.SUBMITTED).rglob("*")) if p.is_file()}

@@ -1,4 +1,4 @@
-"""What the judge found and what the gradebook has: where they differ, every command mends it and says so."""
+"""What the judge found and what the gradebook has: where they differ, every command fixes it and says so."""
 
 from __future__ import annotations
 

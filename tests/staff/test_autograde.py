@@ -1,4 +1,4 @@
-"""A small class from release to reports: states, resuming, what was handed in, pages and tables."""
+"""A small class from release to reports: states, resuming, what was submitted, pages and tables."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ def test_collect_says_which_of_two_notebooks_counts(tmp_path: Path) -> None:
         (folder / name).write_text(name)
     ann = downloads.Person(id="ann", name="Ann Lee")
     found = downloads.sort(tmp_path, tmp_path / "submitted", LAB, [ann])
-    assert found.notes == [("ann", f"handed in '{LAB}.ipynb', which counts, and '{LAB}_FINAL.ipynb'")]
+    assert found.notes == [("ann", f"submitted '{LAB}.ipynb', which counts, and '{LAB}_FINAL.ipynb'")]
 
 
 def test_why_not_more_ends_with_a_word() -> None:

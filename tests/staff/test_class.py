@@ -297,7 +297,7 @@ def test_what_is_too_large_has_no_points_and_is_named_until_its_folder_is_gone(c
         command(console)
         said = " ".join(console.export_text().split())
         assert "ann has no points in the tables, not 0, as it cannot be read: a notebook must have" in said
-        assert "it has 100,000,001 bytes. Clear its outputs and hand it in again" in said
+        assert "it has 100,000,001 bytes. Clear its outputs and submit it again" in said
     folder = course / reports.FOLDER
     assert [row[5] for row in table(folder / LAB / "canvas.csv")[2:]] == ["", "0"]
     assert table(folder / "grades.csv")[1] == ["ann", "", "", ""]

@@ -1,4 +1,4 @@
-"""After a test was mended one exercise is judged again; what people entered stays. What late costs."""
+"""After a test was fixed one exercise is judged again; what people entered stays. What late costs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_due_date_that_moves_afterwards_counts(course: Path) -> None:
         ):
             with Course(course).api.gradebook as gradebook:
                 gradebook.update_or_create_assignment(LAB, duedate=due)
-            assert command() == 0  # nothing is judged: neither handed in anything else
+            assert command() == 0  # nothing is judged: neither submitted anything else
             is_late = due.startswith("2026-01-15")
             assert states() == {"ann": "graded", "bob": "late" if is_late else "graded"}
             assert canvas(course)["bob"] == pytest.approx(6.3 if is_late else 7.0)

@@ -64,7 +64,7 @@ def test_a_time_with_its_zone_is_read(text: str) -> None:
         "9999-12-31 23:59 -09:00",
         "2026-01-15-12-00-00",
         "1768552200",
-        "handed in by mail, 17 January",
+        "submitted by mail, 17 January",
     ],
 )
 def test_any_other_time_is_named_and_refused(text: str) -> None:

@@ -18,7 +18,7 @@ from course_lib.trace import Backward, Compute, Launch, RankTrace, Trace, Wait, 
 
 
 def ddp_steps(num_steps: int) -> float:
-    """Train with an async all_reduce a parameter, launched from backward hooks."""
+    """Train with an async all_reduce per parameter, launched from backward hooks."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 32))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

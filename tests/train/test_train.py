@@ -89,7 +89,7 @@ def test_a_loss_falls_on_text_and_on_synthetic_tokens() -> None:
 
 
 def test_rates_are_flops_over_time_and_peak() -> None:
-    """A clock that ticks a second a look: 64 tokens a second."""
+    """A clock that ticks a second a look: 64 tokens per second."""
     ticks = itertools.count()
     result = train(BASE, progress=False, clock=lambda: float(next(ticks)))
     step = result.steps[-1]

@@ -40,7 +40,7 @@ def test_it_says_how_far_each_group_reaches() -> None:
         "16 GPUs in 16 racks of one pod",
         "8 GPUs in 6 pods",
     ]
-    assert figure.alt.endswith("dp 8 in 6 pods, 1 GB a step.")  # type: ignore[attr-defined]
+    assert figure.alt.endswith("dp 8 in 6 pods, 1 GB per step.")  # type: ignore[attr-defined]
 
 
 def test_other_meshes_and_refusals() -> None:

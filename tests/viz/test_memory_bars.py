@@ -10,7 +10,7 @@ def test_heights_and_formula_lines():
     axes = figure.axes[0]
     assert [round(p.get_height() + p.get_y()) for p in axes.patches] == [2, 1, 5, 1]
     assert [line.get_ydata()[0] for line in axes.lines] == [5, 1]
-    assert axes.get_ylabel() == "MB a rank"
+    assert axes.get_ylabel() == "MB per rank"
 
 
 def test_wrong_arguments_are_named():

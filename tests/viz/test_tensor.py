@@ -19,7 +19,7 @@ def test_a_rank_holds_the_key_value_heads_of_its_query_heads() -> None:
 
 
 def test_figures_say_what_they_show() -> None:
-    assert "tp=4, 2 query heads a rank" in alternative_text(draw_heads(8, 2, [2, 4]))
+    assert "tp=4, 2 query heads per rank" in alternative_text(draw_heads(8, 2, [2, 4]))
     assert "4 ranks" in alternative_text(draw_matrix_cuts())
     assert "1/3 of the positions" in alternative_text(draw_what_is_whole(3))
 

@@ -19,7 +19,7 @@ from course_lib.trace.events import Launch
 
 COUNTS: Mapping[str, Callable[[Launch], int]] = {
     "moved": lambda call: call.moved_bytes,
-    "handed in": lambda call: 0 if call.op == "recv" else call.bytes_,
+    "put in": lambda call: 0 if call.op == "recv" else call.bytes_,
     "sent": lambda call: call.bytes_ if call.op == "send" else 0,
     "received": lambda call: call.bytes_ if call.op == "recv" else 0,
 }
@@ -64,7 +64,7 @@ class BytesAtMost:
     reads_trace: bool = True
 
     def check(self, seen: Seen) -> Part | None:
-        """The rank that moves most speaks, in the first window where it is too much."""
+        """The rank that moves most is reported, in the first window where it is too much."""
         if seen.n == 1 and self.free_alone:
             return Part(self.part, True, "one rank may move anything")
         most, bound = 0.0, self._bound(seen.case)
@@ -104,7 +104,7 @@ class BytesAtMost:
 
     @property
     def _verb(self) -> str:
-        return {"sent": "sent", "received": "received", "handed in": "handed in"}.get(self.count, "moved")
+        return {"sent": "sent", "received": "received", "put in": "put in"}.get(self.count, "moved")
 
     def _amount(self, case: Case, rank: int, trace: RankTrace, window: Window) -> float:
         item = np.dtype(case.params.get("dtype", "float64")).itemsize if self.unit == "elements" else 1
@@ -142,7 +142,7 @@ class EachRankAtMost:
     reads_trace: bool = True
 
     def check(self, seen: Seen) -> Part | None:
-        """The first rank that moves too much speaks."""
+        """The first rank that moves too much is reported."""
         most = max(self.at_most(seen.case, rank) for rank in range(seen.n))
         return first_problem(
             self.part,
@@ -224,7 +224,7 @@ class Messages:
     Attributes:
         of: the bound as a formula of the group, "ceil({g.numel:,}/{g.n})".
         why: what a rank sent -> what it looks like, "" if like nothing known.
-        worst: the rank that sends most speaks, not the first one.
+        worst: the rank that sends most is reported, not the first one.
     """
 
     each: Callable[[Group], int] | None = None

@@ -1,4 +1,4 @@
-"""What all parts share: windows between marks, and "the first rank with a problem speaks"."""
+"""What all parts share: windows between marks, and "the first rank with a problem is reported"."""
 
 from __future__ import annotations
 

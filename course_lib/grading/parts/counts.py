@@ -21,7 +21,7 @@ class Calls:
 
     Attributes:
         exactly: (case, rank, which window) -> operation: the bytes of each of its calls, in any order. For
-            messages use "send" and "recv"; the bytes are those that the rank hands in, or receives.
+            messages use "send" and "recv"; the bytes are those that the rank puts in, or receives.
         must: in words, with {count}, {op}, {bytes_} and the list {sizes} of the first operation.
         each: the calls have these bytes one by one; else only their number and their sum count.
         only: "calls": only their number counts; "bytes": only their sum.
@@ -45,7 +45,7 @@ class Calls:
     reads_trace: bool = True
 
     def check(self, seen: Seen) -> Part | None:
-        """The first rank with other calls speaks."""
+        """The first rank with other calls is reported."""
         wanted = self.exactly(seen.case, 0, len(self.windows) - 1)
         words = ", ".join(self._achieved(op, sizes) for op, sizes in wanted.items())
         at = f" in {self.windows[-1].words}" if self.windows[-1].words else ""
@@ -152,7 +152,7 @@ class Reported:
     reads_trace: bool = field(default=False)
 
     def check(self, seen: Seen) -> Part | None:
-        """The first rank with another value speaks."""
+        """The first rank with another value is reported."""
 
         def problem(rank: int, value: object) -> str:
             if value == self.value(seen.case) or (self.free_alone and seen.n == 1):

@@ -34,7 +34,7 @@ class Live:
     reads_trace: bool = True
 
     def check(self, seen: Seen) -> Part | None:
-        """The first mark at which a rank holds too much speaks."""
+        """The first mark at which a rank holds too much is reported."""
         bounds = self.at(seen.case)
         if not bounds:
             return None
@@ -83,7 +83,7 @@ class Peak:
     reads_trace: bool = True
 
     def check(self, seen: Seen) -> Part | None:
-        """The first rank that holds too much speaks."""
+        """The first rank that holds too much is reported."""
         if seen.n == 1 and self.free_alone:
             return Part(self.part, True, "one rank may hold everything")
         bound = self.at_most(seen.case)
@@ -133,7 +133,7 @@ class PeakTimes:
     reads_trace: bool = True
 
     def check(self, seen: Seen) -> Part | None:
-        """The first rank that holds too much speaks."""
+        """The first rank that holds too much is reported."""
         what = f"times the bytes of {self.of.words}"
 
         def problem(rank: int, trace: RankTrace) -> str:

@@ -105,7 +105,7 @@ class EveryPoint:
     reads_trace: bool = False
 
     def check(self, seen: Seen) -> Part | None:
-        """The first point with a problem speaks."""
+        """The first point with a problem is reported."""
         pairs = list(zip(seen.case.params["points"], seen.got[0].values["answers"], strict=True))
         wrong = [(point, text) for point, answer in pairs if (text := self._problem(point, answer))]
         if not wrong:

@@ -49,7 +49,7 @@ class Holds:
     reads_trace: bool = True
 
     def check(self, seen: Seen) -> Part | None:
-        """Ask once a case."""
+        """Ask once per case."""
         if not self.applies(seen.case):
             return None
         text = self.problem(seen)
@@ -60,5 +60,5 @@ class Holds:
 
 
 def each_rank(problem: Callable[[Seen, int], str]) -> Callable[[Seen], str]:
-    """A rule for one rank as a rule for all: the first rank with a problem speaks."""
+    """A rule for one rank as a rule for all: the first rank with a problem is reported."""
     return lambda seen: next((text for rank in range(seen.n) if (text := problem(seen, rank))), "")

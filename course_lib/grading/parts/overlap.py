@@ -76,7 +76,7 @@ class Hides:
     reads_trace: bool = True
 
     def check(self, seen: Seen) -> Part | None:
-        """The first of the two clusters on which too little is hidden speaks."""
+        """The first of the two clusters on which too little is hidden is reported."""
         if not self.applies(seen.case):
             return None
         trace = Trace([_step(trace, self.window) for trace in seen.traces])

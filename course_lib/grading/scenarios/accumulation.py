@@ -1,7 +1,7 @@
 """Train one step on micro-batches: impl(ddp, microbatches, loss_fn, num_samples) with a supplied wrapper.
 
-params: model, sizes (samples of each micro-batch, a list a rank), ddp (the text of the wrapper). Marks: "one
-begins", "one ends" around this rank's largest micro-batch alone; "begins", "ends" around the call.
+params: model, sizes (samples of each micro-batch, a list per rank), ddp (the text of the wrapper). Marks:
+"one begins", "one ends" around this rank's largest micro-batch alone; "begins", "ends" around the call.
 """
 
 from __future__ import annotations

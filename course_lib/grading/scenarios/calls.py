@@ -48,6 +48,6 @@ def plain(rows: Any) -> list[list[int]]:
         return [[int(number) for number in row] for row in rows]
     except (TypeError, ValueError) as error:
         raise TypeError(
-            "the answer must return one sequence of whole numbers a step, such as [[4, 0], [2]]; "
+            "the answer must return one sequence of whole numbers per step, such as [[4, 0], [2]]; "
             f"got {type(rows).__name__} ({error}). Return a list of lists or of 1-D tensors."
         ) from None

@@ -29,7 +29,7 @@ def _as_it_is(value: Any) -> Any:
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
-    """Return "answers", one a point."""
+    """Return "answers", one per point."""
     del inputs, probe
     options = params.get("options", {})
     made = dict.fromkeys(options.get("clusters", ()), make_cluster)

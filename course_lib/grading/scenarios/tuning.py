@@ -52,7 +52,7 @@ class Booked:
 def program(
     impl: Callable[..., Any], params: dict[str, Any], inputs: dict[str, Tensor], probe: Probe
 ) -> dict[str, Any]:
-    """Return "answers", one a point: the setting that was chosen, and those that were run."""
+    """Return "answers", one per point: the setting that was chosen, and those that were run."""
     del inputs, probe
 
     def ask(point: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from course_lib.grading.toy_models import (
 
 ONE = Window("one begins", "one ends")
 MODEL = {"width": 24}
-Sizes = Sequence[Sequence[int]]  # samples of every micro-batch, a row a rank
+Sizes = Sequence[Sequence[int]]  # samples of every micro-batch, a row per rank
 Shares = Callable[[Sizes], Sequence[Sequence[float]]]
 
 

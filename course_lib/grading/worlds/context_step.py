@@ -74,7 +74,7 @@ def param_bytes() -> int:
 
 
 def ring_bytes(case: Case) -> int:
-    """Bytes that the core sends from a rank: K and V twice, their gradients once, cp - 1 hops a layer."""
+    """Bytes that the core sends from a rank: K and V twice, their gradients once, cp - 1 hops per layer."""
     p, n = case.params, cp_size(case)
     kv = 2 * 8 * p["batch"] * (p["seq_len"] // n) * CONFIG.num_kv_heads * CONFIG.head_dim
     return int(CONFIG.num_layers * 3 * (n - 1) * kv)

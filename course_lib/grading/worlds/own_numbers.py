@@ -26,7 +26,7 @@ def own_numbers(
     """impl(*arguments) -> the results, called twice.
 
     Args:
-        inputs: (case, rank) -> each argument's values, one a call.
+        inputs: (case, rank) -> each argument's values, one per call.
         whole: arguments and results are ints.
     """
     return Scenario(

@@ -26,7 +26,7 @@ def context_parallel_loss(model: nn.Module, core: ContextParallel, full_batch: B
 def sum_gradients_(module: nn.Module, group: dist.ProcessGroup | None) -> None:
     """Add up gradients over the ranks that share a sequence: each weight has met only S/cp of the tokens.
 
-    Communication: one all_reduce a dtype, of all gradients end to end. A group of one: none.
+    Communication: one all_reduce per dtype, of all gradients end to end. A group of one: none.
     """
     if group_size(group) == 1:
         return

@@ -54,7 +54,7 @@ class _Call:
 class FSDP(Wrapper):
     """Train a model of which every rank keeps 1/n; gather each unit only while it computes.
 
-    Use: model = FSDP(model, units=model.blocks); optimizer = AdamW(model.parameters()); then as ever.
+    Use: model = FSDP(model, units=model.blocks); optimizer = AdamW(model.parameters()); then as usual.
     Parameters have the model's own names; each holds what this rank keeps of it, as a column of as many dims:
     [k, 1] of a matrix, [k] of a vector.
     units: modules gathered as one, at any depth; inner ones are no part of those around them.
@@ -66,8 +66,8 @@ class FSDP(Wrapper):
     gradient_divisor: the sum over all ranks is divided by it; None: by their number, which gives the mean.
     init_: for models on the meta device: fills one module's own parameters (default: reset_parameters).
     Layout (local shapes): shards Shard over dp_shard, Replicate over dp_replicate; the batch Shard(0).
-    Communication, P parameters: a step 2 all_gathers and 1 reduce_scatter a unit, one all_gather less for the
-    last unit and the root; with dp_replicate an all_reduce of P/n more. Before the first, a broadcast of all.
+    Communication, P parameters: a step 2 all_gathers and 1 reduce_scatter per unit, one all_gather less for
+    the last unit and the root; with dp_replicate an all_reduce of P/n more. Before the first, a broadcast of all.
     Memory: P/n parameters, P/n gradients, K P/n optimizer state; 1 + prefetch units' parameters more (beside
     the units around them), gradients of at most 2 units.
     Buffers are rank 0's at the start, then each rank's own, as under torch's fully_shard: for equal running
@@ -158,7 +158,7 @@ class FSDP(Wrapper):
     def no_sync(self) -> Iterator[None]:
         """Let backwards inside add up unsent, at full size; the next one outside sends the total.
 
-        Communication: the gathers as ever, no reduce_scatter. Memory: P more for the gradients.
+        Communication: the gathers as usual, no reduce_scatter. Memory: P more for the gradients.
         Raises: ValueError if an optimizer steps, or something else uses gradients, while they are unsent.
         """
         before, self._sync = self._sync, False

@@ -17,7 +17,7 @@ class SequenceParallelRMSNorm(RMSNorm):
 
     Layout: x [..., S/tp, D] Shard(-2) -> the same; weight [D] Replicate.
     Communication: forward none; backward one all_reduce of D elements. (Megatron-Core adds these gradients up
-    once a step, after the last micro-batch: `finalize_model_grads`.)
+    once per step, after the last micro-batch: `finalize_model_grads`.)
     """
 
     def __init__(self, norm: RMSNorm, tp: TensorParallel) -> None:

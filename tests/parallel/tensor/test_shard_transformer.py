@@ -152,7 +152,7 @@ def test_bytes_of_a_step() -> None:
         ("sp", "forward", "all_gather_single"): (2 * blocks + 1) * part,
         ("sp", "forward", "all_reduce"): loss,
         ("sp", "backward", "reduce_scatter_single"): (2 * blocks + 1) * full,
-        # Of gradients of outputs (2 a block, embedding), of column-parallel inputs again (2 a block, head).
+        # Of gradients of outputs (2 per block, embedding), of column-parallel inputs (2 per block, head).
         ("sp", "backward", "all_gather_single"): (2 * blocks + 1 + 2 * blocks + 1) * part,
         ("sp", "backward", "all_reduce"): (2 * blocks + 1) * width,
     }

@@ -56,7 +56,7 @@ def numbers_01():
 # %% wrong params_8, params_16: swapped
 # says: swapped
 # change: dict(right) -> right | {"params_8": 5e9, "params_16": 10e9}
-# %% wrong params_16: two bytes a parameter
+# %% wrong params_16: two bytes per parameter
 # says: training needs more
 # change: dict(right) -> right | {"params_16": 40e9}
 # %% wrong run_days: at peak

@@ -56,7 +56,7 @@ def ring_all_gather(chunk, numel, group=None):
 # %% wrong values: the last rank skips the last step
 # says: rank
 # change: range(n - 1) -> range(n - 1 - (me == n - 1 and n > 2))
-# %% wrong values: gathered once a tensor, then remembered
+# %% wrong values: gathered once per tensor, then remembered
 # change: return full -> chunk._gathered = getattr(chunk, '_gathered', full); return chunk._gathered.clone()
 # %% wrong values: the input becomes a view of the result
 # change: chunks[me].copy_(chunk) -> chunks[me].copy_(chunk); chunk.data = chunks[me]

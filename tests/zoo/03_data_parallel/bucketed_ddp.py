@@ -128,8 +128,8 @@ class BucketedDDP(nn.Module):
 # change: if i not in self.sent: -> if i not in self.sent and any(p.grad is not None for p in self.buckets[i]):
 # %% wrong values: a bucket is full when no .grad in it is None, which old gradients are neither
 # change: not self.ready.issuperset(bucket) -> any(p.grad is None for p in bucket)
-# %% wrong bytes, order, clock: one all_reduce a parameter after backward, the naive version
-# says: one all_reduce a bucket
+# %% wrong bytes, order, clock: one all_reduce per parameter after backward, the naive version
+# says: one all_reduce per bucket
 # change: self.launch_full() -> pass
 # change: self.buckets = buckets -> self.buckets = [[p] for bucket in buckets for p in bucket]
 # %% wrong order, clock: buckets are sent after backward, nothing overlaps
@@ -147,14 +147,14 @@ class BucketedDDP(nn.Module):
 # %% wrong order: waits for the bucket before when it launches the next
 # says: waited for
 # change: flat = torch -> i and self.sent[i - 1][0].wait(); flat = torch
-# %% wrong bytes: one all_reduce a parameter, overlapped
-# says: one all_reduce a bucket
+# %% wrong bytes: one all_reduce per parameter, overlapped
+# says: one all_reduce per bucket
 # change: self.buckets = buckets -> self.buckets = [[p] for bucket in buckets for p in bucket]
 # %% wrong bytes, clock: reduces each bucket twice
-# says: one all_reduce a bucket
+# says: one all_reduce per bucket
 # change: work.wait() -> work.wait(); dist.all_reduce(flat); flat /= self.world_size
 # %% wrong bytes: pads every bucket
-# says: one all_reduce a bucket
+# says: one all_reduce per bucket
 # change: for grad in grads] -> for grad in grads] + [grads[0].new_zeros(8)]
 # change: flat.split( -> flat[: sum(p.numel() for p in self.buckets[i])].split(
 # %% wrong bytes, order: a barrier before each bucket

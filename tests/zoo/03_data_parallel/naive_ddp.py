@@ -1,4 +1,4 @@
-# Answers to naive_ddp: averaged gradients, one all_reduce a parameter.
+# Answers to naive_ddp: averaged gradients, one all_reduce per parameter.
 
 # %% setup
 import torch
@@ -123,7 +123,7 @@ class NaiveDDP:
 # says: all_gather
 # change: dist.all_reduce(param.grad) -> parts = [torch.empty_like(param.grad) for _ in range(dist.get_world_size())]; dist.all_gather(parts, param.grad); param.grad = sum(parts)
 # %% wrong bytes: a tied weight travels once for each of its names
-# says: one a parameter that has a gradient
+# says: one per parameter that has a gradient
 # change: for param in self.module.parameters(): -> for _, param in self.module.named_parameters(remove_duplicate=False):
 # %% wrong bytes: broadcasts the weights twice
 # says: constructor

@@ -75,7 +75,7 @@ def overlap_break_even(**p):
 # %% wrong batch, bytes_per_s: hides behind the whole step
 # says: gradients exist only in backward
 # change: return answer -> least = answer["bytes_per_s"] * 2 / 3; return {**answer, "bytes_per_s": least, "batch": max(1, math.ceil(p["batch"] * least / p["link_bytes_per_s"]))}
-# %% wrong batch, bytes_per_s, speedup: always four bytes a parameter
+# %% wrong batch, bytes_per_s, speedup: always four bytes per parameter
 # says: you always take 4
 # change: right(p) -> right({**p, 'bytes_per_param': 4})
 # %% wrong batch: rounds down

@@ -60,6 +60,6 @@ def zero_bytes(num_params, world_size, stage, optimizer_bytes):
 # change: k, n = optimizer_bytes, world_size -> k, n = min(optimizer_bytes, 12), world_size
 # %% wrong stage_0, stage_1, stage_2, stage_3: a K of 0 is taken for Adam's 12
 # change: k, n = optimizer_bytes, world_size -> k, n = optimizer_bytes or 12, world_size
-# %% wrong stage_0, stage_1, stage_2, stage_3: remembers bytes a parameter by ranks and stage
+# %% wrong stage_0, stage_1, stage_2, stage_3: remembers bytes per parameter by ranks and stage
 # says: the result must be
 # change: per_param[stage] -> vars(zero_bytes).setdefault((n, stage), per_param[stage])

@@ -85,7 +85,7 @@ def choose_mesh(model, cluster, world_size):
 # %% wrong memory: counts whole units only where units are gathered
 # says: whole units are left out of the memory where nothing is sharded
 # change: + 2 * unit_bytes + -> + 2 * unit_bytes * (k > 1) +
-# %% wrong memory: two bytes a parameter, the optimizer forgotten
+# %% wrong memory: two bytes per parameter, the optimizer forgotten
 # change: 16 * num_params / k -> 2 * num_params / k
 # %% wrong clock: the all_reduce carries the whole gradient
 # change: unit_bytes / k) -> unit_bytes)
@@ -94,7 +94,7 @@ def choose_mesh(model, cluster, world_size):
 # %% wrong clock: one byte a parameter on the wire
 # says: 1 byte on the wire
 # change: , unit_bytes -> , unit_bytes / 2
-# %% wrong clock: four bytes a parameter on the wire
+# %% wrong clock: four bytes per parameter on the wire
 # says: 4 bytes on the wire
 # change: , unit_bytes -> , 2 * unit_bytes
 # %% wrong clock: one gather a step, as if nothing were freed
@@ -102,7 +102,7 @@ def choose_mesh(model, cluster, world_size):
 # %% wrong clock: one all_reduce for all units together, whose latency counts once
 # says: one all_reduce is taken for all
 # change: replicate, unit_bytes / k) -> replicate, num_units * unit_bytes / k) / num_units
-# %% wrong clock: one collective of the whole model instead of one a unit
+# %% wrong clock: one collective of the whole model instead of one per unit
 # says: latency is paid once
 # change: , unit_bytes -> , num_units * unit_bytes
 # change: num_units * (2 * gather_s -> (2 * gather_s

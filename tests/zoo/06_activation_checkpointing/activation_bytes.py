@@ -46,7 +46,7 @@ def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_
 # says: the mix is counted once
 # change: (3 * model_dim + kv + num_heads) -> (2 * model_dim + kv + num_heads)
 # %% wrong autograd: 16 bits
-# says: two bytes an element
+# says: two bytes per element
 # change: return 4 * tokens -> return 2 * tokens
 # %% wrong autograd: 1/rms and log-sum-exps are left out
 def activation_bytes(batch_size, seq_len, model_dim, ffn_dim, num_heads, num_kv_heads, policy, mode):

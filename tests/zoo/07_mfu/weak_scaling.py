@@ -82,7 +82,7 @@ def weak_scaling(
 # %% wrong exposed_s, tokens_per_s: bytes once
 # says: all_reduce sends them twice
 # change: share = 2 * -> share = 1 *
-# %% wrong exposed_s, tokens_per_s: latency once a step
+# %% wrong exposed_s, tokens_per_s: latency once per step
 # says: got
 # change: 2 * (num_gpus - 1) * latency_s + -> 2 * (num_gpus - 1) * latency_s / num_buckets +
 # %% wrong tokens_per_s: of one GPU

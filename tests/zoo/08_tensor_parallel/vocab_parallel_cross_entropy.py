@@ -125,7 +125,7 @@ def vocab_parallel_cross_entropy(logits, targets, group):
 
 
 # %% wrong bytes, memory: gathers the logits
-# says: three numbers a token
+# says: three numbers per token
 # says: Work on this rank's columns
 def vocab_parallel_cross_entropy(logits, targets, group):
     full = gather(logits, group, -1)
@@ -156,5 +156,5 @@ def vocab_parallel_cross_entropy(logits, targets, group):
 # %% wrong values: a rank's place is its number modulo the group's size
 # change: dist.get_rank(group) -> dist.get_rank() % dist.get_world_size(group)
 # %% wrong bytes: each sum three times
-# says: three numbers a token
+# says: three numbers per token
 # change: total = reduce_from -> [reduce_from(largest, group) for _ in range(3)]; total = reduce_from

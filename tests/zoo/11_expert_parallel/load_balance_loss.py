@@ -44,7 +44,7 @@ def load_balance_loss(logits, experts):
 # from: one_hot and means
 # change: return num_experts * -> return
 # %% wrong values: scores twice
-# says: mean scores stand in the place of f
+# says: mean scores take the place of f
 # from: one_hot and means
 # change: F.one_hot(experts, num_experts).to(logits.dtype).mean((0, 1)) -> logits.softmax(-1).mean(0)
 # %% wrong values: a softmax over tokens

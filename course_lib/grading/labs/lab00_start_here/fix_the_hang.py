@@ -95,7 +95,7 @@ MISTAKES = {
 PARTS = [
     BytesAtMost(
         windows=CALLS,
-        count="handed in",
+        count="put in",
         at_most=lambda case: 64,
         must="a rank may hand to collectives and sends",
         why="Sums travel, not the losses themselves.",

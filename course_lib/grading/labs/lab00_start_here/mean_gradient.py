@@ -34,7 +34,7 @@ EXERCISE = Exercise(
     "weights. Models (some nested, with buffers) and `loss_fn` differ; on some ranks a gradient is zero. "
     "Weights stay as they are, to the last bit, and go on training. Each call with async_op=True must have "
     "been waited for, with wait(), when the function returns: a barrier or a later call does not count as "
-    "waiting. Bytes: exactly those of the gradients, in one all_reduce a parameter, or one for all, as you "
+    "waiting. Bytes: exactly those of the gradients, in one all_reduce per parameter, or one for all, as you "
     "like; barriers are free, and one rank alone may skip it.",
     signature="(model, loss_fn, x, y)",
     forbids=("ddp",),

@@ -20,9 +20,9 @@ EXERCISE = Exercise(
     signature="()",
     scenario=numbers(),
     hints=(
-        "Memory is parameters times bytes a parameter; time is FLOPs divided by FLOPs per second. Watch "
+        "Memory is parameters times bytes per parameter; time is FLOPs divided by FLOPs per second. Watch "
         "the units.",
-        "16 bytes a parameter; GPUs are whole; 6 FLOPs a parameter and token; a GPU delivers 40% of its "
+        "16 bytes per parameter; GPUs are whole; 6 FLOPs per parameter and token; a GPU delivers 40% of its "
         "dense peak.",
         "A part-filled GPU is a whole GPU. FLOPs over FLOP/s are seconds, of one GPU; a year has 365.25 "
         "days. If nothing is lost, n GPUs need 1/n of the time.",
@@ -36,7 +36,7 @@ _SECONDS = _FLOPS / (0.40 * 989e12)
 _SPARSE = "the peak with sparsity (1,979 TFLOP/s) is taken; training is dense: 989"
 _NO_MFU = "the GPU delivers its whole peak; it delivers 40% of it"
 _FORWARD = (
-    "only the forward pass is counted: 2 FLOPs a parameter and token; backward costs twice as many again"
+    "only the forward pass is counted: 2 FLOPs per parameter and token; backward costs twice as many again"
 )
 
 OPEN: list[Case] = []
@@ -48,11 +48,11 @@ PARTS = answers(
             unit="GB",
             mistakes={
                 "GiB (2^30 bytes) are counted; a GB is 10^9 bytes": _PARAMS * 16 / 2**30,
-                "only the bf16 weights are counted (2 bytes a parameter); training holds 16": _PARAMS
+                "only the bf16 weights are counted (2 bytes per parameter); training holds 16": _PARAMS
                 * 2
                 / 1e9,
-                "only fp32 weights are counted (4 bytes a parameter); training holds 16": _PARAMS * 4 / 1e9,
-                "8 bytes a parameter are counted; training with Adam holds 16": _PARAMS * 8 / 1e9,
+                "only fp32 weights are counted (4 bytes per parameter); training holds 16": _PARAMS * 4 / 1e9,
+                "8 bytes per parameter are counted; training with Adam holds 16": _PARAMS * 8 / 1e9,
                 "the answer is in bytes; it is asked in GB": _PARAMS * 16,
                 "the answer is in TB; it is asked in GB": _STATE_GB / 1e3,
             },
@@ -72,7 +72,7 @@ PARTS = answers(
             unit="FLOPs",
             mistakes={
                 _FORWARD: _FLOPS / 3,
-                "the forward pass is left out: 4 FLOPs a parameter and token are the backward pass": _FLOPS
+                "the forward pass is left out: 4 FLOPs per parameter and token are the backward pass": _FLOPS
                 * 2
                 / 3,
                 "the 8 FLOPs of a run that recomputes its activations are counted": _FLOPS * 4 / 3,

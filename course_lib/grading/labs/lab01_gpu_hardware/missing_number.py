@@ -62,7 +62,7 @@ EXERCISE = Exercise(
     forbids=("cost model",),
     scenario=samples(stream=11, draw=_draw, expand=lambda sheet: [{"sheet": sheet}]),
     hints=(
-        "First write the equation in which all numbers of the sheet stand. Then ask which of them is "
+        "First write the equation in which all numbers of the sheet occur. Then ask which of them is "
         "unknown.",
         "A multiply-add is two FLOPs. Two numbers of the sheet do not belong into the equation, and a "
         "footnote may double one side of it.",

@@ -81,7 +81,7 @@ EXERCISE = Exercise(
     hints=(
         "GPU 7 and GPU 8 are neighbours by number. In which servers are they, and which card of its server "
         "is beside each?",
-        "Draw a row for each link and time to the right. Where does the second piece stand in the first row, "
+        "Draw a row for each link and time to the right. Where is the second piece in the first row, "
         "and when may it begin in the second?",
         "Keep two kinds of times: since when a piece lies at the end of a link, and since when a link is "
         "free. A "
@@ -171,7 +171,7 @@ def _words(p: Point) -> str:
     )
     return (
         f"{p['size_bytes']:,} bytes in pieces of {p['piece_bytes']:,} from GPU {p['a']} to GPU {p['b']}; "
-        f"{cluster['gpus_per_server']} GPUs a server; {links}"
+        f"{cluster['gpus_per_server']} GPUs per server; {links}"
     )
 
 

@@ -160,7 +160,7 @@ LINEAR: dict[str, dict[str, Any]] = {
     "multiplications are counted and additions are not": {"flops_share": Fraction(1, 2)},
     "you round down: one row fewer is still memory-bound": {"rounds_down": True},
 }
-SOFTMAX = "softmax is left out: it does 5 FLOPs an element"
+SOFTMAX = "softmax is left out: it does 5 FLOPs per element"
 QUERIES = "only the cache is moved: queries are read and outputs written, too"
 ATTENTION: dict[str, dict[str, Any]] = {
     **BOTH,

@@ -87,6 +87,6 @@ PARTS = [
         count=lambda g: g.n - 1,
         each=lambda g: ceil_div(g.numel, g.n),
         of="ceil({g.numel:,}/{g.n})",
-        passed="at most n-1 messages of at most {most:,} elements a rank",
+        passed="at most n-1 messages of at most {most:,} elements per rank",
     ),
 ]

@@ -94,6 +94,6 @@ PARTS = [
         each=lambda g: ceil_div(g.numel, g.n),
         of="ceil({g.numel:,}/{g.n})",
         why=_all_reduce,
-        passed="at most n-1 messages of at most {most:,} elements a rank",
+        passed="at most n-1 messages of at most {most:,} elements per rank",
     ),
 ]

@@ -90,7 +90,7 @@ PARTS = [
     BytesAtMost(
         at_most=lambda case: gradient_bytes(case) + 64,
         least=lambda case: case.world_size * gradient_bytes(case),
-        count="handed in",
+        count="put in",
         windows=[BEGINS_TO_ENDS],
         must="a rank may hand to collectives",
         why="Backwards under ddp.no_sync() send nothing; one outside it sends all.",

@@ -38,9 +38,9 @@ EXERCISE = Exercise(
     details="1 to 4 ranks (hidden: 3, 5, 6), tied and frozen parameters, parameters that some ranks or no "
     "rank uses, gradients that are set to None or to zero between steps, float64 (hidden: also float32). "
     "Every call was waited for when `sync_gradients` returns. Bytes: the constructor hands at most the model "
-    "once to collectives; a step launches exactly one all_reduce a bucket, of its bytes, and nothing else. "
+    "once to collectives; a step launches exactly one all_reduce per bucket, of its bytes, and nothing else. "
     "Order, where all parameters are used: the last gradient is the first layer's; before it nothing was "
-    "waited for or polled. Clock: 4 ranks, a bucket a layer, on one cluster where communication takes half "
+    "waited for or polled. Clock: 4 ranks, a bucket per layer, on one cluster where communication takes half "
     "as long as backward, and on one where it takes twice as long. One rank alone may skip all of it.",
     signature="(module, buckets)",
     forbids=("ddp",),
@@ -59,7 +59,7 @@ EXERCISE = Exercise(
     ),
 )
 
-CLOCKED = "a bucket a layer"
+CLOCKED = "a bucket per layer"
 
 
 def _sizes(model: dict[str, Any]) -> dict[str, int]:
@@ -149,7 +149,7 @@ POLL = "Polling keeps backward waiting: wait in sync_gradients."
 PARTS = [
     BytesAtMost(
         windows=[CONSTRUCTION],
-        count="handed in",
+        count="put in",
         at_most=model_bytes,
         must="the constructor may hand each parameter and buffer to a collective once,",
     ),
@@ -157,7 +157,7 @@ PARTS = [
         windows=STEPS,
         each=True,
         exactly=lambda case, rank, step: {"all_reduce": _bucket_bytes(case)},
-        must="a step must launch one all_reduce a bucket, {count} of {sizes} bytes",
+        must="a step must launch one all_reduce per bucket, {count} of {sizes} bytes",
     ),
     *(NotPolled(part=part, window=window, why=POLL) for part in ("order", "clock") for window in UNTIL_LAST),
     Holds(

@@ -1,4 +1,4 @@
-"""`NaiveDDP`: one all_reduce a parameter, after backward."""
+"""`NaiveDDP`: one all_reduce per parameter, after backward."""
 
 from course_lib.grading.core.types import Case, Exercise
 from course_lib.grading.parts.bytes import BytesAtMost
@@ -76,14 +76,14 @@ MISTAKES = wrapped_training.MISTAKES
 PARTS = [
     BytesAtMost(
         windows=[CONSTRUCTION],
-        count="handed in",
+        count="put in",
         at_most=model_bytes,
         must="the constructor may hand each parameter and buffer to a collective once,",
     ),
     Calls(
         windows=STEPS,
         exactly=lambda case, rank, step: {"all_reduce": [nbytes([p]) for p in used(case, step)]},
-        must="a step must launch {count} all_reduces, one a parameter that has a gradient, {bytes_:,} "
+        must="a step must launch {count} all_reduces, one per parameter that has a gradient, {bytes_:,} "
         "bytes in all",
     ),
 ]

@@ -247,7 +247,7 @@ GATES = (
 PARTS = [
     *(Rule(part="values", problem=problem, gate=True) for problem in GATES),
     Rule(
-        part="values", problem=lambda seen: "", passed="each sample once an epoch, shards disjoint and even"
+        part="values", problem=lambda seen: "", passed="each sample once per epoch, shards disjoint and even"
     ),
     Rule(part="epochs", problem=_repeatable),
     Rule(part="epochs", problem=_epochs_differ, passed="another shuffle each epoch, repeatable"),

@@ -56,7 +56,7 @@ MISTAKES = link.MISTAKES
 
 
 def _every_log(problem: Callable[[Case, Log], str]) -> Callable[[Seen], str]:
-    """A rule for the log of one step as a rule for all: the first one with a problem speaks."""
+    """A rule for the log of one step as a rule for all: the first one with a problem is reported."""
 
     def of_rank(seen: Seen, rank: int) -> str:
         for step, log in enumerate(seen.got[rank].values["logs"]):

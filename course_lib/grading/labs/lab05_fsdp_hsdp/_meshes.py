@@ -85,7 +85,7 @@ Rule = Callable[[Point, list[int]], int]  # (point, sizes of dp_shard that fit) 
 
 _STOPS_EARLY = "the search stops at the first rise in time"
 _TOGETHER = "one all_reduce is taken for all units together"
-_LATENCY_ONCE = "latency is paid once a collective of the whole model, not once a unit"
+_LATENCY_ONCE = "latency is paid once per collective of the whole model, not once per unit"
 _NOTHING_SHARDED = "whole units are left out of the memory where nothing is sharded"
 _ONE_BYTE = "a parameter has 1 byte on the wire: bf16 has 2"
 _FOUR_BYTES = "a parameter has 4 bytes on the wire: bf16 has 2"

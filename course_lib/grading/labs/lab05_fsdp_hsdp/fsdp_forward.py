@@ -60,7 +60,7 @@ def expected(case: Case) -> World:
 FREE = "Set unit.full = None as soon as its forward is over, and keep no other name for the vector."
 BEGIN = "Backward begins with the last unit: freeing it would cost one more all_gather."
 PARTS = [
-    chain.moved_once("One all_gather a unit brings every rank all it needs."),
+    chain.moved_once("One all_gather per unit brings every rank all it needs."),
     Live(at=lambda case: chain.at_end(case, vectors=1), beyond=SHARDS, why=FREE),
     chain.whole_at_end(lambda case: [chain.last_unit(case)], BEGIN),
     *chain.in_turn(

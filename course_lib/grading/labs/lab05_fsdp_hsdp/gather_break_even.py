@@ -144,7 +144,7 @@ def _step(p: Point, got: float) -> str:
 SHARES: dict[str, Callable[[Point], float]] = {  # of the right tokens, and of the right bandwidth
     "the factor (n-1)/n of a ring is missing": lambda p: p["world_size"] / (p["world_size"] - 1),
     "the factor is 2(n-1)/n, an all_reduce's, instead of (n-1)/n": lambda p: 2,
-    "6 FLOPs a parameter and token are counted: in forward there are 2": lambda p: 1 / 3,
+    "6 FLOPs per parameter and token are counted: in forward there are 2": lambda p: 1 / 3,
     "a gather hides behind backward alone: there the reductions travel too": lambda p: 1 / 2,
     "the whole model is gathered behind one unit": lambda p: p["num_units"],
     "bytes_per_param is not used: you always take 2": lambda p: 2 / p["bytes_per_param"],

@@ -31,7 +31,7 @@ EXERCISE = Exercise(
         "all_reduce twice that. Count the moves of a step first.",
         "In HSDP only the all_reduce of the shard crosses servers; its ring has as many ranks as there are "
         "servers. A rank's shard is S divided by the ranks of one server.",
-        "Whole units are bf16, so 2 bytes a parameter; while one computes, the next is on the way. For the "
+        "Whole units are bf16, so 2 bytes per parameter; while one computes, the next is on the way. For the "
         "least number of GPUs write what one GPU holds as a function of n.",
     ),
     scenario=numbers(),
@@ -68,7 +68,7 @@ PARTS = answers(
             (2 + 2 + 4) / (4 + 4),
             unit="",
             mistakes={
-                "all moves have equally many bytes: parameters have 2 an element, gradients 4": 1.5,
+                "all moves have equally many bytes: parameters have 2 per element, gradients 4": 1.5,
                 "DDP's all_reduce is one move, or has 2 bytes: it is two moves of 4 bytes": 2.0,
                 "the parameters are gathered once: they are freed after forward": 0.75,
                 "you give what is added: give the ratio": 0.0,
@@ -82,7 +82,7 @@ PARTS = answers(
                 "a half of the all_reduce is left out": _HSDP / 2,
                 "the factor is 2 instead of 2(m-1)/m, where m counts servers": _HSDP * 16 / 15,
                 "three moves are counted: the gathers stay inside the server": _HSDP * 1.5,
-                "the ring across has 8 ranks: it has one a server": 2 * 7 / 8 * 2 * _P70 / 8,
+                "the ring across has 8 ranks: it has one per server": 2 * 7 / 8 * 2 * _P70 / 8,
                 "gradients have 4 bytes each: bf16 has 2": 2 * _HSDP,
                 "the bytes of one element are forgotten": _HSDP / 2 / 2,
                 "the shard is 1/128: it is 1/8, a server holds all": _HSDP / 16,
@@ -95,7 +95,7 @@ PARTS = answers(
                 "the unit on its way is left out: depth 1 holds two units": _PEAK - 2 * _U405,
                 "the shard is left out": 4 * _U405,
                 "three units are counted": _PEAK + 2 * _U405,
-                "all states are counted, 16 bytes a parameter: only parameters are asked": _PEAK
+                "all states are counted, 16 bytes per parameter: only parameters are asked": _PEAK
                 + 14 * _P405 / 1024,
                 "parameters have 4 bytes each: bf16 has 2": 2 * _PEAK,
                 "the whole model is counted: units are freed": 2.0 * _P405,
@@ -111,7 +111,7 @@ PARTS = answers(
                 "one whole unit is left out, or 80 GB are taken for 80 GiB": 89,
                 "you round down: 96 GPUs do not hold it": 96,
                 "you do not round": 16 * _P405 / (80e9 - 4 * _U405),
-                "states have 8 bytes a parameter: 16 are stated": 49,
+                "states have 8 bytes per parameter: 16 are stated": 49,
             },
         ),
     }

@@ -111,7 +111,7 @@ def _mistakes(p: Point) -> dict[str, float]:
     if p["mode"] == "autograd":
         heads = {"num_kv_heads": p["num_heads"]}
         known["keys and values have as many heads as queries: GQA has num_kv_heads"] = _bytes(p, **heads)
-        known["two bytes an element: the course's block is float32"] = right / 2
+        known["two bytes per element: the course's block is float32"] = right / 2
         small = (p["num_heads"] + 2) * 4 * tokens * (p["policy"] == "none")
         mix = 4 * tokens * p["model_dim"] * (p["policy"] == "none")
         known["a selective layer keeps all seven products' results: one as wide as the model is missing"] = (

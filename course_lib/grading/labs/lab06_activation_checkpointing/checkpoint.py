@@ -32,7 +32,7 @@ EXERCISE = Exercise(
     details="Calls: one after the other; with keywords, numbers and tensors that need no gradient; with two "
     "inputs that need one; with integers as the only input (the function's weights learn all the same); "
     "inside a checkpointed function (the innermost then runs 3 times). Dropout draws the same numbers again, "
-    "and afterwards the generator stands where it stood. Memory counts tensors: at the end of forward at "
+    "and afterwards the generator is where it was. Memory counts tensors: at the end of forward at "
     "most one [tokens, width] tensor a call lives, and two more; at the peak of the step activations are at "
     "most that and twice what one function saves (16 such tensors) with 6 for its work.",
     signature="(function, *inputs, **kwargs)",

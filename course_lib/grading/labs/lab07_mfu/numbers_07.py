@@ -25,7 +25,7 @@ EXERCISE = Exercise(
     forbids=("flop counts",),
     scenario=numbers(),
     hints=(
-        "1: tokens/s x FLOPs a token over chips x peak. 2: FLOPs over FLOP/s, then seconds into days.",
+        "1: tokens/s x FLOPs per token over chips x peak. 2: FLOPs over FLOP/s, then seconds into days.",
         "3: each part of the old step by what its resource grew; MFU falls by what the peak grew and rises "
         "by what the step shrank. 4: attention 12 L s NH, all of it 6N' + 12 L s NH.",
         "5: blocks and attention run forward four times instead of three in units of forward: MFU x 4/3.",

@@ -1,4 +1,4 @@
-"""`weak_scaling`: tokens a second on n GPUs, when gradients travel in buckets behind backward.
+"""`weak_scaling`: tokens per second on n GPUs, when gradients travel in buckets behind backward.
 
 Longer than 120 lines: eight arguments, and the slips of two numbers.
 """

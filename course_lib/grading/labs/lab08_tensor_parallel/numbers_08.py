@@ -32,7 +32,7 @@ EXERCISE = Exercise(
     hints=(
         "Count the all_reduces of a block first: attention and feed-forward, forward and backward. A ring "
         "all_reduce of S bytes sends 2(n - 1)/n S a rank.",
-        "The time of the products: 6 FLOPs a parameter and token, an eighth of them on each rank, at the "
+        "The time of the products: 6 FLOPs per parameter and token, an eighth of them on each rank, at the "
         "stated rate. The share is sending / (sending + computing), nothing hidden.",
         "34 of the 34 units of B S D bytes are divided with sequence parallelism; without it 24 are divided, "
         "and 10 are not.",
@@ -59,7 +59,7 @@ def _mistakes(bandwidth: float) -> dict[str, float]:
     return {
         "you give sending over computing: give its share of both": _SENT / bandwidth / _COMPUTE_S,
         "the products are not divided by 8": _share(bandwidth, compute_s=8 * _COMPUTE_S),
-        "backward's products are left out: 6 FLOPs a parameter and token, not 2": _share(
+        "backward's products are left out: 6 FLOPs per parameter and token, not 2": _share(
             bandwidth, compute_s=_COMPUTE_S / 3
         ),
         "backward's bytes are left out": _share(bandwidth, sent=_SENT / 2),

@@ -114,7 +114,7 @@ MISTAKES = {
     "the output is this rank's term of the sum": {"summed": False},
     "the input's gradient is this rank's term alone": {"backward": "own"},
     "backward sums the output's gradient, too, which every rank has whole": {"backward": "again"},
-    "silu stands on the branch of up: it belongs to gate's": {"layer": _silu_on_up},
+    "silu is on the branch of up: it belongs to gate's": {"layer": _silu_on_up},
     "the gradients of gate, up and down are summed over ranks, whose parts are different hidden units: only "
     "x passes the Function that sums": {"weights": "summed"},
 }

@@ -92,7 +92,7 @@ def expected(
     mean: bool = False,
     on_first: bool = False,
 ) -> World:
-    """The whole layer; `biases` in the sum, -1: one a rank; `again`: backward sums what is whole."""
+    """The whole layer; `biases` in the sum, -1: one per rank; `again`: backward sums what is whole."""
     n = tp_of(case)
     terms = 1 / n if mean else 1.0
     count = n if biases < 0 else biases

@@ -1,4 +1,4 @@
-"""`vocab_parallel_cross_entropy`: three numbers a token instead of its logits.
+"""`vocab_parallel_cross_entropy`: three numbers per token instead of its logits.
 
 Longer than 120 lines: four ways to combine ranks' columns, each named.
 """
@@ -44,13 +44,13 @@ EXERCISE = Exercise(
     graded={
         "values": "The losses and the gradient of this rank's logits equal one process's, also for "
         "logits of a million.",
-        "bytes": "A step moves a few numbers a token, however large the vocabulary.",
+        "bytes": "A step moves a few numbers per token, however large the vocabulary.",
         "memory": "No rank holds the full logits.",
     },
     details="1 to 4 ranks (hidden: 5, and 1.5 MB of logits a rank), a mesh of data and tensor "
     "parallelism (2 x 2). logits [B, S, V/n], targets [B, S] (numbers of the whole vocabulary), losses "
     "[B, S] on every rank. copy_to and reduce_from of course_lib.comm.autograd are open. Bytes: a step "
-    "moves at most 8 numbers a token (an all_reduce counts double). Memory: at most 6 tensors of the "
+    "moves at most 8 numbers per token (an all_reduce counts double). Memory: at most 6 tensors of the "
     "size of this rank's logits live at once beside them.",
     signature="(logits, targets, group)",
     forbids=("tensor parallelism",),
@@ -60,7 +60,7 @@ EXERCISE = Exercise(
     hints=(
         "loss = log(sum of exp(logit)) - logit[target]. Which of these can a rank compute a part of, and "
         "how are the parts combined? exp of a million is infinite: subtract something first.",
-        "Three numbers a token: the largest logit (of all ranks), the sum of exp(logit - largest), and "
+        "Three numbers per token: the largest logit (of all ranks), the sum of exp(logit - largest), and "
         "logit[target] - largest, which one rank has and all others count as 0. The largest needs no "
         "gradient.",
         "A target that another rank has would be an index outside your part: move it inside before you "
@@ -137,11 +137,11 @@ PARTS = [
         at_most=lambda case: 8 * 8 * 2 * case.params["tokens"],
         windows=[STEP],
         must="a step may move",
-        why="The largest logit, the sum of exponentials and the target's logit: three numbers a token.",
+        why="The largest logit, the sum of exponentials and the target's logit: three numbers per token.",
     ),
     Peak(
         at_most=lambda case: 6 * _logits_bytes(case) + 2_000,
         windows=[STEP],
-        why="Work on this rank's columns; only numbers a token are combined.",
+        why="Work on this rank's columns; only numbers per token are combined.",
     ),
 ]

@@ -31,7 +31,7 @@ EXERCISE = Exercise(
         "What does stage s do first? And does its list depend on the other stages?",
         "Every stage's list has the same order of micro-batches; only the number of the stage differs.",
         "Two passes over the micro-batches, one for each kind of action. Which order do they have in the "
-        "second? A stage's number stands in each of its actions.",
+        "second? A stage's number is in each of its actions.",
     ),
 )
 

@@ -33,7 +33,7 @@ EXERCISE = Exercise(
     forbids=("context-parallel step",),
     scenario=steps.SCENARIO,
     hints=(
-        "Which of the model's inputs say where a token stands? And each weight has met only some of the "
+        "Which of the model's inputs say where a token is? And each weight has met only some of the "
         "tokens: which part of the gradient of the mean does backward leave on a rank?",
         "core.positions(seq_len) are this rank's tokens, in the order that the core expects; index tokens "
         "and targets with them, and pass them to model(tokens, positions). The loss of a rank is a sum "

@@ -36,7 +36,7 @@ EXERCISE = Exercise(
     },
     details="1 to 4 ranks (hidden: 6), groups that are not the world, float64 (hidden: float32). cp divides "
     "the query heads; it divides the K kv heads or is a multiple of them: repeat each then so that there are "
-    "cp. Bytes, forward and again backward: a rank hands in at most (2 N + 2 max(K, cp)) B H S/cp elements.",
+    "cp. Bytes, forward and again backward: a rank puts in at most (2 N + 2 max(K, cp)) B H S/cp elements.",
     signature="(query, key, value, group)",
     forbids=("context parallelism", "collectives but all_to_all"),
     scenario=on_ranks(

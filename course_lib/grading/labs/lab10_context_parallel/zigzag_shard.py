@@ -37,7 +37,7 @@ EXERCISE = Exercise(
         "squared, in all and at every step of the ring.",
     },
     details="2 to 12 ranks and 1, pieces of 1 to 8 tokens; 2 cp_size divides seq_len. A score counts where "
-    "its query stands at its key's position or later. At step t rank r meets the keys of rank (r - t) % cp.",
+    "its query is at its key's position or later. At step t rank r meets the keys of rank (r - t) % cp.",
     signature="(seq_len, cp_size)",
     forbids=("context parallelism",),
     scenario=samples(stream=104, draw=_draw, expand=_point),

@@ -171,4 +171,4 @@ def _row_bytes(case: Case, count: int) -> int:
     return ITEM * int(case.params["model_dim"]) * count if ep_size(case) > 1 else 0
 
 
-as_routed = partial(EachRankAtMost, passed="at most {most:,} bytes a rank, as its tokens are routed")
+as_routed = partial(EachRankAtMost, passed="at most {most:,} bytes per rank, as its tokens are routed")

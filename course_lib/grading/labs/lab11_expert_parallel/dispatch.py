@@ -50,7 +50,7 @@ EXERCISE = Exercise(
         "wants them. Exchange the counts with dist.all_to_all_single, then the rows with all_to_all(x, "
         "group, output_splits, input_splits).",
         "What arrives is sorted by sender, and by expert only inside. Each row's expert follows from "
-        "counts alone: repeat the numbers 0 .. E/ep - 1 once a sender, each as often as counts says, and "
+        "counts alone: repeat the numbers 0 .. E/ep - 1 once per sender, each as often as counts says, and "
         "sort the rows stably by it.",
     ),
 )

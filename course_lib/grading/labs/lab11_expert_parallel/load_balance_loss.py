@@ -82,7 +82,7 @@ def expected(
 MISTAKES: dict[str, dict[str, Any]] = {
     "f was divided by the tokens, not by all choices": {"f": "tokens"},
     "only first choices were counted": {"f": "first"},
-    "mean scores stand in the place of f, too": {"f": "scores"},
+    "mean scores take the place of f, too": {"f": "scores"},
     "the number of experts was left out": {"scale": "none"},
     "the softmax ran over tokens": {"softmax": 0},
     "P is the mean of sigmoids: the scores of a token must add up to 1": {"score": "sigmoid"},

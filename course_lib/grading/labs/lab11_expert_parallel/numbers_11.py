@@ -42,7 +42,7 @@ EXERCISE = Exercise(
         "experts is 8 in one number and 2 in the other?",
         "A row there and back: one byte an element, then two. Of 64 GPUs that hold equally much, how many "
         "are in other servers than the sender?",
-        "SwiGLU has three matrices, and a product costs 2 FLOPs an element: 6 D F a row. Set it, over "
+        "SwiGLU has three matrices, and a product costs 2 FLOPs per element: 6 D F a row. Set it, over "
         "FLOP/s, equal to the row's bytes that cross servers, over bytes/s: D cancels.",
     ),
 )
@@ -105,7 +105,7 @@ PARTS = answers(
                 "only dispatch is counted": WIDTH / 3,
                 "both ways are in bf16": WIDTH * 4 / 3,
                 "an expert has two matrices: SwiGLU has three": WIDTH * 3 / 2,
-                "a product costs one FLOP an element: it costs two": WIDTH * 2,
+                "a product costs one FLOP per element: it costs two": WIDTH * 2,
             },
         ),
     }
