@@ -437,8 +437,7 @@ print(f"you predicted a bubble of {PREDICTED['bubble_percent'] or '?'}%")
 
 # %% [markdown]
 # Meta measured 400 TFLOP/s per GPU. That is 6.5 s per step if half of attention is counted (its causal part),
-# and
-# 6.7 s if all of it is, as the planner counts. The paper does not say which it counts.
+# and 6.7 s if all of it is, as the planner counts. The paper does not say which it counts.
 #
 # The planner's formula keeps more than Meta did, so Meta's layout does not fit. With CP 2 it does: half the
 # tokens of each sequence on a GPU, for 1% more time. The planner's favourite and Meta's layout are closer in

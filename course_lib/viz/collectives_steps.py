@@ -99,8 +99,8 @@ def draw_ring(n: int = 4) -> Figure:
 def _ring_alt(n: int) -> str:
     return (
         f"A ring all_reduce on {n} ranks, step by step. Each panel has a column per rank and a row per "
-        f"chunk; the number in a cell is how many ranks' data it holds. Above, {n - 1} steps of reduce_scatter: "
-        f"each rank sends one chunk to the next, until each rank holds one chunk with all {n}. Below, "
+        f"chunk; the number in a cell is how many ranks' data it holds. Above, {n - 1} steps of "
+        f"reduce_scatter: each rank sends one chunk to the next, until each rank holds one chunk with all {n}. Below, "
         f"{n - 1} steps of all_gather carry the finished chunks round."
     )
 
