@@ -45,7 +45,7 @@ MODELS = {  # D, F, N, K, L, V, gated, tied
     "gpt-oss-120b": (2880, 2880, 64, 8, 36, 201088, 1, 0),
     "grok1-314b": (6144, 32768, 48, 8, 64, 131072, 1, 1),
 }
-MIXTURES = {  # experts, experts a token, size of a head
+MIXTURES = {  # experts, experts per token, size of a head
     "qwen3-30b-a3b": (128, 8, 128), "qwen3-235b-a22b": (128, 8, 128), "gpt-oss-120b": (128, 4, 64),
 }  # fmt: skip
 
