@@ -277,7 +277,7 @@ def dgx_h100(num_servers: int = 1) -> Cluster:
 
 
 def meta_24k() -> Cluster:
-    """Return the RoCE cluster Llama 3 was trained on: 8 per server, 16 per rack, 3,072 per pod, 24,576 in all."""
+    """Return the RoCE cluster of Llama 3: 8 GPUs per server, 16 per rack, 3,072 per pod, 24,576 in all."""
     return replace(_preset("meta_24k", {}), fabric="RoCE")
 
 
