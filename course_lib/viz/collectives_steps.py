@@ -100,7 +100,7 @@ def _ring_alt(n: int) -> str:
     return (
         f"A ring all_reduce on {n} ranks, step by step. Each panel has a column per rank and a row per "
         f"chunk; the number in a cell is how many ranks' data it holds. Above, {n - 1} steps of "
-        f"reduce_scatter: each rank sends one chunk to the next, until each rank holds one chunk with all {n}. "
+        f"reduce_scatter: each rank sends one chunk to the next, until each holds one chunk with all {n}. "
         f"Below, {n - 1} steps of all_gather carry the finished chunks round."
     )
 
