@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from course_lib.planner.request import Request, choice_of
+from course_lib.planner.search import stage_layers
 
 FORMATS = ("torchtitan", "megatron")
 
@@ -73,6 +74,11 @@ def _ends_count(layout: dict[str, Any], request: Request) -> bool:
     return bool(layers % chunks != 0 and (layers + 2) % chunks == 0)
 
 
+def _is_even(layout: dict[str, Any], request: Request) -> bool:
+    """Whether all stages are equal, ends counted as a layer each or not; else the ends have less."""
+    return request.config.num_layers % (layout["pp"] * layout["v"]) == 0 or _ends_count(layout, request)
+
+
 def _megatron(layout: dict[str, Any], request: Request) -> str:
     notes: list[str] = []
     flags = [
@@ -92,14 +98,24 @@ def _megatron(layout: dict[str, Any], request: Request) -> str:
         flags.append("--grad-reduce-in-bf16")
     if layout["tp"] > 1:
         flags.append("--sequence-parallel")
+        flags.append(f"--make-vocab-size-divisible-by {max(1, 128 // layout['tp'])}")  # times tp
     if layout["tp"] > 1 and request.tp_overlap != "none":
         flags.append("--tp-comm-overlap")
         notes.append("# --tp-comm-overlap needs Transformer Engine and CUDA_DEVICE_MAX_CONNECTIONS=1")
+    if layout["v"] > 1 and not _is_even(layout, request):
+        raise ValueError(
+            f"Megatron must have equal chunks; got {request.config.num_layers} layers on pp={layout['pp']}, "
+            f"v={layout['v']}. Choose v so that pp x v divides them, or them and both ends."
+        )
     if layout["v"] > 1:
         per_chunk = -(-request.config.num_layers // (layout["pp"] * layout["v"]))
         flags.append(f"--num-layers-per-virtual-pipeline-stage {per_chunk}")
     if _ends_count(layout, request):
         flags.append("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split")
+    if not _is_even(layout, request):
+        first, _, last = stage_layers(request.config.num_layers, layout["pp"], 1)
+        flags.append(f"--decoder-first-pipeline-num-layers {first}")
+        flags.append(f"--decoder-last-pipeline-num-layers {last}")
     if layout["zero"] == 0:
         flags.append("--overlap-grad-reduce")
     if layout["zero"] > 0:

@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 from course_lib.planner.request import Request, choice_of
-from course_lib.planner.search import AXES, RECOMPUTE, Counts
+from course_lib.planner.search import AXES, RECOMPUTE, Counts, splits
 
 EMPTY = {"tp": 1, "cp": 1, "pp": 1, "v": 1, "dp_replicate": 1, "dp_shard": 0, "ep": 1, "zero": 1, "mbs": 1}
 SHORT = {"dp": "dp_shard", "vp": "v"}
@@ -96,13 +96,19 @@ def _check_model(values: dict[str, int], request: Request) -> None:
             f"pp x v must be at most the {layers} layers, or {layers + 2} with embedding and head as a layer "
             f"each; got {chunks:,}. Use fewer stages or virtual stages."
         )
+    if values["v"] == 1 and not _splits(layers, values["pp"]):
+        fit = [n for n in range(1, layers + 1) if request.num_gpus % n == 0 and _splits(layers, n)]
+        raise ValueError(
+            f"the {layers} layers must split over the stages, equally but for the first and last; got "
+            f"pp={values['pp']}. Use pp of {', '.join(map(str, fit))}."
+        )
     for what, count in (("heads", config.num_heads), ("feed-forward units", config.ffn_dim)):
         if count % tp:
-            raise ValueError(f"tp must divide the {count:,} {what}; got tp={tp}. Use a power of two.")
+            raise ValueError(f"tp must divide the {count:,} {what}; got tp={tp}. {_fitting(request)}")
     if config.num_kv_heads % tp and tp % config.num_kv_heads:
         raise ValueError(
             f"tp must divide the {config.num_kv_heads} kv heads or be a multiple of them; got tp={tp}. "
-            "Use a power of two."
+            f"{_fitting(request)}"
         )
     if request.seq_len % (2 * values["cp"]):
         raise ValueError(
@@ -116,6 +122,23 @@ def _check_model(values: dict[str, int], request: Request) -> None:
         )
     if (values["dp_replicate"] * values["dp_shard"] * values["cp"]) % ep:
         raise ValueError(f"ep must divide data-parallel x cp ranks; got ep={ep}. Use a smaller ep.")
+
+
+def _splits(layers: int, pp: int) -> bool:
+    return bool(splits(layers, np.array(pp), np.array(1)))
+
+
+def _fitting(request: Request) -> str:
+    """Name the degrees of tensor parallelism that heads, kv heads and feed-forward units allow."""
+    config = request.config
+    fit = [
+        n
+        for n in range(1, 65)
+        if config.num_heads % n == 0
+        and config.ffn_dim % n == 0
+        and (config.num_kv_heads % n == 0 or n % config.num_kv_heads == 0)
+    ]
+    return f"Use tp of {', '.join(map(str, fit))}."
 
 
 def _check_batch(values: dict[str, int], request: Request) -> None:

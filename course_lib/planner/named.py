@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from course_lib.config import ModelConfig
@@ -32,6 +33,8 @@ CLUSTERS = {
 """Name of a cluster -> its accelerator."""
 ALSO = {"meta24k": "meta", "tpuv5ppod": "tpu-v5p"}
 """What else a cluster is called, in `cost.cluster`."""
+PADDED = 128
+"""Megatron pads a vocabulary to a multiple of it."""
 SERVER = {"GB200": 72}
 """Devices that share NVLink, where they are not 8."""
 
@@ -39,8 +42,14 @@ SERVER = {"GB200": 72}
 def model_named(name: str) -> tuple[str, ModelConfig]:
     """Return a model by name, of a TOML file, or of a config.json (the file or its folder).
 
+    Its vocabulary is padded as Megatron pads it: to a multiple of 128, which tp then divides.
     Raises: ValueError for an unknown name or field.
     """
+    called, config = _read(name)
+    return called, replace(config, vocab_size=-(-config.vocab_size // PADDED) * PADDED)
+
+
+def _read(name: str) -> tuple[str, ModelConfig]:
     if name.endswith(".toml"):
         return Path(name).stem, model_in(name)
     if _is_json(name):
@@ -54,8 +63,11 @@ def model_named(name: str) -> tuple[str, ModelConfig]:
 
 
 def notes_on(name: str) -> tuple[str, ...]:
-    """Return what of a model's config.json is priced differently; nothing for other models."""
-    return tuple(model_in_json(str(_json(name)))[1]) if _is_json(name) else ()
+    """Return what of a model is priced differently: its padded vocabulary, parts of a config.json."""
+    words = _read(name)[1].vocab_size
+    padded = -(-words // PADDED) * PADDED
+    pads = [f"{words:,} words are padded to {padded:,}, a multiple of {PADDED}"] if padded > words else []
+    return (*pads, *(model_in_json(str(_json(name)))[1] if _is_json(name) else ()))
 
 
 def cluster_named(name: str, num_gpus: int) -> Cluster:

@@ -12,7 +12,16 @@ from course_lib.cost.tables import rows
 from course_lib.planner import remedies
 from course_lib.planner.layouts import layout_of
 from course_lib.planner.request import Request
-from course_lib.planner.search import AXES, RECOMPUTE, RESERVED_BYTES, Plan, plan, price
+from course_lib.planner.search import (
+    AXES,
+    RECOMPUTE,
+    RESERVED_BYTES,
+    Plan,
+    batch_that_divides,
+    plan,
+    price,
+    stage_layers,
+)
 
 CLOSE = 0.03
 """Steps that differ by less cannot be told apart."""
@@ -84,7 +93,9 @@ def warnings(request: Request, layout: dict[str, Any]) -> list[str]:
     size, said = request.cluster.server_size, list(request.notes)
     chunks, layers = layout["pp"] * layout["v"], request.config.num_layers
     if layout["v"] > 1 and layers % chunks and (layers + 2) % chunks:
-        said.append(f"{layers} layers do not divide over {chunks} chunks: priced as if they did")
+        said.append(
+            f"{layers} layers do not divide over {chunks} chunks: priced as if they did; Megatron refuses it"
+        )
     if layout["tp"] > size:
         said.append(f"tp={layout['tp']} leaves the server of {size}: its collectives run over the network")
     if request.config.num_experts:
@@ -123,6 +134,7 @@ def explain(found: Plan, i: int) -> str:
     for name, seconds in sorted(row["terms_s"].items(), key=lambda item: -item[1]):
         if seconds > 1e-4:
             text.append(f"  {name:<10} {seconds:7.3f} s  {100 * seconds / row['step_s']:5.1f}%")
+    text += _stages(row["layout"], found.request)
     total = _total_bytes(row)
     parts = ", ".join(f"{k} {v / 1e9:.1f}" for k, v in row["memory_bytes"].items() if v > 5e7)
     room = found.request.cluster.accelerator.usable_memory_bytes
@@ -131,6 +143,15 @@ def explain(found: Plan, i: int) -> str:
     text.append(f"memory {total / 1e9:.1f} GB of {room / 1e9:.0f} ({fits}): {parts} GB, {reserved}")
     text += remedies.of(found, i) if total > room else []
     return "\n".join([*text, *(f"warning: {w}" for w in row["warnings"])])
+
+
+def _stages(layout: dict[str, Any], request: Request) -> list[str]:
+    """Return one line on stages of unequal layers, else none."""
+    first, middle, last = stage_layers(request.config.num_layers, layout["pp"], layout["v"])
+    if first == middle == last:
+        return []
+    between = f"{layout['pp'] - 2} x {middle}, " if layout["pp"] > 2 else ""
+    return [f"layers by stage: {first}, {between}{last}; the longest sets the pace"]
 
 
 def _compared(row: dict[str, Any], request: Request) -> str:
@@ -200,6 +221,8 @@ def against_best(found: Plan) -> str:
 def summary(found: Plan, top: int = 10) -> str:
     """Return the whole answer as text: the table, the winner explained, the runner-up, what was left out."""
     request = found.request
+    uneven = request.num_sequences > request.num_gpus and request.num_sequences % request.num_gpus
+    advice = [f"Few layouts share this batch equally. {batch_that_divides(request)}"] if uneven else []
     left = "; ".join(f"{name} {count:,}" for name, count in found.left_out.items() if count)
     return "\n".join(
         [
@@ -212,5 +235,6 @@ def summary(found: Plan, top: int = 10) -> str:
             "",
             f"Against it, {why_second_lost(found)}",
             f"Priced: {len(found.table):,} layouts that fit. Left out: {left or 'none'}.",
+            *advice,
         ]
     )

@@ -156,7 +156,7 @@ def _grid(request: Request) -> Counts:
     exists &= (gpus % (tp * cp * pp) == 0) & ((pp > 1) | (v == 1))
     exists &= (chunks <= config.num_layers) | (chunks == with_ends)
     exists &= rest % np.maximum(shard, 1) == 0
-    exists &= (v == 1) | (config.num_layers % chunks == 0) | (with_ends % chunks == 0)
+    exists &= splits(config.num_layers, pp, v)
     exists &= (zero > 0) | (shard == 1)  # nothing is sharded without ZeRO
     exists &= ((zero != 1) & (zero != 2)) | (shard == rest)  # ZeRO-1 and 2 shard over all
     exists &= (zero != 3) | (shard > 1)
@@ -165,6 +165,28 @@ def _grid(request: Request) -> Counts:
     tp, cp, pp, v, shard, ep, zero, mbs, recompute = kept
     replicate = gpus // (tp * cp * pp * shard)
     return np.stack([tp, cp, pp, v, replicate, shard, ep, zero, mbs, recompute], axis=1)
+
+
+def splits(layers: int, pp: Counts, v: Counts) -> Flags:
+    """Return which pipelines the layers split over as Megatron takes them.
+
+    Equal chunks; equal if embedding and head count as a layer each; or, without virtual stages, equal middle
+    stages of ceil(L / pp) layers and a first and last one that have less, at least one each.
+    """
+    chunks = pp * v
+    least = (pp - 2) * -(-layers // pp) + 2
+    holds: Flags = (layers % chunks == 0) | ((layers + 2) % chunks == 0)
+    holds |= (v == 1) & (pp > 2) & (least <= layers)
+    return holds
+
+
+def stage_layers(layers: int, pp: int, v: int) -> tuple[int, int, int]:
+    """Return the layers of the first stage, of each in between and of the last, virtual ones together."""
+    if layers % (pp * v) == 0:
+        return (layers // pp,) * 3
+    middle = -(-layers // pp)
+    ends = layers - (pp - 2) * middle
+    return ends - ends // 2, middle, ends // 2
 
 
 def _rules(request: Request) -> dict[str, Callable[[dict[str, Counts]], Flags]]:
@@ -277,8 +299,16 @@ def _none_can_run(request: Request, left_out: dict[str, int]) -> str:
     rules = "; ".join(f"{name} {n:,}" for name, n in left_out.items() if n)
     return (
         f"some layout must run on {request.num_gpus:,} GPUs with {request.num_sequences:,} sequences per "
-        f"step; got none ({rules or 'no axis divides them'}). Change the GPUs, the batch or the sequence."
+        f"step; got none ({rules or 'no axis divides them'}). {batch_that_divides(request)}"
     )
+
+
+def batch_that_divides(request: Request) -> str:
+    """Name the batches next to the asked one that all GPUs share equally, where it is not such a one."""
+    below = request.num_sequences // request.num_gpus * request.num_gpus
+    near = [count for count in (below, below + request.num_gpus) if 0 < count != request.num_sequences]
+    said = " or ".join(f"--tokens {count * request.seq_len} ({count:,} sequences)" for count in near)
+    return f"Use {said}, or change the GPUs." if near else "Change the GPUs, the batch or the sequence."
 
 
 def _nothing_fits(request: Request, least: float) -> str:

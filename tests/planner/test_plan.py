@@ -18,9 +18,9 @@ from course_lib.cost.models import model
 from course_lib.planner import Plan, Request, plan, report
 from course_lib.planner.emit import emit
 from course_lib.planner.layouts import layout_of
-from course_lib.planner.named import cluster_named, model_named
+from course_lib.planner.named import cluster_named, model_named, notes_on
 from course_lib.planner.request import count_of, memory_of, with_network
-from course_lib.planner.search import AXES, RESERVED_BYTES, price
+from course_lib.planner.search import AXES, RESERVED_BYTES, price, splits
 
 
 def request(name="llama3-8b", gpus=64, tokens=2**20, seq_len=8192, cluster="dgx-h100"):
@@ -249,6 +249,46 @@ def test_chunks_of_unequal_layers_are_warned_of():
     meta = request("llama3-405b", 16384, 2**24, cluster="meta")
     assert "do not divide over 112 chunks" in report.explain(report.priced("tp=8,pp=16,v=7", meta), 0)
     assert "do not divide" not in report.explain(report.priced("tp=8,pp=16,v=8", meta), 0)
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "fits"),
+    [(61, 16, True), (126, 12, True), (32, 25, False), (126, 16, True), (79, 8, True)],
+)
+def test_layers_split_over_stages_as_megatron_takes_them(layers: int, pp: int, fits: bool) -> None:
+    """61 on 16: 14 stages of 4, the first has 3 and the last 2; 32 on 25 leaves nothing for the ends."""
+    assert bool(splits(layers, np.array(pp), np.array(1))) is fits
+
+
+def test_uneven_stages_are_emitted_as_they_are_priced() -> None:
+    wide = request("deepseek-v3-like", 2048, 4096 * 4096)
+    found = report.priced("pp=16,tp=1,ep=32", replace(wide, seq_len=4096))
+    text = emit(report.row_of(found, 0)["layout"], found.request, "megatron")
+    assert "--decoder-first-pipeline-num-layers 3" in text
+    assert "--decoder-last-pipeline-num-layers 2" in text
+    with pytest.raises(ValueError, match=r"must split over the stages.*Use pp of 1, 2, 4, 5"):
+        report.priced("pp=25", request("llama3-8b", 100, 400 * 8192))
+    meta = request("llama3-405b", 16384, 2**24, cluster="meta")
+    row = report.row_of(report.priced("tp=8,pp=16,v=7", meta), 0)["layout"]
+    with pytest.raises(ValueError, match="Megatron must have equal chunks"):
+        emit(row, meta, "megatron")
+    assert "layers by stage: 3, 14 x 4, 2" in report.explain(found, 0)
+
+
+def test_a_vocabulary_is_padded_so_that_tp_divides_it(tmp_path) -> None:
+    (tmp_path / "gpt.toml").write_text(
+        "[model]\nvocab_size = 50257\nmodel_dim = 1024\nnum_layers = 24\nnum_heads = 16\nnum_kv_heads = 16\n"
+        "ffn_dim = 4096\nmax_seq_len = 2048\n"
+    )
+    assert model_named(str(tmp_path / "gpt.toml"))[1].vocab_size == 50304
+    assert "50,257 words are padded to 50,304" in notes_on(str(tmp_path / "gpt.toml"))[0]
+
+
+def test_advice_names_what_fits() -> None:
+    with pytest.raises(ValueError, match=r"Use tp of 1, 2, 4, 8, 16, 32\."):
+        layout_of("tp=64", request())
+    said = report.summary(plan(request("llama3-8b", 100, 480 * 8192)))
+    assert "Use --tokens 3276800 (400 sequences) or --tokens 4096000 (500 sequences)" in said
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path):
