@@ -30,12 +30,29 @@ html_theme_options = {"source_repository": REPOSITORY, "source_branch": "main"} 
 html_theme_options["top_of_page_buttons"] = []
 
 
-def _quote_trailing_underscores(*arguments: Any) -> None:
-    """Quote names such as `step_`, which reStructuredText would take for links."""
+def _quote(*arguments: Any) -> None:
+    """Make docstrings reStructuredText: indented below a colon is code, `step_` and `*args` are names."""
     lines: list[str] = arguments[-1]
-    lines[:] = [re.sub(r"(?<![`\w.])([\w.]+_)(?![`\w])", r"``\1``", line) for line in lines]
+    opened: int | None = None  # the indentation of the line before a block of code
+    for at, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        if opened is not None and line.strip() and indent <= opened:
+            opened = None
+        if opened is None:
+            quoted = re.sub(r"(?<![`\w.*])([\w.]+_)(?![`\w])", r"``\1``", line)
+            lines[at] = re.sub(r"(?<![`\w*])(\*{1,2})(?=\w)", r"\\\1", quoted)
+            following = lines[at + 2] if lines[at + 1 : at + 2] == [""] and at + 2 < len(lines) else ""
+            if line.endswith(":") and following[: indent + 1] == " " * (indent + 1):
+                lines[at], opened = lines[at].rstrip(":") + "::", indent
+
+
+def _is_foreign(_app: Any, _what: str, _name: str, member: Any, _skip: bool, _options: Any) -> bool | None:
+    """Leave out what a module imports from elsewhere."""
+    module = getattr(member, "__module__", None) or ""
+    return True if module and not module.startswith("course_") else None
 
 
 def setup(app: Any) -> None:
     """Let docstrings be read as plain words."""
-    app.connect("autodoc-process-docstring", _quote_trailing_underscores)
+    app.connect("autodoc-process-docstring", _quote)
+    app.connect("autodoc-skip-member", _is_foreign)
