@@ -58,9 +58,10 @@
     const most = Math.max(found.memory_gb * 1e9, ...memories) * 1.05;
     found.layouts.forEach((row, i) => {
       const axes = Object.entries(row.layout).filter(([name, n]) => n !== 1 || name === "zero");
-      const [low, high] = row.step_s_interval;
-      const facts = `step ${number(row.step_s, 2)} s (8 of 10 published runs lay between ${number(low, 2)} and ` +
-        `${number(high, 2)} s), ${number(row.tokens_per_s_per_gpu, 0)} tokens/s per GPU, ` +
+      const [low, high] = row.step_s_interval || [];
+      const sure = low ? `8 of 10 published runs lay between ${number(low, 2)} and ${number(high, 2)} s` :
+        "no published run was compared";
+      const facts = `step ${number(row.step_s, 2)} s (${sure}), ${number(row.tokens_per_s_per_gpu, 0)} tokens/s per GPU, ` +
         `MFU ${number(100 * row.mfu, 1)}%, ${number(memories[i] / 1e9, 1)} of ${number(found.memory_gb, 0)} GB`;
       out.append(
         make("section", { class: "planner-row" },
