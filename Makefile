@@ -11,7 +11,7 @@ REPEAT ?= 1
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup demo test stress browser colab lab check bench pictures site zoo mistakes attack build clean
+.PHONY: help setup demo test stress browser colab lab style bench pictures site zoo mistakes attack build clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /make \1|/' | column -t -s '|'
@@ -47,10 +47,10 @@ browser: $(SITE)  ## a student's day in JupyterLab, an instructor's in formgrade
 colab: $(READY)  ## every lab alone in an empty folder, with the kernel of Colab
 	$(BIN)/python -m pytest tests/colab.py -s
 
-lab: $(READY)  ## open JupyterLab on notebooks/
-	$(BIN)/course lab
+lab: $(READY)  ## open JupyterLab (LAB=03 for one lab)
+	$(BIN)/course lab $(LAB)
 
-check: $(READY)  ## ruff, format, types, import directions, notebooks against their sources
+style: $(READY)  ## ruff, format, types, import directions, notebooks against their sources
 	$(BIN)/course style
 
 build: $(READY)  ## make the notebooks from their sources (LAB=03 for one lab)

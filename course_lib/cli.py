@@ -23,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Commands doctor to restore are for students, release to export-class for instructors.",
+    help="Students: doctor to restore. Instructors: release to address.",
 )
 console = Console()
 
@@ -157,6 +157,9 @@ def restore(
 def build(
     lab: OptionalLab = None,
     check: Annotated[bool, typer.Option("--check", help="compare only; run and write nothing")] = False,
+    keep_outputs: Annotated[
+        bool, typer.Option("--keep-outputs", help="only the course's own cells changed: run only the first")
+    ] = False,
 ) -> None:
     """Make the notebooks of LAB, or of all labs.
 
@@ -165,7 +168,7 @@ def build(
     _need("jupytext", "staff")
     from course_lib.staff import build as builder
 
-    raise typer.Exit(code=builder.command(_checkout(), lab, check, console))
+    raise typer.Exit(code=builder.command(_checkout(), lab, check, console, keep_outputs))
 
 
 @app.command()
@@ -306,11 +309,28 @@ def export_class(
     raise typer.Exit(code=export.command(_checkout(), folder, console))
 
 
+@app.command()
+def address(
+    url: Annotated[
+        str, typer.Argument(metavar="[URL]", help="https://github.com/OWNER/NAME; asked for if left out")
+    ] = "",
+) -> None:
+    """Say where this course is published; badges and links follow."""
+    _need_staff()
+    from course_lib.staff import address as published
+
+    wanted = url or typer.prompt("Where is this course published? https://github.com/OWNER/NAME")
+    raise typer.Exit(code=published.command(_checkout(), wanted, console))
+
+
 @app.command(context_settings={"ignore_unknown_options": True})
 def bench(
     names: Annotated[list[str] | None, typer.Argument(help="of benchmarks/bench_*.py; none: all")] = None,
 ) -> None:
-    """Measure the course's ratios, or `accuracy --tables FOLDER`: how far predictions are off."""
+    """Measure the course's ratios.
+
+    `bench accuracy --tables FOLDER` says how far predictions are off.
+    """
     name = "accuracy" if names and names[0] == "accuracy" else "run"
     _script(f"benchmarks/{name}.py", *(names or [])[name == "accuracy" :])
 

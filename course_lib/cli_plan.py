@@ -44,7 +44,10 @@ def plan(
     list_names: Annotated[bool, typer.Option("--list", help="print the models and clusters known")] = False,
     emit: Annotated[str, typer.Option(help="print the best layout as settings: torchtitan or megatron")] = "",
 ) -> None:
-    """Rank layouts (tp, cp, pp, data parallel, ...) of a model on a cluster by predicted tokens/s."""
+    """Rank the layouts of a model on a cluster.
+
+    By predicted tokens/s: tp, cp, pp, ep, data parallel, recomputation.
+    """
     from course_lib.planner import Request, report
     from course_lib.planner import plan as search
     from course_lib.planner.emit import emit as settings

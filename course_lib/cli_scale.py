@@ -12,7 +12,7 @@ from course_lib.cli_simulate import simulate
 
 
 def train(context: typer.Context) -> None:
-    """Train a small model on this machine's ranks (--help: all options)."""
+    """Train a small model on this machine's ranks."""
     from course_lib.train.__main__ import main as run
 
     raise typer.Exit(code=run(context.args))
@@ -29,7 +29,10 @@ def submit(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the script")] = False,
 ) -> None:
-    """Train on a Slurm cluster: the options of `course train`, and these."""
+    """Train on a Slurm cluster.
+
+    Takes the options of `course train`, too.
+    """
     from course_lib.train.submit import Job, sbatch_text
     from course_lib.train.submit import submit as give
 

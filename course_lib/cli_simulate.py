@@ -42,7 +42,10 @@ def simulate(
     out: Annotated[str, typer.Option(metavar="FILE", help="write the time line for ui.perfetto.dev")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print plain data")] = False,
 ) -> None:
-    """Run the course's 4-D step at full size on fake ranks: time, bubble, bytes by axis, memory."""
+    """Run the 4-D step at full size on fake ranks.
+
+    Says its time, its bubble, bytes by axis, memory.
+    """
     from course_lib.compose import Degrees
     from course_lib.planner.named import cluster_named, model_named
     from course_lib.planner.request import count_of

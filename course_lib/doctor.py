@@ -11,6 +11,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -20,9 +21,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.notebook import is_enough
+from course_lib import __version__
 
 PYTHONS = ((3, 11), (3, 13))
+TESTED_PYTHONS = ((3, 11),)
+TORCH_AT_LEAST = (2, 9)
 TESTED_TORCH = ("2.13.0", "2.14.1")  # constraints.txt, and the newest that the tests were run with
 EXTRAS = {
     "course": ("jupyterlab", "ipywidgets", "nbgrader", "pytest"),
@@ -141,6 +144,16 @@ def examine(*, world: bool = True) -> list[Finding]:
     return findings
 
 
+def readiness() -> str:
+    """Return in one line whether a lab can be worked on here; starts nothing."""
+    findings = [_python(), _system(), _torch(), _loopback(), _memory()]
+    lacks = "; ".join(f"{finding.name} {finding.text}" for finding in findings if not finding.ok)
+    if lacks:
+        return f"Not ready: {lacks}. `course doctor` says more."
+    torch = importlib.metadata.version("torch").split("+")[0]
+    return f"Ready: the course {__version__}, torch {torch}."
+
+
 def exit_code(findings: list[Finding]) -> int:
     """Return 0 if the course can be taken on this machine."""
     return int(any(finding.necessary and not finding.ok for finding in findings))
@@ -149,12 +162,16 @@ def exit_code(findings: list[Finding]) -> int:
 def _python() -> Finding:
     version = sys.version_info[:2]
     ok = PYTHONS[0] <= version <= PYTHONS[1]
-    advice = (
-        ""
-        if ok
-        else "; Python 3.11, 3.12 or 3.13 is needed. install one and run `make setup PYTHON=python3.12`"
-    )
-    return Finding(ok, "python", f"{platform.python_version()}{advice}")
+    tested = " and ".join(f"{major}.{minor}" for major, minor in TESTED_PYTHONS)
+    note = " (tested)" if version in TESTED_PYTHONS else f" (not tested; {tested} was)"
+    advice = "; Python 3.11, 3.12 or 3.13 is needed. install one and run `make setup PYTHON=python3.12`"
+    return Finding(ok, "python", f"{platform.python_version()}{note if ok else advice}")
+
+
+def is_enough(torch_version: str) -> bool:
+    """Compare a torch version, "2.13.0+cpu", with what the course needs."""
+    found = re.match(r"(\d+)\.(\d+)", torch_version)
+    return found is not None and (int(found[1]), int(found[2])) >= TORCH_AT_LEAST
 
 
 def _system() -> Finding:

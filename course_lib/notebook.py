@@ -1,7 +1,8 @@
 """What the first cell of every notebook asks for: is what is installed what this notebook was made for?
 
-Silent where everything fits. Imports nothing that could be missing, least of all torch. From then on a cell
-that needs an unwritten exercise says so, and a fork server loads torch beside what the notebook does next.
+One line says whether the machine is ready. Imports nothing that could be missing, least of all torch. From
+then on a cell that needs an unwritten exercise says so, and a fork server loads torch beside what the
+notebook does next.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 import importlib.metadata
 import re
 
-from course_lib import REPOSITORY, __version__
+from course_lib import IS_PUBLISHED, REPOSITORY, __version__, doctor
 
-TORCH_AT_LEAST = (2, 9)
 DISTRIBUTION = "training-at-scale-course"
 
 
@@ -21,8 +21,8 @@ def start(version: str) -> None:
     Raises: RuntimeError for a torch that is missing or too old, or another package that is missing.
     """
     torch = installed("torch")
-    if torch is None or not is_enough(torch):
-        least = ".".join(map(str, TORCH_AT_LEAST))
+    if torch is None or not doctor.is_enough(torch):
+        least = ".".join(map(str, doctor.TORCH_AT_LEAST))
         raise RuntimeError(
             f"torch {least} or newer must be installed; got {torch or 'none'}. "
             "Run `%pip install -U torch` in a cell, then restart the kernel."
@@ -34,13 +34,16 @@ def start(version: str) -> None:
             f"Run `%pip install {' '.join(missing)}` in a cell, then restart the kernel."
         )
     if version != __version__:
+        where = f"git+{REPOSITORY}@v{version}" if IS_PUBLISHED else "FOLDER"
+        folder = "" if IS_PUBLISHED else ", FOLDER being its checkout,"
         print(
             f"This notebook is of version {version} of the course, the installed course_lib of "
             f"{__version__}: texts and checks may not agree. Either\n"
-            f"- install the notebook's version: `%pip install --no-deps git+{REPOSITORY}@v{version}`, and "
+            f"- install the notebook's version: `%pip install --no-deps {where}`{folder} and "
             f"restart the kernel;\n- or take the notebook of {__version__}: `course update` carries your "
             "answers over."
         )
+    print(doctor.readiness())
     _explain_errors()
     from course_lib.ranks.forkserver import warm_up
 
@@ -61,12 +64,6 @@ def installed(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def is_enough(torch_version: str) -> bool:
-    """Compare a torch version, "2.13.0+cpu", with what the course needs."""
-    found = re.match(r"(\d+)\.(\d+)", torch_version)
-    return found is not None and (int(found[1]), int(found[2])) >= TORCH_AT_LEAST
 
 
 def missing_packages() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,21 +12,33 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib import REPOSITORY, __version__, kernels, notebook
+from course_lib import REPOSITORY, __version__, doctor, kernels, notebook
 
 
-def test_nothing_is_said_where_everything_fits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_says_that_the_machine_is_ready(capsys: pytest.CaptureFixture[str]) -> None:
     notebook.start(__version__)
-    assert capsys.readouterr().out == ""
+    assert re.fullmatch(rf"Ready: the course {__version__}, torch 2\.[\d.]+\.\n", capsys.readouterr().out)
 
 
-def test_other_versions_are_named_with_both_ways_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_says_what_the_machine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    lack = doctor.Finding(False, "memory", "0.4 GB free, 2 cores; close something", necessary=False)
+    monkeypatch.setattr(doctor, "_memory", lambda: lack)
+    assert doctor.readiness() == (
+        "Not ready: memory 0.4 GB free, 2 cores; close something. `course doctor` says more."
+    )
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_other_versions_are_named_with_both_ways_out(
+    is_published: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(notebook, "IS_PUBLISHED", is_published)
     notebook.start("9.9.9")
     said = capsys.readouterr().out
     assert (
         f"This notebook is of version 9.9.9 of the course, the installed course_lib of {__version__}" in said
     )
-    assert f"git+{REPOSITORY}@v9.9.9" in said
+    assert (f"git+{REPOSITORY}@v9.9.9" in said) == is_published
     assert "course update" in said
 
 
@@ -42,7 +55,7 @@ def test_an_old_or_missing_torch_says_which_is_needed(
     ("version", "enough"), [("2.9.0", True), ("2.13.0a0+git", True), ("2.8.1", False), ("3.0", True)]
 )
 def test_torch_versions_compare_as_numbers(version: str, enough: bool) -> None:
-    assert notebook.is_enough(version) is enough
+    assert doctor.is_enough(version) is enough
 
 
 def test_what_no_deps_left_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +89,8 @@ def test_a_cell_that_needs_an_unwritten_exercise_says_so(tmp_path: Path) -> None
     book = new_notebook(cells=[new_code_cell(text) for text in CELLS.values()])
     kernels.run(book, tmp_path, allow_errors=True)
     said = {name: _said(cell) for name, cell in zip(CELLS, book.cells, strict=True)}
-    assert said["start"] == said["stub"] == ""
+    assert "Ready: " in said["start"]
+    assert said["stub"] == ""
     for name in ("uses", "in ranks"):
         assert said[name].startswith("This cell needs your answer to the exercise mean_gradient, which"), name
     assert said["follows"].startswith("`averaged` comes from a cell above that needs your answer to the exer")
@@ -103,5 +117,5 @@ print("torch" in sys.modules, multiprocessing.forkserver._forkserver._forkserver
 
 def test_the_fork_server_loads_torch_while_the_notebook_does() -> None:
     done = subprocess.run([sys.executable, "-c", WARM], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]
+    assert done.stdout.splitlines()[1:] == ["False True"]
     assert done.stderr == ""

@@ -26,6 +26,7 @@ from course_lib.staff.execute import executed, without_outputs
 from course_lib.staff.source import BuildError, Catalog, notebook_of
 
 Progress = Callable[[int, int], None]
+OWN = "course-"  # how the ids of the cells begin that template.py puts into every lab
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,33 @@ def build(lab: Lab, catalog: Catalog, progress: Progress | None = None) -> None:
     release = release_text(notebook, lab.name)
     solution = executed(notebook, lab.source.name, progress)
     replace_text(lab.solution, text_of(solution))
+    replace_text(lab.release, release)
+
+
+def reframe(lab: Lab, catalog: Catalog) -> None:
+    """Make both notebooks of `lab` again where only the course's own cells changed: run only the first.
+
+    Raises: BuildError that names a cell whose outputs are no longer its own.
+    """
+    notebook = notebook_of(lab.source, catalog)
+    old = {cell.id: cell for cell in _read(lab.solution).cells}
+    stale = [
+        cell.id
+        for cell in notebook.cells
+        if not cell.id.startswith(OWN) and (cell.id not in old or old[cell.id].source != cell.source)
+    ]
+    if stale:
+        raise BuildError(
+            f"only the course's own cells may have changed; so has {stale[0]}. run `course build {lab.name}`"
+        )
+    release = release_text(notebook, lab.name)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = old[cell.id].outputs, old[cell.id].execution_count
+    first = nbformat.v4.new_notebook(cells=[cell for cell in notebook.cells if cell.id == OWN + "set-up"])
+    for cell, ran in zip(first.cells, executed(first, lab.source.name).cells, strict=True):
+        cell.outputs = ran.outputs
+    replace_text(lab.solution, text_of(notebook))
     replace_text(lab.release, release)
 
 
@@ -136,21 +164,26 @@ def _stale(lab: Lab, path: Path) -> str:
     return f"{path.relative_to(lab.root)} {state} solutions/{lab.name}.py. run `course build {lab.name}`"
 
 
-def command(root: Path, name: str | None, only_check: bool, console: Console) -> int:
+def command(
+    root: Path, name: str | None, only_check: bool, console: Console, keep_outputs: bool = False
+) -> int:
     """Run `course build`; return the exit status."""
     chosen = [find_lab(root, name)] if name else labs(root)
     if not chosen:
         raise BuildError(
             f"there must be a source to build; got none in {root / 'solutions'}. write solutions/NN_topic.py"
         )
-    return _check_all(chosen, console) if only_check else _build_all(chosen, console)
+    return _check_all(chosen, console) if only_check else _build_all(chosen, console, keep_outputs)
 
 
-def _build_all(chosen: list[Lab], console: Console) -> int:
+def _build_all(chosen: list[Lab], console: Console, keep_outputs: bool) -> int:
     failures = 0
     for lab in chosen:
         try:
-            _build_one(lab, console)
+            if keep_outputs:
+                reframe(lab, default_catalog())
+            else:
+                _build_one(lab, console)
         except BuildError as error:
             failures += 1
             console.print(f"{lab.name}: {error}", markup=False, highlight=False, soft_wrap=True)

@@ -16,7 +16,10 @@ from course_lib import IS_PUBLISHED, REPOSITORY, __version__
 
 # Carried inside the notebook: it shows without a network. JupyterLab shows no attached SVG, hence a PNG.
 BADGE = Path(__file__).with_name("open_in_colab.png")
-NO_ADDRESS = "No public address yet: badge and links lead nowhere until `course_lib.REPOSITORY` is set."
+NO_ADDRESS = (
+    "This copy has no public address yet, so there is no badge for Colab: upload this file there. "
+    "Who publishes it runs `course address` once."
+)
 
 
 def after_title(lab: str) -> list[NotebookNode]:
@@ -24,13 +27,13 @@ def after_title(lab: str) -> list[NotebookNode]:
     tag = f"v{__version__}"
     path = REPOSITORY.removeprefix("https://github.com/")
     colab = f"https://colab.research.google.com/github/{path}/blob/{tag}/notebooks/{lab}/{lab}.ipynb"
-    missing = "" if IS_PUBLISHED else f"\n\n*{NO_ADDRESS}*"
-    links = new_markdown_cell(
-        f"[![Open in Colab](attachment:colab.png)]({colab}) &nbsp; version {__version__} of "
-        f"[the course]({REPOSITORY}){missing}",
-        attachments={"colab.png": {"image/png": base64.b64encode(BADGE.read_bytes()).decode()}},
-        id="course-links",
-    )
+    links = new_markdown_cell(f"Version {__version__} of the course. *{NO_ADDRESS}*", id="course-links")
+    if IS_PUBLISHED:
+        links.source = (
+            f"[![Open in Colab](attachment:colab.png)]({colab}) &nbsp; version {__version__} of "
+            f"[the course]({REPOSITORY})"
+        )
+        links.attachments = {"colab.png": {"image/png": base64.b64encode(BADGE.read_bytes()).decode()}}
     return [links, new_code_cell(set_up_code(), id="course-set-up")]
 
 
