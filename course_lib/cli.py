@@ -6,7 +6,6 @@ machine where half of the course is missing.
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from course_lib.cli_needs import checkout, need, need_staff
 from course_lib.cli_scale import register
 
 app = typer.Typer(
@@ -59,8 +59,8 @@ def lab(
     arguments: Annotated[list[str] | None, typer.Argument(help="passed on to jupyter lab, after --")] = None,
 ) -> None:
     """Open JupyterLab on notebooks/."""
-    _need("jupyterlab", "course")
-    notebooks = _checkout() / "notebooks"
+    need("jupyterlab", "course")
+    notebooks = checkout() / "notebooks"
     raise typer.Exit(
         code=subprocess.call([sys.executable, "-m", "jupyterlab", *(arguments or [])], cwd=notebooks)
     )
@@ -165,10 +165,10 @@ def build(
 
     Their source is solutions/NN_topic.py.
     """
-    _need("jupytext", "staff")
+    need("jupytext", "staff")
     from course_lib.staff import build as builder
 
-    raise typer.Exit(code=builder.command(_checkout(), lab, check, console, keep_outputs))
+    raise typer.Exit(code=builder.command(checkout(), lab, check, console, keep_outputs))
 
 
 @app.command()
@@ -182,20 +182,20 @@ def zoo(
 
     A false accept or reject is a failure.
     """
-    _need("jupytext", "staff")
+    need("jupytext", "staff")
     from course_lib.staff import zoo as answers
 
     number = lab.zfill(2) if lab and lab.isdigit() else lab
-    raise typer.Exit(code=answers.command(_checkout(), number, repeat, console, exercise, sandbox))
+    raise typer.Exit(code=answers.command(checkout(), number, repeat, console, exercise, sandbox))
 
 
 @app.command()
 def demo() -> None:
     """Autograde four submissions of lab 03; print their scores."""
-    _need_staff()
+    need_staff()
     from course_lib.staff import demo as demonstration
 
-    raise typer.Exit(code=demonstration.command(_checkout(), console))
+    raise typer.Exit(code=demonstration.command(checkout(), console))
 
 
 Lab = Annotated[str, typer.Argument(metavar="LAB", help='name or number of a lab, "03"')]
@@ -207,10 +207,10 @@ Database = Annotated[
 @app.command()
 def release(lab: Lab, db: Database = None) -> None:
     """Make the student notebook of LAB; tell the gradebook."""
-    _need_staff()
+    need_staff()
     from course_lib.staff import classwork
 
-    raise typer.Exit(code=classwork.release(_checkout(), lab, console, db))
+    raise typer.Exit(code=classwork.release(checkout(), lab, console, db))
 
 
 @app.command()
@@ -221,19 +221,19 @@ def roster(
     db: Database = None,
 ) -> None:
     """Enter a class list into the gradebook, whole or not at all."""
-    _need_staff()
+    need_staff()
     from course_lib.staff import roster as people
 
-    raise typer.Exit(code=people.command(_checkout(), file, console, db))
+    raise typer.Exit(code=people.command(checkout(), file, console, db))
 
 
 @app.command()
 def collect(lab: Lab, db: Database = None) -> None:
     """Sort grading/downloaded/LAB/archive/ by student."""
-    _need_staff()
+    need_staff()
     from course_lib.staff import classwork
 
-    raise typer.Exit(code=classwork.collect(_checkout(), lab, console, db))
+    raise typer.Exit(code=classwork.collect(checkout(), lab, console, db))
 
 
 @app.command()
@@ -257,40 +257,40 @@ def autograde(
 
     After an interruption run it again: it goes on.
     """
-    _need_staff()
+    need_staff()
     from course_lib.staff import autograde as grader
 
     if dask is not None:
-        _need("distributed", "staff")
-    judge = partial(grader.command, _checkout(), lab, console, jobs=jobs, dask=dask, trust=trust_students)
+        need("distributed", "staff")
+    judge = partial(grader.command, checkout(), lab, console, jobs=jobs, dask=dask, trust=trust_students)
     raise typer.Exit(code=judge(show=run, db_url=db, again=again, only=regrade))
 
 
 @app.command()
 def feedback(lab: Lab, db: Database = None) -> None:
     """Write a page for each submission to grading/feedback/."""
-    _need_staff()
+    need_staff()
     from course_lib.staff import classwork
 
-    raise typer.Exit(code=classwork.feedback(_checkout(), lab, console, db))
+    raise typer.Exit(code=classwork.feedback(checkout(), lab, console, db))
 
 
 @app.command()
 def report(lab: Lab, db: Database = None) -> None:
     """Write tables to grading/reports/LAB/; say what was hard."""
-    _need_staff()
+    need_staff()
     from course_lib.staff import reports
 
-    raise typer.Exit(code=reports.command(_checkout(), lab, console, db))
+    raise typer.Exit(code=reports.command(checkout(), lab, console, db))
 
 
 @app.command()
 def grades(db: Database = None) -> None:
     """Write grading/reports/grades.csv, as class.toml weighs labs."""
-    _need_staff()
+    need_staff()
     from course_lib.staff import final
 
-    raise typer.Exit(code=final.command(_checkout(), console, db))
+    raise typer.Exit(code=final.command(checkout(), console, db))
 
 
 @app.command("export-class")
@@ -303,10 +303,10 @@ def export_class(
 
     Nor does it hold tests, the zoo, and sizes that only the grade uses.
     """
-    _need_staff()
+    need_staff()
     from course_lib.staff import export
 
-    raise typer.Exit(code=export.command(_checkout(), folder, console))
+    raise typer.Exit(code=export.command(checkout(), folder, console))
 
 
 @app.command()
@@ -316,11 +316,13 @@ def address(
     ] = "",
 ) -> None:
     """Say where this course is published; badges and links follow."""
-    _need_staff()
+    need_staff()
     from course_lib.staff import address as published
 
     wanted = url or typer.prompt("Where is this course published? https://github.com/OWNER/NAME")
-    raise typer.Exit(code=published.command(_checkout(), wanted, console))
+    published.write(checkout(), wanted)
+    # In a new process: this one has read the old address.
+    _steps([["-m", "course_lib.cli", "build", "--keep-outputs"]])
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -329,7 +331,7 @@ def bench(
 ) -> None:
     """Measure the course's ratios.
 
-    `bench accuracy --tables FOLDER` says how far predictions are off.
+    `course bench accuracy --tables FOLDER` says how far predictions are off.
     """
     name = "accuracy" if names and names[0] == "accuracy" else "run"
     _script(f"benchmarks/{name}.py", *(names or [])[name == "accuracy" :])
@@ -343,14 +345,14 @@ def run_tests(
     arguments: Annotated[list[str] | None, typer.Argument(help="passed on to pytest, after --")] = None,
 ) -> None:
     """Run the tests."""
-    _need("pytest", "course")
+    need("pytest", "course")
     _steps([["-m", "pytest", *(arguments or [])]])
 
 
 @app.command()
 def style() -> None:
     """Run ruff, format, types, import contracts, build --check."""
-    _need("mypy", "dev")
+    need("mypy", "dev")
     _steps(
         [
             ["-m", "ruff", "check", "."],
@@ -362,24 +364,12 @@ def style() -> None:
     )
 
 
-def _checkout() -> Path:
-    """Return the repository's root: the folder at or above the current one that holds the labs."""
-    for folder in [Path.cwd(), *Path.cwd().parents]:
-        labs = any((folder / name).is_dir() for name in ("solutions", "notebooks"))
-        if labs and (folder / "pyproject.toml").exists():
-            return folder
-    raise ValueError(
-        f"this command works in a checkout of the course; got {Path.cwd()}. "
-        "clone the repository and change into it"
-    )
-
-
 def _place() -> Path:
     """Return the learner's folder: the checkout, or where notebooks lie alone."""
     from course_lib.grading import progress
 
     try:
-        return _checkout()
+        return checkout()
     except ValueError:
         return progress.folder()
 
@@ -388,28 +378,13 @@ def _say(line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _need(module: str, extra: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise ModuleNotFoundError(
-            f"this command needs {module}; it is not installed. "
-            f"run `make setup`, or `pip install -e '.[{extra}]'`"
-        )
-
-
-def _need_staff() -> None:
-    """Everything the instructor's commands are made of."""
-    _need("nbgrader", "course")
-    for module in ("jupytext", "nbclient", "nbconvert", "bleach", "joblib", "copydetect"):
-        _need(module, "staff")
-
-
 def _script(path: str, *arguments: str) -> None:
-    raise typer.Exit(code=subprocess.call([sys.executable, path, *arguments], cwd=_checkout()))
+    raise typer.Exit(code=subprocess.call([sys.executable, path, *arguments], cwd=checkout()))
 
 
 def _steps(steps: list[list[str]]) -> None:
     """Run every step, then exit with 1 if one failed: a reader wants all complaints at once."""
-    root = _checkout()
+    root = checkout()
     codes = [subprocess.call([sys.executable, *step], cwd=root) for step in steps]
     raise typer.Exit(code=int(any(codes)))
 

@@ -58,8 +58,8 @@ FIGURES = {
     "09": "Who computes which micro-batch when: yours",
     "10": "The attention matrix of 4 ranks",
     "11": "Rows from each rank to each expert",
-    "12": "A grid of 16,384 GPUs",
-    "13": "",  # the first that is not the map of axes
+    "12": "16,384 GPUs on 6 pods",
+    "13": "Goodput over the interval between saves",
 }
 _AXES_MAP = "A transformer's four axes"
 _SMALL_PX = 320
