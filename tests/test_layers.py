@@ -38,6 +38,13 @@ def ranks_of_layers() -> dict[str, int]:
 HEIGHTS = ranks_of_layers()
 
 
+def test_the_table_of_contributing_has_every_layer() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = "\n".join(line for line in text.splitlines() if re.match(r"\| L\d \|", line))
+    missing = {name.split(".")[1] for name in HEIGHTS} - set(re.findall(r"`(\w+)/?`", table))
+    assert missing == set()
+
+
 def height_of(module: str) -> int | None:
     return HEIGHTS.get(".".join(module.split(".")[:2]))
 
