@@ -31,7 +31,8 @@ from published_used import used_bytes
 
 from course_lib.cost.constants import Array, Calibration, Index, calibration
 from course_lib.cost.lines import Machine
-from course_lib.cost.step_time import ModelSizes, StepLayout, StepTime, step_time
+from course_lib.cost.sizes import ModelSizes, StepLayout
+from course_lib.cost.step_time import StepTime, step_time
 from course_lib.cost.tables import rows
 
 ROOT = Path(__file__).resolve().parents[1]

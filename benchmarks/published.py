@@ -18,7 +18,7 @@ import numpy as np
 
 from course_lib.cost.constants import FABRICS, STACKS
 from course_lib.cost.lines import Machine, fabric_of, generation_of
-from course_lib.cost.step_time import ModelSizes, StepLayout
+from course_lib.cost.sizes import ModelSizes, StepLayout
 
 Csv = Mapping[str, str]
 

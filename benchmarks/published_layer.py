@@ -14,7 +14,8 @@ from published import COLUMNS, Csv, Run, arrays, card, described, gpt, number, r
 
 from course_lib.cost.constants import Array, Calibration
 from course_lib.cost.lines import Machine
-from course_lib.cost.step_time import ModelSizes, StepLayout, block_time
+from course_lib.cost.sizes import ModelSizes, StepLayout
+from course_lib.cost.step_time import block_time
 
 NAME = "korthikanti2022_table4.csv"
 COLUMNS[NAME] = (

@@ -584,10 +584,8 @@ def beyond_products_s(core, seq_len, kv_heads):
 
 
 extra = {
-    kv_heads: {
-        name: [beyond_products_s(core, s, kv_heads) for s in sequences] for name, core in CORES.items()
-    }
-    for kv_heads in (1, 16)
+    kv: {name: [beyond_products_s(core, s, kv) for s in sequences] for name, core in CORES.items()}
+    for kv in (1, 16)
 }
 
 # %%

@@ -715,7 +715,7 @@ draw_sweep(cells, measured=measured[:8])
 # 3. **`save_bytes`**: 70 B parameters in mixed precision (lab 04), a sharded save by 64 ranks: bytes that
 #    each rank writes.
 # 4. **`hours_between_failures`**: GPUs that fail as Meta's, and 2,048 of them: hours between failures.
-# 5. **`goodput`**: Meta's job, saves of 60 s at Young's interval, restarts of 600 s: the share of useful
+# 5. **`goodput`**: Meta's job, saves of 60 s at Young's interval, restarts of 300 s: the share of useful
 #    time, to first order.
 
 
@@ -730,7 +730,7 @@ def numbers_13() -> dict[str, float]:
         "fp8_error": 2**-4,
         "save_bytes": 14 * 70e9 / 64,
         "hours_between_failures": mtbf * 16_384 / 2_048 / 3600,
-        "goodput": 1 - 60 / interval - (interval / 2 + 600) / mtbf,
+        "goodput": 1 - 60 / interval - (interval / 2 + 300) / mtbf,
     }
     ### END SOLUTION
 

@@ -106,7 +106,8 @@ def parallelize_stage(
     # 1. Expert parallelism: mixtures become layers that tensor parallelism leaves alone.
     split_experts_(stage, config, mesh, dtype, experts)
     # 2. Tensor (and sequence) parallelism: weights [F, D] -> [F/tp, D]. It needs layers that nothing wraps.
-    shard_transformer_(stage, mesh, sequence_parallel=degrees.sequence_parallel and degrees.tp > 1)
+    if degrees.tp > 1:
+        shard_transformer_(stage, mesh, sequence_parallel=degrees.sequence_parallel)
     # 3. Activation checkpointing: around each sharded block, so that its collectives run again in backward.
     return ComposedStage(stage, positions, degrees.recompute)
 

@@ -309,9 +309,12 @@ def _plain_part(gate: str, words: str, seen: list[Any], want: Expected) -> Part 
     if not wrong:
         return None
     rank = wrong[0]
-    finger = (
-        " Right on rank 0 only: does every rank get the result?" if wrong == list(range(1, len(seen))) else ""
-    )
+    finger = " Right on rank 0 only: does every rank get the result?" * (wrong == list(range(1, len(seen))))
+    for mistake, near in want.mistakes.items():
+        values = near() if callable(near) else near
+        if all(same_plain(seen[r], values[r] if isinstance(values, list) else values) for r in wrong):
+            finger = f" This is what you get if {mistake}".rstrip(".?") + "."
+            break
     return Part(
         gate,
         False,

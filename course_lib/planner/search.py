@@ -20,7 +20,8 @@ from course_lib.cost.layout import Layout
 from course_lib.cost.lines import machine_of
 from course_lib.cost.memory import Memory, Precision, memory_per_gpu, worse_of
 from course_lib.cost.peak import at_peak
-from course_lib.cost.step_time import ModelSizes, StepLayout, StepTime, step_time
+from course_lib.cost.sizes import ModelSizes, StepLayout
+from course_lib.cost.step_time import StepTime, step_time
 from course_lib.planner.request import Request
 
 Counts = NDArray[np.int64]

@@ -1,7 +1,7 @@
 """Linear layers whose three matrix products take FP8: e4m3 for activations and weights, e5m2 for gradients.
 
 Each tensor is scaled by its own largest value (dynamic, per tensor), so there is no history to save. On a
-GPU of compute capability 8.9 or more the products are `torch._scaled_mm`; elsewhere they are emulated:
+GPU of compute capability 8.9 or more the products are `aten::_scaled_mm`; elsewhere they are emulated:
 rounded to the format, multiplied in float32. Sources: Micikevicius et al., "FP8 Formats for Deep Learning"
 (arXiv:2209.05433). Production: torchao `float8`, Transformer Engine.
 """
@@ -73,7 +73,7 @@ def multiply(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], dtype: torch.dt
         return ((left.float() * left_factor) @ (right.float() * right_factor)).to(dtype)
     # The hardware takes a row-major left and a column-major right operand.
     right = right.t().contiguous().t()
-    product: Tensor = torch._scaled_mm(
+    product: Tensor = torch.ops.aten._scaled_mm(
         left.contiguous(), right, scale_a=left_factor, scale_b=right_factor, out_dtype=dtype
     )
     return product
@@ -86,7 +86,8 @@ def _has_fp8(device: torch.device) -> bool:
 def convert_(model: nn.Module) -> int:
     """Give every block's linear layers FP8, in place; return how many. Embedding, norms and head stay.
 
-    Raises: ValueError for a layer whose sizes 16 does not divide, which the hardware refuses.
+    Raises: ValueError for a layer whose sizes 16 does not divide, which the hardware refuses, and where no
+        block has any.
     """
     found = [
         (parent, name, child)
@@ -95,6 +96,11 @@ def convert_(model: nn.Module) -> int:
         for name, child in parent.named_children()
         if type(child) is nn.Linear
     ]
+    if not found:
+        raise ValueError(
+            f"some block of the model must have nn.Linear layers; none is in {type(model).__name__}. Convert "
+            "it before tensor parallelism replaces them."
+        )
     for parent, name, child in found:
         if child.in_features % 16 or child.out_features % 16 or child.bias is not None:
             raise ValueError(

@@ -12,7 +12,8 @@ from course_lib.cost.constants import FABRICS, STACKS, TP_OVERLAP, Calibration, 
 from course_lib.cost.hardware import accelerator
 from course_lib.cost.kernels import linear_time_s, matmul_time_s
 from course_lib.cost.lines import all_reduce_time_s, all_to_all_time_s, gather_time_s, machine_of
-from course_lib.cost.step_time import StepLayout, _beyond, params_per_rank, step_time
+from course_lib.cost.sizes import StepLayout
+from course_lib.cost.step_time import _beyond, params_per_rank, step_time
 from course_lib.planner.search import sizes_of
 
 KORTHIKANTI = [  # heads, hidden, layers, tp, pp, v, batch, micro-batch, seconds (arXiv:2205.05198, table 5)

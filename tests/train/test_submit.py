@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,13 +56,14 @@ def test_a_dry_run_prints_it_and_wrong_input_is_one_sentence(monkeypatch: pytest
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    script, folder = str(Path(__file__).with_name("slurm.sh")), tmp_path / "slurm"
-    folder.mkdir()
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    script = str(Path(__file__).with_name("slurm.sh"))
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # a socket's path has at most 108 characters
     subprocess.run(["bash", script, "start", str(folder)], check=True, capture_output=True, timeout=60)
     monkeypatch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
     yield
     subprocess.run(["bash", script, "stop", str(folder)], check=True, capture_output=True, timeout=60)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.needs("slurm-wlm", "munge")
@@ -77,7 +80,14 @@ def test_a_job_of_two_nodes_is_told_to_end_and_goes_on(
     metrics, output = tmp_path / "run" / "metrics.jsonl", tmp_path / f"course-train-{number}.out"
 
     def wait_for(step: int) -> None:
+        until = time.monotonic() + 300
         while not metrics.exists() or metrics.read_text().count("\n") <= step:
+            if time.monotonic() > until:
+                shown = subprocess.run(
+                    ["scontrol", "show", "job", number], capture_output=True, text=True
+                ).stdout
+                said = output.read_text() if output.exists() else "nothing"
+                pytest.fail(f"step {step} did not come in 5 minutes. The job printed {said}\n{shown.stdout}")
             time.sleep(0.2)
 
     wait_for(15)

@@ -24,7 +24,7 @@ def save_and_publish(folder, step, shard, keep):
 # change: for old in [n for n in folder.names() if n.startswith("step-")][:-keep]: -> for old in sorted({name} | {n for n in folder.names() if n.startswith("step-")})[:-keep]:
 # %% right: the verdict is a sum
 # change: op=dist.ReduceOp.MIN) -> op=dist.ReduceOp.SUM); wrote = wrote == dist.get_world_size()
-# %% wrong atomic: writes under the final name
+# %% wrong atomic, kept: writes under the final name
 # says: is missing or torn
 # change: begun, name = f".step-{step:08d}", f"step-{step:08d}" -> begun, name = f"step-{step:08d}", f"step-{step:08d}"
 # change: folder.rename(begun, name) -> pass

@@ -42,8 +42,8 @@ def to_dtensor_tp(model, mesh):
 # change: "gate_proj": ColwiseParallel() -> "gate_proj": ColwiseParallel(output_layouts=Replicate())
 # change: "up_proj": ColwiseParallel() -> "up_proj": ColwiseParallel(output_layouts=Replicate())
 # change: RowwiseParallel() -> RowwiseParallel(input_layouts=Replicate())
-# %% wrong memory, bytes: all columns
-# says: down_proj.weight
+# %% wrong bytes: all columns
+# says: only the sum at its end travels
 # change: "gate_proj": ColwiseParallel() -> "gate_proj": ColwiseParallel(output_layouts=Replicate())
 # change: "up_proj": ColwiseParallel() -> "up_proj": ColwiseParallel(output_layouts=Replicate())
 # change: RowwiseParallel() -> ColwiseParallel(output_layouts=Replicate())

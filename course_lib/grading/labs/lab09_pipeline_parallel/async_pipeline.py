@@ -1,4 +1,7 @@
-"""`async_pipeline`: every stage updates at once, and each backward needs the weights of its forward again."""
+"""`async_pipeline`: every stage updates at once, and each backward needs the weights of its forward again.
+
+Longer than 120 lines: the oracle trains with delayed gradients, and each wrong use of weights has its world.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,6 @@ def expected(case: Case, *, who: str = "any") -> World:
     return {"stop": own if who == "own" else stop[who]}
 
 
-LOCAL_ONLY = {"who": "own"}
 MISTAKES = {
     "each rank decides by itself": {"who": "own"},
     "the ranks stop only when all of them were told": {"who": "all"},

@@ -65,8 +65,8 @@ def _few(point: Point, answer: Any) -> str:
     if not isinstance(answer, list | tuple) or len(answer) <= most:
         return ""
     return (
-        f"{len(point['shape'])} dims need at most {most} boxes; got {len(answer)}. Whole rows in a row "
-        "are one box."
+        f"{len(point['shape'])} dims need at most {most} boxes; got {len(answer)}. Whole rows that "
+        "follow one another are one box."
     )
 
 

@@ -88,12 +88,12 @@ def expected(
 ) -> World:
     """y and the history; the arguments make mistakes.
 
-    scale: of x, by "history", "own" (its amax), "both", "last" (step alone) or "none".
+    scale: of x, by "history", "own" (its amax), "last" (step alone) or "none".
     """
     arrays, format = _inputs(case, 0), case.params["format"]
     x, weight, history = arrays["x"], arrays["weight"], arrays["history"]
     own, largest = float(np.abs(x).max()), LARGEST[format]
-    amax = {"history": history.max(), "own": own, "both": max(own, history.max()), "last": history[-1]}
+    amax = {"history": history.max(), "own": own, "last": history[-1]}
     sx = largest / amax[scale] if scale != "none" and amax[scale] > 0 else 1.0
     top = float(np.abs(weight).max())
     sw = largest / top if weight_scaled and top > 0 else 1.0
@@ -107,7 +107,6 @@ def expected(
 
 MISTAKES = {
     "x is scaled by its own amax: delayed scaling knows only those before it": {"scale": "own"},
-    "x's own amax counts beside the history": {"scale": "both"},
     "only the last step of the history counts: take the largest": {"scale": "last"},
     "x is not scaled": {"scale": "none"},
     "the weight is not scaled": {"weight_scaled": False},

@@ -78,14 +78,14 @@ PARTS = answers(
             },
         ),
         "goodput": Number(
-            1 - 60 / YOUNG - (YOUNG / 2 + 600) / MTBF,
+            1 - 60 / YOUNG - (YOUNG / 2 + 300) / MTBF,
             mistakes={
                 "the restart is left out": 1 - 60 / YOUNG - YOUNG / 2 / MTBF,
                 "a failure costs a whole interval: on average it is half": 1
                 - 60 / YOUNG
-                - (YOUNG + 600) / MTBF,
-                "saving is taken for free": 1 - (YOUNG / 2 + 600) / MTBF,
-                "it is the share that was lost": 60 / YOUNG + (YOUNG / 2 + 600) / MTBF,
+                - (YOUNG + 300) / MTBF,
+                "saving is taken for free": 1 - (YOUNG / 2 + 300) / MTBF,
+                "it is the share that was lost": 60 / YOUNG + (YOUNG / 2 + 300) / MTBF,
             },
         ),
     }

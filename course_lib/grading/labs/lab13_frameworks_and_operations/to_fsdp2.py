@@ -57,7 +57,6 @@ HIDDEN = [
 ]
 
 expected = trained
-LOCAL_ONLY = {"alone": True}
 MISTAKES = {"every rank trains on its own rows: no gradient crosses the ranks": {"alone": True}}
 
 

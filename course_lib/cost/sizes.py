@@ -1,0 +1,87 @@
+"""What a step's time depends on: sizes of a model and of a layout, one value or one per row.
+
+`step_time` prices them; the planner and the tables of published runs make them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course_lib.cost.constants import Array, Flags, Index
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSizes:
+    """Hold sizes of a decoder, one value or one per row. The alphabet is that of `config`."""
+
+    model_dim: Array
+    ffn_dim: Array
+    num_heads: Array
+    num_kv_heads: Array
+    head_dim: Array
+    num_layers: Array
+    vocab_size: Array
+    gated: Array
+    """1 for SwiGLU (three matrices), 0 for an MLP of two."""
+    tied: Flags
+    num_experts: Array
+    """1 for a dense feed-forward network."""
+    experts_per_token: Array
+
+    @property
+    def attention_params(self) -> Array:
+        """Matrices of a block's attention."""
+        heads = 2 * self.num_heads + 2 * self.num_kv_heads
+        return self.model_dim * heads * self.head_dim
+
+    @property
+    def expert_params(self) -> Array:
+        """Matrices of one expert, or of the dense feed-forward network."""
+        return self.model_dim * self.ffn_dim * (2 + self.gated)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLayout:
+    """Hold a layout and its batch, one value or one per row; tp is innermost, then cp, dp, pp.
+
+    dp: ranks of data parallelism, sharded and replicated. shard: those of dp that share one copy of sharded
+    state; ranks of cp share it too.
+    zero: 0 to 3. recompute: 0 nothing, 1 attention's core, 2 all. stack: index of `constants.STACKS`.
+    """
+
+    seq_len: Array
+    tp: Array
+    cp: Array
+    pp: Array
+    virtual_stages: Array
+    dp: Array
+    shard: Array
+    ep: Array
+    zero: Index
+    microbatch_size: Array
+    num_microbatches: Array
+    recompute: Index
+    sequence_parallel: Flags
+    fused_attention: Flags
+    overlap_reduce: Array
+    """1 if gradients are reduced during the last backward."""
+    grad_bytes: Array
+    stack: Index
+    overlap_gather: Array | float = 0.0
+    """1 if ZeRO-1's weights are gathered during the next forward."""
+    zero_bubble: Flags | bool = False
+    """Whether the pipeline runs ZB-H1: weights' gradients, put off, fill a part of the bubble."""
+    tp_overlap: Index | int = 0
+    """Index of `constants.TP_OVERLAP`: how tensor parallelism's collectives run beside matmuls."""
+    eight_bit: Flags | bool = False
+    """Whether a block's matrices multiply in FP8; attention's core and the output head stay in 16 bits."""
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of a micro-batch on one rank."""
+        return self.microbatch_size * self.seq_len / self.cp
+
+    @property
+    def world_size(self) -> Array:
+        """Ranks."""
+        return self.tp * self.cp * self.dp * self.pp
