@@ -54,16 +54,21 @@ def doctor(
     raise typer.Exit(code=examination.exit_code(findings))
 
 
-@app.command()
-def lab(
-    arguments: Annotated[list[str] | None, typer.Argument(help="passed on to jupyter lab, after --")] = None,
-) -> None:
-    """Open JupyterLab on notebooks/."""
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def lab(context: typer.Context, lab: OptionalLab = None) -> None:
+    """Open JupyterLab on LAB, or on all labs.
+
+    Without a checkout, the labs are first laid out in ./notebooks. Options of
+    `jupyter lab` are passed on.
+    """
     need("jupyterlab", "course")
-    notebooks = checkout() / "notebooks"
-    raise typer.Exit(
-        code=subprocess.call([sys.executable, "-m", "jupyterlab", *(arguments or [])], cwd=notebooks)
-    )
+    from course_lib.learner import jupyter
+
+    passed_on = list(context.args)
+    if lab is not None and lab.startswith("-"):
+        passed_on.insert(0, lab)
+        lab = None
+    raise typer.Exit(code=jupyter.command(_checkout_or_none(), lab or "", passed_on))
 
 
 AnyLab = Annotated[
@@ -368,10 +373,14 @@ def _place() -> Path:
     """Return the learner's folder: the checkout, or where notebooks lie alone."""
     from course_lib.grading import progress
 
+    return _checkout_or_none() or progress.folder()
+
+
+def _checkout_or_none() -> Path | None:
     try:
         return checkout()
     except ValueError:
-        return progress.folder()
+        return None
 
 
 def _say(line: str) -> None:

@@ -153,6 +153,7 @@ def test_environment_variables_are_read_where_processes_start() -> None:
         "course_lib.grading.zygote",
         "course_lib.train.__main__",
         "course_lib.train.world",
+        "course_lib.learner.jupyter",
     )
     users = {
         name

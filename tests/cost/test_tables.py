@@ -63,7 +63,7 @@ def test_every_file_has_a_licence() -> None:
 def test_the_wheel_has_every_package_and_the_data() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     found = [".".join(p.parent.relative_to(ROOT).parts) for p in ROOT.glob("course_lib/**/__init__.py")]
-    assert sorted(settings["packages"]) == sorted([*found, "course_lib.data"])
+    assert sorted(settings["packages"]) == sorted([*found, "course_lib.data", "course_lib.notebooks"])
     assert settings["package-dir"]["course_lib.data"] == "data"
 
 
