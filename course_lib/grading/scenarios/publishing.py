@@ -1,6 +1,7 @@
 """Save several times into a folder that all ranks share; whatever happens to it is logged with its time.
 
-params: keep, slow (a rank whose writes take long), full (save -> the rank whose disk is full then). A rank
+params: keep, slow (a rank whose writes take long), full (save -> the rank whose disk is full then),
+beside (directories that are there before). A rank
 knows what itself did and what was there when the save began, as it would on a shared file system.
 """
 
@@ -67,6 +68,7 @@ def program(
 ) -> dict[str, Any]:
     """Return what each save returned, and the log."""
     folder = Folder(probe.rank)
+    folder.known |= set(params["beside"])
     folder.slow = params["slow"] == probe.rank
     published: list[Any] = []
     for step in SAVES:
@@ -76,13 +78,13 @@ def program(
         folder._note("returns", f"{published[-1]!r:.20}", str(step))
         everyone: list[Any] = [None] * probe.world_size
         dist.all_gather_object(everyone, folder.log)
-        folder.known = _directories(everyone)
+        folder.known = _directories(everyone, params["beside"])
     return {"published": [bool(one) for one in published], "log": folder.log}
 
 
-def _directories(logs: list[Any]) -> set[str]:
+def _directories(logs: list[Any], beside: list[str]) -> set[str]:
     """What there is after all that ranks have done."""
-    found: set[str] = set()
+    found = set(beside)
     for _, what, directory, new in sorted(entry for log in logs for entry in log):
         if what in ("removes", "renames"):
             found.discard(directory)

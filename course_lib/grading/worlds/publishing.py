@@ -11,10 +11,11 @@ from course_lib.grading.worlds.on_ranks import own
 
 SAVES = (10, 20, 30, 40)
 DONE, TORN = "whole", "torn"
+BESIDE = "logs"  # a directory that no save made
 
 
 def case(world_size: int, *, keep: int, slow: int, full: Mapping[int, int] | None = None) -> Case:
-    """Four saves. full: step -> the rank whose disk is full then."""
+    """Four saves beside a folder "logs". full: step -> the rank whose disk is full then."""
     disks = {str(step): rank for step, rank in (full or {}).items()}
     words = "".join(f", rank {rank}'s disk full at step {step}" for step, rank in disks.items())
     return on_ranks.case(
@@ -22,6 +23,7 @@ def case(world_size: int, *, keep: int, slow: int, full: Mapping[int, int] | Non
         keep=keep,
         slow=slow,
         full=disks,
+        beside=[BESIDE],
         trace=False,
         label=f"{world_size} rank{'s' * (world_size > 1)}, keep={keep}, rank {slow} slow{words}",
     )
@@ -75,7 +77,7 @@ def moments(seen: Seen) -> Iterator[Moment]:
     entries = sorted(
         (at, rank, what, name, new) for rank, log in enumerate(logs) for at, what, name, new in log
     )
-    files: dict[str, dict[int, str]] = {}
+    files: dict[str, dict[int, str]] = {BESIDE: {}}
     for _, rank, what, name, new in entries:
         missing = what == "renames" and name not in files
         if what == "opens":

@@ -20,6 +20,8 @@ def boxes_of(shape, start, stop):
 
 # %% right: tuples
 # change: return head + whole + within(last, 0, stop - last * inner) -> return [(tuple(a), tuple(b)) for a, b in head + whole + within(last, 0, stop - last * inner)]
+# %% right: arrays
+# change: return head + whole + within(last, 0, stop - last * inner) -> import numpy as np; return [(np.array(a, int), np.array(b, int)) for a, b in head + whole + within(last, 0, stop - last * inner)]
 # %% wrong few: one box an element
 # says: need at most
 def boxes_of(shape, start, stop):

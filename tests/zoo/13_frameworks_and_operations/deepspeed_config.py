@@ -29,6 +29,9 @@ def deepspeed_config(*, stage, offload, batch_size, microbatch_size, world_size)
 # change: zero["offload_optimizer"] = {"device": "cpu"} -> zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
 # %% right: stage 0 says nothing of ZeRO
 # change: "zero_optimization": zero, -> **({"zero_optimization": zero} if stage else {}),
+# %% right: keys that a project has besides
+# change: "bf16": {"enabled": True}, -> "bf16": {"enabled": True}, "flops_profiler": {"enabled": False}, "comms_logger": {"enabled": False},
+# change: {"device": "cpu"} -> {"device": "cpu", "buffer_count": 4}
 # %% wrong batch: accumulation is forgotten
 # says: gradient_accumulation_steps must be
 # change: "gradient_accumulation_steps": steps -> "gradient_accumulation_steps": 1
@@ -40,6 +43,21 @@ def deepspeed_config(*, stage, offload, batch_size, microbatch_size, world_size)
 # %% wrong batch: what does not multiply is rounded
 # says: must be {}
 # change: if rest: -> if rest < 0:
+# %% wrong batch: asks only whether the ranks divide
+# says: must be {}
+# change: if rest: -> if batch_size % world_size:
+# %% wrong batch: asks only whether the micro-batch divides
+# says: must be {}
+# change: if rest: -> if batch_size % microbatch_size:
+# %% wrong batch: ranks and micro-batch each divide
+# says: must be {}
+# change: if rest: -> if batch_size % microbatch_size or batch_size % world_size:
+# %% wrong batch: asks only at stage 3
+# says: must be {}
+# change: if rest: -> if rest and stage == 3:
+# %% wrong batch: a batch smaller than one micro-batch of all ranks
+# says: must be {}
+# change: if rest: -> if rest and steps:
 # %% wrong batch: the micro-batch of all ranks
 # says: train_micro_batch_size_per_gpu must be
 # change: "train_micro_batch_size_per_gpu": microbatch_size -> "train_micro_batch_size_per_gpu": microbatch_size * world_size
@@ -80,6 +98,9 @@ def deepspeed_config(*, stage, offload, batch_size, microbatch_size, world_size)
 # %% wrong offload: true instead of a device
 # says: must be a dict
 # change: zero["offload_optimizer"] = {"device": "cpu"} -> zero["offload_optimizer"] = True
+# %% wrong offload: a key misspelt inside
+# says: pinned_memory
+# change: zero["offload_optimizer"] = {"device": "cpu"} -> zero["offload_optimizer"] = {"device": "cpu", "pinned_memory": True}
 # %% wrong offload: at the top level
 # says: on the device cpu
 # change: zero["offload_optimizer"] = {"device": "cpu"} -> pass

@@ -30,6 +30,10 @@ def fp8_linear(x, weight, history, format):
 # %% wrong values: the last step alone
 # says: only the last step
 # change: history.max().item() -> history[-1].item()
+# %% wrong values: the last three steps
+# change: history.max().item() -> history[-3:].max().item()
+# %% wrong values: the history hears of x's largest, not of its magnitude
+# change: x.abs().max().reshape(1) -> x.max().reshape(1)
 # %% wrong values: the mean of the history
 # change: history.max().item() -> history.mean().item()
 # %% wrong values: no clamp

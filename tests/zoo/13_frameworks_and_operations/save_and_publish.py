@@ -75,3 +75,6 @@ def save_and_publish(folder, step, shard, keep):
 # %% wrong values: every rank renames
 # says: does not exist
 # change: if dist.get_rank() == 0: -> if True:
+# %% wrong kept: whatever is not among the last is removed
+# says: logs, which is no save, must stay
+# change: [n for n in folder.names() if n.startswith("step-")] -> folder.names()

@@ -21,11 +21,11 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
 
 
 def _runs(point: Point, answer: Any) -> list[list[int]] | str:
-    """The flat places of each box, or what is wrong with it."""
+    """The flat places of each box, or what is wrong with it; an array of one entry arrives as a number."""
     shape, runs = point["shape"], []
     for box in answer:
         try:
-            offsets, sizes = ([int(i) for i in part] for part in box)
+            offsets, sizes = ([part] if isinstance(part, int) else [int(i) for i in part] for part in box)
         except (TypeError, ValueError):
             return f"each box must be (offsets, sizes); got {box!r:.60}."
         if not len(offsets) == len(sizes) == len(shape):

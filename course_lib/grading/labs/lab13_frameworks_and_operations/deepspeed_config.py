@@ -12,39 +12,46 @@ from course_lib.grading.core.types import Exercise
 from course_lib.grading.parts.numbers import EveryPoint, Point
 from course_lib.grading.worlds.samples import samples
 
-TOP = {
-    *(
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "gradient_accumulation_steps",
-        "gradient_clipping",
+
+def _keys(words: str) -> set[str]:
+    return set(words.split())
+
+
+# What DeepSpeed 0.19.8 reads: its runtime/config.py, zero/config.py and zero/offload_config.py.
+TOP = _keys(
+    "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping "
+    "optimizer scheduler zero_optimization zero_allow_untested_optimizer zero_force_ds_cpu_optimizer bf16 "
+    "bfloat16 fp16 amp torch_autocast data_types communication_data_type "
+    "seq_parallel_communication_data_type prescale_gradients gradient_predivide_factor "
+    "gradient_allreduce_op disable_allgather sparse_gradients managed_gradient_accumulation "
+    "activation_checkpointing checkpoint compile compression_training elasticity hybrid_engine pipeline "
+    "sparse_attention aio autotuning curriculum_learning data_efficiency nebula steps_per_print "
+    "wall_clock_breakdown memory_breakdown dump_state log_level flops_profiler comms_logger tensorboard "
+    "wandb comet csv_monitor dataloader_drop_last disable_python_gc use_data_before_expert_parallelism "
+    "weight_quantization vocabulary_size"
+)
+ZERO = _keys(
+    "stage contiguous_gradients reduce_scatter reduce_bucket_size use_multi_rank_bucket_allreduce "
+    "allgather_partitions allgather_bucket_size overlap_comm compute_grad_norm load_from_fp32_weights "
+    "elastic_checkpoint offload_param offload_optimizer zenflow sub_group_size "
+    "stage3_prefetch_bucket_size stage3_param_persistence_threshold stage3_model_persistence_threshold "
+    "stage3_max_live_parameters stage3_max_reuse_distance stage3_gather_16bit_weights_on_model_save "
+    "stage3_module_granularity_threshold stage3_use_all_reduce_for_fetch_params "
+    "stage3_allgather_sequential ignore_unused_parameters legacy_stage1 round_robin_gradients "
+    "parameter_alignment zero_hpz_partition_size zero_quantized_weights "
+    "zero_quantized_nontrainable_weights zero_quantized_gradients memory_efficient_linear "
+    "pipeline_loading_checkpoint override_module_apply log_trace_cache_warnings enable_sanity_checks "
+    "leaf_module"
+)
+OFFLOAD = {
+    "offload_optimizer": _keys(
+        "device nvme_path buffer_count pin_memory pipeline_read pipeline_write fast_init ratio super_offload "
+        "cpuadam_cores_perc"
     ),
-    *(
-        "zero_optimization",
-        "bf16",
-        "fp16",
-        "optimizer",
-        "scheduler",
-        "steps_per_print",
-        "wall_clock_breakdown",
-    ),
-    *("communication_data_type", "prescale_gradients", "activation_checkpointing", "torch_autocast"),
-    *("zero_force_ds_cpu_optimizer", "zero_allow_untested_optimizer", "memory_breakdown", "data_types"),
-}
-ZERO = {
-    *("stage", "allgather_partitions", "allgather_bucket_size", "overlap_comm", "reduce_scatter"),
-    *(
-        "reduce_bucket_size",
-        "contiguous_gradients",
-        "round_robin_gradients",
-        "use_multi_rank_bucket_allreduce",
-    ),
-    *("offload_optimizer", "offload_param", "sub_group_size", "zero_hpz_partition_size"),
-    *("stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_prefetch_bucket_size"),
-    *("stage3_param_persistence_threshold", "stage3_gather_16bit_weights_on_model_save"),
-    *("zero_quantized_weights", "zero_quantized_gradients", "ignore_unused_parameters"),
+    "offload_param": _keys("device nvme_path buffer_count pin_memory buffer_size max_in_cpu"),
 }
 KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+NAMES = ("world_size", "microbatch_size", "batch_size")
 OFFLOADS = ("none", "optimizer", "all")
 
 
@@ -55,7 +62,16 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
         world, micro, steps = int(rng.integers(2, 65)), int(rng.integers(1, 9)), int(rng.integers(1, 9))
         sizes = {"batch_size": world * micro * steps, "microbatch_size": micro, "world_size": world}
         points.append({"stage": stage, "offload": offload, **sizes})
-    return [*points, {**points[-1], "batch_size": points[-1]["batch_size"] + 1}]
+    return [*points, *_without_steps()]
+
+
+def _without_steps() -> list[Point]:
+    """Batches that the ranks, the micro-batch, both or neither divide, but not their product."""
+    sizes = [(4, 4, 24), (6, 4, 42), (4, 6, 42), (8, 3, 12), (8, 2, 17)]  # as NAMES says
+    return [
+        {"stage": i % 4, "offload": OFFLOADS[i % 3], **dict(zip(NAMES, three, strict=True))}
+        for i, three in enumerate(sizes)
+    ]
 
 
 def _multiplies(p: Point) -> bool:
@@ -110,6 +126,9 @@ def _offload(p: Point, answer: Any) -> str:
     }
     for key, wanted in where.items():
         device = _part(zero, key).get("device", "none")
+        odd = sorted(set(_part(zero, key)) - OFFLOAD[key])
+        if odd:
+            return f"DeepSpeed stops at a key of {key} that it does not know; got {odd[0]!r}."
         if key in zero and not isinstance(zero[key], dict):
             return f"{key} must be a dict that names a device; got {zero[key]!r:.40}."
         if device != ("cpu" if wanted else "none"):
@@ -138,9 +157,9 @@ EXERCISE = Exercise(
         "stage": "The stage and bf16 stand where DeepSpeed reads them, and no unknown key beside them.",
         "offload": "What is asked for and can be offloaded is on the cpu, nothing else.",
     },
-    details="All stages with all kinds of offload, at sizes that the seed draws, and one batch that does not "
-    "multiply. The optimizer can be offloaded from stage 1 on, parameters at stage 3 only. DeepSpeed itself "
-    "is not needed: keys are those of version 0.19.8.",
+    details="All stages with all kinds of offload, at sizes that the seed draws, and batches that do not "
+    "multiply, for different reasons. The optimizer can be offloaded from stage 1 on, parameters at stage 3 "
+    "only. DeepSpeed itself is not needed: keys are those of version 0.19.8.",
     signature="(*, stage, offload, batch_size, microbatch_size, world_size)",
     scenario=samples(stream=133, draw=_draw),
     hints=(

@@ -12,7 +12,8 @@ BITS = {E4M3: (3, -6), E5M2: (2, -14)}  # of the mantissa; the smallest normal e
 
 def _fp8(format: str, size: float, past: list[float], *, zero: str = "") -> Case:
     """x has values of order `size`; `past` is the history; zero: "x", "weight" or "row"."""
-    return case(1, format=format, size=size, past=past, zero=zero, trace=False)
+    label = f"1 rank, {format}, |x| about {size:g}, history {past}{zero and f', {zero} zero'}"
+    return case(1, format=format, size=size, past=past, zero=zero, trace=False, label=label)
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
@@ -62,7 +63,7 @@ OPEN = [
     _fp8(E4M3, 1.0, [4.0], zero="x"),
     _fp8(E4M3, 1.0, [3.0, 2.0], zero="weight"),
 ]
-HIDDEN = [_fp8(E4M3, 300.0, [900.0, 1e3, 200.0, 5.0]), _fp8(E5M2, 1e3, [10.0]), _fp8(E4M3, 30.0, [0.0])]
+HIDDEN = [_fp8(E4M3, 300.0, [1e3, 900.0, 200.0, 5.0]), _fp8(E5M2, 1e3, [10.0]), _fp8(E4M3, 30.0, [0.0])]
 
 
 def _rounded(x: Array, format: str, clamp: bool) -> Array:

@@ -6,7 +6,7 @@ at which the job may be killed.
 
 from course_lib.grading.core.types import Exercise, Seen
 from course_lib.grading.parts.rules import Rule
-from course_lib.grading.worlds.publishing import DONE, case, moments, published, publishing
+from course_lib.grading.worlds.publishing import BESIDE, DONE, case, moments, published, publishing
 
 EXERCISE = Exercise(
     order=6,
@@ -21,7 +21,8 @@ EXERCISE = Exercise(
     graded={
         "values": "Every rank returns True if all ranks wrote, else False.",
         "atomic": "Whenever the job is killed, each directory named step-... holds every rank's whole file.",
-        "kept": "At every moment there are as many saves as before, up to `keep`; nothing else is left.",
+        "kept": "At every moment there are as many saves as before, up to `keep`; nothing else is left. "
+        "What is no save stays.",
     },
     details="1, 2 and 3 ranks (hidden: 4), any of them slow, any with a full disk at one save: `write` then "
     "returns False and leaves half a file. A new name begins with something else than step-. A rename takes "
@@ -77,6 +78,11 @@ def _kept(seen: Seen) -> str:
     keep, most = seen.case.params["keep"], 0
     last = None
     for moment in moments(seen):
+        if BESIDE not in moment.files:
+            return (
+                f"{BESIDE}, which is no save, must stay; rank {moment.rank} {moment.what} it. Look for names "
+                "that begin with step-."
+            )
         most = max(most, len(moment.steps))
         if len(moment.steps) < min(keep, most):
             return (
@@ -87,7 +93,7 @@ def _kept(seen: Seen) -> str:
     if last is None:
         return ""
     steps = [step for step in (10, 20, 30, 40) if str(step) not in seen.case.params["full"]][-keep:]
-    want, names = [f"step-{step:08d}" for step in steps], sorted(last.files)
+    want, names = [f"step-{step:08d}" for step in steps], sorted(set(last.files) - {BESIDE})
     if names != want:
         found = ", ".join(names) or "nothing"
         return f"in the end there must be {', '.join(want)}, and nothing else; there is {found}."
