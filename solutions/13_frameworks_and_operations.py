@@ -293,7 +293,7 @@ print(f"you guessed {PREDICTED['zero2_moves']:g} for stage 2")
 #
 # A floating-point format divides each power of two into equal steps. With 3 bits of mantissa (**e4m3**) there
 # are 8 numbers from 1 to 2; with 2 bits (**e5m2**) 4, over a wider range. Rounding to nearest errs by half a
-# step at most, relative to a normal number 2^-4 or 2^-3.
+# step at most; relative to the number, that is most just above a power of two.
 
 # %%
 draw_number_lines()
@@ -788,7 +788,7 @@ def agree_to_stop(told, group):
 # - Defaults are decisions: 3 P where a paper says 2 P.
 # - FP8 rounds to 8 numbers a power of two. Scales keep gradients from vanishing.
 # - A save is published by one rename, after all ranks wrote; the old one goes last.
-# - Save every sqrt(2 x save x MTBF) seconds; a shorter save is worth more than a better interval.
+# - At the best interval saving costs as much as repeating; a shorter save is worth more than that interval.
 #
 # **What production code does**
 #
