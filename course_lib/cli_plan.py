@@ -42,7 +42,12 @@ def plan(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print plain data")] = False,
     list_names: Annotated[bool, typer.Option("--list", help="print the models and clusters known")] = False,
-    emit: Annotated[str, typer.Option(help="print the best layout as settings: torchtitan or megatron")] = "",
+    emit: Annotated[
+        str,
+        typer.Option(
+            help="print the best layout as settings of torchtitan, megatron, megatron-bridge, nanotron, ..."
+        ),
+    ] = "",
 ) -> None:
     """Rank the layouts of a model on a cluster.
 

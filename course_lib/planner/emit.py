@@ -1,133 +1,251 @@
-"""Write a layout as settings to take away: torchtitan's TOML, Megatron-Core's flags."""
+"""Write a layout as settings to take away, in the form each project reads: flags, overrides, YAML, JSON.
+
+Names are those of Megatron-Core 0.16, Megatron-Bridge 0.3, torchtitan 0.3, nanotron 0.4 and DeepSpeed's
+configuration. What a stack cannot do is refused by name, what it does otherwise is said in a comment.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 from course_lib.planner.request import Request, choice_of
 from course_lib.planner.search import stage_layers
 
-FORMATS = ("torchtitan", "megatron")
+Settings = dict[str, Any]
+"""Name -> value; True stands for a flag without one."""
+TITAN_MODELS = {name: name.replace("-", "_") for name in ("llama3-8b", "llama3-70b", "llama3-405b")}
+BRIDGE = {
+    "bf16": "mixed_precision", "fp8-format": "", "micro-batch-size": "train.micro_batch_size",
+    "global-batch-size": "train.global_batch_size", "seq-length": "model.seq_length",
+    "decoder-first-pipeline-num-layers": "model.num_layers_in_first_pipeline_stage",
+    "decoder-last-pipeline-num-layers": "model.num_layers_in_last_pipeline_stage",
+    "tp-comm-overlap": "comm_overlap.tp_comm_overlap", "use-distributed-optimizer": "ddp.",
+    "overlap-grad-reduce": "ddp.", "overlap-param-gather": "ddp.", "use-megatron-fsdp": "ddp.",
+    "data-parallel-sharding-strategy": "ddp.", "num-distributed-optimizer-instances": "ddp.",
+    "ckpt-format": "checkpoint.", "grad-reduce-in-bf16": "ddp.grad_reduce_in_fp32",
+    "no-gradient-accumulation-fusion": "model.gradient_accumulation_fusion",
+}  # fmt: skip
+"""Flag of Megatron-Core -> field of Megatron-Bridge: a section keeps the name; others are the model's."""
 
 
-def emit(layout: dict[str, Any], request: Request, form: str) -> str:
-    """Return a layout as settings of torchtitan (TOML) or Megatron-Core (flags).
+def emit(layout: Settings, request: Request, form: str) -> str:
+    """Return a layout as settings of a stack.
 
-    Raises: ValueError for another form.
+    Raises: ValueError for another form, or a layout that the stack does not take.
     """
     choice_of("--emit", form, FORMATS)
-    written = (_torchtitan if form == "torchtitan" else _megatron)(layout, request)
+    for what, value, only in (
+        ("FP8", request.precision == "fp8", ("torchtitan", "megatron", "megatron-bridge")),
+        ("ZB-H1", request.schedule == "zb-h1", ("torchtitan", "megatron")),
+    ):
+        if value and form not in only:
+            raise ValueError(f"{what} must be what the stack has; got {form}. Emit {' or '.join(only)}.")
+    written = _FORMS[form](layout, request)
+    if form == "deepspeed":  # JSON has no comments
+        return written
     of = f"# {request.name} on {request.num_gpus:,} GPUs: layout and batch; add the model's own sizes"
     return f"{of}\n{written}"
 
 
-def _torchtitan(layout: dict[str, Any], request: Request) -> str:
+def _refuse(stack: str, layout: Settings, **allowed: tuple[Any, ...]) -> None:
+    """Refuse axes whose values the stack does not have."""
+    for axis, values in allowed.items():
+        if layout[axis] not in values:
+            have = " or ".join(map(str, values))
+            raise ValueError(
+                f"{stack} must have {axis} of {have}; got {axis}={layout[axis]}. "
+                f"Give --explain a layout with {axis}={values[0]}."
+            )
+
+
+def _torchtitan(layout: Settings, request: Request) -> str:
     replicate, shard = layout["dp_replicate"], layout["dp_shard"]
-    lines = []
+    notes = []
     if layout["zero"] == 0 and replicate > 1 and layout["tp"] * layout["cp"] * layout["pp"] > 1:
         replicate, shard = 1, replicate * shard
-        lines.append(
+        notes.append(
             "# torchtitan replicates data-parallel state only where no other axis is used: sharded here"
         )
     if request.grads == "bf16":
-        lines.append("# torchtitan reduces gradients in float32 only: this layout needs more memory there")
-    lines += [
-        "[training]",
-        f"local_batch_size = {request.num_sequences // (replicate * shard)}",
-        f"global_batch_size = {request.num_sequences}",
-        f"seq_len = {request.seq_len}",
-        "[parallelism]",
-        f"data_parallel_replicate_degree = {replicate}",
-        f"data_parallel_shard_degree = {shard}",
-        f'fsdp_reshard_after_forward = "{"always" if layout["zero"] == 3 else "never"}"',
-        f"tensor_parallel_degree = {layout['tp']}",
-        f"context_parallel_degree = {layout['cp']}",
-        *_torchtitan_pipeline(layout, request),
-    ]
-    if layout["ep"] > 1:
-        lines.append(f"expert_parallel_degree = {layout['ep']}")
+        notes.append("# torchtitan reduces gradients in float32 only: this layout needs more memory there")
     if request.precision == "fp8":
-        lines += ["[model]", 'converters = ["quantize.linear.float8"]  # before August 2025: ["float8"]']
-    return "\n".join([*lines, "[activation_checkpoint]", f'mode = "{layout["recompute"]}"'])
+        notes.append("# FP8: a configuration whose model has Float8LinearConverter, such as llama3_405b")
+    known = TITAN_MODELS.get(request.name)
+    if not known:
+        notes.append("# add --module and --config of your model")
+    recompute = "full" if layout["recompute"] == "full" else "none"
+    flags: Settings = {"module": "llama3", "config": known} if known else {}
+    flags |= {
+        "training.local_batch_size": request.num_sequences // (replicate * shard),
+        "training.global_batch_size": request.num_sequences,
+        "training.seq_len": request.seq_len,
+        "parallelism.data_parallel_replicate_degree": replicate,
+        "parallelism.data_parallel_shard_degree": shard,
+        "parallelism.fsdp_reshard_after_forward": "always" if layout["zero"] == 3 else "never",
+        "parallelism.tensor_parallel_degree": layout["tp"],
+        "parallelism.context_parallel_degree": layout["cp"],
+        "parallelism.expert_parallel_degree": layout["ep"],
+        "parallelism.pipeline_parallel_degree": layout["pp"],
+        **(_torchtitan_pipeline(layout, request) if layout["pp"] > 1 else {}),
+    }
+    text = [f"--{name} {value}" for name, value in flags.items()]
+    return "\n".join([*notes, " \\\n".join([*text, f"activation_checkpoint:{recompute}"])])
 
 
-def _torchtitan_pipeline(layout: dict[str, Any], request: Request) -> list[str]:
-    lines = [f"pipeline_parallel_degree = {layout['pp']}"]
-    if layout["pp"] == 1:
-        return lines
+def _torchtitan_pipeline(layout: Settings, request: Request) -> Settings:
     schedule = "Interleaved1F1B" if layout["v"] > 1 else "1F1B"
     schedule = "ZBH1" if request.schedule == "zb-h1" else schedule
     chunks, less = layout["pp"] * layout["v"], int(_ends_count(layout, request))
-    return [
-        *lines,
-        f'pipeline_parallel_schedule = "{schedule}"',
-        f"pipeline_parallel_microbatch_size = {layout['mbs']}",
-        f"pipeline_parallel_layers_per_stage = {-(-(request.config.num_layers + 2 * less) // chunks)}",
-        f"pipeline_parallel_first_stage_less_layers = {less}",
-        f"pipeline_parallel_last_stage_less_layers = {less}",
-    ]
+    found = {
+        "schedule": schedule,
+        "microbatch_size": layout["mbs"],
+        "layers_per_stage": -(-(request.config.num_layers + 2 * less) // chunks),
+        "first_stage_less_layers": less,
+        "last_stage_less_layers": less,
+    }
+    return {f"parallelism.pipeline_parallel_{name}": value for name, value in found.items()}
 
 
-def _ends_count(layout: dict[str, Any], request: Request) -> bool:
+def _ends_count(layout: Settings, request: Request) -> bool:
     """Whether chunks are equal only if embedding and head count as a layer each."""
     chunks, layers = layout["pp"] * layout["v"], request.config.num_layers
     return bool(layers % chunks != 0 and (layers + 2) % chunks == 0)
 
 
-def _is_even(layout: dict[str, Any], request: Request) -> bool:
+def _is_even(layout: Settings, request: Request) -> bool:
     """Whether all stages are equal, ends counted as a layer each or not; else the ends have less."""
     return request.config.num_layers % (layout["pp"] * layout["v"]) == 0 or _ends_count(layout, request)
 
 
-def _megatron(layout: dict[str, Any], request: Request) -> str:
-    notes: list[str] = []
-    flags = [
-        f"--tensor-model-parallel-size {layout['tp']}",
-        f"--context-parallel-size {layout['cp']}",
-        f"--pipeline-model-parallel-size {layout['pp']}",
-        f"--micro-batch-size {layout['mbs']}",
-        f"--global-batch-size {request.num_sequences}",
-        f"--seq-length {request.seq_len}",
-        "--bf16",
-    ]
+def _megatron(layout: Settings, request: Request) -> str:
+    notes, settings = _megatron_settings(layout, request)
     if request.schedule == "zb-h1":
         notes.append("# Megatron-Core has no ZB-H1: github.com/sail-sg/zero-bubble-pipeline-parallelism")
-    if request.precision == "fp8":
-        flags.append("--fp8-format hybrid")
-    if request.grads == "bf16":
-        flags.append("--grad-reduce-in-bf16")
-    if layout["tp"] > 1:
-        flags.append("--sequence-parallel")
-        flags.append(f"--make-vocab-size-divisible-by {max(1, 128 // layout['tp'])}")  # times tp
-    if layout["tp"] > 1 and request.tp_overlap != "none":
-        flags.append("--tp-comm-overlap")
-        notes.append("# --tp-comm-overlap needs Transformer Engine and CUDA_DEVICE_MAX_CONNECTIONS=1")
+    flags = [f"--{name}" + ("" if value is True else f" {value}") for name, value in settings.items()]
+    return "\n".join([*notes, " \\\n".join(flags)])
+
+
+def _megatron_bridge(layout: Settings, request: Request) -> str:
+    """Write the same as overrides of a recipe's configuration: `script.py section.field=value`."""
+    notes, settings = _megatron_settings(layout, request)
+    eight = "bf16_with_fp8_current_scaling_mixed" if "fp8-format" in settings else "bf16_mixed"
+    negated = {"grad-reduce-in-bf16": "false", "no-gradient-accumulation-fusion": "false", "bf16": eight}
+    if "num-layers-per-virtual-pipeline-stage" in settings:
+        settings["virtual-pipeline-model-parallel-size"] = layout["v"]
+    lines = []
+    for flag, value in settings.items():
+        field = BRIDGE.get(flag, "model.")
+        if not field or flag in ("num-layers-per-virtual-pipeline-stage", "make-vocab-size-divisible-by"):
+            continue
+        field += flag.replace("-", "_") if field.endswith(".") else ""
+        lines.append(f"{field}={negated.get(flag) or ('true' if value is True else value)}")
+    lines.append(f"dataset.sequence_length={request.seq_len}")
+    return "\n".join([*notes, " \\\n".join(lines)])
+
+
+def _megatron_settings(layout: Settings, request: Request) -> tuple[list[str], Settings]:
+    """Return comments, and flags of Megatron-Core's training script -> values."""
+    config, notes = request.config, []
     if layout["v"] > 1 and not _is_even(layout, request):
         raise ValueError(
-            f"Megatron must have equal chunks; got {request.config.num_layers} layers on pp={layout['pp']}, "
+            f"Megatron must have equal chunks; got {config.num_layers} layers on pp={layout['pp']}, "
             f"v={layout['v']}. Choose v so that pp x v divides them, or them and both ends."
         )
+    flags: Settings = {
+        "tensor-model-parallel-size": layout["tp"],
+        "context-parallel-size": layout["cp"],
+        "pipeline-model-parallel-size": layout["pp"],
+        "micro-batch-size": layout["mbs"],
+        "global-batch-size": request.num_sequences,
+        "seq-length": request.seq_len,
+        "bf16": True,
+    }
+    if request.precision == "fp8":
+        flags["fp8-format"] = "hybrid"
+    if request.grads == "bf16":
+        flags["grad-reduce-in-bf16"] = True
+    if layout["tp"] > 1:
+        flags |= {"sequence-parallel": True, "make-vocab-size-divisible-by": max(1, 128 // layout["tp"])}
+        if request.tp_overlap != "none":
+            flags["tp-comm-overlap"] = True
+            notes.append("# --tp-comm-overlap needs Transformer Engine")
+    if layout["tp"] * layout["cp"] > 1 and layout["zero"] < 2:
+        notes.append("# before Blackwell, set CUDA_DEVICE_MAX_CONNECTIONS=1")
     if layout["v"] > 1:
-        per_chunk = -(-request.config.num_layers // (layout["pp"] * layout["v"]))
-        flags.append(f"--num-layers-per-virtual-pipeline-stage {per_chunk}")
+        flags["num-layers-per-virtual-pipeline-stage"] = -(-config.num_layers // (layout["pp"] * layout["v"]))
     if _ends_count(layout, request):
-        flags.append("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split")
+        flags |= {"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True}
     if not _is_even(layout, request):
-        first, _, last = stage_layers(request.config.num_layers, layout["pp"], 1)
-        flags.append(f"--decoder-first-pipeline-num-layers {first}")
-        flags.append(f"--decoder-last-pipeline-num-layers {last}")
-    if layout["zero"] == 0:
-        flags.append("--overlap-grad-reduce")
+        first, _, last = stage_layers(config.num_layers, layout["pp"], 1)
+        flags |= {"decoder-first-pipeline-num-layers": first, "decoder-last-pipeline-num-layers": last}
+    flags["overlap-grad-reduce"] = True
     if layout["zero"] > 0:
-        flags.append("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather")
+        flags |= {"use-distributed-optimizer": True, "overlap-param-gather": True}
     if layout["zero"] >= 2:
+        notes.append("# Megatron-FSDP: CUDA_DEVICE_MAX_CONNECTIONS must not be 1")
         shared = "optim_grads" if layout["zero"] == 2 else "optim_grads_params"
-        flags.append(f"--use-megatron-fsdp --data-parallel-sharding-strategy {shared}")
-        flags.append("--no-gradient-accumulation-fusion --ckpt-format fsdp_dtensor")
+        flags |= {"use-megatron-fsdp": True, "data-parallel-sharding-strategy": shared}
+        flags |= {"no-gradient-accumulation-fusion": True, "ckpt-format": "fsdp_dtensor"}
     if layout["zero"] >= 1 and layout["dp_replicate"] > 1:
-        flags.append(f"--num-distributed-optimizer-instances {layout['dp_replicate']}")
-    if layout["ep"] > 1:
-        flags.append(f"--expert-model-parallel-size {layout['ep']}")
+        flags["num-distributed-optimizer-instances"] = layout["dp_replicate"]
+    if config.num_experts:
+        flags |= {"expert-model-parallel-size": layout["ep"], "expert-tensor-parallel-size": layout["tp"]}
+        flags |= {"moe-grouped-gemm": True, "moe-token-dispatcher-type": "alltoall"}
     if layout["recompute"] == "full":
-        flags.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
-    return "\n".join([*notes, " \\\n".join(flags)])
+        flags |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
+    return notes, flags
+
+
+def _nanotron(layout: Settings, request: Request) -> str:
+    """Write sections of nanotron's YAML; its tensor parallelism splits the sequence, too."""
+    _refuse("nanotron", layout, cp=(1,), v=(1,), zero=(0, 1))
+    if layout["zero"]:
+        _refuse("nanotron's ZeRO-1", layout, dp_replicate=(1,))
+    dp = layout["dp_replicate"] * layout["dp_shard"]
+    return "\n".join([
+        "parallelism:", f"  dp: {dp}", f"  pp: {layout['pp']}", f"  tp: {layout['tp']}", "  pp_engine: 1f1b",
+        "  tp_mode: REDUCE_SCATTER", "  tp_linear_async_communication: false",
+        f"  expert_parallel_size: {layout['ep']}",
+        *(["  recompute_layer: true  # not in 0.4"] if layout["recompute"] == "full" else []),
+        "tokens:", f"  micro_batch_size: {layout['mbs']}",
+        f"  batch_accumulation_per_replica: {request.num_sequences // dp // layout['mbs']}",
+        f"  sequence_length: {request.seq_len}",
+        "optimizer:", f"  zero_stage: {layout['zero']}",
+        f"  accumulate_grad_in_fp32: {str(request.grads == 'fp32').lower()}",
+    ])  # fmt: skip
+
+
+def _deepspeed(layout: Settings, request: Request) -> str:
+    """Write DeepSpeed's JSON. Pipelines and recomputation are the model's code there (PipelineModule)."""
+    _refuse("DeepSpeed", layout, cp=(1,), v=(1,), ep=(1,))
+    if layout["pp"] > 1:
+        _refuse("DeepSpeed's PipelineModule", layout, zero=(0, 1))
+    if layout["zero"] < 3 and layout["zero"] > 0:
+        _refuse(f"DeepSpeed's ZeRO-{layout['zero']}", layout, dp_replicate=(1,))
+    dp = layout["dp_replicate"] * layout["dp_shard"]
+    zero: Settings = {"stage": layout["zero"], "overlap_comm": True, "contiguous_gradients": True}
+    if layout["zero"] == 3 and layout["dp_replicate"] > 1:
+        zero["mics_shard_size"] = layout["dp_shard"]
+    found: Settings = {
+        "train_batch_size": request.num_sequences,
+        "train_micro_batch_size_per_gpu": layout["mbs"],
+        "gradient_accumulation_steps": request.num_sequences // dp // layout["mbs"],
+        "bf16": {"enabled": True},
+        "data_types": {"grad_accum_dtype": request.grads},
+        "zero_optimization": zero,
+    }
+    if layout["tp"] > 1:
+        found["tensor_parallel"] = {"autotp_size": layout["tp"]}
+    return json.dumps(found, indent=1)
+
+
+_FORMS: dict[str, Callable[[Settings, Request], str]] = {
+    "torchtitan": _torchtitan,
+    "megatron": _megatron,
+    "megatron-bridge": _megatron_bridge,
+    "nanotron": _nanotron,
+    "deepspeed": _deepspeed,
+}
+FORMATS = tuple(_FORMS)

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from dataclasses import replace
 from functools import cache
 
@@ -322,15 +321,6 @@ def test_a_batch_that_is_no_whole_number_of_sequences_is_refused():
         request(tokens=10_000)
 
 
-def test_settings_to_take_away():
-    rows = report.row_of(small(), 0)["layout"]
-    settings = tomllib.loads(emit(rows, small().request, "torchtitan"))
-    assert settings["parallelism"]["tensor_parallel_degree"] == rows["tp"]
-    assert f"--tensor-model-parallel-size {rows['tp']}" in emit(rows, small().request, "megatron")
-    with pytest.raises(ValueError, match="torchtitan, megatron"):
-        emit(rows, small().request, "jax")
-
-
 def test_the_command_prints_a_table_and_plain_data():
     arguments = ["plan", "--model", "llama3-8b", "--cluster", "dgx-h100", "--gpus", "8", "--tokens", "1M"]
     text = CliRunner().invoke(app, arguments).output
@@ -406,25 +396,8 @@ def test_unknown_precision_and_schedule(change, said):
         replace(small().request, **change)
 
 
-def test_settings_that_depend_on_precision_and_replicas():
-    eight = replace(small().request, precision="fp8")
-    row = report.row_of(report.priced("tp=2,dp_replicate=4", eight), 0)["layout"]
-    assert tomllib.loads(emit(row, eight, "torchtitan"))["model"]["converters"] == ["quantize.linear.float8"]
-    assert "--num-distributed-optimizer-instances 4" in emit(row, eight, "megatron")
-
-
 def test_settings_of_what_does_not_fit_come_with_a_warning():
     arguments = ["plan", "--explain", "tp=8,pp=16", "--emit", "megatron"]
     found = CliRunner().invoke(app, arguments)
     assert "does not fit: 7.6 GB too much" in found.stderr
     assert "does not fit" not in found.stdout
-
-
-def test_settings_of_torchtitan_name_their_stages():
-    """128 chunks are equal if both ends count as a layer; replicas beside other axes become shards."""
-    meta = request("llama3-405b", 16384, 2**24, cluster="meta")
-    row = report.row_of(report.priced("tp=8,pp=16,v=8,zero=0,dp_replicate=128", meta), 0)["layout"]
-    settings = tomllib.loads(emit(row, meta, "torchtitan"))["parallelism"]
-    assert settings["pipeline_parallel_layers_per_stage"] == 1
-    assert settings["pipeline_parallel_first_stage_less_layers"] == 1
-    assert (settings["data_parallel_replicate_degree"], settings["data_parallel_shard_degree"]) == (1, 128)

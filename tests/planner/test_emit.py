@@ -1,0 +1,117 @@
+"""Settings to take away: each stack's own names and values, and what it cannot do refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from course_lib.cost.models import model
+from course_lib.planner import Request, report
+from course_lib.planner.emit import FORMATS, emit
+from course_lib.planner.named import cluster_named
+
+
+def request(name: str = "llama3-8b", gpus: int = 64, sequences: int = 128) -> Request:
+    return Request(
+        config=model(name),
+        cluster=cluster_named("dgx-h100", gpus),
+        num_gpus=gpus,
+        seq_len=8192,
+        tokens_per_step=sequences * 8192,
+        name=name,
+    )
+
+
+def settings(layout: str, asked: Request, form: str) -> str:
+    return emit(report.row_of(report.priced(layout, asked), 0)["layout"], asked, form)
+
+
+def flags(text: str) -> dict[str, str]:
+    """Flag or field -> value, "" for one without."""
+    lines = [line.removesuffix(" \\") for line in text.splitlines() if not line.startswith("#")]
+    pairs = (line.replace("=", " ", 1).partition(" ") for line in lines)
+    return {name.removeprefix("--"): value for name, _, value in pairs}
+
+
+def test_every_stack_has_the_layout_and_the_batch() -> None:
+    found = {form: settings("tp=4,pp=2,zero=1,mbs=2", request(), form) for form in FORMATS}
+    titan, core, bridge = (flags(found[name]) for name in ("torchtitan", "megatron", "megatron-bridge"))
+    assert (titan["module"], titan["config"]) == ("llama3", "llama3_8b")
+    assert titan["parallelism.tensor_parallel_degree"] == core["tensor-model-parallel-size"] == "4"
+    assert titan["training.local_batch_size"] == "16"  # of a data-parallel rank, not of a micro-batch
+    assert titan["parallelism.pipeline_parallel_microbatch_size"] == core["micro-batch-size"] == "2"
+    assert bridge["model.tensor_model_parallel_size"] == "4"
+    assert bridge["model.pipeline_model_parallel_size"] == "2"
+    assert bridge["train.micro_batch_size"] == "2"
+    assert bridge["ddp.use_distributed_optimizer"] == "true"
+    nano = yaml.safe_load(found["nanotron"])
+    assert (nano["parallelism"]["dp"], nano["parallelism"]["pp"], nano["parallelism"]["tp"]) == (8, 2, 4)
+    assert nano["tokens"]["batch_accumulation_per_replica"] == 8
+    speed = json.loads(found["deepspeed"])
+    assert speed["train_batch_size"] == 128 == 8 * 2 * speed["gradient_accumulation_steps"]
+    assert speed["tensor_parallel"] == {"autotp_size": 4}
+
+
+def test_options_have_a_flag() -> None:
+    asked = replace(request(), precision="fp8", grads="bf16", tp_overlap="ring")
+    core = settings("tp=2,dp_replicate=4,recompute=full", asked, "megatron")
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=1" in core
+    core_flags = flags(core)
+    assert core_flags["fp8-format"] == "hybrid"
+    assert core_flags["num-distributed-optimizer-instances"] == "4"
+    assert core_flags["recompute-granularity"] == "full"
+    assert {"tp-comm-overlap", "grad-reduce-in-bf16", "sequence-parallel"} <= set(core_flags)
+    bridge = flags(settings("tp=2,recompute=full", asked, "megatron-bridge"))
+    assert bridge["comm_overlap.tp_comm_overlap"] == "true"
+    assert bridge["ddp.grad_reduce_in_fp32"] == "false"
+    assert bridge["mixed_precision"] == "bf16_with_fp8_current_scaling_mixed"
+    titan = settings("tp=2,recompute=full", asked, "torchtitan")
+    assert titan.endswith("activation_checkpoint:full")
+    assert "# torchtitan reduces gradients in float32" in titan
+    assert "Float8LinearConverter" in titan
+
+
+def test_sharded_weights() -> None:
+    assert "MAX_CONNECTIONS must not be 1" in settings("zero=3", request(), "megatron")
+    assert (
+        flags(settings("zero=3", request(), "torchtitan"))["parallelism.fsdp_reshard_after_forward"]
+        == "always"
+    )
+    found = json.loads(settings("zero=3,dp_replicate=8", request(), "deepspeed"))
+    assert found["zero_optimization"]["stage"] == 3
+    assert found["zero_optimization"]["mics_shard_size"] == 8
+
+
+def test_a_mixture_has_its_own_flags() -> None:
+    found = flags(settings("ep=8", request("mixtral-8x7b"), "megatron"))
+    assert (found["expert-model-parallel-size"], found["moe-token-dispatcher-type"]) == ("8", "alltoall")
+    assert "moe-grouped-gemm" in found
+
+
+def test_stages_of_torchtitan() -> None:
+    """128 chunks are equal if both ends count as a layer; replicas beside other axes become shards."""
+    meta = replace(request("llama3-405b", 16384, 2048), cluster=cluster_named("meta", 16384))
+    found = flags(settings("tp=8,pp=16,v=8,zero=0,dp_replicate=128", meta, "torchtitan"))
+    assert found["parallelism.pipeline_parallel_layers_per_stage"] == "1"
+    assert found["parallelism.pipeline_parallel_first_stage_less_layers"] == "1"
+    assert found["parallelism.data_parallel_replicate_degree"] == "1"
+    assert found["parallelism.data_parallel_shard_degree"] == "128"
+    bridge = flags(settings("tp=8,pp=16,v=8", meta, "megatron-bridge"))
+    assert bridge["model.virtual_pipeline_model_parallel_size"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("layout", "form", "said"),
+    [
+        ("cp=2", "nanotron", "nanotron must have cp of 1; got cp=2. "),
+        ("zero=3", "nanotron", "zero of 0 or 1"),
+        ("pp=4,zero=2", "deepspeed", "PipelineModule must have zero of 0 or 1"),
+        ("tp=2", "jax", "torchtitan, megatron"),
+    ],
+)
+def test_what_a_stack_does_not_have_is_refused(layout: str, form: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        settings(layout, request(), form)
+    with pytest.raises(ValueError, match="FP8 must be what the stack has"):
+        settings("tp=2", replace(request(), precision="fp8"), "deepspeed")
