@@ -111,14 +111,6 @@ def show_rate(value: float, unit: str) -> str:
     return _show(value, unit, SI)
 
 
-def show_time(time_s: float) -> str:
-    """Write a duration to three digits in s, ms, us or ns."""
-    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(time_s) >= factor:
-            return f"{time_s / factor:.3g} {unit}"
-    return f"{time_s / 1e-9:.3g} ns"
-
-
 def _show(value: float, unit: str, prefixes: dict[str, float]) -> str:
     chosen = "", 1.0
     for prefix, factor in prefixes.items():

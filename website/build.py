@@ -30,7 +30,7 @@ NO_ADDRESS = "This copy of the course has no public address yet, so Colab cannot
 _FOREIGN = re.compile(r'<(?:script|img|link)[^>]*(?:src|href)="(https?://[^"]+)"')
 TECHNIQUES = {
     "Data parallel": ["course_lib.parallel.ddp"],
-    "ZeRO": ["course_lib.parallel.zero", "course_lib.parallel.offload"],
+    "ZeRO": ["course_lib.parallel.zero"],
     "FSDP and HSDP": ["course_lib.parallel.fsdp"],
     "Activation checkpointing": ["course_lib.parallel.activation_checkpoint"],
     "Tensor parallel": ["course_lib.parallel.tensor"],

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.checkpoint.boxes import Boxes
-from course_lib.checkpoint.state import CheckpointError, Share, TrainingState
+from course_lib.checkpoint.state import Share, TrainingState
 from course_lib.compose import ComposedTraining
 from course_lib.parallel.fsdp import FSDP
 from course_lib.parallel.zero import ZeroOptimizer
@@ -85,14 +85,9 @@ def _of_zero(model: nn.Module, optimizer: ZeroOptimizer) -> Iterator[Share]:
     for bucket in optimizer.buckets:
         sharded |= {id(param) for param in bucket.params}
         for index, first, _ in bucket.flat.layout.overlaps(*bucket.flat.range):
-            part, key = bucket.parts[index], bucket.state_keys[index]
-            if part.dtype != key.dtype:
-                raise CheckpointError(
-                    f"masters on the host must have their parameters' dtype to be saved; got {key.dtype} for "
-                    f"{part.dtype}. Give master_dtype to the ZeroOptimizer."
-                )
+            part = bucket.parts[index]
             show = partial(_boxes, cut=slice(None), shape=bucket.flat.layout.shapes[index], start=first)
-            held[id(bucket.params[index])] = Share(name="", values=part, show=show, key=key)
+            held[id(bucket.params[index])] = Share(name="", values=part, show=show, key=part)
     for own in _of_module(model):
         if id(own.values) in held:
             share = held[id(own.values)]

@@ -64,7 +64,7 @@ class TrainingState:
     ) -> None:
         self.before, self.after, self.group = before, after, group
         inner: Any = optimizer
-        while hasattr(inner, "inner"):  # of ZeRO's, and of an offloaded one
+        while hasattr(inner, "inner"):  # of ZeRO's
             inner = inner.inner
         self.optimizer_class = type(inner).__name__
         self.kept: dict[Tensor, State] = {} if inner is None else inner.state
@@ -74,7 +74,7 @@ class TrainingState:
         if lacks := len(stepped - {id(share.key) for share in self.shares}):
             raise CheckpointError(
                 f"the optimizer must step what the model holds; got {lacks} tensors that it does not. Build "
-                "it from the wrapped model's parameters(), an offloaded one inside a ZeroOptimizer."
+                "it from the wrapped model's parameters()."
             )
 
     def state(self, *, copy: bool = False, saves: bool = True) -> State:

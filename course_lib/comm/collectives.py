@@ -45,28 +45,6 @@ def tree_broadcast_(tensor: torch.Tensor, root: int, group: dist.ProcessGroup | 
             span *= 2
 
 
-def tree_reduce_(
-    tensor: torch.Tensor, root: int, group: dist.ProcessGroup | None = None, *, op: str = "sum"
-) -> None:
-    """Combine all members' tensors into the one of global rank `root`; the others' become partial results.
-
-    Communication: the rounds of `tree_broadcast_` backwards; each rank sends once, the root not at all.
-    """
-    combine = _combination(op)
-    ring = _from_root(root, group)
-    me, n = ring.index(dist.get_rank()), len(ring)
-    with _flat_view(tensor) as flat:
-        span = 1 << max(0, (n - 1).bit_length() - 1)
-        while span:
-            if me < span and me + span < n:
-                received = torch.empty_like(flat)
-                exchange([], [(received, ring[me + span])], group)
-                combine(flat, received)
-            elif span <= me < 2 * span:
-                exchange([(flat, ring[me - span])], [], group)
-            span //= 2
-
-
 def ring_reduce_scatter(
     tensor: torch.Tensor, group: dist.ProcessGroup | None = None, *, op: str = "sum"
 ) -> torch.Tensor:

@@ -8,15 +8,13 @@ Production: NCCL reads the topology from the machine (`NCCL_TOPO_DUMP_FILE`), sc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from course_lib.cost.hardware import Accelerator, accelerator
 from course_lib.cost.tables import rows
-from course_lib.units import positive, quantity, to_si
+from course_lib.units import positive, quantity
 
 SMALLEST_BANDWIDTH = 1e3
 LONGEST_LATENCY_S = 1.0
@@ -88,27 +86,6 @@ class Placement:
         return cls(tuple(range(0, world_size * stride, stride)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class BusBandwidth:
-    """Hold a measured curve: servers -> bus bandwidth in bytes/s, per collective, at one message size."""
-
-    curves: dict[str, tuple[tuple[int, float], ...]]
-    server_size: int
-    source: str
-
-    def at(self, op: str, servers: float) -> float:
-        """Return the bus bandwidth at a number of servers, log-log between points, constant beyond the
-        ends."""
-        points = self.curves[op]
-        if servers >= points[-1][0]:  # Simplification: nobody published the curve past its end
-            return points[-1][1]
-        for (m0, b0), (m1, b1) in pairwise(points):
-            if servers <= m1:
-                share = math.log(max(servers, m0) / m0) / math.log(m1 / m0)
-                return float(b0 * (b1 / b0) ** share)
-        raise AssertionError("unreachable")
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cluster:
     """Describe equal devices in nested spans, innermost (the server) first.
@@ -122,8 +99,6 @@ class Cluster:
     spans: tuple[Span, ...]
     placement: Placement | None = None
     """None: rank r lies on device r."""
-    measured: BusBandwidth | None = field(default=None, repr=False)
-    """Where given, collectives of its kinds take their bandwidth from it, not from the links."""
     fabric: str = ""
     """The network between servers, of `constants.FABRICS`; empty: InfiniBand of the accelerator's time."""
 
@@ -224,19 +199,6 @@ class Cluster:
         chosen = placement if isinstance(placement, Placement) else Placement(tuple(placement))
         return replace(self, placement=chosen)
 
-    def with_measured_bandwidth(self) -> Cluster:
-        """Return this cluster with the published NCCL curve in place of the links' bandwidth.
-
-        Raises: ValueError if it is not made of servers of 8 H100, on which the curve was measured.
-        """
-        curve = nccl_bus_bandwidth()
-        if self.server_size != curve.server_size or not self.accelerator.name.startswith("H100"):
-            raise ValueError(
-                f"the curve was measured on servers of {curve.server_size} H100; got {self.name} with "
-                f"servers of {self.server_size} {self.accelerator.name}. Use its links instead."
-            )
-        return replace(self, measured=curve)
-
 
 def _count(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -245,15 +207,6 @@ def _count(name: str, value: int) -> None:
 
 def _few(items: Sequence[int]) -> str:
     return str(list(items)) if len(items) <= 8 else f"{list(items[:8])} and {len(items) - 8} more"
-
-
-@cache
-def nccl_bus_bandwidth() -> BusBandwidth:
-    """Return the bus bandwidth NCCL reached at 256 MB on 1 to 64 servers of 8 H100, from `data/`."""
-    table = rows("nccl_bus_bandwidth.csv")
-    points = [(r["op"], int(r["servers"]), to_si(float(r["bus_bandwidth"]), r["unit"])) for r in table]
-    curves = {op: tuple((m, b) for o, m, b in points if o == op) for op, _, _ in points}
-    return BusBandwidth(curves=curves, server_size=int(table[0]["gpus"]), source=table[0]["source"])
 
 
 def uniform(num_devices: int, latency_s: float, bandwidth_bytes_per_s: float, name: str = "H100") -> Cluster:

@@ -4,7 +4,7 @@ The latency-bandwidth model: a message of s bytes over a link takes latency + s 
 sends and receives at once. n ranks, S = size_bytes: the FULL buffer (all_reduce, broadcast, reduce: the
 tensor; reduce_scatter, all_to_all, scatter: the input before it is split; all_gather, gather: the output).
 Lab 02 derives the formulas. NCCL adds channels, protocols, pipelining and in-switch reduction
-(src/graph/tuning.cc): use the measured curve for those.
+(src/graph/tuning.cc), which these formulas leave out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from course_lib.cost.cluster import Cluster, Link
-from course_lib.units import bytes_of, positive
+from course_lib.units import bytes_of
 
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("ring", "tree", "hierarchical"),
@@ -28,8 +28,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "scatter": ("direct",),
     "barrier": ("tree",),
 }
-"""Operation -> algorithms, besides "auto" (the fastest) and, on a cluster with a measured curve,
-"measured"."""
+"""Operation -> algorithms, besides "auto" (the fastest)."""
 
 SUFFIXES = ("_single", "_into_tensor", "_tensor", "_")
 
@@ -91,7 +90,7 @@ def collective_cost(
     op = op_name(op)
     size = 0.0 if op == "barrier" else _size(size_bytes)
     shape = shape_of(cluster, tuple(ranks))
-    known = _algorithms(cluster, op)
+    known = ALGORITHMS[op]
     if algorithm != "auto" and algorithm not in known:
         raise ValueError(
             f"an algorithm of {op} must be auto or one of {', '.join(known)}; got {algorithm!r}. "
@@ -102,11 +101,9 @@ def collective_cost(
             op=op, algorithm=algorithm, time_s=0.0, sent_bytes=0.0, across_bytes=0.0, total_bytes=0.0
         )
     if algorithm != "auto":
-        return _cost(cluster, op, shape, size, algorithm)
-    if "measured" in known:
-        return _cost(cluster, op, shape, size, "measured")
+        return _cost(op, shape, size, algorithm)
     able = [a for a in known if a != "hierarchical" or shape.per_server is not None]
-    return min((_cost(cluster, op, shape, size, a) for a in able), key=lambda cost: cost.time_s)
+    return min((_cost(op, shape, size, a) for a in able), key=lambda cost: cost.time_s)
 
 
 def send_time_s(cluster: Cluster, src: int, dst: int, size_bytes: float | str) -> float:
@@ -132,13 +129,6 @@ def full_size_bytes(op: str, input_bytes: float, group_size: int) -> float:
     return input_bytes * group_size if op_name(op) in ("all_gather", "gather") else input_bytes
 
 
-def bus_bandwidth_bytes_per_s(op: str, group_size: int, size_bytes: float, time_s: float) -> float:
-    """Return what nccl-tests call bus bandwidth: bytes the busiest ring rank sends, over the time."""
-    return (
-        _ring_share(op_name(op), group_size) * positive("size_bytes", size_bytes) / positive("time_s", time_s)
-    )
-
-
 def _size(size_bytes: float | str) -> float:
     try:
         return bytes_of(size_bytes)
@@ -146,12 +136,7 @@ def _size(size_bytes: float | str) -> float:
         raise ValueError(f"size_bytes of a message: {error}") from None
 
 
-def _algorithms(cluster: Cluster, op: str) -> tuple[str, ...]:
-    measured = cluster.measured is not None and op in cluster.measured.curves
-    return (*ALGORITHMS[op], "measured") if measured else ALGORITHMS[op]
-
-
-def _cost(cluster: Cluster, op: str, shape: Shape, size: float, algorithm: str) -> CommCost:
+def _cost(op: str, shape: Shape, size: float, algorithm: str) -> CommCost:
     time_s = {
         "ring": _ring_time_s,
         "tree": _tree_time_s,
@@ -159,16 +144,16 @@ def _cost(cluster: Cluster, op: str, shape: Shape, size: float, algorithm: str) 
         "pairwise": _pairwise_time_s,
         "direct": _direct_time_s,
     }
-    seconds = (
-        _measured_time_s(cluster, op, shape, size)
-        if algorithm == "measured"
-        else time_s[algorithm](op, shape, size)
-    )
     sent, across = _sent_bytes(op, shape, size, algorithm)
     copies = {"all_reduce": 2.0, "gather": 1 / shape.n, "scatter": 1 / shape.n}
     total = copies.get(op, 1.0) * (shape.n - 1) * size
     return CommCost(
-        op=op, algorithm=algorithm, time_s=seconds, sent_bytes=sent, across_bytes=across, total_bytes=total
+        op=op,
+        algorithm=algorithm,
+        time_s=time_s[algorithm](op, shape, size),
+        sent_bytes=sent,
+        across_bytes=across,
+        total_bytes=total,
     )
 
 
@@ -247,17 +232,6 @@ def _messages_s(peers: tuple[tuple[Link, int], ...], part: float) -> float:
     return sum(k * (link.latency_s + part / link.collective_bandwidth_bytes_per_s) for link, k in peers)
 
 
-def _measured_time_s(cluster: Cluster, op: str, shape: Shape, size: float) -> float:
-    """Time by the measured bus bandwidth, never above the group's own network cards, never below a tree's
-    latency."""
-    assert cluster.measured is not None
-    bus = cluster.measured.at(op, shape.servers)
-    if shape.servers > 1:
-        bus = min(bus, -(-shape.n // shape.servers) * shape.widest.collective_bandwidth_bytes_per_s)
-    least = sum(link.latency_s for link in shape.rounds) * (2 if op == "all_reduce" else 1)
-    return max(_ring_share(op, shape.n) * size / bus, least)
-
-
 def _sent_bytes(op: str, shape: Shape, size: float, algorithm: str) -> tuple[float, float]:
     """Return (bytes the busiest rank sends, those of them that leave its server at most)."""
     n, m = shape.n, shape.servers
@@ -271,7 +245,7 @@ def _sent_bytes(op: str, shape: Shape, size: float, algorithm: str) -> tuple[flo
         far = max(sum(k for link, k in peers if link != shape.inside) for peers in kinds)
         return (n - 1) / n * size, far * size / n
     sent = _ring_share(op, n) * size
-    if algorithm == "hierarchical" or (algorithm == "measured" and shape.per_server is not None):
+    if algorithm == "hierarchical":
         return sent, (2 if op == "all_reduce" else 1) * (m - 1) / m * size / _even(shape)
     return sent, sent if m > 1 else 0.0
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib.cost.cluster import Cluster, Link
-from course_lib.cost.collectives import collective_time_s, send_time_s
+from course_lib.cost.collectives import send_time_s
 from course_lib.units import positive
 
 
@@ -66,12 +66,6 @@ class AttentionWork:
         """Bytes of one rank's K and V."""
         return self._bytes(2 * self.num_kv_heads)
 
-    @property
-    def ulysses_bytes(self) -> tuple[float, float, float]:
-        """Bytes of a rank's query (or output), and of its key and value, in heads repeated to lcm(K, cp)."""
-        kv_heads = math.lcm(self.num_kv_heads, self.cp_size)
-        return self._bytes(self.num_heads), self._bytes(kv_heads), self._bytes(kv_heads)
-
     def _bytes(self, heads: int) -> float:
         return self.batch * self.block_len * heads * self.head_dim * self.item_bytes
 
@@ -109,42 +103,9 @@ def ring_time(
     )
 
 
-def all_gather_time(
-    work: AttentionWork, cluster: Cluster, ranks: Sequence[int], flops_per_s: float
-) -> AttentionTime:
-    """Time one all_gather of K, V, then all blocks: nothing hides it. Raises: as `ring_time`."""
-    _check_ranks(work, ranks)
-    gather_s = collective_time_s(cluster, "all_gather", ranks, work.cp_size * work.kv_bytes)
-    return _after(work, gather_s, flops_per_s)
-
-
-def ulysses_time(
-    work: AttentionWork, cluster: Cluster, ranks: Sequence[int], flops_per_s: float
-) -> AttentionTime:
-    """Time the all_to_alls of query, key, value and output, and the products between: nothing hides them.
-
-    Raises: ValueError for query heads that cp does not divide, and as `ring_time`.
-    """
-    _check_ranks(work, ranks)
-    if work.num_heads % work.cp_size:
-        raise ValueError(
-            f"cp must divide the query heads; got {work.num_heads} heads for cp={work.cp_size}. Use a ring."
-        )
-    query_bytes, *kv_bytes = work.ulysses_bytes
-    sizes = (query_bytes, *kv_bytes, query_bytes)  # the output is as large as the query
-    return _after(
-        work, sum(collective_time_s(cluster, "all_to_all", ranks, size) for size in sizes), flops_per_s
-    )
-
-
 def _check_ranks(work: AttentionWork, ranks: Sequence[int]) -> None:
     if len(ranks) != work.cp_size:
         raise ValueError(f"ranks must be cp_size={work.cp_size} of them; got {len(ranks)}. Name each one.")
-
-
-def _after(work: AttentionWork, communication_s: float, flops_per_s: float) -> AttentionTime:
-    compute_s = work.cp_size * work.block_flops / positive("flops_per_s", flops_per_s)
-    return AttentionTime(compute_s=compute_s, communication_s=communication_s, exposed_s=communication_s)
 
 
 def hidden_block_len(

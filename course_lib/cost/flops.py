@@ -10,7 +10,7 @@ Production: Megatron-LM `num_floating_point_operations`, torchtitan `get_nparams
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast, get_args
 
 import numpy as np
@@ -48,10 +48,6 @@ class Convention:
 
     def __post_init__(self) -> None:
         check_recompute(self.recompute)
-
-    def with_recompute(self, recompute: Recompute) -> Convention:
-        """Return this convention with another kind of recomputation."""
-        return replace(self, recompute=recompute)
 
 
 def check_recompute(recompute: str) -> None:

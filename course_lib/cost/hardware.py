@@ -205,15 +205,6 @@ class Accelerator:
         """Return the intensity at which compute and memory take equally long: peak / memory bandwidth."""
         return self.peak_flops_per_s(precision) / self.memory_bandwidth_bytes_per_s
 
-    def roofline_time_s(self, flops: float, num_bytes: float, precision: object) -> float:
-        """Return the least time for `flops` FLOP that move `num_bytes` bytes: the slower of the two, both may
-        be 0."""
-        if min(flops, num_bytes) < 0:
-            raise ValueError(
-                f"flops and num_bytes must not be negative; got {flops=}, {num_bytes=}. Count them anew."
-            )
-        return max(flops / self.peak_flops_per_s(precision), num_bytes / self.memory_bandwidth_bytes_per_s)
-
     def _check_peaks(self) -> None:
         for name, peak in self.peaks.items():
             if precision_name(name) != name:

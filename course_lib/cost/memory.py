@@ -180,37 +180,6 @@ def _logits_bytes(config: ModelConfig, layout: Layout, seq_len: Numbers, stage: 
     )
 
 
-def worst_stage_memory(
-    config: ModelConfig,
-    layout: Layout,
-    *,
-    seq_len: Numbers,
-    recompute: Recompute = "none",
-    mode: Mode = "fused",
-    precision: Precision = MIXED,
-    schedule: Schedule = "1f1b",
-) -> Memory:
-    """Return the memory of the stage that needs most: the first or the last, of equally many layers.
-
-    In between fewer micro-batches are in flight than on the first, and there is no embedding or head.
-    Arguments and errors as `memory_per_gpu`.
-    """
-    first, last = (
-        memory_per_gpu(
-            config,
-            layout,
-            seq_len=seq_len,
-            stage=stage,
-            recompute=recompute,
-            mode=mode,
-            precision=precision,
-            schedule=schedule,
-        )
-        for stage in (np.zeros_like(array(layout.pp)), array(layout.pp) - 1)
-    )
-    return worse_of(first, last)
-
-
 def worse_of(first: Memory, last: Memory) -> Memory:
     """Return, for each layout, the memory of the stage that needs more."""
     is_first_worse = np.asarray(first.total >= last.total)

@@ -1,15 +1,13 @@
 """Deterministic synthetic text, and which rank trains on which samples.
 
 Tokens follow a hidden successor table nine times in ten, so that a model has something to learn and its loss
-falls below log V. Each global batch is cut from the epoch's order first and sharded second: the ranks'
-shards of step t together are the batch one process sees at step t. Lab 03. torch's `DistributedSampler`
-deals samples out in turn and repeats some to make shards equal; here shards may differ by one sample, and
-none is repeated.
+falls below log V. The ranks' shards of a global batch together are the batch one process sees. Lab 03.
+torch's `DistributedSampler` deals samples out in turn and repeats some to make shards equal; here shards may
+differ by one sample, and none is repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -107,28 +105,3 @@ def shard_slice(num_samples: int, rank: int, world_size: int) -> slice:
 def shard_batch(batch: Batch, rank: int, world_size: int) -> Batch:
     """Cut out rank's shard: disjoint and complete over ranks; empty on some if samples are too few."""
     return batch[shard_slice(len(batch), rank, world_size)]
-
-
-def epoch_order(num_samples: int, epoch: int, seed: int = 0) -> Tensor:
-    """Permute 0 .. num_samples - 1, differently each epoch, equally on each rank, as int64 [num_samples]."""
-    # One stream of permutations a seed: epoch e takes the e-th. Seeding with seed + epoch repeats orders.
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(num_samples, generator=generator)
-    for _ in range(epoch):
-        order = torch.randperm(num_samples, generator=generator)
-    return order
-
-
-def epoch_batches(
-    data: Batch, batch_size: int, *, epoch: int = 0, seed: int = 0, rank: int = 0, world_size: int = 1
-) -> Iterator[Batch]:
-    """Yield rank's shard of every global batch of one epoch; the last batch may be smaller.
-
-    `batch_size` counts the samples of all ranks together. Every rank gets the same number of shards.
-    Raises: ValueError if batch_size is not positive.
-    """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be positive; got {batch_size}. Choose at least one sample a rank.")
-    order = epoch_order(len(data), epoch, seed)
-    for start in range(0, len(data), batch_size):
-        yield shard_batch(data[order[start : start + batch_size]], rank, world_size)

@@ -113,14 +113,6 @@ def load_balance_loss(routing: Routing, load: Tensor | None = None) -> Tensor:
     return num_experts * (share * mean).sum()
 
 
-def z_loss(logits: Tensor) -> Tensor:
-    """Compute mean(logsumexp(logits)^2): it keeps logits small, where bfloat16 still tells them apart.
-
-    Reference: Zoph et al., ST-MoE (arXiv:2202.08906), equation 5.
-    """
-    return torch.logsumexp(logits, dim=-1).square().mean()
-
-
 @torch.no_grad()
 def balance_bias_(bias: Tensor, load: Tensor, rate: float = 1e-3) -> None:
     """Raise the bias of experts below the mean load by `rate`, lower that of experts above it.

@@ -16,13 +16,6 @@ import numpy as np
 from course_lib.units import positive
 
 
-def job_mtbf_s(mtbf_per_gpu_s: float, num_gpus: int) -> float:
-    """Return the mean time between failures of a job that any one of its GPUs ends."""
-    positive("the mean time between failures of a GPU", mtbf_per_gpu_s)
-    positive("the number of GPUs", num_gpus)
-    return mtbf_per_gpu_s / num_gpus
-
-
 def goodput(interval_s: float, mtbf_s: float, save_s: float, restart_s: float) -> float:
     """Return the part of the time that trains, exactly: a segment's useful / expected time (Daly, eq. 13)."""
     _check(interval_s, mtbf_s, save_s, restart_s)
@@ -30,44 +23,10 @@ def goodput(interval_s: float, mtbf_s: float, save_s: float, restart_s: float) -
     return interval_s / expected_s
 
 
-def goodput_first_order(interval_s: float, mtbf_s: float, save_s: float, restart_s: float) -> float:
-    """Return it to first order: a save per interval, half an interval and a restart per failure.
-
-    Below 0 where failures are that many.
-    """
-    _check(interval_s, mtbf_s, save_s, restart_s)
-    return 1 - save_s / interval_s - (interval_s / 2 + restart_s) / mtbf_s
-
-
 def young_interval_s(mtbf_s: float, save_s: float) -> float:
     """Return the interval that is best to first order: sqrt(2 save MTBF)."""
     _check(1.0, mtbf_s, save_s, 0.0)
     return math.sqrt(2 * save_s * mtbf_s)
-
-
-def daly_interval_s(mtbf_s: float, save_s: float) -> float:
-    """Return Daly's higher-order interval (eq. 37); a save of 2 MTBF or more: the MTBF."""
-    _check(1.0, mtbf_s, save_s, 0.0)
-    ratio = save_s / (2 * mtbf_s)
-    if ratio >= 1:
-        return mtbf_s
-    return young_interval_s(mtbf_s, save_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save_s
-
-
-def best_interval_s(mtbf_s: float, save_s: float) -> float:
-    """Return the interval of the highest `goodput`; how long a restart takes does not move it.
-
-    It is the root of (1 - T / MTBF) = exp(-(T + save) / MTBF), between 0 and the MTBF, by bisection.
-    """
-    _check(1.0, mtbf_s, save_s, 0.0)
-    low, high = 0.0, mtbf_s
-    for _ in range(100):
-        middle = (low + high) / 2
-        if 1 - middle / mtbf_s > math.exp(-(middle + save_s) / mtbf_s):
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
 
 
 @dataclass(frozen=True)

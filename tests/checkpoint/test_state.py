@@ -22,7 +22,6 @@ from course_lib.model.batches import shard_batch, shard_slice, synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.parallel.ddp import BucketedDDP
 from course_lib.parallel.fsdp import FSDP
-from course_lib.parallel.offload import OffloadedOptimizer
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.ranks import RanksError, run_ranks
 
@@ -108,11 +107,6 @@ def zero(net: Odd, lr: float, stage: int = 2, bucket_bytes: int = 500) -> Part:
     return net, adamw(net, lr, ZeroOptimizer, **how)
 
 
-def zero_offloaded(net: Odd, lr: float) -> Part:
-    inner = partial(OffloadedOptimizer, optimizer_class=torch.optim.AdamW)
-    return net, adamw(net, lr, ZeroOptimizer, optimizer_class=inner, bucket_bytes=300)
-
-
 def fsdp(net: Odd, lr: float) -> Part:
     model = FSDP(net, [net.first, net.pair, net.pair.inner, net.half_frozen, net.unused])
     return model, adamw(model, lr)
@@ -133,7 +127,6 @@ MAKES: dict[str, Callable[[Odd, float], Part]] = {
     "ddp": ddp,
     "zero1": partial(zero, stage=1, bucket_bytes=300),
     "zero2": zero,
-    "offloaded": zero_offloaded,
     "fsdp": fsdp,
     "hsdp": hsdp,
 }
@@ -144,8 +137,6 @@ PAIRS = [  # saved by, on ranks; read by, on ranks
     ("zero1", 2, "plain", 1),
     ("ddp", 2, "zero2", 4),
     ("plain", 1, "fsdp", 3),
-    ("offloaded", 2, "fsdp", 1),
-    ("fsdp", 2, "offloaded", 2),
 ]
 
 
@@ -371,13 +362,7 @@ def test_torchs_recipe_reads_a_save(tmp_path: Path) -> None:
 
 def wrong_optimizer() -> None:
     model = FSDP(Odd())
-    state_of(model, OffloadedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1))
-
-
-def rounded_masters() -> None:
-    inner = partial(OffloadedOptimizer, optimizer_class=torch.optim.SGD, master_dtype=torch.float64)
-    model = nn.Linear(2, 2)
-    state_of(model, ZeroOptimizer(model.parameters(), inner, lr=0.1))
+    state_of(model, torch.optim.SGD([param.detach().clone() for param in model.parameters()], lr=0.1))
 
 
 def other_model() -> None:
@@ -402,7 +387,6 @@ def other_state() -> None:
 
 MISUSES: dict[str, Callable[[], Any]] = {
     r"must step what the model holds; got \d+ tensors that it does not": wrong_optimizer,
-    r"got torch.float64 for torch.float32. Give master_dtype to the ZeroOptimizer": rounded_masters,
     r"missing: 1.bias; unexpected: 2.weight; shapes: 0.weight \[4, 2\] for \[3, 2\], 0": other_model,
     "groups must be this optimizer's; got 2 for 1. Nothing was loaded": other_groups,
     r"optimizer state: momentum_buffer of bias \[4\] for \[3\]": other_state,

@@ -69,24 +69,16 @@ def test_reduce_scatter_then_all_gather(n: int, numel: int) -> None:
 
 @pytest.mark.parametrize("n", WORLDS)
 def test_trees(n: int) -> None:
-    def work(root: int) -> tuple[torch.Tensor, torch.Tensor]:
-        x, y = data(dist.get_rank(), 7), data(dist.get_rank(), 7)
+    def work(root: int) -> torch.Tensor:
+        x = data(dist.get_rank(), 7)
         ours.tree_broadcast_(x, root)
-        ours.tree_reduce_(y, root)
-        return x, y
+        return x
 
     for root in range(n):
         results = run_ranks(work, n, root, trace=True)
-        assert all(torch.equal(x, data(root, 7)) for x, _ in results)
-        assert torch.equal(results[root][1], full_sum(n, 7))
+        assert all(torch.equal(x, data(root, 7)) for x in results)
         for rank, trace in enumerate(results.trace.ranks):
-            broadcast_receives = int(rank != root)
-            reduce_sends = int(rank != root)
-            assert len(trace.launches("recv")) + len(trace.launches("send")) <= 2 * max(1, n - 1)
-            assert len(trace.launches("recv")) >= broadcast_receives
-            assert len(trace.launches("send")) >= reduce_sends
-        total = sum(len(t.launches("send")) for t in results.trace.ranks)
-        assert total == 2 * (n - 1), "each rank but the root receives once and sends once"
+            assert len(trace.launches("recv")) == int(rank != root)
 
 
 @pytest.mark.parametrize(("servers", "k"), [(2, 2), (1, 4), (4, 1), (2, 3), (3, 2)])

@@ -11,7 +11,6 @@ from course_lib.cost.cluster import (
     dgx_h100,
     laptop,
     meta_24k,
-    nccl_bus_bandwidth,
     tpu_v5p_pod,
     uniform,
 )
@@ -72,16 +71,6 @@ def test_placement_moves_ranks() -> None:
     assert spread.devices_of([0, 1, 3]) == (0, 8, 24)
     assert spread.span_between(0, 1).name == "cluster"
     assert dgx_h100(4).placed([3, 2, 1, 0]).span_between(0, 3).name == "server"
-
-
-def test_measured_curve() -> None:
-    curve = nccl_bus_bandwidth()
-    assert [curve.at("all_reduce", m) for m in (1, 2, 64)] == pytest.approx([435.97e9, 361.75e9, 32.94e9])
-    assert curve.at("all_reduce", 4) > curve.at("all_reduce", 6) > curve.at("all_reduce", 8)
-    assert curve.at("all_gather", 3) == pytest.approx((184.61e9 * 118.97e9) ** 0.5, rel=0.05)
-    assert curve.at("all_reduce", 1000) == curve.at("all_reduce", 64)
-    with pytest.raises(ValueError, match="was measured on servers of 8 H100; got tpu_v5p_pod"):
-        tpu_v5p_pod().with_measured_bandwidth()
 
 
 @pytest.mark.parametrize("ranks", [[], [0, 0], [16], [-1], [0.5], [True]])

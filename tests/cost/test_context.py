@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.cost.cluster import Link, dgx_h100, uniform
+from course_lib.cost.cluster import Link, uniform
 from course_lib.cost.context import (
     AttentionWork,
-    all_gather_time,
     hidden_block_len,
     ring_time,
-    ulysses_time,
 )
 
 FLOPS_PER_S = 989e12
@@ -42,24 +40,9 @@ def test_below_it_the_difference_is_exposed(block_len: int) -> None:
     assert got.communication_s == pytest.approx(3 * hop_s)
 
 
-def test_gathering_sends_less_than_ulysses_up_to_one_rank_more_than_a_group_has_queries() -> None:
-    """128 query, 8 kv heads: a gather sends 2 K (n-1) heads of a block, exchanges (2 N + 2 K') (n-1)/n."""
-    cluster = dgx_h100(4)
-    for n in (2, 4, 8, 16, 32):
-        ranks = range(n)
-        work = AttentionWork(seq_len=32_768, cp_size=n, num_heads=128, num_kv_heads=8, head_dim=128)
-        gathered, exchanged = 2 * 8 * n, 2 * 128 + 2 * max(8, n)
-        sent = [(n - 1) * work.kv_bytes, (n - 1) / n * sum((work.ulysses_bytes[0], *work.ulysses_bytes))]
-        assert (sent[0] < sent[1]) == (gathered < exchanged) == (n <= 16)
-        for time in (all_gather_time, ulysses_time):
-            got = time(work, cluster, ranks, FLOPS_PER_S)
-            assert got.exposed_s == got.communication_s > 0
-
-
 def test_one_rank_waits_for_nothing() -> None:
     work = AttentionWork(seq_len=64, cp_size=1, num_heads=4, num_kv_heads=2, head_dim=8)
-    for time in (ring_time, all_gather_time, ulysses_time):
-        assert time(work, uniform(1, 0.0, 1e9), range(1), 1e12).exposed_s == 0
+    assert ring_time(work, uniform(1, 0.0, 1e9), range(1), 1e12).exposed_s == 0
 
 
 def test_bad_sizes_are_refused() -> None:
@@ -68,7 +51,5 @@ def test_bad_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="num_heads"):
         AttentionWork(seq_len=8, cp_size=4, num_heads=0, num_kv_heads=2, head_dim=8)
     work = AttentionWork(seq_len=12, cp_size=4, num_heads=6, num_kv_heads=2, head_dim=8)
-    with pytest.raises(ValueError, match="Use a ring"):
-        ulysses_time(work, uniform(4, 0.0, 1e9), range(4), 1e12)
     with pytest.raises(ValueError, match="ranks must be cp_size=4 of them; got 3"):
         ring_time(work, uniform(4, 0.0, 1e9), range(3), 1e12)

@@ -15,7 +15,7 @@ from course_lib.data_files import data_path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["accelerators.csv", "nccl_bus_bandwidth.csv", "h100_matmuls.csv"])
+@pytest.mark.parametrize("name", ["accelerators.csv", "h100_matmuls.csv"])
 def test_every_number_has_a_source_and_a_confidence(name: str) -> None:
     keys = {row["key"] for row in rows("sources.csv")}
     for row in rows(name):

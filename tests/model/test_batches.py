@@ -4,8 +4,6 @@ import pytest
 import torch
 
 from course_lib.model.batches import (
-    epoch_batches,
-    epoch_order,
     shard_batch,
     shard_slice,
     synthetic_batch,
@@ -44,29 +42,6 @@ def test_shard_batch_cuts_tokens_and_targets_alike() -> None:
     assert torch.equal(torch.cat([shard.targets for shard in shards]), batch.targets)
 
 
-def test_epochs_are_different_permutations() -> None:
-    orders = [epoch_order(50, epoch, seed=5) for epoch in range(4)]
-    for epoch, order in enumerate(orders):
-        assert torch.equal(order.sort().values, torch.arange(50))
-        assert torch.equal(order, epoch_order(50, epoch, seed=5))
-        assert not any(torch.equal(order, other) for other in orders[:epoch])
-    assert not torch.equal(orders[1], epoch_order(50, 0, seed=6))
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_the_ranks_shards_of_a_step_are_the_global_batch_of_that_step(world_size: int) -> None:
-    data = synthetic_batch(11, 3, 19)
-    whole = list(epoch_batches(data, 4, epoch=2, seed=1))
-    ranks = [
-        list(epoch_batches(data, 4, epoch=2, seed=1, rank=rank, world_size=world_size))
-        for rank in range(world_size)
-    ]
-    assert [len(batch) for batch in whole] == [4, 4, 3]
-    for step, batch in enumerate(whole):
-        assert torch.equal(torch.cat([shards[step].tokens for shards in ranks]), batch.tokens)
-        assert torch.equal(torch.cat([shards[step].targets for shards in ranks]), batch.targets)
-
-
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="rank=2, world_size=2"):
         shard_slice(4, 2, 2)
@@ -74,5 +49,3 @@ def test_bad_input_is_named() -> None:
         shard_slice(4, 0, 0)
     with pytest.raises(ValueError, match="seq_len=0"):
         synthetic_batch(1, 0, 5)
-    with pytest.raises(ValueError, match="batch_size must be positive; got 0"):
-        list(epoch_batches(synthetic_batch(2, 2, 5), 0))

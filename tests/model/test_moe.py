@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from course_lib.config import ModelConfig
 from course_lib.model.batches import synthetic_batch
 from course_lib.model.moe import MoE, grouped_matmul
-from course_lib.model.routing import balance_bias_, capacity_of, load_balance_loss, route, slots, z_loss
+from course_lib.model.routing import balance_bias_, capacity_of, load_balance_loss, route, slots
 from course_lib.model.transformer import Transformer, cross_entropy
 
 
@@ -84,10 +84,6 @@ def test_balance_loss_is_one_when_even_and_the_bias_moves_against_the_load():
     bias = torch.zeros(4)
     balance_bias_(bias, uneven.load, 0.1)
     assert bias.tolist() == pytest.approx([-0.1, 0.1, 0.1, 0.1])
-
-
-def test_z_loss():
-    assert z_loss(torch.zeros(3, 8)).item() == pytest.approx(torch.tensor(8.0).log().item() ** 2)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.config import ModelConfig
-from course_lib.model.batches import epoch_batches, shard_slice, synthetic_batch
+from course_lib.model.batches import shard_batch, shard_slice, synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.parallel._sharded import pack_buckets
 from course_lib.parallel.ddp import BucketedDDP, NaiveDDP
@@ -319,8 +319,8 @@ def train_transformer(wrap: Wrap, config: ModelConfig) -> Plain:
     ddp = wrap(model)
     optimizer = adamw(model)
     text = synthetic_batch(10, 6, config.vocab_size)
-    shards = epoch_batches(text, 4, seed=3, rank=dist.get_rank(), world_size=dist.get_world_size())
-    for shard, whole in zip(shards, epoch_batches(text, 4, seed=3), strict=True):
+    for whole in (text[start : start + 4] for start in range(0, len(text), 4)):
+        shard = shard_batch(whole, dist.get_rank(), dist.get_world_size())
         optimizer.zero_grad()
         loss = cross_entropy(ddp(shard.tokens), shard.targets, "sum")
         (loss * dist.get_world_size() / whole.targets.numel()).backward()
@@ -335,7 +335,8 @@ def test_an_epoch_of_the_tied_transformer_equals_one_process(wrap: Wrap, world_s
     config = ModelConfig(vocab_size=19, model_dim=16, ffn_dim=24, tied_embeddings=True)
     want = Transformer(config, seed=0, dtype=torch.float64)
     optimizer = adamw(want)
-    for batch in epoch_batches(synthetic_batch(10, 6, config.vocab_size), 4, seed=3):
+    text = synthetic_batch(10, 6, config.vocab_size)
+    for batch in (text[start : start + 4] for start in range(0, len(text), 4)):
         optimizer.zero_grad()
         cross_entropy(want(batch.tokens), batch.targets).backward()
         optimizer.step()

@@ -15,7 +15,6 @@ from course_lib.model.batches import shard_slice, synthetic_batch
 from course_lib.model.stages import microbatches, transformer_stages
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.parallel.ddp import BucketedDDP
-from course_lib.parallel.pipeline.asynchronous import AsynchronousPipeline
 from course_lib.parallel.pipeline.deferred import defer_linears_
 from course_lib.parallel.pipeline.engine import Pipeline
 from course_lib.parallel.pipeline.loop import one_f_one_b_step
@@ -23,7 +22,6 @@ from course_lib.ranks.launch import RanksError, run_ranks
 from course_lib.replay import Efficiency, replay
 from course_lib.schedules import generators as schedules
 from course_lib.schedules.actions import Schedule, schedule_of
-from course_lib.schedules.asynchronous import asynchronous
 from course_lib.schedules.v_shape import v_shape
 
 SAMPLES, SEQ, VOCAB, DIM = 24, 6, 17, 8
@@ -218,63 +216,6 @@ def test_ddp_around_sends_once_and_averages(schedule: Schedule) -> None:
 
 
 # ---- asynchronous
-
-
-def pipedream(m: int) -> tuple[dict[str, Tensor], int]:
-    schedule = asynchronous(dist.get_world_size(), m)
-    rank = dist.get_rank()
-    stage = transformer_stages(model_of(3), 3)[rank]
-    optimizers = {rank: torch.optim.SGD(stage.parameters(), lr=0.5)}
-    pipeline = AsynchronousPipeline(
-        {rank: stage}, schedule, optimizers, activation_shape=(4, SEQ, DIM), dtype=torch.float64
-    )
-    parts = microbatches(synthetic_batch(4 * m, SEQ, VOCAB), m)
-    pipeline.step([part.tokens for part in parts], [part.targets for part in parts], cross_entropy)
-    return {n: p.detach() for n, p in stage.named_parameters()}, pipeline.most_kept[rank]
-
-
-def late_updates(m: int) -> list[dict[str, Tensor]]:
-    """One process: stage s computes micro-batch i with its weights after max(0, i - (2 - s)) updates."""
-    stages = transformer_stages(model_of(3), 3)
-    history: list[list[dict[str, Tensor]]] = [
-        [{n: p.detach().clone() for n, p in stage.named_parameters()}] for stage in stages
-    ]
-    for i, part in enumerate(microbatches(synthetic_batch(4 * m, SEQ, VOCAB), m)):
-        x = part.tokens
-        used = []
-        for s, stage in enumerate(stages):
-            old = history[s][max(0, i - (2 - s))]
-            used.append({n: t.clone().requires_grad_() for n, t in old.items()})
-            x = torch.func.functional_call(stage, used[s], (x,))
-        cross_entropy(x, part.targets).backward()
-        for s, version in enumerate(used):
-            grads = {n: t.grad for n, t in version.items()}
-            history[s].append(
-                {n: t - 0.5 * grads[n] for n, t in history[s][-1].items() if grads[n] is not None}
-            )
-    return [versions[-1] for versions in history]
-
-
-def test_an_asynchronous_pipeline_updates_with_the_weights_it_used() -> None:
-    want = late_updates(5)
-    for rank, (params, kept) in enumerate(run_ranks(pipedream, 3, 5)):
-        assert kept == 3 - rank
-        for name, tensor in params.items():
-            torch.testing.assert_close(tensor, want[rank][name], atol=1e-12, rtol=0)
-
-
-def untied_only(options: dict[str, Any]) -> None:
-    rank, stage = dist.get_rank(), nn.Linear(3, 3)
-    schedule = options.pop("schedule", asynchronous(2, 2))
-    AsynchronousPipeline({rank: stage}, schedule, {}, activation_shape=(2, 3), **options)
-
-
-@pytest.mark.parametrize(
-    "options", [{"tied": ((0, None), (1, None))}, {"schedule": schedules.zb_h1(2, 2)}], ids=str
-)
-def test_an_asynchronous_pipeline_refuses_what_would_have_to_wait(options: dict[str, Any]) -> None:
-    with pytest.raises(RanksError, match="must update alone and at once"):
-        run_ranks(untied_only, 2, options)
 
 
 # ---- torch's, traces, bad input

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from course_lib.checkpoint import full_state_dict, state_of
 from course_lib.parallel.ddp import BucketedDDP, NaiveDDP
 from course_lib.parallel.fsdp import FSDP
-from course_lib.parallel.offload import OffloadedOptimizer
 from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.ranks import RanksError, run_ranks
 
@@ -335,12 +334,10 @@ def test_idioms_train_as_in_one_process(name: str, tied: bool) -> None:
 # ---- other silent cases
 
 
-def loads_between_steps(offloads: bool) -> tuple[Tensor, Tensor, Tensor]:
+def loads_between_steps() -> tuple[Tensor, Tensor, Tensor]:
     """A later load_state_dict must not be undone by the masters in the optimizer."""
     model = nn.Linear(3, 3, bias=False).bfloat16()
-    make = partial(OffloadedOptimizer, optimizer_class=torch.optim.SGD) if offloads else torch.optim.SGD
-    how = {} if offloads else {"master_dtype": torch.float32}
-    optimizer = ZeroOptimizer(model.parameters(), make, lr=0.5, **how)
+    optimizer = ZeroOptimizer(model.parameters(), torch.optim.SGD, lr=0.5, master_dtype=torch.float32)
     for _ in range(2):
         optimizer.zero_grad()
         model(torch.ones(1, 3, dtype=torch.bfloat16)).sum().backward()
@@ -351,9 +348,8 @@ def loads_between_steps(offloads: bool) -> tuple[Tensor, Tensor, Tensor]:
     return after, masters.bfloat16(), model.weight.detach()
 
 
-@pytest.mark.parametrize("offloads", [False, True])
-def test_zero_takes_over_what_is_loaded_into_the_model(offloads: bool) -> None:
-    for after, saved, weight in run_ranks(loads_between_steps, 2, offloads):
+def test_zero_takes_over_what_is_loaded_into_the_model() -> None:
+    for after, saved, weight in run_ranks(loads_between_steps, 2):
         torch.testing.assert_close(after, torch.full((3, 3), 7.5, dtype=torch.bfloat16))
         torch.testing.assert_close(saved, weight)
         assert weight.eq(8.0).all()

@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 
 from course_lib.train.goodput import (
-    best_interval_s,
-    daly_interval_s,
     goodput,
-    goodput_first_order,
-    job_mtbf_s,
     simulate_run,
     young_interval_s,
 )
@@ -19,11 +15,6 @@ DAY_S = 86_400.0
 HORIZON_S = 54 * DAY_S
 MTBF_S = HORIZON_S / 419  # interruptions of Llama 3 405B, arXiv:2407.21783, table 5
 CASES = [(2.0, 300.0), (10.0, 300.0), (60.0, 600.0), (300.0, 900.0)]  # save, restart
-
-
-def test_the_mean_time_of_a_gpu_is_years() -> None:
-    assert abs(MTBF_S / 3600 - 3.09) < 0.01
-    assert job_mtbf_s(5.78 * 365.25 * DAY_S, 16_384) == pytest.approx(MTBF_S, rel=1e-3)
 
 
 @pytest.mark.parametrize(("save_s", "restart_s"), CASES)
@@ -38,27 +29,6 @@ def test_simulated_runs_have_the_exact_goodput(save_s: float, restart_s: float) 
             total = run.useful_s + run.saving_s + run.restarting_s + run.lost_s
             assert total == pytest.approx(HORIZON_S)
         assert np.mean([run.num_failures for run in runs]) == pytest.approx(419, rel=0.02)
-
-
-@pytest.mark.parametrize(("save_s", "restart_s"), CASES)
-def test_the_best_interval_is_what_a_search_finds(save_s: float, restart_s: float) -> None:
-    best = best_interval_s(MTBF_S, save_s)
-    around = [goodput(best * factor, MTBF_S, save_s, restart_s) for factor in (0.99, 1.0, 1.01)]
-    assert max(around) == around[1]
-    assert daly_interval_s(MTBF_S, save_s) == pytest.approx(best, rel=1e-3)
-
-
-def test_known_intervals() -> None:
-    assert [round(young_interval_s(MTBF_S, save)) for save, _ in CASES] == [211, 472, 1156, 2585]
-    best = [best_interval_s(MTBF_S, save) for save, _ in CASES]
-    assert best == pytest.approx([210, 465, 1116, 2388], abs=1)  # of a grid search: the maximum is flat
-    assert daly_interval_s(10.0, 30.0) == 10.0
-
-
-def test_the_first_order_is_low_where_saves_are_long() -> None:
-    interval_s = young_interval_s(MTBF_S, 300.0)
-    assert goodput(interval_s, MTBF_S, 300.0, 900.0) == pytest.approx(0.724, abs=5e-4)
-    assert goodput_first_order(interval_s, MTBF_S, 300.0, 900.0) == pytest.approx(0.687, abs=5e-4)
 
 
 def test_without_failures_only_saves_cost() -> None:

@@ -112,14 +112,6 @@ class Pipeline:
             self._add_tied_gradients(*self.tied)
         return run.loss
 
-    def call(self, stage: int, microbatch: int, x: Tensor) -> Tensor:  # noqa: ARG002 - asynchronous ones need it
-        """Run a stage's module on one micro-batch."""
-        out: Tensor = self.chunks[stage](x)
-        return out
-
-    def backward_done(self, stage: int, microbatch: int) -> None:
-        """Called after each B and I; nothing to do before the last micro-batch of a synchronous step."""
-
     @cached_property
     def last_backwards(self) -> set[Action]:
         """Each stage's last B or I, and its last W."""
@@ -214,7 +206,7 @@ class _Run:
         # tokens [B, S], or the stage before's [B, S, D]: a leaf, so that its gradient can be sent back
         x = self.inputs[i] if stage == 0 else self._take(False, stage, i).requires_grad_()
         with _scope(action):
-            out = self.pipeline.call(stage, i, x)
+            out = self.pipeline.chunks[stage](x)
             if stage == self.num_stages - 1:
                 out = self.loss_fn(out, self.targets[i])  # [B, S, V] -> scalar
                 self.loss = out.detach() + (0 if self.loss is None else self.loss)
@@ -235,7 +227,6 @@ class _Run:
             else:
                 with store.deferring() as self.deferred[stage, i]:
                     torch.autograd.backward(out, grad)
-        self.pipeline.backward_done(stage, i)
         if stage > 0:
             self._put(action, torch.zeros_like(x) if x.grad is None else x.grad)
 

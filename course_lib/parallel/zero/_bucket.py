@@ -49,7 +49,6 @@ class ShardedBucket:
         shapes = self.flat.layout.shapes
         parts = zip(self.flat.parts(), shapes, strict=True)
         self.parts = [column(part, len(shape), requires_grad=True) for part, shape in parts]
-        self.state_keys = self.parts  # whose state the optimizer keeps: the parts, or their masters
         self.slices = self.flat.layout.parts(*self.flat.range)
         pending = [guarded(self.flat.shard[0].expand(part.shape), OWN) for part in self.parts]
         self.pending = [

@@ -93,14 +93,10 @@ class ZeroOptimizer(Optimizer):
             self.buckets += buckets
             entry["params"] = [part for bucket in buckets for part in bucket.parts]
         self.inner = optimizer_class(groups, **defaults)
-        stepped = iter([param for entry in self.inner.param_groups for param in entry["params"]])
-        for bucket in self.buckets:
-            bucket.state_keys = [next(stepped) for _ in bucket.parts]
         super().__init__(self.inner.param_groups, self.inner.defaults)
         self.param_groups, self.state = self.inner.param_groups, self.inner.state  # one and the same
         self._is_built = True
         self._broadcast_frozen()
-        self._versions = self._count_versions()
         for bucket in self.buckets:
             for position, param in enumerate(bucket.params):
                 param.register_hook(self._before_gradient)
@@ -176,10 +172,6 @@ class ZeroOptimizer(Optimizer):
         """Take over parameters that were changed since the last step, by `model.load_state_dict`, say."""
         for bucket in self.buckets:
             bucket.refresh_master()
-        versions = self._count_versions()
-        if versions != self._versions and hasattr(self.inner, "refresh_masters"):
-            self.inner.refresh_masters()  # an offloaded optimizer's
-        self._versions = versions
 
     def gather_parameters(self) -> None:
         """Bring every rank's shards into the parameters, as `step` does.
@@ -187,12 +179,6 @@ class ZeroOptimizer(Optimizer):
         Communication: one all_gather per bucket.
         """
         wait_for([bucket.flat.gather_(async_op=True) for bucket in self.buckets])
-
-    def gather_objects(self, share: Any) -> list[Any]:
-        """Return every rank's object. Communication: an all_gather of their bytes."""
-        shares = [share] * self.world_size
-        dist.all_gather_object(shares, share, self.group)
-        return shares
 
     # ---- gradients
 
@@ -361,9 +347,6 @@ class ZeroOptimizer(Optimizer):
                 f"parameters must be unfrozen before ZeroOptimizer cuts its buckets; got {unfrozen} since. "
                 "Build the optimizer after it."
             )
-
-    def _count_versions(self) -> int:
-        return sum(param._version for param in self.params)
 
     @torch.no_grad()
     def _broadcast_frozen(self) -> None:
