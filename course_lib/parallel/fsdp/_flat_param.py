@@ -22,7 +22,7 @@ from course_lib.parallel._sharded import column, guarded, sharded_gradient
 
 EMPTY = (
     "parameters in FSDP have values only while their unit computes; got {{}} of {} before or after. "
-    "Initialise before FSDP(...), or pass init_; course_lib.checkpoint loads weights and gives them whole."
+    "Initialise before FSDP(...), or pass init_; the checkpoint package loads weights and gives them whole."
 )
 
 

@@ -21,7 +21,7 @@ from course_lib.parallel.fsdp._flat_param import EARLY, FlatParam, Slot, Wire
 Init = Callable[[nn.Module], None]
 
 ELSEWHERE = (
-    "a sharded model is saved and read by course_lib.checkpoint; got a call of {}(). "
+    "a sharded model is saved and read by the checkpoint package; got a call of {}(). "
     "Use full_state_dict, or state_of(model, optimizer) and Checkpoints."
 )
 ALONE = (

@@ -81,7 +81,7 @@ class FSDP(Wrapper):
     """
 
     advice = "Wrap the plain module, once, and name its blocks in units"
-    copying = "Copy or save what full_state_dict or state_of of course_lib.checkpoint gives"
+    copying = "Copy or save what full_state_dict or state_of of the checkpoint package gives"
 
     def __init__(
         self,

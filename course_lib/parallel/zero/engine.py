@@ -359,6 +359,6 @@ class ZeroOptimizer(Optimizer):
 
 def _refuse(what: str) -> NoReturn:
     raise ValueError(
-        f"a sharded optimizer is saved and read by course_lib.checkpoint; got a call of {what}(). "
+        f"a sharded optimizer is saved and read by the checkpoint package; got a call of {what}(). "
         "Use state_of(model, optimizer) and Checkpoints."
     )
