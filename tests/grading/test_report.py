@@ -1,6 +1,7 @@
 """Cards and hints come from the declaration; hints never hold the solution."""
 
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,8 @@ from course_lib.grading.exercise import PartResult, Result
 from course_lib.grading.import_guard import Guard
 from course_lib.grading.report import hint
 from course_lib.grading.report_card import card_html, take_apart
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_hints_come_in_three_steps(capsys):
@@ -40,6 +43,14 @@ def test_exercises_of_a_lab_in_order():
     assert grading.exercises("00")[0].id == "rank_hello"
     assert grading.exercises("00") == grading.exercises("00_start_here")
     assert grading.exercises("99") == []
+
+
+@pytest.mark.parametrize("source", sorted((ROOT / "solutions").glob("[0-9]*.py")), ids=lambda path: path.stem)
+def test_a_bonus_stands_behind_what_is_required_and_the_head_says_so(source: Path) -> None:
+    is_bonus = [exercise.bonus for exercise in grading.exercises(source.stem)]
+    assert is_bonus == sorted(is_bonus)
+    head = source.read_text(encoding="utf-8").partition("## ")[0]
+    assert ("| **bonus** | exercise" in head) == any(is_bonus)
 
 
 class Words(HTMLParser):

@@ -15,7 +15,7 @@ EXERCISE = Exercise(
     difficulty=4,
     importance=4,
     lines=30,
-    points={"values": 2.0, "bytes": 1.0, "memory": 3.0},
+    points={"values": 1.0, "bytes": 1.0, "memory": 4.0},
     task="Write the optimizer again so that each gradient is reduced during backward, from a hook, and then "
     "freed. Several backwards before a step add up.",
     graded={

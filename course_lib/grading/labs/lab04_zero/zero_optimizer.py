@@ -14,7 +14,7 @@ EXERCISE = Exercise(
     difficulty=4,
     importance=5,
     lines=26,
-    points={"values": 2.0, "bytes": 1.0, "memory": 3.0},
+    points={"values": 1.0, "bytes": 1.0, "memory": 4.0},
     task="Write an optimizer of which each rank keeps 1/n. `make_optimizer(tensors)` builds the inner one: "
     "give it this rank's shard.",
     graded={

@@ -25,12 +25,12 @@ EXERCISE = Exercise(
     difficulty=3,
     importance=4,
     lines=15,
-    points={"values": 0.5, "memory": 0.5, "clock": 1.5},
+    points={"memory": 0.5, "clock": 2.0},
     task="Write a function that returns (dp_replicate, dp_shard) for a model on a cluster: of the meshes "
     "that fit, the one that communicates least by the cost model above.",
     graded={
-        "values": "Two whole numbers whose product is the world size.",
-        "memory": "The mesh fits into the GPUs (one always does).",
+        "memory": "Two whole numbers whose product is the world size, and a mesh that fits into the GPUs "
+        "(one always does).",
         "clock": "No other mesh that fits takes less time.",
     },
     details="12 points (hidden: 30) on clusters you have not seen, of one to three levels, with sizes "
