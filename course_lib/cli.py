@@ -1,7 +1,7 @@
 """`course`: what students, instructors and authors do, also for a Python without make.
 
-Each command imports what it needs when it runs, so that `course --help` and `course doctor` answer on a
-machine where half of the course is missing.
+Each command imports what it needs when it runs: `course --help` and `course doctor` answer where half of
+the course is missing.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def lab(context: typer.Context, lab: OptionalLab = None) -> None:
 
     passed_on = list(context.args)
     if lab is not None and lab.startswith("-"):
-        passed_on.insert(0, lab)
-        lab = None
+        passed_on, lab = [lab, *passed_on], None
     raise typer.Exit(code=jupyter.command(_checkout_or_none(), lab or "", passed_on))
 
 
@@ -393,8 +392,7 @@ def _script(path: str, *arguments: str) -> None:
 
 def _steps(steps: list[list[str]]) -> None:
     """Run every step, then exit with 1 if one failed: a reader wants all complaints at once."""
-    root = checkout()
-    codes = [subprocess.call([sys.executable, *step], cwd=root) for step in steps]
+    codes = [subprocess.call([sys.executable, *step], cwd=checkout()) for step in steps]
     raise typer.Exit(code=int(any(codes)))
 
 

@@ -86,7 +86,7 @@ draw_axes(["layer"])
 # %% [markdown]
 # ## When, and where to cut
 #
-# People also say *layer parallelism*, or just *model parallelism*. It is for models that do not fit a server,
+# People also say *layer parallelism*, or *model parallelism*. It is for models larger than a server,
 # and its place is **between** servers, for the sake of its bytes. One layer of Llama 3 405B has 3.2 billion
 # parameters: FSDP moves 6.4 GB for each gather. What passes between two stages is one activation of the
 # micro-batch: 8,192 tokens x 16,384 numbers x 2 bytes = 268 MB, however many layers a stage has.

@@ -3,10 +3,11 @@
 #
 # | | |
 # |---|---|
-# | **time** | 4 hours, {{minutes}} minutes of them for the eight exercises, {{bonus_minutes}} for a bonus |
+# | **time** | 4 hours, {{minutes}} minutes of them for the eight exercises |
 # | **ranks** | 2 and 4 on this machine's CPU; 16,384 by arithmetic |
 # | **needs** | labs 04, 05, 08 and 12 |
-# | **points** | {{points}}, and {{bonus_points}} more |
+# | **points** | {{points}} for exercises 1 to 8 |
+# | **bonus** | exercise 9, behind them: {{bonus_points}} points, {{bonus_minutes}} minutes |
 #
 # You have written every technique of this course. Others have, too: in this lab their engines train your
 # model, and you keep a long run alive. Nothing new is parallel here. What is new is that somebody else's

@@ -200,12 +200,14 @@ class _Wrapper:
 
 _TENSORS = '''
 def _tensors(value):
-    """Tensors of an argument: itself, those in a list, those of the things in it."""
+    """Tensors of an argument: itself, those in a list, those of the things in it; none of torch's own things."""
     import torch
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
         return [t for item in value for t in _tensors(item)]
+    if type(value).__module__.startswith("torch."):  # a mesh
+        return []
     return [t for t in getattr(value, "__dict__", {}).values() if isinstance(t, torch.Tensor)]
 
 

@@ -34,7 +34,7 @@ def draw_memory_bars(
     scale, unit = next(((s, u) for s, u in UNITS if highest >= s), UNITS[-1])
     with style.course_style():
         words = [f"{label} {_short(sum(bar.values()) / scale)}" for label, bar in bars.items()]
-        alt = f"Stacked bars of memory a rank in {unit}: {', '.join(words)}."
+        alt = f"Stacked bars of memory per rank in {unit}: {', '.join(words)}."
         figure = style.new_figure(max(4.0, 1.1 * len(bars) + 2.2), 3.3, alt)
         ax = figure.subplots()
         bottom = [0.0] * len(bars)
@@ -60,7 +60,7 @@ def draw_memory_bars(
             ax.plot(line, [value / scale] * 2, color=style.INK, lw=2, label=None if place else "formula")
         ax.set_xticks(range(len(bars)), labels=list(bars))
         ax.set_ylim(0, 1.1 * max(highest / scale, 1e-12))
-        ax.set(ylabel=f"{unit} a rank", title=title)
+        ax.set(ylabel=f"{unit} per rank", title=title)
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 

@@ -55,7 +55,7 @@ def boxes_of(shape, start, stop):
 # %% wrong boxes: an empty box where no row is whole
 # says: must have elements
 # change: if last > first else [] -> if last >= first else []
-# %% wrong boxes: an empty range is a box
+# %% wrong boxes, few: an empty range is a box
 # change: if start >= stop: -> if start > stop:
 # %% wrong boxes: right in two dims only
 # change: *shape[1:]])] -> shape[1] if len(shape) > 1 else 1][: len(shape)])]

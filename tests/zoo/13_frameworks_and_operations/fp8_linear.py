@@ -25,7 +25,6 @@ def fp8_linear(x, weight, history, format):
 # says: delayed scaling knows only those before it
 # change: quantize(x, history.max().item()) -> quantize(x, x.abs().max().item())
 # %% wrong values: own amax beside the history
-# says: counts beside the history
 # change: quantize(x, history.max().item()) -> quantize(x, max(history.max().item(), x.abs().max().item()))
 # %% wrong values: the last step alone
 # says: only the last step
@@ -39,9 +38,9 @@ def fp8_linear(x, weight, history, format):
 # %% wrong values: no clamp
 # says: clamp before the cast
 # change: .clamp(-largest, largest) -> .clone()
-# %% wrong values: clamps after the cast
+# %% right: clamps after the cast: infinite values become the largest
 # change: .clamp(-largest, largest).to(dtype).to(values.dtype) -> .to(dtype).to(values.dtype).clamp(-largest, largest)
-# %% wrong values: the largest number of the other format
+# %% right: both formats scaled to 448, a power of two below
 # change: largest = torch.finfo(dtype).max -> largest = 448.0
 # %% wrong values: always e4m3
 # change: getattr(torch, format) -> torch.float8_e4m3fn

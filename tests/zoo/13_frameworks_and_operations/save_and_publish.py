@@ -40,7 +40,7 @@ def save_and_publish(folder, step, shard, keep):
 # %% wrong atomic: no meeting behind the rename
 # says: Meet once more
 # change: dist.barrier() -> pass
-# %% wrong atomic: renames before the others wrote
+# %% wrong atomic, kept: renames before the others wrote
 # says: is missing or torn
 # change: dist.all_reduce(wrote, op=dist.ReduceOp.MIN) -> ready = bool(wrote) and dist.get_rank() == 0; _ = folder.rename(begun, name) if ready and step in (10, 40) else None; dist.all_reduce(wrote, op=dist.ReduceOp.MIN)
 # change: if wrote: -> if wrote and step not in (10, 40):
@@ -57,7 +57,7 @@ def save_and_publish(folder, step, shard, keep):
 # %% wrong kept: keeps one more
 # says: and nothing else
 # change: [:-keep] -> [: -keep - 1]
-# %% wrong kept: keeps one less
+# %% wrong atomic, kept: keeps one less
 # change: [:-keep] -> [: len(folder.names()) - keep + 1]
 # %% wrong kept: leaves what failed behind
 # says: and nothing else
@@ -72,8 +72,8 @@ def save_and_publish(folder, step, shard, keep):
 # change: return bool(wrote) -> return dist.get_rank() == 0 and bool(wrote)
 # %% wrong values: only a rank with a full disk leaves early
 # change: dist.all_reduce(wrote, op=dist.ReduceOp.MIN) -> _ = dist.all_reduce(wrote, op=dist.ReduceOp.MIN) if wrote else None
-# %% wrong values: every rank renames
-# says: does not exist
+# %% wrong atomic: every rank renames
+# says: Let one rank rename
 # change: if dist.get_rank() == 0: -> if True:
 # %% wrong kept: whatever is not among the last is removed
 # says: logs, which is no save, must stay

@@ -47,19 +47,13 @@ def to_dtensor_tp(model, mesh):
 # change: "gate_proj": ColwiseParallel() -> "gate_proj": ColwiseParallel(output_layouts=Replicate())
 # change: "up_proj": ColwiseParallel() -> "up_proj": ColwiseParallel(output_layouts=Replicate())
 # change: RowwiseParallel() -> ColwiseParallel(output_layouts=Replicate())
-# %% wrong memory, bytes: rows first
+# %% wrong bytes: rows first
 # change: "gate_proj": ColwiseParallel() -> "gate_proj": RowwiseParallel(input_layouts=Replicate())
 # change: "up_proj": ColwiseParallel() -> "up_proj": RowwiseParallel(input_layouts=Replicate())
 # change: RowwiseParallel()} -> ColwiseParallel(output_layouts=Replicate())}
 # %% wrong memory: every rank computes all
 # says: a rank may keep
 # change: parallelize_module(block, mesh, plan) -> pass
-# %% wrong memory: gate and up alone
-# says: down_proj.weight
-# change: "down_proj": RowwiseParallel() -> "down_proj": ColwiseParallel(output_layouts=Replicate())
-# change: "gate_proj": ColwiseParallel() -> "gate_proj": ColwiseParallel(output_layouts=Replicate())
-# change: "up_proj": ColwiseParallel() -> "up_proj": ColwiseParallel(output_layouts=Replicate())
-# change: parallelize_module(block, mesh, plan) -> plan.pop("down_proj"); parallelize_module(block, mesh, plan)
 # %% wrong memory: the last block stays whole
 # says: a rank may keep
 # change: for block in model.blocks: -> for block in model.blocks[:-1]:

@@ -28,6 +28,8 @@ def to_fsdp2(model, mesh):
 # %% wrong memory: the model is one unit
 # says: a gather may bring one block
 def to_fsdp2(model, mesh):
+    from torch.distributed.fsdp import fully_shard
+
     return fully_shard(model, mesh=mesh)
 
 
@@ -66,7 +68,6 @@ def to_fsdp2(model, mesh):
 # change: mesh=mesh, reshard_after_forward=True -> reshard_after_forward=True
 # change: return fully_shard(model, mesh=mesh) -> return fully_shard(model)
 # %% wrong values: sharded along the first axis alone
-# says: no gradient crosses
 def to_fsdp2(model, mesh):
     own = mesh[mesh.mesh_dim_names[-1]]
     for block in model.blocks:
@@ -74,8 +75,7 @@ def to_fsdp2(model, mesh):
     return fully_shard(model, mesh=own)
 
 
-# %% wrong memory: DDP shards nothing
-# says: Is every parameter inside a unit
+# %% wrong values: what DDP wrapped, without DDP
 def to_fsdp2(model, mesh):
     group = mesh.get_group() if mesh.ndim == 1 else None
     return nn.parallel.DistributedDataParallel(model, process_group=group).module
