@@ -200,7 +200,7 @@ class _Wrapper:
 
 _TENSORS = '''
 def _tensors(value):
-    """Tensors of an argument: itself, those in a list, those of the things in it; none of torch's own things."""
+    """Tensors of an argument: itself, those in a list, those of the things in it; none of torch."""
     import torch
     if isinstance(value, torch.Tensor):
         return [value]
