@@ -145,7 +145,7 @@ ODD = (
         state="graded",
     ),
     Attack("50,000 cells", answer=RIGHT, state="unreadable", edit=many_cells),
-    Attack("a heading that grows", answer=RIGHT, state="unreadable", edit=growing_heading),
+    Attack("a heading that grows", answer=RIGHT, wanted=2.0, state="graded", edit=growing_heading),
     Attack("values the format does not have", answer=RIGHT, wanted=2.0, state="graded", edit=odd_values),
     Attack("script in code and colours", cell=_IN_CODE, answer=RIGHT, wanted=2.0, state="graded"),
     Attack("script in an error", answer=_IN_ERROR, state="graded"),
