@@ -42,7 +42,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The working tree as a git repository with the tag that notebooks ask for."""
     place = tmp_path_factory.mktemp("published") / "course"
     listed = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "course_lib", "data", "*.toml"]
-    listed += ["README.md", "LICENSE"]
+    listed += ["notebooks", "README.md", "LICENSE"]
     for name in subprocess.run(listed, check=True, capture_output=True, text=True).stdout.splitlines():
         if (ROOT / name).exists():
             (place / name).parent.mkdir(parents=True, exist_ok=True)

@@ -291,7 +291,7 @@ def copied(wrap: Wrap, how: str) -> None:
 @pytest.mark.parametrize("how", COPIES)
 def test_fsdp_says_what_to_copy_and_save(how: str) -> None:
     with pytest.raises(
-        RanksError, match=rf"got a {how}.*full_state_dict or state_of of course_lib.checkpoint"
+        RanksError, match=rf"got a {how}.*full_state_dict or state_of of the checkpoint package"
     ):
         run_ranks(copied, 2, FSDP, how, quiet=True)
 
