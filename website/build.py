@@ -209,6 +209,7 @@ def mend() -> None:
         text = path.read_text(encoding="utf-8")
         mended = text.replace('role="heading">', 'role="heading" aria-level="2">')
         mended = re.sub(r"<pre(?! tabindex)(?=[ >])", '<pre tabindex="0"', mended)
+        mended = mended.replace("<table>", '<table tabindex="0">')
         mended = mended.replace("<table style=", '<table tabindex="0" style=')
         mended = re.sub(r'<div (?!tabindex)(?=class="table-wrapper)', '<div tabindex="0" ', mended)
         if mended != text:

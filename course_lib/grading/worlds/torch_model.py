@@ -43,7 +43,7 @@ def torch_model() -> Scenario:
 
 def _weights(case: Case, name: str) -> dict[str, Array]:
     sizes = shapes(case.params["num_blocks"])
-    return {key: shared(case, f"{name} {key}", *shape) / 3 for key, shape in sizes.items()}
+    return {key: shared(case, f"{name} {key}", *shape) / 8 for key, shape in sizes.items()}
 
 
 def _rows(case: Case, rank: int) -> tuple[Array, Array]:
