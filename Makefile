@@ -11,7 +11,7 @@ REPEAT ?= 1
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup demo test stress browser colab lab style bench pictures site zoo mistakes attack build clean
+.PHONY: help setup demo test stress browser sitecheck colab lab style bench pictures site zoo mistakes attack build clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /make \1|/' | column -t -s '|'
@@ -41,8 +41,11 @@ stress: $(READY)  ## 50 kills of a training that saves; kernels, the demo and a 
 	COURSE_KILLS=50 $(BIN)/python -m pytest -q tests/checkpoint/test_files.py -k kills
 	$(BIN)/python tests/stress.py
 
-browser: $(SITE)  ## a student's day in JupyterLab, an instructor's in formgrader, the site, in a headless Chromium (LAB="03 04", LAB=all)
-	$(BIN)/python -m pytest tests/browser/journeys.py tests/browser/formgrader.py tests/browser/site.py -s --lab "$(or $(LAB),00)"
+browser: $(READY)  ## a student's day in JupyterLab, an instructor's in formgrader, in a headless Chromium (LAB="03 04", LAB=all)
+	$(BIN)/python -m pytest tests/browser/journeys.py tests/browser/formgrader.py -s --lab "$(or $(LAB),00)"
+
+sitecheck: $(SITE)  ## the pages of the site in a headless Chromium, by axe-core too
+	$(BIN)/python -m pytest tests/browser/site.py -s
 
 colab: $(READY)  ## every lab alone in an empty folder, with the kernel of Colab
 	$(BIN)/python -m pytest tests/colab.py -s
