@@ -76,7 +76,6 @@ mistakes: $(READY)  ## is every named mistake of every exercise told by its name
 
 attack: $(READY)  ## submit every known attack on the grader, then kill it 20 times; all must get what they deserve (QUICK=1: those that end soon, 3 kills)
 	$(BIN)/python $(if $(QUICK),-m pytest -s tests/attacks/quick.py,tests/attacks/run.py)
-	$(BIN)/python -m pytest -q tests/attacks/memory.py
 	COURSE_KILLS=$(if $(QUICK),3,20) $(BIN)/python -m pytest -q tests/staff/test_resume.py -k killed_at_random
 
 clean:  ## remove the environment and what tools left; grading/ stays, with what was submitted and graded
