@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from course_lib.planner.request import Request, choice_of
-from course_lib.planner.search import stage_layers
+from course_lib.planner.stages import stage_layers
 
 Settings = dict[str, Any]
 """Name -> value; True stands for a flag without one."""

@@ -7,8 +7,9 @@ import re
 
 import numpy as np
 
+from course_lib.planner.grid import AXES, RECOMPUTE
 from course_lib.planner.request import Request, choice_of
-from course_lib.planner.search import AXES, RECOMPUTE, Counts, splits
+from course_lib.planner.stages import Counts, splits
 
 EMPTY = {"tp": 1, "cp": 1, "pp": 1, "v": 1, "dp_replicate": 1, "dp_shard": 0, "ep": 1, "zero": 1, "mbs": 1}
 SHORT = {"dp": "dp_shard", "vp": "v"}
@@ -56,7 +57,7 @@ def _axes(text: str) -> dict[str, str]:
 
 def _size(name: str, text: str) -> int:
     if name == "recompute":
-        return RECOMPUTE.index(choice_of(name, text, RECOMPUTE))
+        return _recomputed(choice_of(name, text, RECOMPUTE))
     if name == "zero" and text not in ("0", "1", "2", "3"):
         raise ValueError(
             f"zero must be 0 to 3; got {text!r}. 1 shards optimizer state, 3 weights too (FSDP)."
@@ -64,6 +65,16 @@ def _size(name: str, text: str) -> int:
     if name != "zero" and (not text.isdecimal() or int(text) < 1):
         raise ValueError(f"{name} must be a whole number of 1 or more; got {text!r}. Write {name}=1.")
     return int(text)
+
+
+def _recomputed(kind: str) -> int:
+    """Refuse what saves nothing. Reference: NVIDIA Megatron-Bridge 0.7, guide on activation recomputation."""
+    if kind == "selective":
+        raise ValueError(
+            "recompute must save memory; got recompute=selective: attention is fused and stores no scores, "
+            "so that running its core again saves nothing. Use recompute=full, a smaller mbs, or none."
+        )
+    return RECOMPUTE.index(kind)
 
 
 def _shards(values: dict[str, int], num_gpus: int) -> int:

@@ -7,15 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from course_lib.planner.grid import AXES, RECOMPUTE, can_run
 from course_lib.planner.search import (
-    AXES,
-    RECOMPUTE,
     RESERVED_BYTES,
-    Counts,
     Plan,
-    can_run,
     price,
 )
+from course_lib.planner.stages import Counts
 
 MOST = 4  # changes that are named
 
@@ -33,7 +31,7 @@ def of(found: Plan, i: int) -> list[str]:
     how = f"v={row['v']}, mbs={row['mbs']}, recompute={RECOMPUTE[row['recompute']]}"
     return [
         f"  the largest part: {largest}, {parts[largest] / 1e9:.1f} GB",
-        f"  priced with {zero}, {how}, equal layers per stage",
+        f"  priced with {zero}, {how}",
         *_that_fit(found, i, row),
     ]
 

@@ -10,18 +10,17 @@ import numpy as np
 from course_lib.cost.flops import CONVENTIONS, step_flops
 from course_lib.cost.tables import rows
 from course_lib.planner import remedies
+from course_lib.planner.grid import AXES, RECOMPUTE
 from course_lib.planner.layouts import layout_of
 from course_lib.planner.request import Request
 from course_lib.planner.search import (
-    AXES,
-    RECOMPUTE,
     RESERVED_BYTES,
     Plan,
     batch_that_divides,
     plan,
     price,
-    stage_layers,
 )
+from course_lib.planner.stages import stage_layers
 
 CLOSE = 0.03
 """Steps that differ by less cannot be told apart."""

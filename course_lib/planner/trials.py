@@ -12,8 +12,9 @@ import numpy as np
 
 from course_lib.cost.flops import Numbers, flops_per_token
 from course_lib.cost.trials import Setting, Trials
+from course_lib.planner.grid import AXES, RECOMPUTE
 from course_lib.planner.request import Request
-from course_lib.planner.search import AXES, RECOMPUTE, RESERVED_BYTES, price
+from course_lib.planner.search import RESERVED_BYTES, price
 
 
 def trials_of(request: Request, *, microbatch_sizes: Sequence[int] = (1, 2, 4, 8, 16)) -> Trials:

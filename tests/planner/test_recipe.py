@@ -4,8 +4,8 @@ import pytest
 
 from course_lib.cost.models import model
 from course_lib.planner import Request, plan
+from course_lib.planner.grid import AXES
 from course_lib.planner.named import cluster_named
-from course_lib.planner.search import AXES
 from course_lib.viz.recipe import RECIPE
 
 ADVICE = [" ".join(add.split()) for _, _, add in RECIPE]

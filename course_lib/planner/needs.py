@@ -1,0 +1,82 @@
+"""Say how many bytes each layout of a table needs on the rank that needs most."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from course_lib.cost.flops import Recompute
+from course_lib.cost.layout import Layout
+from course_lib.cost.memory import Memory, Precision, memory_per_gpu, worse_of
+from course_lib.cost.peak import at_peak
+from course_lib.planner.grid import RECOMPUTE
+from course_lib.planner.request import Request
+from course_lib.planner.stages import stage_layers
+
+
+def memory_of(request: Request, c: dict[str, NDArray[np.float64]]) -> Memory:
+    """Price each kind of recomputation for its own rows."""
+    out: dict[str, NDArray[np.float64]] = {}
+    for kind, name in enumerate(RECOMPUTE):
+        rows = c["recompute"] == kind
+        if not rows.any():
+            continue
+        one = {axis: values[rows] for axis, values in c.items()}
+        dp = one["dp_replicate"] * one["dp_shard"]
+        layout = Layout(
+            tp=one["tp"],
+            pp=one["pp"],
+            cp=one["cp"],
+            dp=one["dp_shard"],
+            ep=one["ep"],
+            zero_stage=one["zero"],
+            microbatch_size=one["mbs"],
+            num_microbatches=np.maximum(1, request.num_sequences // (dp * one["mbs"])),
+            virtual_stages=one["v"],
+        )
+        for category, value in _heaviest(request, layout, name).items():
+            out.setdefault(category, np.zeros(len(rows)))[rows] = value
+    return Memory(**out)
+
+
+def _heaviest(request: Request, layout: Layout, recompute: Recompute) -> dict[str, NDArray[np.float64]]:
+    """Return the memory, by category, of the stage that needs most, each with the layers it has.
+
+    That is the first (most micro-batches in flight, the embedding) or the last (head, loss); or the second,
+    where stages in between have more layers.
+    """
+    pp, v = np.asarray(layout.pp), np.asarray(layout.virtual_stages)
+    first, middle, last = stage_layers(request.config.num_layers, pp, v)
+    found = worse_of(
+        _stage_memory(request, layout, 0 * pp, first, recompute),
+        _stage_memory(request, layout, pp - 1, last, recompute),
+    ).by_category()
+    longer = (middle > first) & (pp > 2)
+    if longer.any():
+        own = {name: value[longer] if np.ndim(value) else value for name, value in vars(layout).items()}
+        one = Layout(**own)
+        ends = Memory(**{name: np.asarray(value)[longer] for name, value in found.items()})
+        second = _stage_memory(request, one, np.ones_like(one.pp), middle[longer], recompute)
+        for name, value in worse_of(ends, second).by_category().items():
+            np.asarray(found[name])[longer] = value
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
+def _stage_memory(
+    request: Request,
+    layout: Layout,
+    stage: NDArray[np.float64],
+    layers: NDArray[np.float64],
+    recompute: Recompute,
+) -> Memory:
+    config, seq_len = request.config, request.seq_len
+    kept = memory_per_gpu(
+        config,
+        layout,
+        seq_len=seq_len,
+        stage=stage,
+        num_stage_layers=layers,
+        recompute=recompute,
+        precision=Precision(grad_bytes=request.grad_bytes),
+    )
+    return at_peak(config, layout, seq_len=seq_len, stage=stage, resident=kept)

@@ -1,0 +1,82 @@
+"""Stages of unequal layers: each is priced with the layers it has, and the fullest bounds a layout."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from course_lib.cost.layout import Layout
+from course_lib.cost.memory import Precision, memory_per_gpu
+from course_lib.cost.models import model
+from course_lib.cost.peak import at_peak
+from course_lib.planner import Request, report
+from course_lib.planner.grid import AXES
+from course_lib.planner.layouts import layout_of
+from course_lib.planner.named import cluster_named
+from course_lib.planner.search import RESERVED_BYTES
+from course_lib.planner.stages import stage_layers
+
+META = Request(
+    config=model("llama3-405b"),
+    cluster=cluster_named("meta", 16384),
+    num_gpus=16384,
+    seq_len=8192,
+    tokens_per_step=2**24,
+)
+
+
+def by_stage(request: Request, text: str) -> list[float]:
+    """Bytes of every stage of a layout, each priced alone with its own layers."""
+    row = dict(zip(AXES, (int(n) for n in layout_of(text, request)[0]), strict=True))
+    first, middle, last = (int(n) for n in stage_layers(request.config.num_layers, row["pp"], row["v"]))
+    dp = row["dp_replicate"] * row["dp_shard"]
+    layout = Layout(
+        tp=row["tp"], pp=row["pp"], cp=row["cp"], dp=row["dp_shard"], zero_stage=row["zero"],
+        microbatch_size=row["mbs"], num_microbatches=request.num_sequences // (dp * row["mbs"]),
+        virtual_stages=row["v"],
+    )  # fmt: skip
+    stages = [first, *[middle] * (row["pp"] - 2), last]
+    assert sum(stages) == request.config.num_layers
+    found = []
+    for stage, layers in enumerate(stages):
+        kept = memory_per_gpu(
+            request.config, layout, seq_len=request.seq_len, stage=stage, num_stage_layers=layers,
+            precision=Precision(grad_bytes=request.grad_bytes),
+        )  # fmt: skip
+        peak = at_peak(request.config, layout, seq_len=request.seq_len, stage=stage, resident=kept)
+        found.append(float(np.asarray(peak.total)))
+    return found
+
+
+@pytest.mark.parametrize(
+    "text", ["tp=8,pp=16,v=8", "tp=8,pp=16", "tp=8,pp=8", "tp=8,pp=64,v=2", "tp=8,pp=32,mbs=4", "tp=8,pp=2"]
+)
+def test_memory_is_that_of_the_fullest_stage(text: str) -> None:
+    found = report.priced(text, META)
+    assert float(np.asarray(found.memory.total)[0]) == pytest.approx(max(by_stage(META, text)))
+
+
+def test_layers_of_many_pipelines_are_those_of_each() -> None:
+    pp, v = np.array([1, 2, 4, 7, 16, 16, 64]), np.array([1, 1, 1, 1, 1, 8, 2])
+    first, middle, last = stage_layers(126, pp, v)
+    assert np.all(np.where(pp > 1, first + (pp - 2) * middle + last, first) == 126)
+    assert [int(n) for n in stage_layers(126, np.array(16), np.array(8))] == [7, 8, 7]
+
+
+def test_the_layout_of_llama_3_405b_misses_by_the_gradients_it_does_not_hold() -> None:
+    """Llama 3 (arXiv:2407.21783), table 4: TP 8, PP 16, DP 128, 16 sequences a rank, FP32 gradients.
+
+    With 16 micro-batches on 16 stages a chunk's backwards follow one another, so that its gradients can be
+    reduced when the last is through: one chunk of eight is held whole. Then it fits; in bf16 it does at once.
+    """
+    found = report.priced("tp=8,pp=16,v=8", META)
+    have = META.cluster.accelerator.usable_memory_bytes - RESERVED_BYTES
+    beyond = float(np.asarray(found.memory.total)[0]) - have
+    not_held = float(np.asarray(found.memory.gradients)[0]) * 7 / 8
+    assert 5e9 < beyond < not_held < 12e9
+    assert not report.too_large(report.priced("tp=8,pp=16,v=8", replace(META, grads="bf16")), 0)
+
+
+def test_selective_recomputation_is_refused_where_attention_is_fused() -> None:
+    with pytest.raises(ValueError, match=r"stores no scores.*Use recompute=full, a smaller mbs, or none"):
+        layout_of("tp=8,recompute=selective", META)
