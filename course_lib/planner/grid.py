@@ -43,38 +43,44 @@ def candidates(request: Request) -> tuple[Counts, dict[str, int]]:
 
 
 def _grid(request: Request) -> Counts:
+    """Return all layouts whose axes divide GPUs, heads, sequence, layers and experts, in the order of AXES.
+
+    An axis at a time, and what cannot be goes before the next: all at once a mixture has 75 million rows.
+    """
     config, gpus = request.config, request.num_gpus
-    powers = [2**k for k in range(15)]
-    axes = [
-        [n for n in powers if gpus % n == 0 and config.num_heads % n == 0 and n <= 64],
-        [1, *(n for n in powers[1:8] if gpus % n == 0 and request.seq_len % (2 * n) == 0)],
-        [n for n in range(1, config.num_layers + 1) if gpus % n == 0],
-        [n for n in range(1, 17) if n <= config.num_layers],
-        [*powers, ALL],
-        [n for n in powers if config.num_experts and config.num_experts % n == 0] or [1],
-        [0, 1, 2, 3],
-        [1, 2, 4, 8],
-        [0, 2],  # fused attention stores no scores: nothing to select
-    ]
-    tp, cp, pp, v, shard, ep, zero, mbs, recompute = (
-        a.ravel() for a in np.meshgrid(*(np.array(a, dtype=np.int64) for a in axes), indexing="ij")
-    )
-    rest = gpus // (tp * cp * pp)
-    exists = (shard != ALL) | ~np.isin(rest, powers)  # all that remain, where they are no power of two
-    shard = np.where(shard == ALL, rest, shard)
-    chunks = pp * v  # equal chunks, or equal if embedding and head count as a layer each (Llama 3's 126)
-    with_ends = config.num_layers + 2
-    exists &= (gpus % (tp * cp * pp) == 0) & ((pp > 1) | (v == 1))
-    exists &= (chunks <= config.num_layers) | (chunks == with_ends)
-    exists &= rest % np.maximum(shard, 1) == 0
-    exists &= splits(config.num_layers, pp, v)
-    exists &= (zero > 0) | (shard == 1)  # nothing is sharded without ZeRO
-    exists &= ((zero != 1) & (zero != 2)) | (shard == rest)  # ZeRO-1 and 2 shard over all
-    exists &= (zero != 3) | (shard > 1)
-    kept = [a[exists] for a in (tp, cp, pp, v, shard, ep, zero, mbs, recompute)]
-    tp, cp, pp, v, shard, ep, zero, mbs, recompute = kept
-    replicate = gpus // (tp * cp * pp * shard)
-    return np.stack([tp, cp, pp, v, replicate, shard, ep, zero, mbs, recompute], axis=1)
+    layers, powers = config.num_layers, [2**k for k in range(15)]
+    c = {"tp": np.array([n for n in powers[:7] if gpus % n == 0 and config.num_heads % n == 0])}
+    c = _with(c, "cp", [1, *(n for n in powers[1:8] if gpus % n == 0 and request.seq_len % (2 * n) == 0)])
+    c = _with(c, "pp", [n for n in range(1, layers + 1) if gpus % n == 0])
+    c = _where(c, gpus % (c["tp"] * c["cp"] * c["pp"]) == 0)
+    c = _with(c, "v", [n for n in range(1, 17) if n <= layers])
+    chunks = c["pp"] * c["v"]
+    can_be = ((c["pp"] > 1) | (c["v"] == 1)) & ((chunks <= layers) | (chunks == layers + 2))
+    c = _where(c, can_be & splits(layers, c["pp"], c["v"]))
+    c = _with(c, "dp_shard", [*powers, ALL])
+    rest = gpus // (c["tp"] * c["cp"] * c["pp"])
+    is_new = (c["dp_shard"] != ALL) | ~np.isin(rest, powers)  # all that remain, if no power of two
+    c["dp_shard"] = np.where(c["dp_shard"] == ALL, rest, c["dp_shard"])
+    c["dp_replicate"] = rest // c["dp_shard"]
+    c = _where(c, is_new & (rest % c["dp_shard"] == 0))
+    c = _with(c, "ep", [n for n in powers if config.num_experts and config.num_experts % n == 0] or [1])
+    c = _with(c, "zero", [0, 1, 2, 3])
+    zero, shard, is_all = c["zero"], c["dp_shard"], c["dp_replicate"] == 1
+    c = _where(c, np.choose(zero, [shard == 1, is_all, is_all, shard > 1]))  # ZeRO-1 and 2 shard over all
+    c = _with(c, "mbs", [1, 2, 4, 8])
+    c = _with(c, "recompute", [0, 2])  # fused attention stores no scores: nothing to select
+    return np.stack([c[axis] for axis in AXES], axis=1)
+
+
+def _with(columns: dict[str, Counts], name: str, values: list[int]) -> dict[str, Counts]:
+    """Return each row with each value of one more axis."""
+    count = len(columns["tp"])
+    wide = {axis: np.repeat(column, len(values)) for axis, column in columns.items()}
+    return wide | {name: np.tile(np.array(values, dtype=np.int64), count)}
+
+
+def _where(columns: dict[str, Counts], holds: Flags) -> dict[str, Counts]:
+    return {axis: column[holds] for axis, column in columns.items()}
 
 
 def _rules(request: Request) -> dict[str, Callable[[dict[str, Counts]], Flags]]:
