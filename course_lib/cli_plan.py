@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from course_lib.planner.asked import Asked
 
 
 def plan(
@@ -36,10 +39,40 @@ def plan(
         typer.Option(help="tensor-parallel collectives beside matmuls: none, ring or pipe (NVIDIA: ring)"),
     ] = "none",
     schedule: Annotated[str, typer.Option(help="1f1b (interleaved or not) or zb-h1")] = "1f1b",
+    fix: Annotated[
+        list[str] | None,
+        typer.Option(metavar="AXIS=N", help="only layouts with tp=8; any axis, may be repeated"),
+    ] = None,
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="AXIS=N", help="no layout with zero=2; any axis, may be repeated"),
+    ] = None,
+    train_tokens: Annotated[
+        str, typer.Option(metavar="N", help="tokens of the whole run, 15T or 15e12: days and GPU hours, too")
+    ] = "",
+    price_per_gpu_hour: Annotated[
+        str, typer.Option("--price-per-gpu-hour", metavar="N", help="and what the run costs")
+    ] = "",
     top: Annotated[int, typer.Option(help="how many layouts to print", min=1)] = 10,
     explain: Annotated[
-        str, typer.Option(metavar="LAYOUT", help='price a layout of your own: "tp=8,pp=16,v=7"')
+        str, typer.Option(metavar="LAYOUT", help='price a layout of your own: "tp=8,pp=16,v=8"')
     ] = "",
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="A B",
+            help='two layouts or requests side by side: "tp=8,pp=16" "tp=4,pp=32", "gpus=512" "gpus=1024"',
+        ),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=A,B",
+            help="plan every combination: gpus=512,1024; any option or axis, may be repeated",
+        ),
+    ] = None,
+    csv: Annotated[str, typer.Option(metavar="FILE", help="write the sweep as CSV")] = "",
+    figure: Annotated[str, typer.Option(metavar="FILE", help="draw the sweep as PNG")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print plain data")] = False,
     list_names: Annotated[bool, typer.Option("--list", help="print the models and clusters known")] = False,
     emit: Annotated[
@@ -53,35 +86,55 @@ def plan(
 
     By predicted tokens/s: tp, cp, pp, ep, data parallel, recomputation.
     """
-    from course_lib.planner import Request, report
-    from course_lib.planner import plan as search
-    from course_lib.planner.emit import emit as settings
-    from course_lib.planner.named import cluster_named, gpus_named, known, model_named, notes_on
-    from course_lib.planner.request import count_of, memory_of, with_network
+    from course_lib.planner.asked import Asked
+    from course_lib.planner.named import known
 
     if list_names or "list" in (model, cluster, gpu):
         typer.echo(known())
         return
-    name, config = model_named(model)
-    num_gpus = count_of(gpus, "--gpus")
-    on = gpus_named(gpu, num_gpus) if gpu else cluster_named(cluster, num_gpus)
-    if memory:
-        on = replace(on, accelerator=on.accelerator.replace(memory_bytes=memory_of(memory)))
-    if network:
-        on = with_network(on, network)
-    request = Request(
-        config=config,
-        cluster=on,
-        num_gpus=num_gpus,
-        seq_len=count_of(seq, "--seq"),
-        tokens_per_step=count_of(tokens, "--tokens"),
-        name=name,
+    asked = Asked(
+        model=model,
+        cluster=cluster,
+        gpu=gpu,
+        gpus=gpus,
+        seq=seq,
+        tokens=tokens,
+        memory=memory,
+        network=network,
         precision=precision,
-        schedule=schedule,
         grads=grads,
-        notes=notes_on(model),
         tp_overlap=tp_overlap,
+        schedule=schedule,
+        train_tokens=train_tokens,
+        price_per_gpu_hour=price_per_gpu_hour,
+        fix=tuple(fix or ()),
+        forbid=tuple(forbid or ()),
     )
+    _check_together(explain=explain, compare=compare, sweep=sweep, emit=emit)
+    if (csv or figure) and not sweep:
+        raise ValueError("--csv and --figure must come with --sweep; got none. Add --sweep gpus=512,1024.")
+    if compare:
+        _compare(asked, compare, as_json)
+    elif sweep:
+        _sweep(asked, sweep, csv, figure, as_json)
+    else:
+        _plan(asked, explain, emit, top, as_json)
+
+
+def _check_together(**given: object) -> None:
+    """Refuse two kinds of answer at once, but settings of an explained layout."""
+    named = [name for name, value in given.items() if value]
+    if len(named) > 1 and set(named) != {"explain", "emit"}:
+        both = " and ".join(f"--{name}" for name in named)
+        raise ValueError(f"only one kind of answer must be asked for; got {both}. Leave one out.")
+
+
+def _plan(asked: Asked, explain: str, emit: str, top: int, as_json: bool) -> None:
+    from course_lib.planner import plan as search
+    from course_lib.planner import report
+    from course_lib.planner.emit import emit as settings
+
+    request = asked.request()
     found = report.priced(explain, request) if explain else search(request)
     if emit:
         row = report.row_of(found, 0)
@@ -95,3 +148,26 @@ def plan(
         typer.echo(f"{report.explain(found, 0)}\n{report.against_best(found)}")
     else:
         typer.echo(report.summary(found, top))
+
+
+def _compare(asked: Asked, texts: tuple[str, str], as_json: bool) -> None:
+    from course_lib.planner.compared import compared, text_of
+
+    sides = compared(asked, *texts)
+    if as_json:
+        typer.echo(json.dumps({name: row for name, (_, row) in zip("AB", sides, strict=True)}, indent=1))
+    else:
+        typer.echo(text_of(sides))
+
+
+def _sweep(asked: Asked, texts: list[str], csv: str, figure: str, as_json: bool) -> None:
+    from course_lib.planner import sweep as sweeping
+
+    rows, varied = sweeping.sweep(asked, texts), sweeping.values_of(texts)
+    if csv:
+        Path(csv).write_text(sweeping.csv_of(rows), encoding="utf-8")
+    if figure:
+        from course_lib.viz.sweep import draw_sweep
+
+        Path(figure).write_bytes(draw_sweep(rows, varied).png())
+    typer.echo(json.dumps(rows, indent=1) if as_json else sweeping.table(rows, list(varied)))

@@ -5,7 +5,7 @@ The mesh is (pp, dp_replicate, dp_shard, cp, tp), tp innermost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -25,6 +25,7 @@ def can_run(request: Request, table: Counts) -> Flags:
     layers, chunks = request.config.num_layers, columns["pp"] * columns["v"]
     ends = layers + 2  # embedding and head count as a layer each
     runs: Flags = (chunks <= layers) | (chunks == ends)
+    runs &= (columns["v"] > 1) | splits(layers, columns["pp"], columns["v"])
     runs &= (request.config.num_heads % columns["tp"] == 0) & (request.seq_len % (2 * columns["cp"]) == 0)
     for rule in _rules(request).values():
         runs &= rule(columns)
@@ -32,55 +33,107 @@ def can_run(request: Request, table: Counts) -> Flags:
 
 
 def candidates(request: Request) -> tuple[Counts, dict[str, int]]:
-    """Return the layouts that can run, and rule -> how many it left out."""
+    """Return the layouts that can run, and rule -> how many it left out.
+
+    Raises: ValueError if fixed or forbidden axes leave none, naming the rule that no layout meets.
+    """
     table = _grid(request)
     left_out: dict[str, int] = {}
     for name, rule in _rules(request).items():
         holds = rule(dict(zip(AXES, table.T, strict=True)))
         left_out[name] = int((~holds).sum())
+        if (request.fixed or request.forbidden) and len(table) and not holds.any():
+            raise ValueError(
+                f"some layout must run; got none with {chosen(request)}, the last left out by the rule "
+                f'"{name}". Change that, the GPUs or --tokens.'
+            )
         table = table[holds]
     return table, left_out
 
 
+def chosen(request: Request) -> str:
+    """Return what was fixed and forbidden as the options say it; empty if nothing."""
+    said = []
+    for option, axes in (("--fix", request.fixed), ("--forbid", request.forbidden)):
+        words = [f"{axis}={RECOMPUTE[n] if axis == 'recompute' else n}" for axis, n in axes]
+        said += [f"{option} {','.join(words)}"] if words else []
+    return " ".join(said)
+
+
 def _grid(request: Request) -> Counts:
-    """Return all layouts whose axes divide GPUs, heads, sequence, layers and experts, in the order of AXES.
+    """Return all layouts whose axes divide GPUs, heads, sequence, layers and experts.
 
     An axis at a time, and what cannot be goes before the next: all at once a mixture has 75 million rows.
     """
-    config, gpus = request.config, request.num_gpus
-    layers, powers = config.num_layers, [2**k for k in range(15)]
-    c = {"tp": np.array([n for n in powers[:7] if gpus % n == 0 and config.num_heads % n == 0])}
-    c = _with(c, "cp", [1, *(n for n in powers[1:8] if gpus % n == 0 and request.seq_len % (2 * n) == 0)])
-    c = _with(c, "pp", [n for n in range(1, layers + 1) if gpus % n == 0])
-    c = _where(c, gpus % (c["tp"] * c["cp"] * c["pp"]) == 0)
-    c = _with(c, "v", [n for n in range(1, 17) if n <= layers])
+    config, gpus, seq = request.config, request.num_gpus, request.seq_len
+    layers, heads, powers = config.num_layers, config.num_heads, [2**k for k in range(15)]
+    grid = _Grid(request)
+    c = grid.with_axis("tp", powers[:7])
+    c = grid.where((gpus % c["tp"] == 0) & (heads % c["tp"] == 0), f"tp must divide GPUs and {heads:,} heads")
+    c = grid.with_axis("cp", powers[:8])
+    shared = (gpus % c["cp"] == 0) & ((seq % (2 * c["cp"]) == 0) | (c["cp"] == 1))
+    c = grid.where(shared, f"cp must divide GPUs, and 2 cp the {seq:,} tokens of a sequence")
+    c = grid.with_axis("pp", range(1, layers + 1))
+    c = grid.where(gpus % (c["tp"] * c["cp"] * c["pp"]) == 0, f"tp x cp x pp must divide {gpus:,} GPUs")
+    c = grid.with_axis("v", range(1, min(16, layers) + 1))
     chunks = c["pp"] * c["v"]
     can_be = ((c["pp"] > 1) | (c["v"] == 1)) & ((chunks <= layers) | (chunks == layers + 2))
-    c = _where(c, can_be & splits(layers, c["pp"], c["v"]))
-    c = _with(c, "dp_shard", [*powers, ALL])
+    can_be &= splits(layers, c["pp"], c["v"])
+    c = grid.where(can_be, f"pp x v chunks must split the {layers} layers, and v > 1 needs a pipeline")
+    c = grid.with_axis("dp_shard", [*powers, ALL])
     rest = gpus // (c["tp"] * c["cp"] * c["pp"])
     is_new = (c["dp_shard"] != ALL) | ~np.isin(rest, powers)  # all that remain, if no power of two
     c["dp_shard"] = np.where(c["dp_shard"] == ALL, rest, c["dp_shard"])
     c["dp_replicate"] = rest // c["dp_shard"]
-    c = _where(c, is_new & (rest % c["dp_shard"] == 0))
-    c = _with(c, "ep", [n for n in powers if config.num_experts and config.num_experts % n == 0] or [1])
-    c = _with(c, "zero", [0, 1, 2, 3])
+    c = grid.where(is_new & (rest % c["dp_shard"] == 0), "dp_replicate x dp_shard must be what remains")
+    for name in ("dp_shard", "dp_replicate"):
+        c = grid.where(grid.allowed(name, c[name]), f"{name} must be what the other axes leave of the GPUs")
+    experts = config.num_experts
+    c = grid.with_axis("ep", [n for n in powers if experts and experts % n == 0] or [1])
+    splits_experts = (c["ep"] == 1) | ((experts % c["ep"] == 0) & (experts > 0))
+    c = grid.where(splits_experts, _experts_rule(experts))
+    c = grid.with_axis("zero", [0, 1, 2, 3])
     zero, shard, is_all = c["zero"], c["dp_shard"], c["dp_replicate"] == 1
-    c = _where(c, np.choose(zero, [shard == 1, is_all, is_all, shard > 1]))  # ZeRO-1 and 2 shard over all
-    c = _with(c, "mbs", [1, 2, 4, 8])
-    c = _with(c, "recompute", [0, 2])  # fused attention stores no scores: nothing to select
+    sharded = np.choose(zero, [shard == 1, is_all, is_all, shard > 1])
+    c = grid.where(sharded, "ZeRO-0 shards nothing, 1 and 2 over all data-parallel ranks, 3 over two or more")
+    grid.with_axis("mbs", [1, 2, 4, 8])
+    c = grid.with_axis("recompute", [0, 2])  # fused attention stores no scores: nothing to select
     return np.stack([c[axis] for axis in AXES], axis=1)
 
 
-def _with(columns: dict[str, Counts], name: str, values: list[int]) -> dict[str, Counts]:
-    """Return each row with each value of one more axis."""
-    count = len(columns["tp"])
-    wide = {axis: np.repeat(column, len(values)) for axis, column in columns.items()}
-    return wide | {name: np.tile(np.array(values, dtype=np.int64), count)}
+def _experts_rule(experts: int) -> str:
+    return f"ep must divide the model's {experts} experts" if experts else "ep must be 1 for a dense model"
 
 
-def _where(columns: dict[str, Counts], holds: Flags) -> dict[str, Counts]:
-    return {axis: column[holds] for axis, column in columns.items()}
+class _Grid:
+    """Hold the layouts so far, a column an axis; a request may fix or forbid values."""
+
+    def __init__(self, request: Request) -> None:
+        self.request, self.columns = request, {"": np.zeros(1, dtype=np.int64)}
+
+    def with_axis(self, name: str, usual: Iterable[int]) -> dict[str, Counts]:
+        """Put each row with each value of one more axis; a fixed axis has one value, usual or not."""
+        fixed = dict(self.request.fixed)
+        values = np.array([fixed[name]] if name in fixed else list(usual), dtype=np.int64)
+        wide = {axis: np.repeat(column, len(values)) for axis, column in self.columns.items()}
+        self.columns = wide | {name: np.tile(values, len(self.columns[""]))}
+        return self.where(self.allowed(name, self.columns[name]), f"{name} must have a value that is left")
+
+    def allowed(self, name: str, column: Counts) -> Flags:
+        """Return which values are the fixed one, and none of the forbidden."""
+        ok = np.ones(len(column), dtype=bool)
+        for axis, value in self.request.fixed:
+            ok &= (axis != name) | (column == value)
+        for axis, value in self.request.forbidden:
+            ok &= (axis != name) | (column != value)
+        return ok
+
+    def where(self, holds: Flags, rule: str) -> dict[str, Counts]:
+        """Keep the rows where it holds. Raises: ValueError, naming the rule, if there is none."""
+        if not holds.any():
+            raise ValueError(f"{rule}; got {chosen(self.request)}. Change that, or leave it out.")
+        self.columns = {axis: column[holds] for axis, column in self.columns.items()}
+        return self.columns
 
 
 def _rules(request: Request) -> dict[str, Callable[[dict[str, Counts]], Flags]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -33,6 +34,19 @@ def layout_of(text: str, request: Request) -> Counts:
     return np.array([[values[axis] for axis in AXES]], dtype=np.int64)
 
 
+def fixed_in(texts: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Read `--fix`: "tp=8", "tp=8,pp=16"; each axis once. Raises: ValueError as `layout_of`."""
+    joined = ",".join(texts)
+    return tuple((name, _size(name, value)) for name, value in _axes(joined).items()) if joined else ()
+
+
+def forbidden_in(texts: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Read `--forbid`: "zero=2", "zero=2,zero=3". Raises: ValueError as `layout_of`."""
+    joined = re.sub(r"\s*=\s*", "=", ",".join(texts))
+    items = filter(None, re.split(r"[,;\s]+", joined))
+    return tuple((name, _size(name, value)) for item in items for name, value in _axes(item).items())
+
+
 def _axes(text: str) -> dict[str, str]:
     """Split "tp=8,pp=16" into axis -> what is written for it; spaces and semicolons separate, too."""
     found: dict[str, str] = {}
@@ -41,7 +55,7 @@ def _axes(text: str) -> dict[str, str]:
         name, _, value = item.partition("=")
         name = SHORT.get(name, name)
         if name not in AXES:
-            near = difflib.get_close_matches(name, AXES, n=1)
+            near = difflib.get_close_matches(name, AXES, n=1, cutoff=0.5)
             guess = f"Did you mean {near[0]!r}?" if near else 'Write "tp=8,pp=16".'
             raise ValueError(f"a layout must name axes among {', '.join(AXES)}; got {name!r}. {guess}")
         if name in found:

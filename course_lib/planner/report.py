@@ -9,8 +9,8 @@ import numpy as np
 
 from course_lib.cost.flops import CONVENTIONS, step_flops
 from course_lib.cost.tables import rows
-from course_lib.planner import remedies
-from course_lib.planner.grid import AXES, RECOMPUTE
+from course_lib.planner import costs, remedies
+from course_lib.planner.grid import AXES, RECOMPUTE, chosen
 from course_lib.planner.layouts import layout_of
 from course_lib.planner.request import Request
 from course_lib.planner.search import (
@@ -72,6 +72,7 @@ def row_of(found: Plan, i: int) -> dict[str, Any]:
         "mfu": rate / request.cluster.accelerator.peak_flops_per_s("bf16"),
         "terms_s": {name: float(value[i]) for name, value in found.time.terms().items()},
         "memory_bytes": memory,
+        "run": costs.run_of(request, step),
         "warnings": warnings(found.request, layout),
     }
 
@@ -113,7 +114,7 @@ def table(found: Plan, most: int = 10) -> str:
     lines = [" ".join([*head, *(f"{name:>{wide[name]}}" for name in names)])]
     for i in range(min(most, len(found.table))):
         row = row_of(found, i)
-        gigabytes = _total_bytes(row) / 1e9
+        gigabytes = total_bytes(row) / 1e9
         tflops = f"{row['flops_per_s_per_gpu'] / 1e12:.0f}"
         cells = [f"{row['step_s']:.3g}", f"{row['tokens_per_s_per_gpu']:.1f}", tflops, f"{gigabytes:.1f}"]
         own = [f"{row['layout'][name]:>{wide[name]}}" for name in names]
@@ -134,7 +135,8 @@ def explain(found: Plan, i: int) -> str:
         if seconds > 1e-4:
             text.append(f"  {name:<10} {seconds:7.3f} s  {100 * seconds / row['step_s']:5.1f}%")
     text += _stages(row["layout"], found.request)
-    total = _total_bytes(row)
+    text += filter(None, [costs.words(found.request, row["step_s"])])
+    total = total_bytes(row)
     parts = ", ".join(f"{k} {v / 1e9:.1f}" for k, v in row["memory_bytes"].items() if v > 5e7)
     room = found.request.cluster.accelerator.usable_memory_bytes
     fits = "".join(too_large(found, i)) or "fits"
@@ -168,11 +170,12 @@ def _compared(row: dict[str, Any], request: Request) -> str:
 
 def too_large(found: Plan, i: int) -> list[str]:
     """Return one line if the layout does not fit, else none."""
-    beyond = _total_bytes(row_of(found, i)) - found.request.cluster.accelerator.usable_memory_bytes
+    beyond = total_bytes(row_of(found, i)) - found.request.cluster.accelerator.usable_memory_bytes
     return [f"does not fit: {beyond / 1e9:.1f} GB too much"] if beyond > 0 else []
 
 
-def _total_bytes(row: dict[str, Any]) -> float:
+def total_bytes(row: dict[str, Any]) -> float:
+    """Return the bytes a GPU must have for a row: its categories, and what is reserved."""
     return float(sum(row["memory_bytes"].values())) + RESERVED_BYTES
 
 
@@ -212,9 +215,14 @@ def against_best(found: Plan) -> str:
     most = max(terms, key=lambda name: sign * terms[name])
     close = ", less than the model can tell apart" if abs(own / other - 1) < CLOSE else ""
     return (
-        f"The best that fits takes {other:.3g} s ({words(row_of(best, 0)['layout'])}): this one "
-        f'{100 * (own / other - 1):+.1f}%{close}; most of it in the term "{most}", {terms[most]:+.3f} s.'
+        f"The best that fits{_with(found.request)} takes {other:.3g} s ({words(row_of(best, 0)['layout'])}): "
+        f"this one {100 * (own / other - 1):+.1f}%{close}; "
+        f'most of it in the term "{most}", {terms[most]:+.3f} s.'
     )
+
+
+def _with(request: Request) -> str:
+    return f" with {chosen(request)}" if chosen(request) else ""
 
 
 def summary(found: Plan, top: int = 10) -> str:
@@ -226,7 +234,8 @@ def summary(found: Plan, top: int = 10) -> str:
     return "\n".join(
         [
             f"{request.name} on {request.num_gpus:,} GPUs of {request.cluster.name}: "
-            f"{request.seq_len:,} tokens per sequence, {request.num_sequences:,} sequences per step",
+            f"{request.seq_len:,} tokens per sequence, {request.num_sequences:,} sequences per step"
+            f"{_with(request)}",
             "",
             table(found, top),
             "",

@@ -16,6 +16,7 @@ from course_lib.units import bandwidth, quantity
 
 PRECISIONS, SCHEDULES, GRADS = ("bf16", "fp8"), ("1f1b", "zb-h1"), {"fp32": 4.0, "bf16": 2.0}
 COUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KkMm]?)\s*$")
+LARGE = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([MmBbTt]?)\s*$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +44,30 @@ class Request:
     grads: str = "fp32"
     """What gradients are kept and reduced in: "fp32", as Llama 3, or "bf16", as NVIDIA's recipes for H100."""
 
+    fixed: tuple[tuple[str, int], ...] = ()
+    """(axis, value): what every layout must have; recompute by its place in `grid.RECOMPUTE`."""
+    forbidden: tuple[tuple[str, int], ...] = ()
+    """(axis, value): what none may have."""
+    train_tokens: float = 0.0
+    """Tokens of the whole training run: plans then give days and GPU hours."""
+    price_per_gpu_hour: float = 0.0
+    """In the user's currency."""
+
     def __post_init__(self) -> None:
         choice_of("--precision", self.precision, PRECISIONS)
         choice_of("--schedule", self.schedule, SCHEDULES)
         choice_of("--tp-overlap", self.tp_overlap, TP_OVERLAP)
         choice_of("--grads", self.grads, tuple(GRADS))
+        if self.train_tokens < 0 or self.price_per_gpu_hour < 0:
+            raise ValueError(
+                "--train-tokens and --price-per-gpu-hour must be 0 or more; got "
+                f"{self.train_tokens:g} and {self.price_per_gpu_hour:g}. Leave out what is not known."
+            )
+        if self.price_per_gpu_hour and not self.train_tokens:
+            raise ValueError(
+                "--price-per-gpu-hour must come with --train-tokens; got no tokens of the whole run. Add "
+                "--train-tokens 15T."
+            )
         if self.precision == "fp8" and "float8" not in self.cluster.accelerator.peaks:
             raise ValueError(
                 f"--precision fp8 must come with a GPU that has it; got {self.cluster.accelerator.name}. "
@@ -95,6 +115,15 @@ def count_of(text: str | int, what: str) -> int:
             f"{text!r}.{bytes_} Write 8192, 8K or 16M."
         )
     return int(value)
+
+
+def large_of(text: str, what: str) -> float:
+    """Read a count in decimal units: "15e12", "15T", "300B" (1e9 each). Raises: ValueError for others."""
+    found = LARGE.match(text.replace(",", "").replace("_", ""))
+    value = float(found[1]) * {"": 1, "M": 1e6, "B": 1e9, "T": 1e12}[found[2].upper()] if found else 0.0
+    if not 0 < value < 1e18:
+        raise ValueError(f"{what} must be more than 0; got {text!r}. Write 15e12, 15T or 300B.")
+    return value
 
 
 def choice_of(what: str, got: str, known: tuple[str, ...]) -> str:

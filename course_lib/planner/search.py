@@ -18,7 +18,7 @@ from course_lib.cost.lines import machine_of
 from course_lib.cost.memory import Memory
 from course_lib.cost.sizes import ModelSizes, StepLayout
 from course_lib.cost.step_time import StepTime, step_time
-from course_lib.planner.grid import AXES, candidates
+from course_lib.planner.grid import AXES, candidates, chosen
 from course_lib.planner.needs import memory_of
 from course_lib.planner.request import Request
 from course_lib.planner.stages import Counts
@@ -160,10 +160,11 @@ def _nothing_fits(request: Request, least: float) -> str:
     enough = _gpus_that_fit(request, least / have)
     use = f"Use {enough:,} GPUs" if enough else "Use several times as many GPUs"
     halved = "" if request.grads == "bf16" else _with_bf16_gradients(request, have)
+    without = f", or leave out {chosen(request)}" if chosen(request) else ""
     return (
         f"some layout must fit into {have / 1e9:.0f} GB of each GPU; the one that needs least takes "
         f"{least / 1e9:.1f} GB, {(least - have) / 1e9:.1f} GB too much. {use} or more, {halved}"
-        "a shorter sequence, or GPUs with more memory."
+        f"a shorter sequence, or GPUs with more memory{without}."
     )
 
 
@@ -181,7 +182,10 @@ def _gpus_that_fit(request: Request, times: float) -> int:
     powers = [2**k for k in range(15) if servers < 2**k <= 16 * servers]
     for count in sorted({servers, servers + 1, servers + 2, *powers}):
         more = _on(request, count * request.cluster.server_size)
-        table, _ = candidates(more)
+        try:
+            table, _ = candidates(more)
+        except ValueError:  # what is fixed does not divide so many
+            continue
         columns = dict(zip(AXES, table.T.astype(np.float64), strict=True))
         need = np.asarray(memory_of(more, columns).total) if len(table) else np.array([np.inf])
         if need.min() + RESERVED_BYTES <= request.cluster.accelerator.usable_memory_bytes:
