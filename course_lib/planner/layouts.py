@@ -13,6 +13,9 @@ from course_lib.planner.request import Request, choice_of
 from course_lib.planner.stages import Counts, splits
 
 EMPTY = {"tp": 1, "cp": 1, "pp": 1, "v": 1, "dp_replicate": 1, "dp_shard": 0, "ep": 1, "zero": 1, "mbs": 1}
+PARTS_OF_A_BLOCK = ("layernorm", "mlp", "moe", "moe_act", "shared_experts", "mla_up_proj")
+"""What Megatron recomputes beside attention's core, by its names."""
+OFFLOAD = ("offload", "cpu_offload", "offload_optimizer", "offload_activations")
 SHORT = {"dp": "dp_shard", "vp": "v"}
 
 
@@ -54,6 +57,11 @@ def _axes(text: str) -> dict[str, str]:
     for item in filter(None, re.split(r"[,;\s]+", joined)):
         name, _, value = item.partition("=")
         name = SHORT.get(name, name)
+        if name in OFFLOAD:
+            raise ValueError(
+                f"a layout must stay on the GPU; got {name}: moving state or activations to the host is not "
+                "priced. Use zero=3, recompute=full or more GPUs."
+            )
         if name not in AXES:
             near = difflib.get_close_matches(name, AXES, n=1, cutoff=0.5)
             guess = f"Did you mean {near[0]!r}?" if near else 'Write "tp=8,pp=16".'
@@ -71,7 +79,7 @@ def _axes(text: str) -> dict[str, str]:
 
 def _size(name: str, text: str) -> int:
     if name == "recompute":
-        return _recomputed(choice_of(name, text, RECOMPUTE))
+        return _recomputed(text)
     if name == "zero" and text not in ("0", "1", "2", "3"):
         raise ValueError(
             f"zero must be 0 to 3; got {text!r}. 1 shards optimizer state, 3 weights too (FSDP)."
@@ -81,14 +89,23 @@ def _size(name: str, text: str) -> int:
     return int(text)
 
 
-def _recomputed(kind: str) -> int:
-    """Refuse what saves nothing. Reference: NVIDIA Megatron-Bridge 0.7, guide on activation recomputation."""
-    if kind == "selective":
+def _recomputed(text: str) -> int:
+    """Read none or full; refuse what saves nothing, and what no published run was found to test.
+
+    References: NVIDIA Megatron-Bridge 0.7, guide on activation recomputation, and its pull request 5570.
+    """
+    if text in ("selective", "core_attn"):
         raise ValueError(
-            "recompute must save memory; got recompute=selective: attention is fused and stores no scores, "
+            f"recompute must save memory; got recompute={text}: attention is fused and stores no scores, "
             "so that running its core again saves nothing. Use recompute=full, a smaller mbs, or none."
         )
-    return RECOMPUTE.index(kind)
+    if text in PARTS_OF_A_BLOCK or text.isdecimal():
+        what = "some layers" if text.isdecimal() else "a part of each block"
+        raise ValueError(
+            f"recompute must be none or full; got recompute={text}: recomputing {what} is not priced, "
+            "since no published run was found to test its memory with. Use full: less memory, more time."
+        )
+    return RECOMPUTE.index(choice_of("recompute", text, RECOMPUTE))
 
 
 def _shards(values: dict[str, int], num_gpus: int) -> int:

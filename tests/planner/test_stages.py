@@ -77,6 +77,17 @@ def test_the_layout_of_llama_3_405b_misses_by_the_gradients_it_does_not_hold() -
     assert not report.too_large(report.priced("tp=8,pp=16,v=8", replace(META, grads="bf16")), 0)
 
 
-def test_selective_recomputation_is_refused_where_attention_is_fused() -> None:
-    with pytest.raises(ValueError, match=r"stores no scores.*Use recompute=full, a smaller mbs, or none"):
-        layout_of("tp=8,recompute=selective", META)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("recompute=selective", "stores no scores.*Use recompute=full, a smaller mbs, or none"),
+        ("recompute=core_attn", "got recompute=core_attn: attention is fused"),
+        ("recompute=mlp", "got recompute=mlp: recomputing a part of each block is not priced"),
+        ("recompute=4", "got recompute=4: recomputing some layers is not priced"),
+        ("offload=1", "got offload: moving state or activations to the host is not priced"),
+        ("recompute=ful", "Did you mean 'full'"),
+    ],
+)
+def test_what_is_not_priced_of_recomputation_and_offloading_is_refused_by_name(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        layout_of(f"tp=8,{text}", META)
