@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import published_nvidia  # noqa: F401  (adds its readers)
+import published_simumax  # noqa: F401
 from measured_matmuls import read_matmuls
 from published import Run, Table, arrays, read
 from published_bus import read_bus
@@ -204,6 +205,7 @@ Known weak spots, reported and not fitted away:
   with Grok's rows in sight. The same recipe took three times as long with software of November 2025 as with
   that of mid-2026 (Qwen3-30B on 8 B200), so that no constant meets both. Blackwell has no calibrating run:
   B200's share of the peak was measured by others, GB200's is assumed and was chosen with its rows in sight.
+  B200's dense runs are models of few layers on one server: nothing across servers was compared.
   Accelerators of other makers reach of their measured matmul what an H100 reaches of its own; no run of
   theirs was compared, so no interval is printed.
 - The playbook's stack loses half a second a micro-batch between stages in some runs and not in others; who

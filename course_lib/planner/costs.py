@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from course_lib.planner.request import Request
 
@@ -27,14 +28,16 @@ def run_of(request: Request, step_s: float) -> dict[str, float] | None:
     }
 
 
-def words(request: Request, step_s: float) -> str:
-    """Return that as one sentence; empty without tokens."""
+def words(request: Request, step_s: float, between_s: Sequence[float] | None = None) -> str:
+    """Return that as one sentence; empty without tokens. `between_s`: where compared runs lay."""
     run = run_of(request, step_s)
     if run is None:
         return ""
     price = f" for {short(run['cost'])} at {request.price_per_gpu_hour:g} an hour" if run["cost"] else ""
+    ends = [f"{run['days'] * end / step_s:.3g}" for end in between_s or ()]
+    around = f" ({' to '.join(ends)} where compared runs lay)" if ends else ""
     return (
-        f"{short(run['tokens'])} tokens: {run['steps']:,.0f} steps, {run['days']:.3g} days, "
+        f"{short(run['tokens'])} tokens: {run['steps']:,.0f} steps, {run['days']:.3g} days{around}, "
         f"{short(run['gpu_hours'])} GPU hours{price}, if nothing fails"
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from course_lib.planner.request import Request, choice_of
-from course_lib.planner.stages import stage_layers
+from course_lib.planner.stages import stage_layers, virtual_stages_of
 
 Settings = dict[str, Any]
 """Name -> value; True stands for a flag without one."""
@@ -151,7 +151,7 @@ def _megatron_settings(layout: Settings, request: Request) -> tuple[list[str], S
     if layout["v"] > 1 and not _is_even(layout, request):
         raise ValueError(
             f"Megatron must have equal chunks; got {config.num_layers} layers on pp={layout['pp']}, "
-            f"v={layout['v']}. Choose v so that pp x v divides them, or them and both ends."
+            f"v={layout['v']}. Use v of {virtual_stages_of(config.num_layers, layout['pp'])}."
         )
     flags: Settings = {
         "tensor-model-parallel-size": layout["tp"],

@@ -20,7 +20,7 @@ from course_lib.planner.search import (
     plan,
     price,
 )
-from course_lib.planner.stages import stage_layers
+from course_lib.planner.stages import stage_layers, virtual_stages_of
 
 CLOSE = 0.03
 """Steps that differ by less cannot be told apart."""
@@ -32,6 +32,7 @@ class Compared:
 
     runs: int
     low: float
+    median: float
     high: float
     inside_percent: int
     """Of the runs, how many lay between."""
@@ -48,7 +49,11 @@ def interval(request: Request) -> Compared | None:
     for row in rows("step_time_interval.csv"):
         if (row["accelerator"], row["precision"], row["kind"]) == wanted:
             return Compared(
-                int(row["runs"]), float(row["p10"]), float(row["p90"]), int(row["inside_percent"])
+                runs=int(row["runs"]),
+                low=float(row["p10"]),
+                median=float(row["p50"]),
+                high=float(row["p90"]),
+                inside_percent=int(row["inside_percent"]),
             )
     return None
 
@@ -94,10 +99,16 @@ def warnings(request: Request, layout: dict[str, Any]) -> list[str]:
     chunks, layers = layout["pp"] * layout["v"], request.config.num_layers
     if layout["v"] > 1 and layers % chunks and (layers + 2) % chunks:
         said.append(
-            f"{layers} layers do not divide over {chunks} chunks: priced as if they did; Megatron refuses it"
+            f"{layers} layers do not divide over {chunks} chunks: priced as if they did; Megatron refuses "
+            f"it. Use v of {virtual_stages_of(layers, layout['pp'])}"
         )
     if layout["tp"] > size:
         said.append(f"tp={layout['tp']} leaves the server of {size}: its collectives run over the network")
+    if layout["zero"] >= 2 and layout["pp"] > 1:
+        said.append(
+            f"ZeRO-{layout['zero']} with a pipeline: no published run was compared, and in Megatron it needs "
+            "Megatron-FSDP; --forbid zero=2,zero=3 leaves it out"
+        )
     if request.config.num_experts:
         said.append(
             "mixtures took up to twice as long as predicted, and more with software of 2025: docs/accuracy.md"
@@ -135,7 +146,7 @@ def explain(found: Plan, i: int) -> str:
         if seconds > 1e-4:
             text.append(f"  {name:<10} {seconds:7.3f} s  {100 * seconds / row['step_s']:5.1f}%")
     text += _stages(row["layout"], found.request)
-    text += filter(None, [costs.words(found.request, row["step_s"])])
+    text += filter(None, [costs.words(found.request, row["step_s"], row["step_s_interval"])])
     total = total_bytes(row)
     parts = ", ".join(f"{k} {v / 1e9:.1f}" for k, v in row["memory_bytes"].items() if v > 5e7)
     room = found.request.cluster.accelerator.usable_memory_bytes
@@ -164,7 +175,7 @@ def _compared(row: dict[str, Any], request: Request) -> str:
     low, high = row["step_s_interval"]
     return (
         f"of {published.runs} published runs of this kind, {published.inside_percent}% lay between "
-        f"{low:.3g} and {high:.3g} s"
+        f"{low:.3g} and {high:.3g} s, the median at {row['step_s'] * published.median:.3g}"
     )
 
 

@@ -32,3 +32,9 @@ def stage_layers(layers: int, pp: ArrayLike, v: ArrayLike) -> tuple[NDArray[Any]
     ends = layers - (stages - 2) * middle
     first, last = (np.where(equal, layers // stages, part) for part in (ends - ends // 2, ends // 2))
     return first, middle, last
+
+
+def virtual_stages_of(layers: int, pp: int) -> str:
+    """Name the numbers of virtual stages over which Megatron splits the layers."""
+    chunks = [v for v in range(1, layers + 1) if splits(layers, np.array(pp), np.array(v))]
+    return ", ".join(str(v) for v in chunks if pp * v <= layers + 2)

@@ -124,3 +124,23 @@ def test_stages_of_nanotron_are_those_its_authors_print() -> None:
         [sys.executable, "-c", code], cwd=ROOT / "benchmarks", capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == "[5, 4, 4, 5, 4, 4, 4, 2]"
+
+
+def test_simumaxs_times_are_those_of_megatron_on_one_server(tmp_path: Path) -> None:
+    """Its mixtures with latent attention are left out; a step of 1,000 ms is 1 s."""
+    row = {
+        "case": "llama3_70b_l12", "model": "llama3-70b", "layers": "12", "tp": "2", "pp": "1", "dp": "4",
+        "cp": "1", "ep": "1", "mbs": "1", "microbatches": "4", "seq_len": "4096", "gpus": "8",
+        "real_ms": "1000", "simumax_ms": "", "simumax_time_err_pct": "", "real_peak_alloc_gib": "60",
+        "simumax_alloc_gib": "", "simumax_alloc_err_pct": "", "gpu": "B200-SXM x8 (1 node)",
+        "precision": "BF16", "source": "", "confidence": "", "note": "",
+    }  # fmt: skip
+    other = {**row, "case": "deepseekv2", "model": "deepseek-v2"}
+    name = "simumax_b200_no_cp.csv"
+    lines = [",".join(row), ",".join(row.values()), ",".join(other.values())]
+    (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
+    command = [sys.executable, "benchmarks/accuracy.py", "--tables", str(tmp_path), "--rows"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "| SimuMax, 8 B200, dense | validates | 1 |" in found.stdout, found.stderr
+    assert "llama3_70b_l12: measured 1 s" in found.stdout
+    assert "SimuMax, 8 B200, dense: latent attention: 1" in found.stdout

@@ -167,6 +167,20 @@ def test_tensor_parallelism_beyond_the_server_is_priced_and_warned_of():
     assert "leaves the server" in report.explain(found, 0)
 
 
+def test_what_no_published_run_tested_is_warned_of() -> None:
+    """ZeRO-2 beside a pipeline; and a mixture's step comes with the median of runs of its kind."""
+    text = report.explain(report.priced("tp=2,pp=4,zero=2", request("llama3-70b", 256)), 0)
+    assert "warning: ZeRO-2 with a pipeline: no published run was compared" in text
+    assert "--forbid zero=2" in text
+    plain = report.explain(report.priced("tp=2,pp=4,zero=1", request("llama3-70b", 256)), 0)
+    assert "with a pipeline" not in plain
+    mixture = report.priced("ep=8", request("mixtral-8x7b", 64))
+    step, median = float(mixture.step_s[0]), report.interval(mixture.request).median
+    assert median > 1.2
+    assert f"the median at {step * median:.3g} (" not in plain
+    assert f"the median at {step * median:.3g})" in report.explain(mixture, 0)
+
+
 def test_a_layout_that_does_not_fit_is_told_what_would_make_it_fit() -> None:
     """Each change that is named fits, when it is priced as a layout of its own."""
     large = request("llama3-405b", 16384, 2**24, cluster="meta")
@@ -271,7 +285,7 @@ def test_uneven_stages_are_emitted_as_they_are_priced() -> None:
         report.priced("pp=25", request("llama3-8b", 100, 400 * 8192))
     meta = request("llama3-405b", 16384, 2**24, cluster="meta")
     row = report.row_of(report.priced("tp=8,pp=16,v=7", meta), 0)["layout"]
-    with pytest.raises(ValueError, match="Megatron must have equal chunks"):
+    with pytest.raises(ValueError, match=r"Megatron must have equal chunks.*Use v of 1, 2, 4, 8\."):
         emit(row, meta, "megatron")
     assert "layers by stage: 3, 14 x 4, 2" in report.explain(found, 0)
 

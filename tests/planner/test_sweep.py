@@ -56,6 +56,7 @@ def test_a_run_is_said_in_a_sentence() -> None:
         "15 trillion tokens: 894,070 steps, 62.1 days, 24.4 million GPU hours for 48.8 million at 2 an hour, "
         "if nothing fails"
     )
+    assert "62.1 days (59 to 68.3 where compared runs lay), " in words(asked, 6.0, [5.7, 6.6])
     assert words(Asked().request(), 6.0) == ""
     assert "15 trillion tokens" in run("--train-tokens", "15T", "--explain", "tp=8").output
     assert (short(999.6e6), short(12_345.0), short(-2.5e6)) == ("1 billion", "12,345", "-2.5 million")
