@@ -1,8 +1,9 @@
 """Hand a model and a torch DeviceMesh to an answer that shards the model; train it two steps.
 
-params: mesh (axis -> size), axes (those of it that the answer's mesh has), num_blocks. Marks of step t:
-"forward t", "backward t", "ends t". The weights get new values after the answer has returned: whoever kept
-whole ones keeps old ones.
+params: mesh (axis -> size), axes (those of it that the answer's mesh has), num_blocks. The model is made
+between the mark "given" and the answer's call, at whose end is "returned": what lives there beyond "given"
+is what the rank keeps of it. Marks of step t: "forward t", "backward t", "ends t". The weights get new values
+after the answer has returned: whoever kept whole ones keeps old ones.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ def program(
     world = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     mesh = world if len(params["axes"]) == len(sizes) else world[tuple(params["axes"])]
     names = list(shapes(params["num_blocks"]))
-    model = impl(Toy(params["num_blocks"], {name: inputs[name] for name in names}), mesh)
-    _renew_(model, {name: inputs[f"new {name}"] for name in names})
-    probe.mark("sharded")
-    held = {name: _local(param).numel() for name, param in model.named_parameters()}
     x = inputs["x"].clone().requires_grad_()  # as in a model whose blocks have something before them
+    probe.mark("given")
+    model = impl(Toy(params["num_blocks"], {name: inputs[name] for name in names}), mesh)
+    probe.mark("returned")
+    _renew_(model, {name: inputs[f"new {name}"] for name in names})
+    held = {name: _local(param).numel() for name, param in model.named_parameters()}
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, foreach=False)
     for step in range(STEPS):
         probe.mark(f"forward {step}")

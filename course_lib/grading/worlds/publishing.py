@@ -20,6 +20,7 @@ def case(world_size: int, *, keep: int, slow: int, full: Mapping[int, int] | Non
     words = "".join(f", rank {rank}'s disk full at step {step}" for step, rank in disks.items())
     return on_ranks.case(
         world_size,
+        saves=SAVES,
         keep=keep,
         slow=slow,
         full=disks,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
@@ -11,20 +11,25 @@ import torch.nn.functional as F
 
 from course_lib.grading.core.mesh import place_of
 from course_lib.grading.core.types import Array, Case, Scenario, World
+from course_lib.grading.parts.memory import Live
 from course_lib.grading.torch_toy_model import DIM, LEARNING_RATE, OUT, Toy, shapes
 from course_lib.grading.worlds import on_ranks
 from course_lib.grading.worlds.on_ranks import shared
 
 ITEM, STEPS = 8, 2
-ROWS = 4  # of the batch, on each rank that has rows of its own
+ROWS = 4  # of the batch, on each rank that has rows of its own, if a case does not say
+NOTES = 512  # bytes of small tensors that an engine may keep: step counts, sizes, a loss
 
 
-def case(mesh: Mapping[str, int], axes: str, *, num_blocks: int = 3, data: str = "") -> Case:
+def case(
+    mesh: Mapping[str, int], axes: str, *, num_blocks: int = 3, data: str = "", rows: int = ROWS
+) -> Case:
     """Ranks on a mesh.
 
     Args:
         axes: those that the answer's mesh has, with spaces between.
         data: those along which ranks have rows of their own.
+        rows: of each of them.
     """
     words = ", ".join(f"{axis}={size}" for axis, size in mesh.items())
     return on_ranks.case(
@@ -32,6 +37,7 @@ def case(mesh: Mapping[str, int], axes: str, *, num_blocks: int = 3, data: str =
         axes=axes.split(),
         data=data.split(),
         num_blocks=num_blocks,
+        rows=rows,
         label=f"{prod(mesh.values())} ranks, {words}",
     )
 
@@ -51,8 +57,9 @@ def _rows(case: Case, rank: int) -> tuple[Array, Array]:
     index = 0
     for axis in case.params["data"]:
         index = index * sizes[axis] + place[axis]
-    total = ROWS * prod(sizes[axis] for axis in case.params["data"])
-    mine = slice(ROWS * index, ROWS * (index + 1))
+    rows = case.params["rows"]
+    total = rows * prod(sizes[axis] for axis in case.params["data"])
+    mine = slice(rows * index, rows * (index + 1))
     return shared(case, "x", total, DIM)[mine], shared(case, "y", total, OUT)[mine]
 
 
@@ -90,6 +97,29 @@ def _train(case: Case, x: torch.Tensor, y: torch.Tensor, *, old: bool) -> dict[s
         F.mse_loss(model(x), y).backward()
         optimizer.step()
     return {name: param.detach().numpy().copy() for name, param in model.named_parameters()}
+
+
+def kept_at_most(most: Callable[[Case], int]) -> Live:
+    """At most so many bytes of the model live when the answer returns, and in front of the second step.
+
+    Units: bytes. most: what a rank's parts of all weights are.
+    """
+
+    def at(case: Case) -> dict[str, tuple[str, int]]:
+        own = most(case)
+        grad_and_out = case.params["rows"] * (DIM + OUT) * ITEM
+        return {
+            "returned": ("when the answer returns", own + NOTES),
+            "forward 1": ("before a step begins", own + grad_and_out + NOTES),
+        }
+
+    return Live(
+        at=at,
+        since="given",
+        beyond="what lived before the model",
+        why="A rank keeps its parts of the weights and nothing beside them: is a whole one kept somewhere?",
+        free_alone=False,
+    )
 
 
 def ceil_share(name: str, num_blocks: int, count: int) -> int:

@@ -57,6 +57,9 @@ def to_dtensor_tp(model, mesh):
 # %% wrong memory: the last block stays whole
 # says: a rank may keep
 # change: for block in model.blocks: -> for block in model.blocks[:-1]:
+# %% wrong memory: a whole copy in an attribute
+# says: when the answer returns
+# change: plan = { -> model.kept = [p.detach().clone() for p in model.parameters()]; plan = {
 # %% wrong values: over the world, not over the mesh
 # change: block, mesh, plan -> block, dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),)), plan
 # %% wrong values: nothing is returned for the head to use

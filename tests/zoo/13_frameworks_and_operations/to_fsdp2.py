@@ -42,6 +42,33 @@ def to_fsdp2(model, mesh):
     return fully_shard(model, mesh=mesh)
 
 
+# %% right: one block ahead
+def to_fsdp2(model, mesh):
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    for block, following in zip(model.blocks[:-1], model.blocks[1:], strict=True):
+        block.set_modules_to_forward_prefetch([following])
+        following.set_modules_to_backward_prefetch([block])
+    return fully_shard(model, mesh=mesh)
+
+
+# %% wrong memory: a hook gathers all blocks before the first
+# says: may live at once
+# change: return fully_shard(model, mesh=mesh) -> model.register_forward_pre_hook(lambda *_: [b.unshard() for b in model.blocks] and None); return fully_shard(model, mesh=mesh)
+# %% wrong memory: the first block has all others come
+# says: may live at once
+# from: one block ahead
+# change: block.set_modules_to_forward_prefetch([following]) -> block.set_modules_to_forward_prefetch(list(model.blocks[1:]) if block is model.blocks[0] else [])
+# %% wrong memory: the last block has all others come in backward
+# says: may live at once
+# from: one block ahead
+# change: following.set_modules_to_backward_prefetch([block]) -> following.set_modules_to_backward_prefetch(list(model.blocks[:-1])[::-1] if following is model.blocks[-1] else [])
+# %% wrong memory: a whole copy in an attribute
+# says: when the answer returns
+# change: return fully_shard(model, mesh=mesh) -> model.kept = [p.full_tensor() for p in model.blocks.parameters()]; return fully_shard(model, mesh=mesh)
+# %% wrong memory: a hook keeps whole blocks from the first step on
+# says: before a step
+# change: return fully_shard(model, mesh=mesh) -> model.kept = []; [b.register_forward_hook(lambda m, *_: model.kept.append(m.gate_proj.weight.clone())) for b in model.blocks]; return fully_shard(model, mesh=mesh)
 # %% wrong memory: blocks stay whole after forward
 # says: gathered again in backward
 # change: reshard_after_forward=True -> reshard_after_forward=False

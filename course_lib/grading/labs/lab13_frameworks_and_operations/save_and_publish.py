@@ -6,7 +6,7 @@ at which the job may be killed.
 
 from course_lib.grading.core.types import Exercise, Seen
 from course_lib.grading.parts.rules import Rule
-from course_lib.grading.worlds.publishing import BESIDE, DONE, case, moments, published, publishing
+from course_lib.grading.worlds.publishing import BESIDE, DONE, SAVES, case, moments, published, publishing
 
 EXERCISE = Exercise(
     order=6,
@@ -92,7 +92,7 @@ def _kept(seen: Seen) -> str:
         last = moment
     if last is None:
         return ""
-    steps = [step for step in (10, 20, 30, 40) if str(step) not in seen.case.params["full"]][-keep:]
+    steps = [step for step in SAVES if str(step) not in seen.case.params["full"]][-keep:]
     want, names = [f"step-{step:08d}" for step in steps], sorted(set(last.files) - {BESIDE})
     if names != want:
         found = ", ".join(names) or "nothing"

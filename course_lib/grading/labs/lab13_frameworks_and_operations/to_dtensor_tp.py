@@ -1,11 +1,11 @@
-"""`to_dtensor_tp`: columns, then rows, by torch's DTensor: one all_reduce a block in forward."""
+"""`to_dtensor_tp`: columns, then rows, by torch's DTensor: one all_reduce per block in forward."""
 
 from course_lib.grading.core.types import Case, Exercise, Seen
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.parts.common import Window
 from course_lib.grading.parts.order import Holds, each_rank
 from course_lib.grading.torch_toy_model import DIM, shapes
-from course_lib.grading.worlds.torch_model import ITEM, ROWS, case, torch_model, trained
+from course_lib.grading.worlds.torch_model import ITEM, ROWS, case, kept_at_most, torch_model, trained
 
 EXERCISE = Exercise(
     order=2,
@@ -19,8 +19,8 @@ EXERCISE = Exercise(
     "place, and returns the model. The head stays whole.",
     graded={
         "values": "Weights after two steps equal those of one process.",
-        "memory": "A rank keeps its part of the three matrices of each block.",
-        "bytes": "One all_reduce of the activations a block in forward, two in backward.",
+        "memory": "A rank keeps its part of the three matrices of each block, and no whole one beside it.",
+        "bytes": "One all_reduce of the activations per block in forward, two in backward.",
     },
     details="2 and 4 ranks on an axis tp (hidden: 2 of 6, 4 of 8), also where tp's ranks are not neighbours. "
     "Every rank has all rows. Memory: hidden / n columns or rows. Bytes of a rank: 2 x blocks x "
@@ -48,12 +48,22 @@ expected = trained
 MISTAKES = {"the weights are those from before they were cut": {"old": True}}
 
 
+def _part(name: str, rows: int, columns: int, n: int) -> int:
+    if not name.startswith("blocks"):
+        return rows * columns
+    return rows * -(-columns // n) if name.endswith("down_proj.weight") else -(-rows // n) * columns
+
+
+def _kept(case: Case) -> int:
+    n = case.params["mesh"]["tp"]
+    return ITEM * sum(_part(k, *size, n) for k, size in shapes(case.params["num_blocks"]).items())
+
+
 def _held(seen: Seen, rank: int) -> str:
     n = seen.case.params["mesh"]["tp"]
     for name, (rows, columns) in shapes(seen.case.params["num_blocks"]).items():
-        held, by_rows = seen.got[rank].values["held"][name], name.endswith("down_proj.weight")
-        most = rows * -(-columns // n) if by_rows else -(-rows // n) * columns
-        if name.startswith("blocks") and held > most:
+        held, most = seen.got[rank].values["held"][name], _part(name, rows, columns, n)
+        if held > most:
             return (
                 f"a rank may keep {most} of the {rows * columns} elements of {name}, cut along the hidden "
                 f"units; rank {rank} keeps {held}. `nn.Linear` of dim to hidden is a column layer."
@@ -68,6 +78,7 @@ def _whole(case: Case) -> int:
 WHY = "A column layer leaves its output cut, and the row layer takes it so: only the sum at its end travels."
 PARTS = [
     Holds(part="memory", problem=each_rank(_held), passed="each rank keeps its part of every block"),
+    kept_at_most(_kept),
     BytesAtMost(
         at_most=lambda case: 2 * _whole(case),
         windows=[Window("forward 1", "backward 1", "forward")],

@@ -6,13 +6,17 @@ Longer than 120 lines: what is gathered, when, how much and from whom are rules 
 from course_lib.grading.core.types import Case, Exercise, Seen
 from course_lib.grading.parts.bytes import BytesAtMost
 from course_lib.grading.parts.common import Window, calls_in
+from course_lib.grading.parts.memory import Peak
 from course_lib.grading.parts.order import Holds, each_rank
-from course_lib.grading.torch_toy_model import shapes
-from course_lib.grading.worlds.torch_model import ITEM, case, ceil_share, torch_model, trained
+from course_lib.grading.torch_toy_model import DIM, shapes
+from course_lib.grading.torch_toy_model import HIDDEN as HIDDEN_DIM
+from course_lib.grading.worlds.torch_model import ITEM, case, ceil_share, kept_at_most, torch_model, trained
 
 FORWARD = Window("forward 1", "backward 1", "forward")
 BACKWARD = Window("backward 1", "ends 1", "backward")
 STEP = Window("forward 1", "ends 1", "a step")
+BLOCKS_AT_ONCE = 3.5
+"""One in use, one ahead, and what a gather comes through."""
 
 EXERCISE = Exercise(
     order=1,
@@ -25,14 +29,16 @@ EXERCISE = Exercise(
     task="Write a function that shards a model with torch's `fully_shard`, in place, and returns it.",
     graded={
         "values": "Weights after two steps equal those of one process.",
-        "memory": "A rank keeps its share; whole weights are there one block at a time, in backward too.",
+        "memory": "A rank keeps its share and nothing beside it; whole weights are there one block at a "
+        "time, in backward too (the next may come ahead).",
         "bytes": "Weights are gathered along the last axis of the mesh only, gradients move once.",
     },
     details="2 and 4 ranks (hidden: 3, 6), meshes of one axis (dp_shard) and of two (dp_replicate, "
     "dp_shard), also one whose ranks are not neighbours. `model.blocks` are the blocks; the head is "
     "the rest. Memory: at most ceil(rows / n) rows of each weight; no gather larger than a block; all blocks "
-    "are gathered again in backward. Bytes of a rank in a step: twice all weights gathered, once all "
-    "gradients reduce_scattered, and over dp_replicate an all_reduce of its own shard.",
+    "are gathered again in backward; beside activations and gradients at most 3.5 blocks live at once (one "
+    "in use, one ahead, and what they come through). Bytes of a rank in a step: twice all weights gathered, "
+    "once all gradients reduce_scattered, and over dp_replicate an all_reduce of its own shard.",
     signature="(model, mesh)",
     forbids=("the course's engines",),
     scenario=torch_model(),
@@ -46,12 +52,12 @@ EXERCISE = Exercise(
 
 ALL = "dp_replicate dp_shard"
 OPEN = [
-    case({"dp_shard": 2}, "dp_shard", data="dp_shard"),
+    case({"dp_shard": 2}, "dp_shard", data="dp_shard", num_blocks=6, rows=1),
     case({"dp_replicate": 2, "dp_shard": 2}, ALL, data=ALL),
     case({"dp_shard": 2, "tp": 2}, "dp_shard", data="dp_shard", num_blocks=2),
 ]
 HIDDEN = [
-    case({"dp_shard": 3}, "dp_shard", data="dp_shard", num_blocks=4),
+    case({"dp_shard": 3}, "dp_shard", data="dp_shard", num_blocks=6, rows=1),
     case({"dp_replicate": 2, "dp_shard": 3}, ALL, data=ALL),
     case({"dp_replicate": 2, "dp_shard": 1}, ALL, data=ALL),
 ]
@@ -104,6 +110,18 @@ def _one_at_a_time(seen: Seen, rank: int) -> str:
     return ""
 
 
+def _forward_peak(case: Case) -> int:
+    """Activations, the head, which is the root's and stays, and a few blocks."""
+    rows, blocks = case.params["rows"], case.params["num_blocks"]
+    activations = ITEM * rows * (blocks * (DIM + 4 * HIDDEN_DIM) + 2 * DIM)
+    return activations + _bytes_of(case, "head") + int(BLOCKS_AT_ONCE * _bytes_of(case, "blocks.0."))
+
+
+def _backward_peak(case: Case) -> int:
+    """This rank's share of the gradients, and a few blocks."""
+    return _bytes_of(case) // _shards(case) + int(BLOCKS_AT_ONCE * _bytes_of(case, "blocks.0."))
+
+
 def _bytes(case: Case) -> int:
     whole, copies = _bytes_of(case), case.params["mesh"].get("dp_replicate", 1)
     return 3 * whole + (2 * whole // _shards(case) if copies > 1 else 0) + 64
@@ -121,9 +139,13 @@ def _from_whom(seen: Seen, rank: int) -> str:
     )
 
 
+WHY = "Blocks come whole one after the other: does something gather them before their turn, or keep them?"
 PARTS = [
     Holds(part="memory", problem=each_rank(_held), passed="each rank keeps its share"),
+    kept_at_most(lambda case: _bytes_of(case) // _shards(case)),
     Holds(part="memory", problem=each_rank(_one_at_a_time), passed="one block whole at a time"),
+    Peak(at_most=_forward_peak, windows=[FORWARD], why=WHY),
+    Peak(at_most=_backward_peak, windows=[BACKWARD], why=WHY),
     Holds(part="bytes", problem=each_rank(_from_whom), passed="gathered along dp_shard only"),
     BytesAtMost(
         at_most=_bytes,
