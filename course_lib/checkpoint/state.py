@@ -77,24 +77,30 @@ class TrainingState:
                 "it from the wrapped model's parameters()."
             )
 
-    def state(self, *, copy: bool = False, saves: bool = True) -> State:
+    def state(self, *, into: dict[str, Tensor] | None = None, saves: bool = True) -> State:
         """Return what DCP writes, or (saves=False) reads into, by path.
 
-        copy: of its own, so that the training may go on while it is written.
+        into: copy into these tensors, by path, so that the training may go on while they are written; those
+            of an earlier copy are used again, others are made.
         """
         self.before()
-        copies: dict[int, Tensor] = {}  # a flat shard has many names
+        copied: dict[int, Tensor] = {}  # a flat shard has many names
 
-        def own(value: Tensor) -> Tensor:
-            return copies.setdefault(id(value), value.detach().clone()) if copy else value.detach()
+        def own(path: str, value: Tensor) -> Tensor:
+            if into is None:
+                return value.detach()
+            if id(value) not in copied:
+                copied[id(value)] = into[path] = _copy(value.detach(), into.get(path))
+            return copied[id(value)]
 
         state: State = {}
         for share in self.shares:
             if share.saves or not saves:
-                state[f"model.{share.name}"] = share.show(own(share.values))
+                path = f"model.{share.name}"
+                state[path] = share.show(own(path, share.values))
                 for key, value in self.kept.get(share.key, {}).items() if share.key is not None else ():
                     path = f"optim.state.{share.name}.{key}"
-                    state[path] = own(value) if key in NUMBERS else share.show(own(value))
+                    state[path] = own(path, value) if key in NUMBERS else share.show(own(path, value))
         for index, group in enumerate(self.groups):
             members = {id(param) for param in group["params"]}
             names = [share.name for share in self.shares if share.saves and id(share.key) in members]
@@ -197,6 +203,14 @@ class TrainingState:
             self.kept.pop(param, None)
             if entries:
                 self.kept[param] = entries
+
+
+def _copy(value: Tensor, earlier: Tensor | None) -> Tensor:
+    """Copy a tensor into an earlier copy's memory, if it is of the same kind, or into its own."""
+    like = ("__class__", "shape", "dtype", "device", "layout")
+    if earlier is None or any(getattr(earlier, name) != getattr(value, name) for name in like):
+        return value.clone()
+    return earlier.copy_(value)
 
 
 def _entries(sizes: Sizes) -> Iterator[tuple[str, str, tuple[Sequence[int], torch.dtype]]]:

@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.fsdp import fully_shard
 
 from course_lib.checkpoint import Checkpoints, TrainingState, full_state_dict, state_of
+from course_lib.checkpoint.boxes import chunks
 from course_lib.comm.mesh import make_mesh
 from course_lib.compose import ComposedTraining, Degrees
 from course_lib.config import ModelConfig
@@ -226,6 +227,37 @@ def test_masters_come_back_in_their_own_precision() -> None:
         assert_same(tensors, {p: v for p, v in second.items() if isinstance(v, Tensor)}, rtol=0, atol=0)
         assert torch.equal(weight, tensors["model.weight"].bfloat16())
         assert not torch.equal(weight.float(), tensors["model.weight"])
+
+
+def held(value: Tensor) -> Tensor:
+    return torch.cat([torch.zeros(0), *(chunk.reshape(-1) for _, chunk in chunks(value))])
+
+
+def copied_twice() -> tuple[int, int, bool, bool]:
+    """In a rank: tensors copied, names in the state, whether the memory is used again, and what it holds."""
+    torch.manual_seed(0)
+    training = ComposedTraining(
+        DENSE, Degrees(dp_shard=2), partial(torch.optim.SGD, lr=1.0), batch_size=2, seq_len=8
+    )
+    copies: dict[str, Tensor] = {}
+    first = state_of(training).state(into=copies)
+    own = dict(copies)
+    with torch.no_grad():
+        for param in training.optimizer.param_groups[0]["params"]:
+            param.add_(1)
+    state_of(training).state(into=copies)
+    now = state_of(training).state()
+    is_same = all(copies[path] is tensor for path, tensor in own.items()) and len(copies) == len(own)
+    shown = {path: value for path, value in now.items() if isinstance(value, Tensor)}
+    is_new = all(torch.equal(held(first[path]), held(value)) for path, value in shown.items())
+    return len(copies), len(shown), is_same, is_new
+
+
+def test_a_copy_holds_a_flat_shard_once_and_its_memory_is_used_again() -> None:
+    for copied, names, is_same, is_new in run_ranks(copied_twice, 2):
+        assert copied < names / 2
+        assert is_same
+        assert is_new
 
 
 def test_a_state_of_before_the_first_step_has_no_moments(tmp_path: Path) -> None:
