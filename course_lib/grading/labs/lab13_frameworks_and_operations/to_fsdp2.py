@@ -112,7 +112,7 @@ def _one_at_a_time(seen: Seen, rank: int) -> str:
 
 def _forward_peak(case: Case) -> int:
     """Activations, the head, which is the root's and stays, and a few blocks."""
-    rows, blocks = case.params["rows"], case.params["num_blocks"]
+    rows, blocks = int(case.params["rows"]), int(case.params["num_blocks"])
     activations = ITEM * rows * (blocks * (DIM + 4 * HIDDEN_DIM) + 2 * DIM)
     return activations + _bytes_of(case, "head") + int(BLOCKS_AT_ONCE * _bytes_of(case, "blocks.0."))
 
