@@ -10,7 +10,10 @@ from course_lib.cost.hardware import accelerator
 
 
 def make_cluster(plain: Mapping[str, Any]) -> Cluster:
-    """Build a cluster of H100 from {"name", "spans": [{"name", "devices", "latency_s", "bytes_per_s"}]}."""
+    """Build a cluster of H100 from {"name", "spans": [{"name", "devices", "latency_s", "bytes_per_s"}]}.
+
+    "memory_bytes" gives each GPU another memory.
+    """
     spans = tuple(
         Span(
             name=span["name"],
@@ -19,4 +22,5 @@ def make_cluster(plain: Mapping[str, Any]) -> Cluster:
         )
         for span in plain["spans"]
     )
-    return Cluster(name=plain["name"], accelerator=accelerator("H100"), spans=spans)
+    other = {"memory_bytes": plain["memory_bytes"]} if "memory_bytes" in plain else {}
+    return Cluster(name=plain["name"], accelerator=accelerator("H100").replace(**other), spans=spans)

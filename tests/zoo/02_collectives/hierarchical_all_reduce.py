@@ -76,6 +76,9 @@ def hierarchical_all_reduce_(tensor, inside, across, reduce_scatter, all_gather,
 # says: all k ranks carry the whole tensor
 # change: chunk = reduce_scatter(tensor, inside) -> all_reduce_(tensor, across)
 # change: all_reduce_(chunk, across) -> chunk = reduce_scatter(tensor, inside)
+# %% wrong bytes: float64 on the wire across
+# says: float64 on the wire
+# change: all_reduce_(chunk, across) -> wide = chunk.double(); all_reduce_(wide, across); chunk.copy_(wide)
 # %% wrong bytes: one flat ring for tiny tensors
 # change: chunk = reduce_scatter(tensor, inside) -> tiny = tensor.numel() < dist.get_world_size(); chunk = None if tiny else reduce_scatter(tensor, inside)
 # change: all_reduce_(chunk, across) -> all_reduce_(tensor, None) if tiny else all_reduce_(chunk, across)

@@ -54,6 +54,8 @@ def reduce_to_root_(tensor, root, group=None):
 # %% wrong values: partial sums are left on the way
 # says: partial sums are left in the tensors
 # change: tensor if place == 0 else tensor.clone() -> tensor
+# %% wrong values: members of a group are taken for neighbours
+# change: ring = dist.get_process_group_ranks(group) -> ring = [dist.get_rank() - dist.get_rank(group) + i for i in range(dist.get_world_size(group))]
 # %% wrong bytes: everyone sends to the root
 # says: pass one partial sum on
 def reduce_to_root_(tensor, root, group=None):

@@ -45,9 +45,11 @@ def ring_shift(tensor, group=None):
 # change: ring[me - 1] -> ring[(me + 1) % len(ring)]
 # change: ring[(me + 1) % len(ring)] -> ring[me - 1]
 # %% wrong values: places in the group taken for global ranks
-# says: groups [0, 2] and [1, 3]
+# says: groups [0, 3] and [1, 2]
 # change: ring[me - 1] -> (me - 1) % len(ring)
 # change: ring[(me + 1) % len(ring)] -> (me + 1) % len(ring)
+# %% wrong values: members of a group are taken for every k-th rank
+# change: ring, me = dist.get_process_group_ranks(group), dist.get_rank(group) -> me, n = dist.get_rank(group), dist.get_world_size(group); k = dist.get_world_size() // n; ring = [dist.get_rank() + (i - me) * k for i in range(n)]
 # %% wrong values: one rank skips its send
 # says: rank 0
 # change: works = [ -> works = [dist.irecv(received, ring[me - 1], group=group)] if me == 0 and len(ring) > 2 else [

@@ -54,6 +54,8 @@ def pack_buckets(sizes, bucket_bytes):
 # %% wrong packing: leaves out what is larger than a bucket
 # says: must be in one bucket
 # change: reversed(range(len(sizes))) -> [i for i in reversed(range(len(sizes))) if sizes[i] <= bucket_bytes]
+# %% wrong packing: the first bucket is of 1 MiB at most, as torch's
+# change: > bucket_bytes -> > (bucket_bytes if len(buckets) > 1 else min(bucket_bytes, 2**20))
 # %% wrong packing: a dict
 # says: a list of lists
 # change: return buckets -> return dict(enumerate(buckets))

@@ -82,6 +82,15 @@ def choose_mesh(model, cluster, world_size):
 # %% wrong memory: forgets the whole units
 # says: the whole units are left out of the memory
 # change: + 2 * unit_bytes + model["activation_bytes"] -> + model["activation_bytes"]
+# %% wrong memory: one whole unit, that of the unit which computes
+# says: one whole unit is left out
+# change: + 2 * unit_bytes + -> + unit_bytes +
+# %% wrong memory: whole units are cut by dp_shard
+# says: whole units are divided by dp_shard
+# change: + 2 * unit_bytes + -> + 2 * unit_bytes / k +
+# %% wrong memory, clock: GPUs of 80 GB by heart
+# says: cluster.accelerator.memory_bytes
+# change: cluster.accelerator.memory_bytes -> 80e9
 # %% wrong memory: counts whole units only where units are gathered
 # says: whole units are left out of the memory where nothing is sharded
 # change: + 2 * unit_bytes + -> + 2 * unit_bytes * (k > 1) +

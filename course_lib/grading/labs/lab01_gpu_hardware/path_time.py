@@ -32,9 +32,10 @@ def _one(rng: np.random.Generator, place: int) -> dict[str, Any]:
         servers, seats = ([servers[0]] * 2, seats) if inside else (servers, [seats[0]] * 2)
     elif place % 3 == 0:  # neighbours by number, across a border
         servers, seats = [2, 3], [n - 1, 0]
-    unit = (
-        list(UNITS)[1 + place // 4 % 3] if kind in ("one link", "whole") else ""
-    )  # each part meets each unit
+    units = ["", ""]
+    if kind in ("one link", "whole"):  # each part meets each unit, and never one for both links
+        turn = 1 + place // 4 % 3
+        units = [list(UNITS)[i] for i in (turn, (turn + 1) % 4)][:: -1 if place // 4 % 2 else 1]
     first, second = float(10 ** rng.uniform(10, 11.7)), float(rng.uniform(1.2, 6))
     network = first * second if place % 2 else first / second
     size = int(10 ** rng.uniform(4, 8))
@@ -47,8 +48,8 @@ def _one(rng: np.random.Generator, place: int) -> dict[str, Any]:
         "cluster": {
             "name": "unseen cluster",
             "gpus_per_server": n,
-            "inside": _link(rng, first, unit),
-            "network": _link(rng, network, unit),
+            "inside": _link(rng, first, units[0]),
+            "network": _link(rng, network, units[1]),
         },
     }
 

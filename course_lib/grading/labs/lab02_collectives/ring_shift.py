@@ -40,7 +40,7 @@ OPEN = [
     case(2, [7]),
     case(3, [4, 3]),
     case(4, [5], dtype="float32"),
-    case(4, [6], groups=[[0, 2], [1, 3]]),
+    case(4, [6], groups=[[0, 3], [1, 2]]),
     case(3, [150_000]),
     case(3, [4], again=True),
 ]

@@ -54,7 +54,7 @@ OPEN = [
     case(2, [5], root=0),
     case(4, [3, 2], root=0),
     case(3, [4], root=2, dtype="float32"),
-    case(4, [6], groups=[[1, 2, 3]], root=2),
+    case(4, [6], groups=[[0, 2, 3]], root=2),
     case(4, [6], root=1, again=True),
 ]
 HIDDEN = [
@@ -62,7 +62,7 @@ HIDDEN = [
     case(6, [2, 3], root=5),
     case(8, [150_000], root=0),
     case(8, [4], root=6),
-    case(6, [5], groups=[[0, 2, 3, 4, 5]], root=4),
+    case(6, [5], groups=[[1, 2, 4, 5]], root=4),
 ]
 
 

@@ -26,7 +26,7 @@ RULES: dict[str, Callable[[Point], Buckets]] = {
 
 def _one(rng: np.random.Generator, place: int) -> dict[str, Any]:
     """Now and then a parameter is larger than a bucket, or fills one exactly."""
-    cap = int(rng.integers(20, 5000)) * 8
+    cap = int(rng.integers(20, 5000)) * (8000 if place % 2 else 8)  # up to 40 kB, or to 40 MB
     sizes = [int(rng.integers(1, max(2, cap // 12))) * 8 for _ in range(int(rng.integers(2, 14)))]
     if place % 3 == 0:
         sizes[int(rng.integers(len(sizes)))] = cap + 8 * int(rng.integers(1, 50))

@@ -25,6 +25,7 @@ from course_lib.grading.worlds.samples import separating
 
 Plain = Mapping[str, Any]
 STATE_BYTES = 16  # of a parameter: bf16 parameter and gradient, float32 master weight and two moments
+_TEXT_BYTES = 80e9  # memory of the GPUs that the notebook speaks of
 WIRE_BYTES = 2  # of a parameter or gradient: bf16
 
 
@@ -63,10 +64,11 @@ def step_time_s(
     return float(model["num_units"] * (2 * gather_s + scatter_s) + parts * across_s)
 
 
-def sizes_that_fit(model: Plain, cluster: Cluster, world_size: int) -> list[int]:
-    """The divisors of the world size that are large enough as dp_shard."""
+def sizes_that_fit(model: Plain, cluster: Cluster, world_size: int, room_bytes: float = 0) -> list[int]:
+    """The divisors of the world size that are large enough as dp_shard, also if GPUs had `room_bytes`."""
     divisors = [k for k in range(1, world_size + 1) if world_size % k == 0]
-    return [k for k in divisors if memory_bytes(model, k) <= cluster.accelerator.memory_bytes]
+    room_bytes = room_bytes or cluster.accelerator.memory_bytes
+    return [k for k in divisors if memory_bytes(model, k) <= room_bytes]
 
 
 @lru_cache(maxsize=64)
@@ -86,13 +88,16 @@ Rule = Callable[[Point, list[int]], int]  # (point, sizes of dp_shard that fit) 
 _STOPS_EARLY = "the search stops at the first rise in time"
 _TOGETHER = "one all_reduce is taken for all units together"
 _LATENCY_ONCE = "latency is paid once per collective of the whole model, not once per unit"
+_CUT = "whole units are divided by dp_shard: they are whole on every rank"
 _NOTHING_SHARDED = "whole units are left out of the memory where nothing is sharded"
 _ONE_BYTE = "a parameter has 1 byte on the wire: bf16 has 2"
+_BY_HEART = "GPUs are taken for 80 GB ones: cluster.accelerator.memory_bytes says what they have"
 _FOUR_BYTES = "a parameter has 4 bytes on the wire: bf16 has 2"
 _ONE_SERVER = 5  # of every six points; in the first, sharding nothing is the fastest and just does not fit
 _SLOW_LINKS = (2, 3, 4)  # one server whose latency counts as much as its bandwidth
 # Right nearly everywhere: the place at which a point is drawn that shows them wrong.
 _RARE = {
+    0: [_CUT],
     1: [_STOPS_EARLY],
     2: [_TOGETHER],
     3: [_ONE_BYTE],
@@ -125,7 +130,17 @@ RULES: dict[str, Rule] = {
         [*sizes_that_fit(p["model"], cluster_of(p), p["world_size"]), *_alone(p)],
         key=partial(step_time_s, p["model"], cluster_of(p), p["world_size"]),
     ),
+    _BY_HEART: lambda p, _: min(
+        sizes_that_fit(p["model"], cluster_of(p), p["world_size"], _TEXT_BYTES),
+        key=partial(step_time_s, p["model"], cluster_of(p), p["world_size"]),
+    ),
     "activations are left out of the memory": lambda p, _: fastest(p, activation_bytes=0),
+    "one whole unit is left out of the memory: while one computes, the next is on its way": lambda p, _: (
+        fastest(p, num_units=2 * p["model"]["num_units"])
+    ),
+    _CUT: lambda p, _: fastest(
+        p, num_params=p["model"]["num_params"] * (1 + 1 / 4 / p["model"]["num_units"]), num_units=math.inf
+    ),
     "the whole units are left out of the memory": lambda p, _: fastest(p, num_units=math.inf),
     _STOPS_EARLY: lambda p, fits: next(
         (k for k, more in pairwise(fits) if excess(p, more) > excess(p, k)), fits[-1]
@@ -191,8 +206,9 @@ def _point(draw: np.random.Generator, i: int) -> dict[str, Any]:
             world_size = devices  # whole servers
         point = {"model": model, "cluster": cluster, "world_size": world_size}
         if i % 6 == 0 or i == _ONE_SERVER:
-            model["activation_bytes"] = _just_too_many(point)
-        if model["activation_bytes"] > 0 and sizes_that_fit(model, make_cluster(cluster), world_size):
+            model["activation_bytes"] = _just_too_many(point, 0.75 if i % 12 == 6 else 0.25)
+        room_bytes = min(cluster["memory_bytes"], _TEXT_BYTES)  # who takes the text's finds a mesh, too
+        if model["activation_bytes"] > 0 and sizes_that_fit(model, cluster_of(point), world_size, room_bytes):
             return point
 
 
@@ -202,12 +218,12 @@ def _alone(point: Point) -> list[int]:
     return [1] if memory_bytes(model, 1) <= cluster_of(point).accelerator.memory_bytes else []
 
 
-def _just_too_many(point: Point) -> int:
-    """Activations with which the fastest mesh misses by half of its whole units; negative if none do."""
+def _just_too_many(point: Point, part: float) -> int:
+    """Activations with which the fastest mesh misses by a part of its whole units; negative if none do."""
     model, room = point["model"], cluster_of(point).accelerator.memory_bytes
     units = memory_bytes(model, 1) - memory_bytes({**model, "num_units": math.inf}, 1)
     need = memory_bytes({**model, "activation_bytes": 0}, fastest(point, num_params=1))
-    return round(room - need + units / 2)
+    return round(room - need + units * part)
 
 
 def fastest(point: Point, **instead: float) -> int:
@@ -234,7 +250,8 @@ def _cluster(draw: np.random.Generator, i: int) -> dict[str, Any]:
             latency_s * float(draw.uniform(1, 5)),
         )
     assert all(b["devices"] % a["devices"] == 0 for a, b in pairwise(spans))
-    return {"name": f"unseen cluster {i + 1}", "spans": spans}
+    memory_bytes = float(draw.choice([48e9, 64e9, 96e9, 141e9]))  # never the 80 GB of the text
+    return {"name": f"unseen cluster {i + 1}", "spans": spans, "memory_bytes": memory_bytes}
 
 
 def _loses(point: Point, dp_shard: int) -> bool:
@@ -266,5 +283,6 @@ def words_of(point: Point) -> str:
     )
     return (
         f"{model['num_params'] / 1e9:.4g} B parameters in {model['num_units']} units, activations "
-        f"{model['activation_bytes'] / 1e9:.3g} GB; {point['world_size']} ranks; {spans}"
+        f"{model['activation_bytes'] / 1e9:.3g} GB; {point['world_size']} ranks of "
+        f"{room_bytes(point) / 1e9:g} GB; {spans}"
     )
