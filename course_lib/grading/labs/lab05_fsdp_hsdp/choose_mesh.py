@@ -34,8 +34,8 @@ EXERCISE = Exercise(
         "clock": "No other mesh that fits takes less time.",
     },
     details="12 points (hidden: 30) on clusters you have not seen, of one to three levels, with sizes "
-    "that are no powers of two and GPUs of 48 to 141 GB. By the stated formulas for memory and time; of "
-    "meshes that take the same time any will do.",
+    "that are no powers of two. By the stated formulas for memory and time; of meshes that take the "
+    "same time any will do.",
     signature="(model, cluster, world_size)",
     forbids=("planner",),
     scenario=samples(stream=57, draw=points, clusters=["cluster"]),
