@@ -5,10 +5,16 @@ from pathlib import Path
 from nbgrader.converters import Autograde, GenerateSolution
 from nbgrader.validator import Validator
 
-from course_lib.staff import class_file
-from course_lib.staff.feedback import SafePage, feedback_steps
-from course_lib.staff.gradebook import GradedRun, cell_timeout_s, gradebook_url, limited, release_steps
-from course_lib.staff.late import LatePolicy
+from course_grader import class_file
+from course_grader.pages.feedback import SafePage, feedback_steps
+from course_grader.school.gradebook import (
+    GradedRun,
+    cell_timeout_s,
+    gradebook_url,
+    limited,
+    release_steps,
+)
+from course_grader.school.late import LatePolicy
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821
 

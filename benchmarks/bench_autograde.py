@@ -26,10 +26,10 @@ from pathlib import Path
 import nbformat
 from rich.console import Console
 
-from course_lib.staff import autograde, build, submissions
-from course_lib.staff.filled_release import answers_of, filled_in
-from course_lib.staff.gradebook import Course, find_alembic
-from course_lib.staff.ledger import LEDGER, Ledger
+from course_grader.authoring.filled_release import answers_of, filled_in
+from course_grader.school import autograde, build, submissions
+from course_grader.school.gradebook import Course, find_alembic
+from course_grader.school.ledger import LEDGER, Ledger
 
 Row = tuple[str, float, str, str]
 
@@ -37,7 +37,7 @@ LAB, EXERCISE = "03_data_parallel", "naive_ddp"
 ROOT = Path(__file__).resolve().parents[1]
 STUDENTS = int(os.environ.get("COURSE_CLASS", "100"))
 TWENTY = 20
-COURSE = [sys.executable, "-m", "course_lib.cli", "autograde", LAB, "--jobs"]
+COURSE = [sys.executable, "-m", "course_grader.cli", "autograde", LAB, "--jobs"]
 COMMANDS = {
     "one": [*COURSE, "1"],
     "nbgrader": [sys.executable, "-m", "nbgrader", "autograde", LAB],

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from course_lib import grading
-from course_lib.staff import zoo
+import course_grader as grading
+from course_grader.zoo import judge_answers as zoo
 from course_lib.viz.collectives_steps import draw_step
 
 Row = tuple[str, float, str, str]

@@ -247,19 +247,6 @@ def _programs() -> Iterator[Finding]:
     for name, program in PROGRAMS.items():
         advice = f"{program.problem}; needed by {program.use}" if program.problem else "found"
         yield Finding(not program.problem, name, advice, necessary=False)
-    if not PROGRAMS["bubblewrap"].problem and importlib.util.find_spec("course_lib.staff") is not None:
-        yield _sandbox()
-
-
-def _sandbox() -> Finding:
-    """Whether students' ranks can be kept from one another where they are graded."""
-    from course_lib.staff import bubblewrap, sandbox
-
-    try:
-        lacks = sandbox.require(trust=False)
-    except bubblewrap.SandboxMissing as error:
-        lacks = str(error)
-    return Finding(not lacks, "ranks alone", lacks or "namespaces for each rank", necessary=False)
 
 
 def _sum_of_ranks() -> float:

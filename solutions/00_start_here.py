@@ -28,7 +28,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib import doctor, grading, trace
+import course_grader as grading
+from course_lib import doctor, trace
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.timeline import draw_timeline

@@ -42,7 +42,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from course_lib import grading
+import course_grader as grading
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.roof import this_machine
 from course_lib.viz.axes import draw_axes

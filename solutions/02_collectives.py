@@ -39,7 +39,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from course_lib import grading
+import course_grader as grading
 from course_lib.cost.cluster import dgx_h100, uniform
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay

@@ -47,7 +47,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib import grading, trace
+import course_grader as grading
+from course_lib import trace
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import Cluster, Link, Span
 from course_lib.cost.hardware import accelerator

@@ -39,7 +39,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from course_lib import grading, trace
+import course_grader as grading
+from course_lib import trace
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import dgx_h100
 from course_lib.model.batches import shard_slice, synthetic_batch

@@ -45,7 +45,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from course_lib import grading, trace
+import course_grader as grading
+from course_lib import trace
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import Cluster, Link, Span, dgx_h100, uniform

@@ -42,7 +42,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from course_lib import grading, trace
+import course_grader as grading
+from course_lib import trace
 from course_lib.config import ModelConfig
 from course_lib.model.attention import rope_tables
 from course_lib.model.batches import synthetic_batch

@@ -37,7 +37,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib import grading
+import course_grader as grading
 from course_lib.config import ModelConfig
 from course_lib.cost.activations import layer_activation_bytes
 from course_lib.cost.cluster import dgx_h100

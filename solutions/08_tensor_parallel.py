@@ -37,7 +37,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import grading, trace
+import course_grader as grading
+from course_lib import trace
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import dgx_h100

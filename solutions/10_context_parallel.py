@@ -54,7 +54,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import grading
+import course_grader as grading
 from course_lib.comm.autograd import all_to_all
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import Link, dgx_h100, meta_24k, uniform

@@ -57,7 +57,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib import grading
+import course_grader as grading
 from course_lib.comm.autograd import all_to_all
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from nbclient.exceptions import CellExecutionError
 from test_single_file import ROOT, WITHOUT_NBGRADER, cells, published, python, run, text
 
-from course_lib import grading
+import course_grader as grading
 
 __all__ = ["published", "python"]  # fixtures
 

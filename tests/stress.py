@@ -25,9 +25,9 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).parent / "staff"))
 from small_class import LAB, ROOT, gradebook_scores, hand_in_class, small_course
 
-from course_lib import kernels
-from course_lib.staff import autograde, demo, supervise
-from course_lib.staff.gradebook import Course
+from course_grader import demo, kernels
+from course_grader.school import autograde, supervise
+from course_grader.school.gradebook import Course
 
 FULL = {"kernels": 400, "demos": 20, "classes": 5}
 AT_ONCE, STUDENTS = 4, 20
@@ -97,7 +97,7 @@ def run_demos(number: int, folder: Path) -> Problems:
     problems: Problems = []
     first: dict[str, dict[str, float]] = {}
     for n in range(number):
-        command = {f"demo {n}": [sys.executable, "-m", "course_lib.cli", "demo"]}
+        command = {f"demo {n}": [sys.executable, "-m", "course_grader.cli", "demo"]}
         (ended,) = supervise.run_all(command, folder, jobs=1, limit_s=HOUR_S)
         course = Course(ROOT / demo.FOLDER)
         scores = {one.student: course.scores(one.student, demo.LAB) for one in demo.SUBMISSIONS}

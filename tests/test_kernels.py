@@ -18,7 +18,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from traitlets.config import Config
 
-from course_lib import kernels
+from course_grader import kernels
 
 DIES = "import sys; sys.exit('ModuleNotFoundError: no kernel here')"
 DIES_ONCE = """

@@ -148,12 +148,12 @@ def test_torch_distributed_stays_where_ranks_are() -> None:
 def test_environment_variables_are_read_where_processes_start() -> None:
     allowed = (
         "course_lib.ranks",
-        "course_lib.staff",
-        "course_lib.grading.torchrun",
-        "course_lib.grading.zygote",
+        "course_grader.school",
+        "course_grader.inside.torchrun",
+        "course_grader.inside.zygote",
         "course_lib.train.__main__",
         "course_lib.train.world",
-        "course_lib.learner.jupyter",
+        "course_grader.learner.jupyter",
     )
     users = {
         name

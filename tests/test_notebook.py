@@ -12,7 +12,8 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib import REPOSITORY, __version__, doctor, kernels, notebook
+from course_grader import kernels, notebook
+from course_lib import REPOSITORY, __version__, doctor
 
 
 def test_one_line_says_that_the_machine_is_ready(capsys: pytest.CaptureFixture[str]) -> None:

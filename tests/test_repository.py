@@ -10,9 +10,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib import doctor, grading
-from course_lib.staff import build
-from course_lib.staff.execute import text_fields
+import course_grader as grading
+from course_grader.authoring.execute import text_fields
+from course_grader.school import build
+from course_lib import doctor
 
 ROOT = Path(__file__).resolve().parents[1]
 LABS = build.labs(ROOT)

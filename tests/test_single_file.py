@@ -19,8 +19,9 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib import REPOSITORY, __version__, kernels
-from course_lib.staff import template
+from course_grader import kernels
+from course_grader.authoring import template
+from course_lib import REPOSITORY, __version__
 
 pytestmark = pytest.mark.rotates(1)
 

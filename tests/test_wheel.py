@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from course_grader.learner import jupyter
 from course_lib import __version__
-from course_lib.learner import jupyter
 
 ROOT = Path(__file__).resolve().parents[1]
 LABS = sorted(path.name for path in (ROOT / "notebooks").iterdir() if path.is_dir())
@@ -56,7 +56,7 @@ def test_the_labs_come_with_the_wheel_and_yours_are_left_alone(environment: Path
     mine.parent.mkdir(parents=True)
     mine.write_text("mine", encoding="utf-8")
     lay_out = (
-        "from pathlib import Path; from course_lib.learner import jupyter; "
+        "from pathlib import Path; from course_grader.learner import jupyter; "
         "print(jupyter.folder_of_labs(None, Path.cwd()))"
     )
     assert run(environment / "python", "-c", lay_out, cwd=tmp_path).strip() == str(tmp_path / "notebooks")

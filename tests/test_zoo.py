@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.grading.engine import OPEN_SEED
-from course_lib.grading.registry import exercises
-from course_lib.staff import zoo, zoo_answers
+from course_grader.judge.engine import OPEN_SEED
+from course_grader.registry import exercises
+from course_grader.zoo import answers as zoo_answers
+from course_grader.zoo import judge_answers as zoo
 
 ROOT = Path(__file__).parent.parent
 

@@ -23,17 +23,17 @@ import torch
 from matplotlib.text import Text
 from PIL import Image
 
+from course_grader.judge.engine import check
+from course_grader.show.report_card import card_html
+from course_grader.zoo.answers import find_answer
 from course_lib import trace
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import Cluster, Link, Span
 from course_lib.cost.hardware import accelerator
-from course_lib.grading.engine import check
-from course_lib.grading.report_card import card_html
 from course_lib.model.batches import shard_slice, synthetic_batch
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.ranks import run_ranks
 from course_lib.replay import replay
-from course_lib.staff.zoo_answers import find_answer
 from course_lib.viz import style
 from course_lib.viz.simulated import draw_simulated
 

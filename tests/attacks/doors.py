@@ -206,7 +206,7 @@ DOORS = (
         "a watch of no events",
         answer=meet(
             "/tmp",
-            "doors = sys.modules['course_lib.grading.io_guard']",
+            "doors = sys.modules['course_grader.inside.io_guard']",
             "doors._WATCHED, doors._EVENTS = frozenset(), {}",
             "with open(path, 'w') as file: file.write(text)",
         ),

@@ -189,7 +189,7 @@ ATTACKS = (
     Attack("SIGKILL of the parent", "import os\nos.kill(os.getppid(), 9)"),
     Attack("SIGKILL of all it can reach", "import os\nos.kill(-1, 9)"),
     Attack("SIGKILL of the kernel", cell="import os\nos.kill(os.getpid(), 9)", answer=RIGHT, wanted=2.0),
-    Attack("reads hidden tests", "import course_lib.grading.labs.lab00_start_here.rank_hello as v\nv.HIDDEN"),
+    Attack("reads hidden tests", "import course_grader.labs.lab00_start_here.rank_hello as v\nv.HIDDEN"),
     Attack("reads others' work", "import os\nassert any('submitted' in d for _, d, _ in os.walk('/'))"),
     Attack("reads the gradebook", "import glob\nassert glob.glob('/**/gradebook.db', recursive=True)"),
     Attack("network", "import socket\nsocket.create_connection(('192.0.2.1', 80), 2)"),
@@ -201,7 +201,7 @@ ATTACKS = (
     ),
     Attack("patched builtins", "import builtins\nbuiltins.all = builtins.any = lambda *a: True"),
     Attack(
-        "sys.modules", "import sys, types\nsys.modules['course_lib.grading.compare'] = types.ModuleType('x')"
+        "sys.modules", "import sys, types\nsys.modules['course_grader.judge.compare'] = types.ModuleType('x')"
     ),
     Attack(
         "__eq__",

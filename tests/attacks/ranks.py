@@ -278,7 +278,7 @@ CALLS = []
 
 
 def rank_hello(secret):
-    sys.modules["course_lib.grading.rank_worker"].to_plain = lambda value: value
+    sys.modules["course_grader.inside.rank_worker"].to_plain = lambda value: value
     CALLS.append(secret)
     if len(CALLS) > 1:
         return 0, 1, secret
@@ -323,7 +323,7 @@ IN_RANKS = (
         "a watch that sees nobody",
         answer=meet(
             "/tmp",
-            "sys.modules['course_lib.grading.io_guard']._by_answer = lambda: False",
+            "sys.modules['course_grader.inside.io_guard']._by_answer = lambda: False",
             "with open(path, 'w') as file: file.write(text)",
         ),
     ),

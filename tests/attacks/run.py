@@ -39,9 +39,14 @@ from small_class import (
     submission,
 )
 
-from course_lib.staff import autograde, classwork, reports, submissions
-from course_lib.staff.filled_release import answer_cells
-from course_lib.staff.ledger import LEDGER, Entry, Ledger
+from course_grader.authoring.filled_release import answer_cells
+from course_grader.school import (
+    autograde,
+    classwork,
+    reports,
+    submissions,
+)
+from course_grader.school.ledger import LEDGER, Entry, Ledger
 
 HONEST = 19  # with an attacker a class of twenty
 _PLAIN = b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {"x": [%s]}, "cells": [%s]}'

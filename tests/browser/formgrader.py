@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 from rich.console import Console
 from small_class import LAB, gradebook_scores, hand_in_class, small_course
 
-from course_lib.staff import autograde
+from course_grader.school import autograde
 
 ROOT = Path(__file__).resolve().parents[2]
 

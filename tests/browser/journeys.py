@@ -16,8 +16,8 @@ import pytest
 from jupyter_page import Notebook, server, wait_for
 from playwright.sync_api import Browser
 
-from course_lib.grading import exercises
-from course_lib.staff.execute import without_outputs
+from course_grader import exercises
+from course_grader.authoring.execute import without_outputs
 
 ROOT = Path(__file__).resolve().parents[2]
 HANG = """\

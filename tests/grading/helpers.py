@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from course_lib.grading import engine
-from course_lib.grading.exercise import GateFailed, Part, Result
-from course_lib.grading.given_answer import as_answer
-from course_lib.grading.registry import spec
-from course_lib.grading.source import FromSource
+from course_grader.answer.source import FromSource
+from course_grader.exercise import GateFailed, Part, Result
+from course_grader.judge import engine
+from course_grader.judge.given_answer import as_answer
+from course_grader.registry import spec
 
 HELLO = """
 import torch

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from course_lib.grading.compare import close, gate_parts
-from course_lib.grading.exercise import Case, Expected, RankData
+from course_grader.exercise import Case, Expected, RankData
+from course_grader.judge.compare import close, gate_parts
 
 N = 3
 RNG = np.random.default_rng(0)

@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 from helpers import HELLO, run
 
-from course_lib import grading
-from course_lib.grading.engine import _parts_of, merge
-from course_lib.grading.exercise import Case, Expected, Part, RankData
-from course_lib.grading.registry import spec
-from course_lib.grading.report import render
-from course_lib.grading.source import FromSource
+import course_grader as grading
+from course_grader.answer.source import FromSource
+from course_grader.exercise import (
+    Case,
+    Expected,
+    Part,
+    RankData,
+)
+from course_grader.judge.engine import _parts_of, merge
+from course_grader.registry import spec
+from course_grader.show.report import render
 
 
 def test_right_answer_by_source_and_by_object_get_the_same_verdict():
@@ -245,7 +250,7 @@ def test_each_rank_sees_its_own_shard_only():
 def test_open_cells_of_the_library_are_lazy():
     import subprocess
 
-    code = "import sys, course_lib.grading; assert 'torch' not in sys.modules"
+    code = "import sys, course_grader; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

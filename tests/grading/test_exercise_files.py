@@ -12,18 +12,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from course_lib.grading import engine
-from course_lib.grading.core.card import card
-from course_lib.grading.core.exercise_file import ExerciseFile, by_id, found, read
-from course_lib.grading.core.forbids import closed_by
-from course_lib.grading.core.types import Case, Exercise, World
-from course_lib.grading.parts.bytes import BytesAtMost
-from course_lib.grading.parts.memory import Peak
-from course_lib.grading.parts.numbers import Answer
-from course_lib.grading.registry import spec
-from course_lib.grading.report import render
-from course_lib.grading.source import FromSource
-from course_lib.grading.worlds.on_ranks import (
+from course_grader.answer.source import FromSource
+from course_grader.expected.on_ranks import (
     BACKWARD,
     FORWARD,
     case,
@@ -33,6 +23,21 @@ from course_lib.grading.worlds.on_ranks import (
     place_of,
     shared,
 )
+from course_grader.forbids import closed_by
+from course_grader.judge import engine
+from course_grader.judge.exercise_file import (
+    ExerciseFile,
+    by_id,
+    found,
+    read,
+)
+from course_grader.parts.bytes import BytesAtMost
+from course_grader.parts.memory import Peak
+from course_grader.parts.numbers import Answer
+from course_grader.registry import spec
+from course_grader.show.exercise_card import card
+from course_grader.show.report import render
+from course_grader.types import Case, Exercise, World
 
 # ---- a linear layer by columns: every rank has some outputs, the gradient of x is summed over the axis "tp"
 
@@ -63,7 +68,7 @@ def expected(case: Case, summed: bool = True) -> World:
 
 
 def column_linear() -> ModuleType:
-    module = ModuleType("course_lib.grading.labs.lab98_test.column_linear")
+    module = ModuleType("course_grader.labs.lab98_test.column_linear")
     module.EXERCISE = Exercise(
         order=1,
         title="t",
@@ -166,7 +171,7 @@ def test_a_part_is_lost(old: str, new: str, part: str) -> None:
 def test_the_example_of_the_docs_is_the_exercise() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs" / "adding-an-exercise.md").read_text(encoding="utf-8")
-    file = root / "course_lib/grading/labs/lab02_collectives/reduce_to_root.py"
+    file = root / "course_grader/labs/lab02_collectives/reduce_to_root.py"
     assert page.partition("```python\n")[2].partition("```")[0] == file.read_text(encoding="utf-8")
 
 
@@ -174,11 +179,11 @@ def test_the_example_of_the_docs_is_the_exercise() -> None:
 
 POINTS = column_linear().EXERCISE.points
 NOWHERE = dataclasses.replace(
-    column_linear().EXERCISE.scenario, rank_side="course_lib.grading.scenarios.nowhere"
+    column_linear().EXERCISE.scenario, rank_side="course_grader.inside.scenarios.nowhere"
 )
 
 
-WHERE = "grading/labs/lab98_test/column_linear.py: "
+WHERE = "course_grader/labs/lab98_test/column_linear.py: "
 
 
 @pytest.mark.parametrize(
@@ -221,14 +226,14 @@ def test_lists_are_lists(name: str) -> None:
 
 
 def test_an_id_is_given_once() -> None:
-    twice = ["course_lib.grading.labs.lab01_a.same", "course_lib.grading.labs.lab02_b.same"]
+    twice = ["course_grader.labs.lab01_a.same", "course_grader.labs.lab02_b.same"]
     with pytest.raises(ValueError, match=r"lab02_b/same.py: .*lab01_a has, too. Give the file another name"):
         by_id(twice)
 
 
 def test_a_file_that_does_not_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lab97_bad").mkdir()
-    text = "from course_lib.grading.core.types import Exercise\nEXERCISE = Exercise(order=1)\n"
+    text = "from course_grader.types import Exercise\nEXERCISE = Exercise(order=1)\n"
     (tmp_path / "lab97_bad" / "no_hints.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ValueError, match=r"lab97_bad/no_hints.py: the file must run; .*'hints'"):

@@ -10,10 +10,10 @@ import re
 from pathlib import Path
 
 import course_lib
-from course_lib.grading import parts, registry
-from course_lib.grading.core.exercise_file import found, load
-from course_lib.grading.import_guard import ALWAYS, JUDGE_SIDE
-from course_lib.staff.zygotes import HIDDEN
+from course_grader import parts, registry
+from course_grader.inside.import_guard import ALWAYS, JUDGE_SIDE
+from course_grader.judge.exercise_file import found, load
+from course_grader.judge.zygotes import HIDDEN
 
 PACKAGE = Path(course_lib.__file__).parent
 GRADING = PACKAGE / "grading"
@@ -85,9 +85,7 @@ def test_labs_have_no_reader_of_their_own() -> None:
 
 
 def test_the_folders_of_the_judge_are_closed_and_masked_whole() -> None:
-    assert {"course_lib.grading.labs", "course_lib.grading.worlds", "course_lib.grading.parts"} == set(
-        JUDGE_SIDE
-    )
+    assert {"course_grader.labs", "course_grader.expected", "course_grader.parts"} == set(JUDGE_SIDE)
     assert set(JUDGE_SIDE) <= set(ALWAYS)
     assert set(JUDGE_SIDE) <= set(HIDDEN)
     assert all((GRADING / name.rpartition(".")[2]).is_dir() for name in JUDGE_SIDE)

@@ -4,8 +4,13 @@ import pytest
 import torch.distributed as dist
 from helpers import HELLO, run
 
-from course_lib.grading.entry_points import _COLLECTIVES, TORCH, closed_ops, torch_entries
-from course_lib.grading.report import render
+from course_grader.inside.entry_points import (
+    _COLLECTIVES,
+    TORCH,
+    closed_ops,
+    torch_entries,
+)
+from course_grader.show.report import render
 
 MODULE = "course_lib.model.transformer"  # stands for a module that solves an exercise
 
@@ -21,7 +26,7 @@ IMPORT_CHEATS = {
     "the error is swallowed": HELLO.replace(
         "    total =", f"    try:\n        import {MODULE}\n    except Exception:\n        pass\n    total ="
     ),
-    "the oracle": "from course_lib.grading.labs.lab00_start_here import rank_hello as answers\n" + HELLO,
+    "the oracle": "from course_grader.labs.lab00_start_here import rank_hello as answers\n" + HELLO,
 }
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from course_lib import grading
-from course_lib.grading.report import render
+import course_grader as grading
+from course_grader.show.report import render
 
 ANSWER = """
 import contextlib, tempfile
@@ -26,7 +26,7 @@ DOORS = {
     "a file below /dev and up again": "open(f'/dev/..{path}', 'w')",
     "another's name for its code": "exec(compile('open(path, \\'w\\')', '<frozen importlib._x>', 'exec'))",
     "a watch of nothing": (
-        "import sys; sys.modules['course_lib.grading.io_guard']._EVENTS = {}; open(path, 'w')"
+        "import sys; sys.modules['course_grader.inside.io_guard']._EVENTS = {}; open(path, 'w')"
     ),
     "a watch that takes nothing for a number": (
         "import builtins as b; real = b.isinstance; b.isinstance = lambda *_: False\n"

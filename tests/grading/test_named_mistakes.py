@@ -9,9 +9,9 @@ from copy import copy
 
 import pytest
 
-from course_lib.grading.core.exercise_file import found, load
-from course_lib.grading.parts.numbers import Answer, Number
-from course_lib.staff.mistakes import unnamed
+from course_grader.judge.exercise_file import found, load
+from course_grader.parts.numbers import Answer, Number
+from course_grader.zoo.mistakes import unnamed
 
 SEED = 1
 

@@ -7,8 +7,8 @@ import pytest
 from helpers import HELLO
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib import kernels
-from course_lib.grading.report import MIME
+from course_grader import kernels
+from course_grader.show.report import MIME
 
 CHECK = 'from course_lib import grading\ngrading.check("rank_hello", globals())'
 SCORE = '# graded\ngrading.score("rank_hello", globals())'

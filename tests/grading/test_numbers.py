@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib.grading.numbers import Number, judge_number
-from course_lib.grading.rank_worker import to_plain
+from course_grader.inside.rank_worker import to_plain
+from course_grader.parts.number import Number, judge_number
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Formulas judged at many points: names the mistake that explains all answers, and no other."""
 
-from course_lib.grading.points import Formula, judge
+from course_grader.parts.points import Formula, judge
 
 DOUBLE = Formula(
     want=lambda p: 2 * p["x"], mistakes=lambda p: {"x is squared": p["x"] ** 2, "x is kept": p["x"]}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from course_lib.grading.exercise import GateFailed
-from course_lib.grading.pointwise import answers_at
+from course_grader.exercise import GateFailed
+from course_grader.inside.pointwise import answers_at
 
 POINTS = [
     {"spec": {"name": name, "a": a, "b": [1, {"name": "inner", "c": 2.0}]}, "n": n}

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from course_lib.grading.probe import _other_threads
+from course_grader.inside.probe import _other_threads
 from course_lib.ranks import run_ranks
 
 

@@ -12,10 +12,11 @@ import pytest
 from helpers import HELLO
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib import grading, kernels
-from course_lib.grading import progress
-from course_lib.grading.exercise import PartResult, Result
-from course_lib.grading.progress_table import progress_map
+import course_grader as grading
+from course_grader import kernels
+from course_grader.exercise import PartResult, Result
+from course_grader.show import progress
+from course_grader.show.progress_table import progress_map
 
 
 def verdict(exercise_id: str, *lost: str, gate: str = "") -> Result:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import grading
-from course_lib.grading.exercise import PartResult, Result
-from course_lib.grading.import_guard import Guard
-from course_lib.grading.report import hint
-from course_lib.grading.report_card import card_html, take_apart
+import course_grader as grading
+from course_grader.exercise import PartResult, Result
+from course_grader.inside.import_guard import Guard
+from course_grader.show.report import hint
+from course_grader.show.report_card import card_html, take_apart
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from course_lib.grading.compare import compare
-from course_lib.grading.core.exercise_file import load, wants_by_name
-from course_lib.grading.core.types import RankData
-from course_lib.grading.worlds.toy_oracle import averaged
-from course_lib.grading.worlds.wrapped_training import trained
+from course_grader.expected.toy_oracle import averaged
+from course_grader.expected.wrapped_training import trained
+from course_grader.judge.compare import compare
+from course_grader.judge.exercise_file import load, wants_by_name
+from course_grader.types import RankData
 
 WIDE = 200  # such models are trained in a second, and gain nothing here
 NOT_WEIGHTS = ("num_seen", "store.state")  # an integer buffer; moments of Adam

@@ -8,13 +8,13 @@ import math
 import pytest
 from helpers import HELLO
 
-from course_lib import grading
-from course_lib.grading.exercise import GateFailed
-from course_lib.grading.kernel_object import check_object
-from course_lib.grading.rank_worker import execute
-from course_lib.grading.report import render
-from course_lib.grading.report_card import card_html
-from course_lib.grading.source import definitions, holds_code
+import course_grader as grading
+from course_grader.answer.kernel_object import check_object
+from course_grader.answer.source import definitions, holds_code
+from course_grader.exercise import GateFailed
+from course_grader.inside.rank_worker import execute
+from course_grader.show.report import render
+from course_grader.show.report_card import card_html
 
 OK = {
     "imports of another cell": ["import math\nimport torch.nn as nn", "def f(x):\n    return math.sqrt(x)"],
@@ -93,7 +93,7 @@ REFUSED = {
 
 def kernel(cells: list[str]) -> dict:
     """Run cells as a kernel does: one namespace, sources in linecache, history in `In`."""
-    from course_lib.grading.cells import clean
+    from course_grader.answer.cells import clean
 
     namespace: dict = {"__name__": "__main__", "In": [""]}
     for number, cell in enumerate(cells):

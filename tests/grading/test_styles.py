@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.grading.cells import clean
-from course_lib.grading.exercise import GateFailed
-from course_lib.grading.rank_worker import execute
-from course_lib.grading.source import cells_that_stand, definitions
+from course_grader.answer.cells import clean
+from course_grader.answer.source import cells_that_stand, definitions
+from course_grader.exercise import GateFailed
+from course_grader.inside.rank_worker import execute
 
 SAME = {
     "a table filled by a loop": ["TABLE = {}\nfor k in range(4):\n    TABLE[k] = k * k\ndef f(x):\n    return TABLE[x]"],

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from course_lib.grading import torchrun, torchrun_fork
-from course_lib.grading.torchrun import run_script
+from course_grader.inside import torchrun, torchrun_fork
+from course_grader.inside.torchrun import run_script
 from course_lib.ranks import run_ranks
 
 pytestmark = pytest.mark.rotates

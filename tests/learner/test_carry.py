@@ -11,8 +11,8 @@ import nbformat
 import pytest
 from nbgrader.utils import compute_checksum
 
-from course_lib.learner import files
-from course_lib.learner.carry import HEADING_ID, merge
+from course_grader.learner import files
+from course_grader.learner.carry import HEADING_ID, merge
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = json.loads((ROOT / "notebooks/00_start_here/00_start_here.ipynb").read_text(encoding="utf-8"))

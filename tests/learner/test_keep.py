@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from course_lib.grading import progress
-from course_lib.learner import answers, files, keep
+from course_grader.learner import answers, files, keep
+from course_grader.show import progress
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = "00_start_here"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from course_lib.cli import app
+from course_grader.cli import app
 from course_lib.config import ModelConfig
 from course_lib.cost.models import model
 from course_lib.planner.named import (

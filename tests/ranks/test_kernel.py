@@ -9,7 +9,7 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 
-from course_lib.kernels import private_folder
+from course_grader.kernels import private_folder
 
 SETUP = """
 import time, torch, torch.distributed as dist

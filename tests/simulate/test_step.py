@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from course_lib.cli import app
+from course_grader.cli import app
 from course_lib.compose import Degrees
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import Cluster, Link, Span, dgx_h100

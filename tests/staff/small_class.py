@@ -14,11 +14,11 @@ from nbconvert.exporters import HTMLExporter
 from nbgrader.server_extensions.formgrader import handlers
 from traitlets.config import Config
 
-from course_lib.staff import build, submissions
-from course_lib.staff.filled_release import answers_of, filled_in
-from course_lib.staff.gradebook import Course
-from course_lib.staff.source import notebook_of
-from course_lib.staff.zoo_answers import lab_cells
+from course_grader.authoring.filled_release import answers_of, filled_in
+from course_grader.authoring.source import notebook_of
+from course_grader.school import build, submissions
+from course_grader.school.gradebook import Course
+from course_grader.zoo.answers import lab_cells
 
 LAB = "00_start_here"
 ROOT = Path(__file__).resolve().parents[2]

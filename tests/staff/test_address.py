@@ -7,10 +7,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from course_grader.authoring.source import BuildError
+from course_grader.authoring.template import NO_ADDRESS
+from course_grader.school import address, build
 from course_lib import REPOSITORY
-from course_lib.staff import address, build
-from course_lib.staff.source import BuildError
-from course_lib.staff.template import NO_ADDRESS
 
 ROOT = Path(__file__).resolve().parents[2]
 

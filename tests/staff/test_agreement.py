@@ -14,9 +14,14 @@ import pytest
 from rich.console import Console
 from small_class import LAB, POINTS, gradebook_scores, hand_in, small_course, submission
 
-from course_lib.staff import autograde, classwork, final, reports
-from course_lib.staff.gradebook import Course
-from course_lib.staff.ledger import LEDGER, Entry, Ledger
+from course_grader.school import (
+    autograde,
+    classwork,
+    final,
+    reports,
+)
+from course_grader.school.gradebook import Course
+from course_grader.school.ledger import LEDGER, Entry, Ledger
 
 pytestmark = [pytest.mark.rotates(1), pytest.mark.needs("bubblewrap")]
 

@@ -15,14 +15,23 @@ from bs4 import BeautifulSoup
 from rich.console import Console
 from small_class import contents, hand_in
 
-from course_lib.grading.exercise import MAX_MESSAGE, Part, Result
-from course_lib.grading.registry import get
-from course_lib.grading.source import not_defined
-from course_lib.staff import autograde, build, classwork, grade_one, judge, reports, submissions, traffic
-from course_lib.staff.filled_release import answer_cells, answers_of, filled_in
-from course_lib.staff.gradebook import Course
-from course_lib.staff.ledger import LEDGER, Entry, Ledger
-from course_lib.staff.source import notebook_of
+from course_grader.answer.source import not_defined
+from course_grader.authoring.filled_release import answer_cells, answers_of, filled_in
+from course_grader.authoring.source import notebook_of
+from course_grader.exercise import MAX_MESSAGE, Part, Result
+from course_grader.judge import traffic
+from course_grader.registry import get
+from course_grader.school import (
+    autograde,
+    build,
+    classwork,
+    grade_one,
+    judge,
+    reports,
+    submissions,
+)
+from course_grader.school.gradebook import Course
+from course_grader.school.ledger import LEDGER, Entry, Ledger
 
 pytestmark = pytest.mark.rotates(2)
 

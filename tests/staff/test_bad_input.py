@@ -16,12 +16,12 @@ import pytest
 from rich.console import Console
 from small_class import LAB, contents, gradebook_scores, hand_in, hand_in_class, small_course
 
-from course_lib.staff import autograde, judge, submissions
-from course_lib.staff.ledger import LEDGER, Ledger
+from course_grader.school import autograde, judge, submissions
+from course_grader.school.ledger import LEDGER, Ledger
 
 pytestmark = pytest.mark.rotates(0)
 
-COMMAND = [sys.executable, "-m", "course_lib.cli", "autograde", LAB, "--no-run"]
+COMMAND = [sys.executable, "-m", "course_grader.cli", "autograde", LAB, "--no-run"]
 
 
 @pytest.fixture(scope="module")

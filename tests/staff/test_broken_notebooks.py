@@ -17,11 +17,16 @@ import pytest
 from rich.console import Console
 from small_class import LAB, ROOT, hand_in
 
-from course_lib.grading.registry import exercises
-from course_lib.grading.source import definitions
-from course_lib.staff import downloads, grade_one, reports, submissions
-from course_lib.staff.filled_release import answer_cells
-from course_lib.staff.judge import code_cells
+from course_grader.answer.source import definitions
+from course_grader.authoring.filled_release import answer_cells
+from course_grader.registry import exercises
+from course_grader.school import (
+    downloads,
+    grade_one,
+    reports,
+    submissions,
+)
+from course_grader.school.judge import code_cells
 
 RELEASE: Any = nbformat.read(ROOT / "notebooks" / LAB / f"{LAB}.ipynb", as_version=4)
 SOLVED: Any = json.loads((ROOT / "solutions" / LAB / f"{LAB}.ipynb").read_text(encoding="utf-8"))

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
-from course_lib.staff import build, execute
-from course_lib.staff.source import BuildError, notebook_of
+from course_grader.authoring import execute
+from course_grader.authoring.source import BuildError, notebook_of
+from course_grader.school import build
 
 FIXTURE = Path(__file__).parent / "fixture_course"
 

@@ -26,23 +26,23 @@ from small_class import (
     submission,
 )
 
-from course_lib.grading import progress
-from course_lib.grading.registry import exercises
-from course_lib.staff import (
+from course_grader import class_file
+from course_grader.pages import reflections
+from course_grader.registry import exercises
+from course_grader.school import (
     autograde,
-    class_file,
     classwork,
     export,
     final,
-    reflections,
     reports,
     roster,
     similar,
     submissions,
     term,
 )
-from course_lib.staff.gradebook import Course
-from course_lib.staff.ledger import LEDGER, Ledger
+from course_grader.school.gradebook import Course
+from course_grader.school.ledger import LEDGER, Ledger
+from course_grader.show import progress
 
 pytestmark = pytest.mark.rotates(2)
 
@@ -486,7 +486,7 @@ def test_a_class_gets_its_labs_and_neither_solutions_nor_hidden_sizes(tmp_path: 
     for path in (made / "course_lib" / "grading" / "labs").glob("*/[a-z]*.py"):
         assert verdict_module(path).HIDDEN == [], path.stem
     staged = export.git(made, "diff", "--cached", "--name-only").splitlines()
-    assert "course_lib/cli.py" in staged
+    assert "course_grader/cli.py" in staged
     with pytest.raises(ValueError, match="must go to a new folder"):
         export.command(origin, made, QUIET)
     shutil.rmtree(origin / ".git")

@@ -19,10 +19,10 @@ import pytest
 from rich.console import Console
 from small_class import LAB, ROOT, gradebook_scores, hand_in_class, small_course
 
+from course_grader.school import autograde, roster, workers
+from course_grader.school.gradebook import ADDRESS
+from course_grader.school.ledger import LEDGER, Ledger
 from course_lib import doctor
-from course_lib.staff import autograde, roster, workers
-from course_lib.staff.gradebook import ADDRESS
-from course_lib.staff.ledger import LEDGER, Ledger
 
 pytestmark = pytest.mark.rotates(1)
 

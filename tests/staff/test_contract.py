@@ -19,10 +19,12 @@ import nbformat
 import pytest
 from nbgrader.utils import determine_grade
 
-from course_lib import grading, kernels
-from course_lib.staff import build, zoo
-from course_lib.staff.filled_release import answer_cells, graded_cells
-from course_lib.staff.source import notebook_of
+import course_grader as grading
+from course_grader import kernels
+from course_grader.authoring.filled_release import answer_cells, graded_cells
+from course_grader.authoring.source import notebook_of
+from course_grader.school import build
+from course_grader.zoo import judge_answers as zoo
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = build.labs(ROOT)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from course_lib.staff import demo
-from course_lib.staff.gradebook import Course
-from course_lib.staff.supervise import Ended
+from course_grader import demo
+from course_grader.school.gradebook import Course
+from course_grader.school.supervise import Ended
 
 
 def test_a_submission_without_a_result_is_named_and_the_table_still_printed() -> None:
@@ -34,7 +34,7 @@ def test_a_step_that_failed_ends_with_why_and_not_with_where_to_look() -> None:
     why = "NotebookStopped: the kernel of hangs must start; twice it did not: Kernel died"
     log = (
         "[ERROR] There was an error processing assignment: submitted/hangs/03\n"
-        f"[ERROR] Traceback (most recent call last):\n    course_lib.kernels.{why}\n    \n"
+        f"[ERROR] Traceback (most recent call last):\n    course_grader.kernels.{why}\n    \n"
         "[WARNING] Removing failed assignment: autograded/hangs/03\n"
         "[ERROR] There was an error processing assignment '03' for student 'hangs'\n"
         "[ERROR] Please see the the above traceback for details on the specific errors.\n"

@@ -6,8 +6,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib.staff.execute import executed
-from course_lib.staff.source import BuildError
+from course_grader.authoring.execute import executed
+from course_grader.authoring.source import BuildError
 
 
 def notebook(*sources: str) -> nbformat.NotebookNode:

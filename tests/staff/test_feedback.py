@@ -14,10 +14,18 @@ import pytest
 from bs4 import BeautifulSoup
 from small_class import formgrader_page
 
-from course_lib.grading import notebook_run, wire
-from course_lib.staff import feedback_run, judge
-from course_lib.staff.feedback import MAX_MARKDOWN, RENDER_S, SafePage, harmless, make_harmless
-from course_lib.staff.submissions import restored
+from course_grader import frames as wire
+from course_grader.inside import notebook_run
+from course_grader.pages import feedback_run
+from course_grader.pages.feedback import (
+    MAX_MARKDOWN,
+    RENDER_S,
+    SafePage,
+    harmless,
+    make_harmless,
+)
+from course_grader.school import judge
+from course_grader.school.submissions import restored
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "attacks"))
 

@@ -9,9 +9,10 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
-from course_lib.staff import build, formulas
-from course_lib.staff.feedback import SafePage
-from course_lib.staff.gradebook import REPOSITORY
+from course_grader.pages import formulas
+from course_grader.pages.feedback import SafePage
+from course_grader.school import build
+from course_grader.school.gradebook import REPOSITORY
 
 
 def test_a_page_with_formulas_has_no_script() -> None:

@@ -11,11 +11,11 @@ import nbformat
 import pytest
 from typer.testing import CliRunner
 
-from course_lib.cli import app
-from course_lib.staff import build, export
-from course_lib.staff.filled_release import answers_of, filled_in
-from course_lib.staff.ledger import STATES, Ledger
-from course_lib.staff.source import notebook_of
+from course_grader.authoring.filled_release import answers_of, filled_in
+from course_grader.authoring.source import notebook_of
+from course_grader.cli import app
+from course_grader.school import build, export
+from course_grader.school.ledger import STATES, Ledger
 
 pytestmark = pytest.mark.rotates(0)
 
@@ -82,7 +82,7 @@ def test_a_term_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_the_guide_says_of_files_is_so() -> None:
     """Every name that it tells people to write or to look at is one that the code uses."""
-    code = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "course_lib/staff").glob("*.py"))
+    code = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "course_grader/school").glob("*.py"))
     code += (ROOT / "nbgrader_config.py").read_text(encoding="utf-8")
     for name in re.findall(r"`([\w.]+\.(?:csv|toml|key|db|txt|py))`", GUIDE):
         assert name in code or (ROOT / name).exists(), name

@@ -11,15 +11,16 @@ import nbformat
 import pytest
 from rich.console import Console
 
-from course_lib.grading import engine
-from course_lib.grading.exercise import GateFailed, Result
-from course_lib.grading.registry import exercises, get, program_of
-from course_lib.staff import build, judge, submissions, zoo, zygotes
-from course_lib.staff.bubblewrap import SandboxMissing
-from course_lib.staff.needs import course_modules
-from course_lib.staff.sandbox_runner import SandboxRunner
-from course_lib.staff.source import notebook_of
-from course_lib.staff.traffic import check_traffic
+from course_grader.authoring.source import notebook_of
+from course_grader.exercise import GateFailed, Result
+from course_grader.judge import engine, zygotes
+from course_grader.judge.bubblewrap import SandboxMissing
+from course_grader.judge.needs import course_modules
+from course_grader.judge.sandbox_runner import SandboxRunner
+from course_grader.judge.traffic import check_traffic
+from course_grader.registry import exercises, get, program_of
+from course_grader.school import build, judge, submissions
+from course_grader.zoo import judge_answers as zoo
 from course_lib.trace import RankTrace
 from course_lib.trace.calls import GroupKey
 from course_lib.trace.events import Launch
@@ -106,7 +107,7 @@ def test_a_script_under_torchrun_runs_inside(room: SandboxRunner) -> None:
 @pytest.mark.needs("bubblewrap")
 def test_oracles_and_seed_are_not_there(room: SandboxRunner) -> None:
     peeks = (
-        "import course_lib.grading.labs.lab00_start_here.rank_hello as v; v.expected(v.HIDDEN[0])",
+        "import course_grader.labs.lab00_start_here.rank_hello as v; v.expected(v.HIDDEN[0])",
         "import gc; assert any('oracle' in getattr(o, '__dict__', {}) for o in gc.get_objects())",
         "open('/proc/%d/mem' % __import__('os').getppid(), 'rb').read(1)",
     )

@@ -8,12 +8,17 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from nbgrader.preprocessors import Execute
 
-from course_lib.kernels import NotebookStopped, PrivateKernel
-from course_lib.staff import build
-from course_lib.staff.demonstrations import NOT_RUN, is_demonstration, missing_names
-from course_lib.staff.gradebook import REPOSITORY, GradedRun, LimitedExecute, course_config
-from course_lib.staff.source import notebook_of
-from course_lib.staff.submissions import restored
+from course_grader.authoring.demonstrations import NOT_RUN, is_demonstration, missing_names
+from course_grader.authoring.source import notebook_of
+from course_grader.kernels import NotebookStopped, PrivateKernel
+from course_grader.school import build
+from course_grader.school.gradebook import (
+    REPOSITORY,
+    GradedRun,
+    LimitedExecute,
+    course_config,
+)
+from course_grader.school.submissions import restored
 
 OF_ANN = {"metadata": {"name": "03_data_parallel", "path": ""}, "nbgrader": {"student": "ann"}}
 

@@ -16,10 +16,10 @@ from bs4 import BeautifulSoup
 from PIL import Image
 from small_class import formgrader_page
 
-from course_lib.grading import notebook_run
-from course_lib.staff import feedback_run, pictures
-from course_lib.staff.feedback import SafePage, make_harmless
-from course_lib.staff.submissions import restored
+from course_grader.inside import notebook_run
+from course_grader.pages import feedback_run, pictures
+from course_grader.pages.feedback import SafePage, make_harmless
+from course_grader.school.submissions import restored
 
 PLOTS = {
     "shown": "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()",

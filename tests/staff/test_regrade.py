@@ -12,12 +12,19 @@ import pytest
 from rich.console import Console
 from small_class import LAB, ROOT, gradebook_scores, hand_in, small_course, submission
 
-from course_lib.grading.exercise import Result
-from course_lib.grading.registry import get
-from course_lib.staff import autograde, class_file, grade_one, judge, reports, submissions
-from course_lib.staff.gradebook import Course
-from course_lib.staff.late import LatePolicy
-from course_lib.staff.ledger import LEDGER, Entry, Ledger
+from course_grader import class_file
+from course_grader.exercise import Result
+from course_grader.registry import get
+from course_grader.school import (
+    autograde,
+    grade_one,
+    judge,
+    reports,
+    submissions,
+)
+from course_grader.school.gradebook import Course
+from course_grader.school.late import LatePolicy
+from course_grader.school.ledger import LEDGER, Entry, Ledger
 
 pytestmark = pytest.mark.rotates(2)
 

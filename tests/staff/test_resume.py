@@ -15,16 +15,16 @@ import pytest
 from rich.console import Console
 from small_class import LAB, contents, gradebook_scores, hand_in_class, small_course
 
-from course_lib.staff import autograde, workers
-from course_lib.staff.grade_one import Options, Outcome
-from course_lib.staff.gradebook import Course
-from course_lib.staff.ledger import LEDGER, Entry, Ledger
-from course_lib.staff.submissions import Submission
+from course_grader.school import autograde, workers
+from course_grader.school.grade_one import Options, Outcome
+from course_grader.school.gradebook import Course
+from course_grader.school.ledger import LEDGER, Entry, Ledger
+from course_grader.school.submissions import Submission
 
 pytestmark = pytest.mark.rotates(1)
 
 KILLS = int(os.environ.get("COURSE_KILLS", "1"))  # make attack: 20
-COMMAND = [sys.executable, "-m", "course_lib.cli", "autograde", LAB, "--jobs", "2", "--no-run"]
+COMMAND = [sys.executable, "-m", "course_grader.cli", "autograde", LAB, "--jobs", "2", "--no-run"]
 
 
 def entries(root: Path) -> dict[str, bool]:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.grading import exercises
-from course_lib.staff import bubblewrap, judge, sandbox, zygotes
-from course_lib.staff.bubblewrap import Limits
-from course_lib.staff.sandbox import Sandbox
+from course_grader import exercises
+from course_grader.judge import bubblewrap, sandbox, zygotes
+from course_grader.judge.bubblewrap import Limits
+from course_grader.judge.sandbox import Sandbox
+from course_grader.school import judge
 
 LIMITS = {
     "Max processes": 600,
@@ -59,10 +60,10 @@ def test_refuses_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.needs("bubblewrap")
 def test_sees_the_library_and_nothing_else_of_the_checkout(run: Run) -> None:
     box = run(
-        "import os, pathlib, course_lib.units, course_lib.grading\n"
+        "import os, pathlib, course_lib.units, course_grader\n"
         f"root = pathlib.Path({str(ROOT)!r})\n"
         "print(sorted(p.name for p in root.iterdir() if not p.name.startswith('.')))\n"
-        "print(os.listdir(root / 'course_lib/grading/labs'), os.listdir(root / 'course_lib/staff'))\n"
+        "print(os.listdir(root / 'course_grader/labs'), os.listdir(root / 'course_grader/school'))\n"
         "print(len((root / 'course_lib/parallel/ddp.py').read_bytes()), os.getuid() != 0)\n"
         "print(list((root / 'course_lib/parallel').glob('**/ddp*.pyc')))\n"
         "print(len([p for p in os.listdir('/proc') if p.isdigit()]))"
@@ -232,9 +233,7 @@ def test_a_zygote_that_has_ended_is_done_without() -> None:
 
 @pytest.mark.needs("bubblewrap")
 def test_a_zygote_has_loaded_nothing_of_the_judge() -> None:
-    code = (
-        "import sys; print([n for n in sys.modules if 'torch' == n or n.startswith('course_lib.grading.')])"
-    )
+    code = "import sys; print([n for n in sys.modules if 'torch' == n or n.startswith('course_grader.')])"
     for zygote in (zygotes.of_ranks(), zygotes.of_pages()):
         with Sandbox([sys.executable, "-c", code], zygote=zygote) as box:
             box.wait(60)
@@ -244,6 +243,6 @@ def test_a_zygote_has_loaded_nothing_of_the_judge() -> None:
 
 
 def test_a_zygote_refuses_to_load_oracles() -> None:
-    zygote = zygotes.Zygote.start(["course_lib.grading.worlds.toy_oracle"])
+    zygote = zygotes.Zygote.start(["course_grader.expected.toy_oracle"])
     zygote._send({}, [])
     assert not zygote._is_loaded

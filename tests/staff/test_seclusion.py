@@ -8,16 +8,16 @@ import sys
 
 import pytest
 
-from course_lib.grading.registry import get
-from course_lib.staff import judge
-from course_lib.staff.bubblewrap import Limits
-from course_lib.staff.sandbox import Sandbox
-from course_lib.staff.sandbox_runner import SandboxRunner
+from course_grader.judge.bubblewrap import Limits
+from course_grader.judge.sandbox import Sandbox
+from course_grader.judge.sandbox_runner import SandboxRunner
+from course_grader.registry import get
+from course_grader.school import judge
 
 # A process forks another as the fork server does a rank; both live below one user, as ranks do.
 PROGRAM = """
 import contextlib, ctypes, fcntl, json, os, resource, signal, socket, subprocess, sys, threading, time
-import course_lib.grading.seclusion as s
+import course_grader.inside.seclusion as s
 
 libc = ctypes.CDLL(None, use_errno=True)
 open("/tmp/theirs", "w").close()
@@ -161,7 +161,7 @@ def test_a_rank_whose_tmp_is_full_is_told_so_and_still_answers() -> None:
 def test_the_ranks_of_the_judge_are_alone() -> None:
     looks = (
         "import os, sys\n\ndef rank_hello(secret):\n"
-        "    problem = sys.modules['course_lib.grading.seclusion']._problem\n"
+        "    problem = sys.modules['course_grader.inside.seclusion']._problem\n"
         "    raise ValueError(problem, os.listdir('/proc'), os.listdir('/tmp'))\n"
     )
     with SandboxRunner() as room:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from course_lib.staff.supervise import Ended, module, run_all
+from course_grader.school.supervise import Ended, module, run_all
 
 STARTS_ANOTHER = """
 import os, pathlib, subprocess, sys, time
@@ -69,7 +69,7 @@ def test_leaving_ends_what_still_runs_and_its_temporary_files(tmp_path: Path) ->
 
 def test_who_has_lost_its_parent_ends(tmp_path: Path) -> None:
     """A process whose parent is another than it was told, as after `kill -9` of the command."""
-    code = "from course_lib.staff.supervise import end_with; import time; end_with(1); time.sleep(300)"
+    code = "from course_grader.school.supervise import end_with; import time; end_with(1); time.sleep(300)"
     ended = ends({"orphan": python(code)}, tmp_path)
     assert ended["orphan"].why.startswith("it ended with status 1.")
 

@@ -10,8 +10,9 @@ import pytest
 from nbgrader.api import Gradebook
 from small_class import LAB, hand_in
 
-from course_lib.staff import class_file, gradebook, roster, submissions
-from course_lib.staff.typed import text_of, time_of
+from course_grader import class_file
+from course_grader.school import gradebook, roster, submissions
+from course_grader.typed import text_of, time_of
 
 NOON = datetime(2027, 1, 16, 12, 0)
 CLASS = "id,first_name,lms_user_id\nkim,김,7\n"

@@ -6,9 +6,9 @@ from typing import Any
 
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course_lib.staff.feedback import SafePage, feedback_steps
-from course_lib.staff.filled_release import VERDICT
-from course_lib.staff.what_was_lost import OwnMaximum, WhatWasLost
+from course_grader.authoring.filled_release import VERDICT
+from course_grader.pages.feedback import SafePage, feedback_steps
+from course_grader.pages.what_was_lost import OwnMaximum, WhatWasLost
 
 
 def graded(exercise: str, *, gate: str = "", message: str = "", **lost: str) -> Any:

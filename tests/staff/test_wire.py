@@ -10,7 +10,7 @@ import struct
 import numpy as np
 import pytest
 
-from course_lib.grading import wire
+from course_grader import frames as wire
 
 
 def payload(plain: bytes, blob: bytes = b"") -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from course_lib.cli import app
+from course_grader.cli import app
 from course_lib.train import TrainOptions, train
 from course_lib.train.submit import Job, sbatch_text, submit
 

@@ -13,8 +13,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from PIL import Image
 
-from course_lib import kernels
-from course_lib.staff.execute import FIGURE
+from course_grader import kernels
+from course_grader.authoring.execute import FIGURE
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.collectives_steps import draw_ring, draw_step, draw_tree, step_through

@@ -69,7 +69,7 @@ def path_time(size_bytes, piece_bytes, a, b, cluster):
 # change: at_s = free_s[i] + link["latency_s"] -> free_s[i] = at_s = free_s[i] + link["latency_s"]
 # %% wrong values: the library's clusters, by way of the grader's
 # says: course_lib.cost is closed here
-# change: links = path(a, b, cluster) -> from course_lib.grading.plain_clusters import Cluster; links = path(a, b, cluster)
+# change: links = path(a, b, cluster) -> from course_grader.inside.plain_clusters import Cluster; links = path(a, b, cluster)
 # %% wrong two_links, pieces: size over the slower bandwidth, and latencies
 # says: the slower link alone counts
 def path_time(size_bytes, piece_bytes, a, b, cluster):

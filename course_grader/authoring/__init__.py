@@ -1,0 +1,1 @@
+"""From a lab's source to a notebook, and filling one in."""

@@ -1,0 +1,79 @@
+"""`class.toml`: what an instructor decides for a term, read and checked.
+
+reflections = 4.0               # points for the reflections of each lab, given by hand; 0: not submitted
+
+[late]                          # what submitting late costs; without this table nothing
+grace_h = 1                     # hours after the due date that cost nothing
+percent_a_day = 10              # of the points reached, for each day begun
+most_percent = 50               # never more than that
+
+[labs]                          # the labs of this class; without this table all, each with weight 1
+"00" = { weight = 0 }
+"03" = { points = 20, weight = 2 }
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from course_grader.typed import text_of
+
+FILE = "class.toml"
+_LATE = {"grace_h", "percent_a_day", "most_percent"}
+
+
+def load(root: Path) -> dict[str, Any]:
+    """Return what the file says, {} without one. Raises: ValueError that names what must be fixed."""
+    path = root / FILE
+    try:
+        found = tomllib.loads(text_of(path.read_bytes())) if path.exists() else {}
+    except ValueError as error:
+        raise ValueError(f"{FILE} must be TOML; got {error}. Fix that line") from error
+    only(found, {"reflections", "late", "labs"}, "")
+    _check_late(found.get("late", {}))
+    labs = found.get("labs", {})
+    if not isinstance(labs, dict):
+        raise ValueError(f"[labs] of {FILE} must be a table of labs; got {labs!r}")
+    for name, options in labs.items():
+        if not isinstance(options, dict):
+            raise ValueError(f"{name} in {FILE} must be like {{ points = 20, weight = 2 }}; got {options!r}")
+        only(options, {"points", "weight"}, f" of lab {name}")
+    return found
+
+
+def reflections(root: Path) -> float:
+    """Return the points of each lab's reflections. Raises: ValueError."""
+    return number(load(root).get("reflections", 0.0), "reflections")
+
+
+def late(root: Path) -> dict[str, float]:
+    """Return the settings of `late.LatePolicy`, {} for none. Raises: ValueError."""
+    return {name: float(value) for name, value in load(root).get("late", {}).items()}
+
+
+def _check_late(found: Any) -> None:
+    if not isinstance(found, dict):
+        raise ValueError(f"[late] of {FILE} must be a table with {', '.join(sorted(_LATE))}; got {found!r}")
+    only(found, _LATE, " in [late]")
+    for name, value in found.items():
+        if number(value, f"{name} of [late]") > 100 and name != "grace_h":
+            raise ValueError(f"{name} of [late] in {FILE} must be at most 100 percent; got {value!r}")
+
+
+def only(table: Mapping[str, Any], names: set[str], where: str) -> None:
+    """Refuse a misspelt key. Raises: ValueError."""
+    unknown = sorted(set(table) - names)
+    if unknown:
+        raise ValueError(
+            f"{FILE} may say {', '.join(sorted(names))}{where}; got {', '.join(unknown)}. Correct the name"
+        )
+
+
+def number(value: Any, name: str) -> float:
+    """Return points or a weight. Raises: ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
+        raise ValueError(f"{name} in {FILE} must be a number from 0 on; got {value!r}")
+    return float(value)

@@ -1,0 +1,105 @@
+"""Run one case on fresh ranks and hand back plain data, or the gate that failed.
+
+The engine knows seed and oracle; a launcher runs the student's code somewhere else and returns plain data. In
+notebooks and tests it is `run_here`. The judge of `course autograde` passes one that runs ranks in a sandbox.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from course_grader.answer.source import not_written
+from course_grader.exercise import (
+    Array,
+    Case,
+    GateFailed,
+    RankData,
+)
+from course_grader.inside.rank_worker import Job, RankJob
+from course_lib.ranks import RanksError, report, run_ranks
+
+Shards = Sequence[Mapping[str, Array]]  # one rank's inputs each
+_RANK_JOB = RankJob()
+Launcher = Callable[[Job, Case, Shards], list[RankData]]
+report.hide_frames_of(os.path.dirname(__file__))
+
+
+def run_here(
+    job: Job,
+    case: Case,
+    shards: Shards,
+    on_rank: Callable[[Job], Any] = _RANK_JOB,
+    read: Callable[[Any], dict[str, Any]] = dict,
+) -> list[RankData]:
+    """Run one case on fresh ranks of this machine; each takes its own shard from a file.
+
+    `on_rank`: the function a rank runs. `read`: turns its result into what `rank_job` returns.
+
+    Raises: GateFailed when a gate fails that needs no comparison.
+    """
+    with tempfile.TemporaryDirectory(prefix="course_inputs_") as inbox:
+        for rank, shard in enumerate(shards):
+            arrays: dict[str, Any] = dict(shard)
+            np.savez(os.path.join(inbox, f"{rank}.npz"), **arrays)
+        try:
+            results = run_ranks(
+                on_rank,
+                case.world_size,
+                dataclasses.replace(job, inbox=inbox),
+                timeout_s=case.timeout_s,
+                device="cpu",
+                trace=case.trace,
+                quiet=True,
+                seed=0,  # of torch's generators; the data's seed stays outside
+            )
+            found = [read(result) for result in results]
+        except RanksError as error:
+            raise _failure(job.exercise_id, error) from error
+        except Exception as error:
+            raise GateFailed("runs", f"the ranks could not run: {type(error).__name__}: {error}") from error
+    unseen = next((w for w in results.warnings if "in another thread" in w), None)
+    if unseen is not None and case.trace:
+        raise GateFailed("closed", f"what ranks send must be seen, or it cannot be judged; {unseen}.")
+    broken = next((w for w in results.warnings if "never completed" in w), None)
+    if broken is not None:
+        raise GateFailed("terminates", f"every rank must make the same calls; {broken}.")
+    for rank, result in enumerate(found):
+        _refuse(rank, result)
+    return [
+        RankData(r["tensors"], r["values"], results.trace[rank] if case.trace else None, r["dtypes"])
+        for rank, r in enumerate(found)
+    ]
+
+
+def _refuse(rank: int, result: dict[str, Any]) -> None:
+    if "failed" in result:
+        raise GateFailed(*result["failed"])
+    if result["reached"]:
+        raise GateFailed("closed", result["reached"][0])
+    if result["mutated"]:
+        name = result["mutated"][0]
+        text = f"input `{name}` must stay as it was; rank {rank} changed it in place. Use a copy: x.clone()."
+        raise GateFailed("inputs", text)
+
+
+def _failure(exercise_id: str, error: RanksError) -> GateFailed:
+    """Return the gate that failed when a world did not return."""
+    output = (error.stdout, error.stderr)
+    failures = list(error.errors.values())
+    named = [f.texts for f in failures if f.type == GateFailed.__name__ and len(f.texts) == 2]
+    if named:
+        gate, message = min(named, key=lambda texts: texts[0] != "closed")  # the cause of what others lack
+        return GateFailed(gate, message, output)
+    missing = next((f for f in failures if f.type == "NotImplementedError"), None)
+    if missing is not None and (not missing.message or missing.message.startswith("exercise ")):
+        stub = re.fullmatch(r"exercise (\w+)", missing.message)  # of an exercise that this one calls, perhaps
+        return GateFailed("implemented", not_written(stub[1] if stub else exercise_id).message, output)
+    gate = "terminates" if error.kind in ("hang", "mismatch", "timeout") else "runs"
+    return GateFailed(gate, str(error), output)

@@ -1,0 +1,47 @@
+"""The kernel of a feedback page: IPython's, with the server of ranks there before its threads.
+
+It shows matplotlib's figures as JupyterLab does, with fewer dots where a figure is very large.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course_grader.inside.own_server import fork_server
+
+MAX_SIDE = 2_000  # pixels of a figure
+# What a zygote loads for it: not pyplot, which looks for the shell that is to show its figures.
+LOADED = (
+    "course_grader.kernels",
+    "ipykernel.kernelapp",
+    "ipykernel.ipkernel",
+    "IPython.core.pylabtools",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+    "matplotlib.font_manager",
+    "course_lib.viz.style",
+)
+
+
+def show_figures(shell: Any) -> None:
+    """Let the cells of `shell` show figures: those of pyplot, and any that is a cell's value."""
+    from IPython.core import pylabtools
+
+    tools: Any = pylabtools  # the inline backend takes its function from there when pyplot is imported
+    as_usual = tools.print_figure
+
+    def print_figure(figure: Any, *words: Any, **options: Any) -> Any:
+        options.setdefault("dpi", min(figure.dpi, MAX_SIDE / max(figure.get_size_inches())))
+        return as_usual(figure, *words, **options)
+
+    tools.print_figure = print_figure
+    formatter = shell.display_formatter.formatters["image/png"]
+    formatter.for_type_by_name("matplotlib.figure", "Figure", print_figure)
+
+
+def main(arguments: list[str]) -> None:
+    """Be the kernel that IPython's command line describes; never returns."""
+    fork_server()
+    from ipykernel.kernelapp import launch_new_instance
+
+    launch_new_instance(argv=arguments)

@@ -1,0 +1,156 @@
+"""The judge's worker inside the sandbox: it runs worlds of a student's code and hands back plain data.
+
+The judge sends one case at a time; neither seed nor oracle is here. No student's code runs in this process:
+other processes of its user cannot open its memory or its pipes, and it reads what ranks return as plain data.
+A rank may forge that data, so the judge believes only what it can compare or count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+import resource
+import signal
+import sys
+import time
+from multiprocessing import forkserver, resource_tracker
+from typing import Any
+
+import psutil
+
+from course_grader import frames as wire
+from course_grader.answer.source import FromSource, definitions
+from course_grader.exercise import Array, Case, GateFailed
+from course_grader.inside import seclusion
+from course_grader.inside.launcher import run_here
+from course_grader.inside.rank_worker import Job, RankJob, rank_job
+from course_lib.ranks import serialize
+
+MAX_TEXT = 20_000  # characters of one message
+_WRITE_LESS = "\nThe ranks of a world may write 600 MB together, and 300 MB into a file: write less."
+_TO_END_S = 20  # far more than killing all of a sandbox's processes takes
+
+
+class TooMuchTime(Exception):
+    """A rank used up its processor time."""
+
+
+def serve(requests: int, answers: int) -> None:
+    """Say that it is there, then answer requests until there are no more; both are file descriptors."""
+    for fd in (requests, answers):
+        os.set_inheritable(fd, False)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: ranks cannot read or trace this process
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what a rank leaves is found here
+    serialize.load_plain_data_only()
+    wire.send(answers, wire.pack({"ready": True}))  # before it has read anything of a student
+    while True:
+        try:
+            plain, arrays = wire.unpack(wire.receive(requests))
+        except wire.Broken:
+            os._exit(0)
+        wire.send(answers, _answer(plain, arrays))
+
+
+def _answer(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
+    try:
+        if "cells" in plain:
+            answer = definitions(plain["cells"], plain["symbol"], plain["exercise_id"])
+            return wire.pack({"text": answer.text, "before": answer.before, "note": answer.note})
+        return _run(plain, arrays)
+    except GateFailed as failed:
+        part = failed.part
+        gate = "terminates" if TooMuchTime.__name__ in part.message else part.name
+        full = any(f"OSError: [Errno {number}]" in part.message for number in (errno.ENOSPC, errno.EFBIG))
+        output = [[text[:MAX_TEXT] for text in texts] for texts in failed.output or ([], [])]
+        message = part.message[:MAX_TEXT] + (_WRITE_LESS if full else "")
+        return wire.pack({"failed": [gate, message], "output": output})
+
+
+def _run(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
+    fields = plain["job"]
+    answer = FromSource(fields.pop("text"), fields["symbol"], fields.pop("before"))
+    job = Job(answer=answer, closed=tuple(fields.pop("closed")), **fields)
+    case = Case(seed=0, **plain["case"])
+    shards: list[dict[str, Array]] = [{} for _ in range(case.world_size)]
+    for key, array in arrays.items():
+        rank, _, name = key.partition("/")
+        shards[int(rank)][name] = array
+    on_rank = LimitedRankJob(int(case.timeout_s / 5))
+    try:
+        got = run_here(job, case, shards, on_rank, _read)
+    finally:
+        _end_left_behind()
+    ranks = [
+        {"values": r.values, "dtypes": r.dtypes, "trace": r.trace.to_plain() if r.trace else None}
+        for r in got
+    ]
+    tensors = {f"{rank}/{name}": a for rank, r in enumerate(got) for name, a in r.tensors.items()}
+    return wire.pack({"ranks": ranks}, tensors)
+
+
+def _read(frame: Any) -> dict[str, Any]:
+    """Read what `LimitedRankJob` returned on a rank. Raises: wire.Broken if a student's code forged it."""
+    if not isinstance(frame, bytes):
+        raise wire.Broken("not a frame")
+    plain, tensors = wire.unpack(frame[8:])
+    return {**plain, "tensors": tensors}
+
+
+def _end_left_behind() -> None:
+    """Kill the student's processes that have outlived their rank: they must not see the next case.
+
+    They are descendants of this process or of the fork server. If they start new ones faster than this kills
+    them, this process exits, and the judge starts a fresh sandbox.
+    """
+    server: Any = forkserver  # typeshed does not know these attributes
+    tracker: Any = resource_tracker
+    ours = {server._forkserver._forkserver_pid, tracker._resource_tracker._pid}
+    end_s = time.monotonic() + _TO_END_S
+    while time.monotonic() < end_s:
+        runs = False
+        for process in psutil.Process().children(recursive=True):
+            if process.pid in ours:
+                continue
+            with contextlib.suppress(ChildProcessError):  # the fork server waits for its own
+                os.waitpid(process.pid, os.WNOHANG)
+            with contextlib.suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    process.kill()
+                    runs = True
+        if not runs:
+            return
+        time.sleep(0.005)
+    os._exit(1)
+
+
+class LimitedRankJob(RankJob):
+    """Runs `rank_job` for at most `cpu_s` seconds of processor time, however loaded the machine is."""
+
+    def __init__(self, cpu_s: int) -> None:
+        self.cpu_s = cpu_s
+
+    def __call__(self, job: Job) -> bytes:
+        """Run it behind closed doors. Returns a frame of `wire` with what `rank_job` does."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        limit_s = int(used.ru_utime + used.ru_stime) + max(5, self.cpu_s)
+        signal.signal(signal.SIGXCPU, functools.partial(_too_much, self.cpu_s))
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)  # kept: a script under torchrun has one of its own
+        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard))
+        result = rank_job(job, seclusion.close_doors)
+        tensors = result.pop("tensors", {})
+        return wire.pack(result, tensors)
+
+    def follow(self) -> None:
+        """Close the doors of a process that shares this rank's namespaces."""
+        seclusion.follow()
+
+
+def _too_much(cpu_s: int, *_: object) -> None:
+    raise TooMuchTime(
+        f"a rank must end within {cpu_s} s of processor time; this one was still computing. "
+        "Look for a loop that never ends."
+    )

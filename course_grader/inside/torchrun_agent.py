@@ -1,0 +1,177 @@
+"""torchrun with forked workers: `main()` with torchrun's command line.
+
+All is torchrun's own but one step. Where it starts `python -u SCRIPT`, and importing torch in each was most
+of a check's time, a fork server forks that has imported what a script needs. From there to its exit status a
+worker does what an interpreter does; only, it shares what the server drew or read at its start: the secret of
+`hash`, and environment variables that torch reads when it is imported.
+The agent forks that server before it has threads: later it must not be forked.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import ctypes
+import gc
+import importlib.machinery
+import io
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Mapping, Sequence
+from multiprocessing import context, process
+from typing import Any, NoReturn
+
+gc.disable()  # importing torch takes a quarter longer with garbage collection
+
+CPU_S = 120
+LAUNCHED = "launched"  # file of a worker beside its logs: how often it has communicated
+_FIRST = (
+    "course_grader.inside.torchrun_agent",  # stops garbage collection
+    "numpy",
+    "torch",
+    "torch._dynamo",  # every optimizer's step imports it
+    "torch.utils.data.distributed",
+)
+_MainProcess: Any = type(multiprocessing.current_process())  # as this is imported before a worker has begun
+
+
+def main() -> None:
+    """Run the script that the command line names; an exit code of 0 says that every worker ended well."""
+    from course_grader.inside.own_server import fork_server
+
+    fork_server(_FIRST)  # one process loads torch for both, before the agent has threads
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+
+    handler: Any = SubprocessHandler
+    handler._popen = _popen
+    run.main(sys.argv[1:])
+
+
+class _Worker(context.ForkServerProcess):
+    """A process of the fork server, with the methods of `subprocess.Popen` that torchrun calls."""
+
+    def poll(self) -> int | None:
+        return self.exitcode
+
+    def wait(self, timeout: float | None = None) -> None:
+        self.join(timeout)
+        if self.exitcode is None:
+            raise subprocess.TimeoutExpired("worker", timeout or 0.0)
+
+
+def _popen(handler: Any, command: Sequence[str], environment: Mapping[str, str]) -> _Worker:
+    """Fork where torchrun's handler of one worker would call Popen; `command` is python, -u, script, ..."""
+    logs = [handler._stdout.name, handler._stderr.name]
+    worker = _Worker(target=be_interpreter, args=(list(command[2:]), dict(environment), logs))
+    worker.start()
+    return worker
+
+
+def be_interpreter(arguments: list[str], environment: dict[str, str], logs: list[str]) -> NoReturn:
+    """Be `python SCRIPT ARGUMENTS` in a session of its own, until the process ends.
+
+    It dies with the fork server on Linux, and burns a bounded time everywhere.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    os.setsid()
+    for descriptor, path in enumerate(logs, 1):
+        opened = os.open(path, os.O_WRONLY)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    os.environ.update(environment)
+    sys.argv, sys.path[0] = arguments, os.path.dirname(arguments[0])
+    random.seed()  # a fresh interpreter draws these from the system
+    sys.modules["numpy"].random.seed()
+    sys.modules["torch"].default_generator.seed()
+    multiprocessing.set_start_method(None, force=True)  # what a script may still choose
+    own: Any = process
+    own._current_process, own._parent_process = _MainProcess(), None
+    _count_at_end(_keep_groups(), os.path.join(os.path.dirname(logs[0]), LAUNCHED))
+    gc.freeze()  # what was imported is no garbage: looking through it at the end would take long
+    gc.enable()
+    _end(_run(arguments[0]))
+
+
+def _run(script: str) -> int:
+    """Run the script as the module `__main__`, say on stderr why it failed, and return its exit status."""
+    loader = importlib.machinery.SourceFileLoader("__main__", script)
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    vars(module).update(__file__=script, __builtins__=builtins, __loader__=loader)
+    vars(module).update(__annotations__={}, __cached__=None)
+    try:
+        loader.exec_module(module)
+    except SystemExit as error:
+        if error.code in (None, 0):
+            return 0
+        traceback.print_exception(error, chain=False)  # an interpreter does not; it names the line
+        return error.code & 255 if isinstance(error.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def _end(status: int) -> NoReturn:
+    """End as an interpreter does, in its order; a process that the script has forked may come here, too."""
+    end_threads: Any = threading
+    end_threads._shutdown()
+    atexit._run_exitfuncs()
+    gc.collect()  # also puts what refers to others before these: files would be closed before their buffers
+    sys.modules.pop("__main__", None)
+    gc.collect()  # the script's globals: what closes with its last reference, closes
+    for thing in gc.get_objects():  # ... but not what the script has hung up in torch, or in Python itself
+        if issubclass(type(thing), io.IOBase):
+            with contextlib.suppress(OSError, ValueError):
+                thing.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(status)
+
+
+def _keep_groups() -> list[Any]:
+    """Let process groups live as long as the process, in the list that is returned.
+
+    The end of a gloo group joins its thread while it holds Python's lock, which the thread may want in order
+    to drop its last piece of work (torch 2.13): a script that ends right after a backward would hang.
+    """
+    from torch.distributed import distributed_c10d
+
+    new_group = distributed_c10d._new_process_group_helper
+    kept = []
+
+    def keeping(*args: Any, **options: Any) -> Any:
+        kept.append(new_group(*args, **options))
+        return kept[-1]
+
+    distributed_c10d._new_process_group_helper = keeping
+    return kept
+
+
+def _count_at_end(groups: list[Any], path: str) -> None:
+    """Have this process write to `path`, when it ends, how often it has communicated.
+
+    A group numbers its collectives, sends and receives itself, DDP's too, which no Python function launches.
+    """
+    system: Any = os
+    leave, pid = os._exit, os.getpid()
+
+    def leaving(status: int) -> None:
+        if os.getpid() == pid:  # not a fork of it
+            with contextlib.suppress(Exception), open(path, "w", encoding="ascii") as file:
+                file.write(str(sum(group[0]._get_sequence_number_for_group() for group in groups)))
+        leave(status)
+
+    system._exit = leaving

@@ -1,0 +1,189 @@
+"""bubblewrap's command line for a sandbox: what is seen in it, its namespaces and limits, and who it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import course_lib
+from course_grader.forbids import PACKAGES
+from course_grader.inside import system_calls
+from course_grader.judge.zygotes import HIDDEN
+
+ROOT = Path(course_lib.__file__).resolve().parents[1]  # of both packages
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_ETC = (
+    "fonts",
+    "hosts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "nsswitch.conf",
+    "alternatives",
+)
+# Of a checkout, should it lie below a folder that everything in the sandbox can read, /usr/src say.
+_PRIVATE = ("solutions", "notebooks", "tests", "grading", "build", ".git")
+_LOWEST_UID, _UIDS = 61_184, 4_000  # systemd's range of user ids for processes without a user of their own
+DESCRIPTORS = 512  # of one process
+HOME = "/home/student"
+_WRITABLE = ("/tmp", "/dev/shm", HOME)
+
+
+class SandboxMissing(ValueError):
+    """Student code would have to run unprotected."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one sandbox may use.
+
+    Attributes:
+        memory_bytes: private memory of all its processes together.
+        process_bytes: address space of one process.
+        processes: processes and threads.
+        file_bytes: the largest file.
+        disk_bytes: /tmp, and /dev/shm.
+        output_bytes: what it may write to its standard output and error.
+        wall_s: its whole life.
+    """
+
+    memory_bytes: int = 6_000_000_000
+    process_bytes: int = 12_000_000_000
+    processes: int = 600
+    file_bytes: int = 300_000_000
+    disk_bytes: int = 600_000_000
+    output_bytes: int = 20_000_000
+    wall_s: float = 600.0
+
+
+def own_uid() -> int | None:
+    """Return an id for a sandbox's user: as root one that no other sandbox of this machine has, else None."""
+    if os.geteuid() != 0:
+        return None
+    return _LOWEST_UID + (os.getpid() * 31 + threading.get_native_id()) % _UIDS
+
+
+def command(
+    argv: Sequence[str],
+    *,
+    limits: Limits,
+    uid: int | None,
+    masked: Sequence[str],
+    empty: Path,
+    variables: Mapping[str, str],
+    info_fd: int,
+    filter_fd: int,
+) -> list[str]:
+    """Return the command that runs `argv` in a new sandbox, as user `uid`.
+
+    `empty`: a folder with nothing in it; beside it is an empty file of that name in Python. `info_fd` is told
+    the first process's pid, and `filter_fd` holds the filter of system calls.
+    """
+    return [
+        *(_bwrap(), "--die-with-parent", "--new-session", "--clearenv", "--info-fd", str(info_fd)),
+        *(("--seccomp", str(filter_fd)) if system_calls.MACHINE else ()),
+        *_namespaces(),
+        *_folders(limits.disk_bytes),
+        *(word for name in (*HIDDEN, *masked) for word in _mask(name, empty)),
+        *(word for name, value in variables.items() for word in ("--setenv", name, value)),
+        *("--chdir", HOME),
+        *_limited(limits, uid),
+        *argv,
+    ]
+
+
+def first_process(info: bytes) -> int:
+    """Return the pid of the first process, from what bubblewrap says of itself; 0 if it says nothing."""
+    try:
+        return int(json.loads(info)["child-pid"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def _bwrap() -> str:
+    found = shutil.which("bwrap")
+    if found is None:
+        raise SandboxMissing("`bwrap` must be on PATH; it is not. Install bubblewrap")
+    return found
+
+
+def _namespaces() -> list[str]:
+    if os.geteuid() != 0:
+        return ["--unshare-all", "--cap-drop", "ALL"]
+    # A namespace of users would hide that the student is root outside, where no limit on processes holds.
+    shared = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    kept = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")  # to drop to another user; gone afterwards
+    return [*shared, "--cap-drop", "ALL", *(word for cap in kept for word in ("--cap-add", cap))]
+
+
+def _folders(disk_bytes: int) -> Iterator[str]:
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            yield from ("--symlink", os.readlink(path), path)
+        elif os.path.isdir(path):
+            yield from ("--ro-bind", path, path)
+    packages = (str(ROOT / name) for name in PACKAGES)
+    roots = {os.path.realpath(sys.base_prefix), sys.base_prefix, sys.prefix, *packages, *_data_folders()}
+    mounted = [path for path in sorted(roots) if not any(path.startswith(f"{top}/") for top in _SYSTEM)]
+    yield from ("--perms", "0755", "--dir", "/etc", "--perms", "0755", "--dir", "/home")
+    for name in _ETC:
+        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    for path in _WRITABLE:
+        yield from ("--perms", "1777", "--size", str(disk_bytes), "--tmpfs", path)
+    # After /tmp is there, for a course may be in it; bubblewrap would make them for root alone.
+    above = {str(folder) for path in mounted for folder in Path(path).parents} - {"/", "/home", *_WRITABLE}
+    for path in sorted(above):
+        yield from ("--perms", "0755", "--dir", path)
+    for path in mounted:
+        yield from ("--ro-bind", path, path)
+    for path in (str(ROOT / name) for name in _PRIVATE):
+        if os.path.isdir(path) and any(path.startswith(f"{top}/") for top in (*_SYSTEM, *mounted)):
+            yield from ("--tmpfs", path)
+
+
+def _data_folders() -> list[str]:
+    """Where a checkout keeps the tables that a wheel holds in the package."""
+    data = ROOT / "data"
+    return [str(data)] if data.is_dir() else []
+
+
+def _mask(name: str, empty: Path) -> Iterator[str]:
+    """Put nothing where a module of the course is, and where its compiled form is."""
+    path = ROOT.joinpath(*name.split("."))
+    if path.is_dir():
+        yield from ("--ro-bind", str(empty), str(path))
+        return
+    file = path.with_suffix(".py")
+    if not file.exists():
+        raise ValueError(f"a masked module must be one of the course; got {name!r}. Correct its `closed`")
+    yield from ("--ro-bind", f"{empty}.py", str(file))
+    if (file.parent / "__pycache__").is_dir():
+        yield from ("--ro-bind", str(empty), str(file.parent / "__pycache__"))
+
+
+def bounds(limits: Limits) -> dict[str, int]:
+    """Limits of each process, by the names of prlimit."""
+    return {
+        "as": limits.process_bytes,
+        "nproc": limits.processes,
+        "fsize": limits.file_bytes,
+        "core": 0,
+        "nofile": DESCRIPTORS,
+    }
+
+
+def _limited(limits: Limits, uid: int | None) -> list[str]:
+    """Limits of each process, and, as root, a user without rights and with an id of its own."""
+    words = ["prlimit", *(f"--{name}={most}" for name, most in bounds(limits).items())]
+    if uid is not None:
+        words += ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all"]
+        words += ["--bounding-set=-all", "--no-new-privs"]
+    return words

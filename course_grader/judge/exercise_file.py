@@ -1,0 +1,303 @@
+"""An exercise file as the engine asks it: cases, inputs, what must come out, and the parts.
+
+The file is data: `EXERCISE`, `OPEN`, `HIDDEN`, `PARTS`, and, where ranks hand back values, `expected(case)`.
+A mistake is the same function with other arguments: `expected(case, **MISTAKES[words])` is the whole world as
+that mistake leaves it, so a judge can ask for every one without a rank.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from course_grader import labs
+from course_grader.forbids import closed_by
+from course_grader.judge.compare import all_hold, compare
+from course_grader.types import (
+    Array,
+    Case,
+    Exercise,
+    Expected,
+    Part,
+    RankData,
+    Scenario,
+    Seen,
+    World,
+    once_a_case,
+)
+
+_ONCE = "_once the others hold: "
+
+
+class ExerciseFile:
+    """One file of `labs/labNN_topic/`.
+
+    Raises: ValueError, naming the file and what to write, where it is malformed.
+    """
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+        *_, folder, name = module.__name__.split(".")
+        self.where = f"course_grader/labs/{folder}/{name}.py"
+        given = self._given("EXERCISE", "Exercise(...)")
+        if not isinstance(given, Exercise) or given.scenario is None:
+            got = "no scenario" if isinstance(given, Exercise) else type(given).__name__
+            raise self._error(
+                "EXERCISE must be an Exercise with a scenario",
+                got,
+                "Write scenario=..., what a function of grading/worlds returns.",
+            )
+        self.scenario: Scenario = given.scenario
+        self.EXERCISE = replace(
+            given,
+            id=name,
+            lab=folder.removeprefix("lab"),
+            symbol=given.symbol or name,
+            closed=self._closed(given.forbids),
+            numeric=self.scenario.numeric,
+        )
+        self._check_card()
+        self._check_scenario()
+        self.open, self.hidden, self.checks = (self._listed(name) for name in ("OPEN", "HIDDEN", "PARTS"))
+        self._check_parts()
+        self.mistaken = once_a_case(self._worlds)
+
+    def _given(self, name: str, write: str) -> Any:
+        if not hasattr(self.module, name):
+            raise self._error(f"{name} must be defined", "nothing", f"Write {name} = {write}.")
+        return getattr(self.module, name)
+
+    def _listed(self, name: str) -> list[Any]:
+        found = self._given(name, "[]")
+        if not isinstance(found, list):
+            raise self._error(f"{name} must be a list", type(found).__name__, f"Write {name} = [...].")
+        return found
+
+    def _closed(self, forbids: Sequence[str]) -> tuple[str, ...]:
+        try:
+            return closed_by(forbids)
+        except ValueError as error:
+            raise ValueError(f"{self.where}: {error}") from error
+
+    def _error(self, must: str, got: object, remedy: str = "See docs/adding-an-exercise.md.") -> ValueError:
+        return ValueError(f"{self.where}: {must}; got {got}. {remedy}")
+
+    def _check_card(self) -> None:
+        card = self.EXERCISE
+        if not card.task:
+            raise self._error("the card must have a task", "none", 'Write task="...".')
+        if len(card.hints) != 3 or not all(card.hints):
+            raise self._error(
+                "the card must have three hints", len(card.hints), 'Write hints=("...", "...", "...").'
+            )
+        if card.numeric:
+            return
+        if not isinstance(card.graded, Mapping) or set(card.graded) != set(card.points):
+            raise self._error(
+                f"graded must have one sentence for each part of points {list(card.points)}",
+                list(card.graded) if isinstance(card.graded, Mapping) else card.graded,
+                'Write graded={"values": "..."}.',
+            )  # fmt: skip
+
+    def _check_scenario(self) -> None:
+        module = self.scenario.rank_side
+        if importlib.util.find_spec(module) is None:
+            raise self._error(
+                "the scenario's rank_side must be a module of grading/scenarios",
+                module,
+                "Write that module, or correct its name in grading/worlds.",
+            )
+
+    def _check_parts(self) -> None:
+        """Each part belongs to `points`, and each of `points` has a part that measures it."""
+        points, measured = self.EXERCISE.points, {"values"}
+        for check in self.checks:
+            names = {getattr(check, "part", ""), getattr(check, "least_part", "")} - {""}
+            measured |= names
+            unknown = sorted(names - set(points))
+            if unknown and not getattr(check, "gate", False):
+                must = f"the part of a {type(check).__name__} in PARTS must be one of points {list(points)}"
+                raise self._error(must, repr(unknown[0]), f'Write points={{..., "{unknown[0]}": 1.0}}.')
+        for name in points:
+            if name not in measured:
+                must = f"each of points needs a part in PARTS: nothing measures {name!r}"
+                raise self._error(must, sorted(measured), f'Write one with part="{name}", or drop it.')
+
+    # ---- what the engine asks
+
+    def cases(self, seed: int, hidden: bool) -> list[Case]:
+        """The open cases, and the hidden ones of the graded cell."""
+        chosen = [*self.open, *(self.hidden if hidden else [])]
+        found = self.scenario.cases(chosen, seed)
+        if not self.scenario.options:
+            return found
+        options = dict(self.scenario.options)
+        return [replace(case, params={**case.params, "options": options}) for case in found]
+
+    def inputs(self, case: Case, rank: int) -> dict[str, Array]:
+        """One rank's shard."""
+        return self.scenario.inputs(case, rank)
+
+    def oracle(self, case: Case) -> dict[str, Any]:
+        """What every rank must hold, with the known mistakes; what follows from others starts with `_`."""
+        wants = self.scenario.complete(case, self._wants(case))
+        return {(_ONCE if self.scenario.follows(name) else "") + name: want for name, want in wants.items()}
+
+    def verdict(self, case: Case, got: list[RankData], want: dict[str, Any]) -> list[Part]:
+        """What follows from other values, then the parts in the order of the file."""
+        later = [(name.removeprefix(_ONCE), w) for name, w in want.items() if name.startswith(_ONCE)]
+        if any(compare(name, case, got, w) is not None for name, w in later):
+            named = dict(wants_by_name(self.explained(case, got, want)))
+            return [part for name, _ in later if (part := compare(name, case, got, named[name])) is not None]
+        seen, parts = Seen(case, got, want), []
+        for check in self.checks:
+            part = check.check(seen) if case.trace or not check.reads_trace else None
+            if part is not None:
+                parts.append(part)
+                if part.gate and not part.ok:
+                    break
+        return parts
+
+    def explained(self, case: Case, got: Sequence[RankData], want: Mapping[str, Any]) -> dict[str, Any]:
+        """What was expected, the known mistakes so ordered that the one that explains everything comes first.
+
+        A mistake that says no more in this case than that nothing was communicated is left out; so are all
+        where that explains everything.
+        """
+        mistakes: Mapping[str, Mapping[str, Any]] = getattr(self.module, "MISTAKES", {})
+        worlds, alone = self.mistaken(case)
+        apart = [words for words, world in worlds.items() if alone is None or not equal_worlds(world, alone)]
+        if alone is not None and _hold(alone, got):
+            apart = []
+        apart.sort(key=lambda words: not _hold(worlds[words], got))
+        return {name: _only_near(value, apart, mistakes) for name, value in want.items()}
+
+    def _worlds(self, case: Case) -> tuple[dict[str, World], World | None]:
+        """The world of every mistake, and the one in which nobody communicates (None: there is none)."""
+        mistakes: Mapping[str, Mapping[str, Any]] = getattr(self.module, "MISTAKES", {})
+        local = getattr(self.module, "LOCAL_ONLY", None)
+        alone = self.world(case, **local) if local is not None and case.world_size > 1 else None
+        return {words: self.world(case, **mistake) for words, mistake in mistakes.items()}, alone
+
+    # ---- expected results
+
+    def _wants(self, case: Case) -> dict[str, Expected]:
+        expected: Callable[..., World] | None = getattr(self.module, "expected", None)
+        if expected is None:
+            return {}
+        right = self._whole(expected, case)
+        local = getattr(self.module, "LOCAL_ONLY", None)
+        alone = self._whole(expected, case, **local) if local is not None and case.world_size > 1 else {}
+        mistakes: Mapping[str, Mapping[str, Any]] = getattr(self.module, "MISTAKES", {})
+
+        def held(words: str, name: str) -> list[Any]:
+            return self.mistaken(case)[0][words].get(name, right[name])
+
+        return {
+            name: Expected(
+                value,
+                per_rank=True,
+                local_only=alone.get(name),
+                mistakes={words: partial(held, words, name) for words in mistakes},
+            )
+            for name, value in right.items()
+        }
+
+    def world(self, case: Case, **mistake: Any) -> World:
+        """What ranks must hold, or what a mistake leaves them; nothing where the file expects no values."""
+        expected = getattr(self.module, "expected", None)
+        return {} if expected is None else self._whole(expected, case, **mistake)
+
+    def _whole(self, expected: Callable[..., World], case: Case, **mistake: Any) -> World:
+        found = expected(case, **mistake)
+        for name, values in found.items():
+            if not isinstance(values, list) or len(values) != case.world_size:
+                raise self._error(
+                    f"expected(case)[{name!r}] must be a list with one entry for each of "
+                    f"{case.world_size} ranks",
+                    type(values).__name__ if not isinstance(values, list) else len(values),
+                    "Write [value] * case.world_size where all ranks hold the same.",
+                )
+        return found
+
+
+def _hold(world: World, got: Sequence[RankData]) -> bool:
+    """Whether ranks hold a whole world."""
+    return all(all_hold(name, got, values) for name, values in world.items())
+
+
+def equal_worlds(one: World, other: World) -> bool:
+    """Whether two worlds hold the same under every name that both have."""
+    names = one.keys() & other.keys()
+    return all(
+        bool(np.array_equal(a, b)) for name in names for a, b in zip(one[name], other[name], strict=True)
+    )
+
+
+def _only_near(value: Any, order: Sequence[str], mistakes: Mapping[str, Any]) -> Any:
+    """The want with mistakes of the file in this order; what the scenario adds comes after them."""
+    if not isinstance(value, Expected):
+        return value
+    added = {words: near for words, near in value.mistakes.items() if words not in mistakes}
+    return replace(value, mistakes={**{w: value.mistakes[w] for w in order if w in value.mistakes}, **added})
+
+
+# ---- finding the files
+
+
+@cache
+def found() -> dict[str, str]:
+    """Exercise id -> module. Raises: ValueError for one id in two folders."""
+    return by_id(
+        info.name for info in pkgutil.walk_packages(labs.__path__, f"{labs.__name__}.") if not info.ispkg
+    )
+
+
+def by_id(modules: Iterable[str]) -> dict[str, str]:
+    """Exercise id -> module; `_name` is no exercise. Raises: ValueError for an id that is there twice."""
+    names: dict[str, str] = {}
+    for module in modules:
+        *_, folder, name = module.split(".")
+        if name.startswith("_"):
+            continue
+        if name in names:
+            other = names[name].split(".")[-2]
+            raise ValueError(
+                f"course_grader/labs/{folder}/{name}.py: an exercise must have an id of its own; got one "
+                f"that course_grader/labs/{other} has, too. Give the file another name."
+            )
+        names[name] = module
+    return names
+
+
+@cache
+def load(exercise_id: str) -> ExerciseFile:
+    """Return the file of an exercise that `found` lists. Raises: ValueError, as `read` does."""
+    return read(found()[exercise_id])
+
+
+def read(module: str) -> ExerciseFile:
+    """Return an exercise file. Raises: ValueError, naming the file, where it is malformed or does not run."""
+    try:
+        loaded = importlib.import_module(module)
+    except Exception as error:
+        *_, folder, name = module.split(".")
+        raise ValueError(
+            f"course_grader/labs/{folder}/{name}.py: the file must run; got {type(error).__name__}: {error}. "
+            "Write what is missing, as docs/adding-an-exercise.md shows."
+        ) from error
+    return ExerciseFile(loaded)
+
+
+def wants_by_name(oracle: Mapping[str, Any]) -> Sequence[tuple[str, Expected]]:
+    """Return (name, want) of all that `ExerciseFile.oracle` expects, in the order in which it is compared."""
+    first = [(name, want) for name, want in oracle.items() if not name.startswith("_")]
+    return [*first, *((n.removeprefix(_ONCE), w) for n, w in oracle.items() if n.startswith(_ONCE))]

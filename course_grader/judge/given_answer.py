@@ -1,0 +1,60 @@
+"""Find the answer in what `check` was given: an object, a namespace, a module, source text or cells."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from course_grader.answer.kernel import executed_cells
+from course_grader.answer.kernel_object import check_object
+from course_grader.answer.source import (
+    FromObject,
+    FromSource,
+    binds,
+    cells_that_stand,
+    definitions,
+    not_defined,
+    not_written,
+)
+from course_grader.exercise import Exercise, GateFailed
+from course_grader.inside.rank_worker import check_kind
+from course_grader.registry import owner_of
+
+
+def as_answer(exercise: Exercise, answer: Any) -> FromObject | FromSource:
+    """Return the answer, as source wherever its cells are known.
+
+    Raises: GateFailed if it is missing, unfilled, another exercise's, of the wrong kind, not self-contained.
+    """
+    if isinstance(answer, FromSource):
+        return answer
+    if isinstance(answer, list):
+        return definitions(answer, exercise.symbol, exercise.id)
+    obj = answer.obj if isinstance(answer, FromObject) else answer
+    if isinstance(obj, types.ModuleType):
+        obj = vars(obj)
+    if isinstance(obj, dict):
+        if exercise.symbol not in obj:
+            raise not_defined(exercise.symbol, exercise.id)
+        obj = obj[exercise.symbol]
+    if obj is None or obj is ...:
+        raise not_written(exercise.id)
+    refuse_foreign(exercise, obj)
+    check_kind(obj, exercise.symbol)
+    cells = cells_that_stand(executed_cells(exercise.symbol, obj))
+    if binds(cells, exercise.symbol):  # what the judge will run, taken as the judge takes it
+        return definitions(cells, exercise.symbol, exercise.id, were_run=True)
+    check_object(obj, exercise.symbol, exercise.id)
+    return FromObject(obj)
+
+
+def refuse_foreign(exercise: Exercise, obj: Any) -> None:
+    """Refuse the class or function of another exercise."""
+    name = getattr(obj, "__name__", "")
+    other = owner_of(name) if name != exercise.symbol else None
+    if other is not None:
+        raise GateFailed(
+            "implemented",
+            f"exercise {exercise.id} must be given `{exercise.symbol}`; got `{name}`, which belongs to "
+            f'exercise {other.id}. Call grading.check("{exercise.id}", {exercise.symbol}).',
+        )

@@ -1,0 +1,315 @@
+"""Run a command where a student's code can do no harm: a bubblewrap sandbox with limits.
+
+The command sees a read-only system, the Python it runs on and the course without its masked modules; it has
+a private home and /tmp, its own process and network namespace (loopback only), and never the checkout's
+solutions, the zoo, the gradebook or another submission. As root it drops to a user id of its own: the limit
+on processes holds only there. Memory, processes, file size, output and time are limited; what goes over ends
+the whole sandbox.
+
+A Python command may come from a zygote, which has loaded what it imports: bubblewrap then runs a shell that
+waits in the same sandbox, and a fork of the zygote enters it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from course_grader.inside import system_calls
+from course_grader.inside.zygote import Entry
+from course_grader.judge import bubblewrap
+from course_grader.judge.bubblewrap import DESCRIPTORS, Limits, SandboxMissing
+from course_grader.judge.zygotes import CannotEnter, Zygote, base_environment
+
+_DESCRIPTOR_BYTES = 200_000  # that Linux may buffer for each socket
+_TRIAL = "from course_grader.inside.seclusion import trial; print('it works', trial())"
+# Says that the sandbox is there, waits for the exit status of what has entered, and ends with it.
+_HOLDER = ("sh", "-c", "echo; read status; exit ${status:-1}")
+
+
+class Sandbox:
+    """One running command: `with Sandbox(argv, ...) as box`. Leaving ends all its processes.
+
+    Attributes:
+        pid: of its first process, as seen from outside; 0 where it runs unprotected.
+        killed: the limit that ended it, "" if none did.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        limits: Limits | None = None,
+        masked: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
+        trust: bool = False,
+        zygote: Zygote | None = None,
+    ) -> None:
+        """Start `argv`.
+
+        `masked`: modules of the course that are not there. `trust`: run it unprotected. `zygote`: who forks
+        it; `argv` is a command of Python then.
+        """
+        self.limits = limits or Limits()
+        self.killed = ""
+        self.pid = 0
+        self._output = bytearray()
+        self._written = 0
+        self._entered: psutil.Process | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="course_sandbox_")
+        self._uid = bubblewrap.own_uid()
+        variables = {**base_environment(), "HOME": bubblewrap.HOME, **(environment or {})}
+        if trust:
+            self._process = self._popen(argv, pass_fds, {**os.environ, **(environment or {})})
+        elif zygote is None or not self._from_zygote(zygote, argv, masked, variables, pass_fds):
+            self._process = self._in_bubblewrap(argv, masked, variables, pass_fds)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._reader.start()
+        self._watcher.start()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _popen(
+        self, command: Sequence[str], pass_fds: Sequence[int], variables: Mapping[str, str], **pipes: Any
+    ) -> subprocess.Popen[bytes]:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | pipes
+        started: Any = subprocess.Popen(  # typed by hand: mypy takes `pipes` for text
+            command,
+            pass_fds=pass_fds,
+            start_new_session=True,
+            cwd=self._folder.name,
+            env=dict(variables),
+            **pipes,
+        )
+        return started  # type: ignore[no-any-return]
+
+    def _in_bubblewrap(
+        self,
+        argv: Sequence[str],
+        masked: Sequence[str],
+        variables: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
+        **pipes: Any,
+    ) -> subprocess.Popen[bytes]:
+        """Start a command in a new sandbox, and learn the pid of its first process."""
+        read_fd, info_fd = os.pipe()
+        filter_fd = system_calls.filter_descriptor()
+        command = bubblewrap.command(
+            argv,
+            limits=self.limits,
+            uid=self._uid,
+            masked=masked,
+            empty=self._empty(),
+            variables=variables,
+            info_fd=info_fd,
+            filter_fd=filter_fd,
+        )
+        fds = [*pass_fds, info_fd, filter_fd]
+        process = self._popen(command, fds, {"PATH": os.environ.get("PATH", "")}, **pipes)
+        for fd in (info_fd, filter_fd):
+            os.close(fd)
+        with os.fdopen(read_fd, "rb") as info:
+            self.pid = bubblewrap.first_process(info.read())
+        return process
+
+    def _from_zygote(
+        self,
+        zygote: Zygote,
+        argv: Sequence[str],
+        masked: Sequence[str],
+        variables: Mapping[str, str],
+        pass_fds: Sequence[int],
+    ) -> bool:
+        """Let a fork of `zygote` enter a new sandbox; return whether it did."""
+        with contextlib.ExitStack() as stack:
+            ready, holds = os.pipe()
+            waits, ended = os.pipe()
+            said, output = os.pipe()
+            for fd in (ready, waits, ended, output):
+                stack.callback(os.close, fd)
+            self._process = self._in_bubblewrap(
+                _HOLDER, masked, variables, stdin=waits, stdout=holds, stderr=output
+            )
+            self._process.stdout = os.fdopen(said, "rb")
+            os.close(holds)
+            limits = bubblewrap.bounds(self.limits)
+            entry = Entry(
+                inside=self.pid,
+                argv=argv[1:],
+                environment=variables,
+                folder=bubblewrap.HOME,
+                limits={f"RLIMIT_{name.upper()}": most for name, most in limits.items()},
+                uid=self._uid,
+                fds=pass_fds,
+            )
+            with contextlib.suppress(CannotEnter):
+                if self.pid and os.read(ready, 1) == b"\n":
+                    pid = zygote.enter(entry, ended, output, pass_fds)
+                    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+                        self._entered = psutil.Process(pid)
+                    return True
+        self._signal()
+        self._process.wait()
+        self._process.stdout.close()
+        return False
+
+    def _empty(self) -> Path:
+        """Return a folder with nothing in it; beside it is an empty file of that name in Python."""
+        empty = Path(self._folder.name, "empty")
+        if not empty.exists():
+            empty.mkdir(mode=0o755)
+            (empty.parent / "empty.py").touch(0o644)
+            os.chmod(self._folder.name, 0o755)
+        return empty
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        while data := self._process.stdout.read1(65536):  # type: ignore[attr-defined]
+            self._written += len(data)
+            self._output += data[: max(0, 100_000 - len(self._output))]
+            if self._written > self.limits.output_bytes:
+                self._kill("output")
+
+    def _watch(self) -> None:
+        deadline_s = time.monotonic() + self.limits.wall_s
+        while self._process.poll() is None:
+            if time.monotonic() > deadline_s:
+                self._kill("time")
+            elif self.private_bytes() > self.limits.memory_bytes:
+                self._kill("memory")
+            time.sleep(0.25)
+
+    def _kill(self, limit: str) -> None:
+        self.killed = self.killed or limit
+        self._signal()
+
+    def _signal(self) -> None:
+        # With bubblewrap its first process goes, and the kernel ends all others of the namespace.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that runs in it."""
+        found: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error):
+            found += psutil.Process(self._process.pid).children(recursive=True)
+        if self._entered is not None:
+            with contextlib.suppress(psutil.Error):
+                found += [*self._entered.children(recursive=True), self._entered]
+        return found
+
+    def private_bytes(self) -> int:
+        """Memory that its processes do not share with files: what they cost this machine."""
+        return sum(_private_bytes(process) for process in self.processes())
+
+    def loopback_bytes(self) -> int | None:
+        """Bytes over its loopback so far, read from outside; None where it has no namespace of its own."""
+        if not self.pid:
+            return None
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            lines = Path(f"/proc/{self.pid}/net/dev").read_text(encoding="ascii").splitlines()
+            line = next(text for text in lines if text.strip().startswith("lo:"))
+            return int(line.partition(":")[2].split()[0])
+        return None
+
+    def output(self) -> str:
+        """The start of what it has written to standard output and error."""
+        return bytes(self._output).decode(errors="replace")
+
+    def finish_output(self) -> None:
+        """Wait until all it wrote has been read; for a command that has ended."""
+        self._reader.join(5.0)
+
+    @property
+    def is_running(self) -> bool:
+        """Its first process has not ended."""
+        return self._process.poll() is None
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait for the command; return its exit code."""
+        return self._process.wait(timeout_s)
+
+    def close(self) -> None:
+        """End every process and remove what is left."""
+        left = self.processes()
+        self._signal()
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self._process.wait()
+        self._reader.join(5.0)
+        self._watcher.join(5.0)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._folder.cleanup()
+
+
+def require(trust: bool) -> str:
+    """Refuse to run student code unprotected, unless that is what the instructor typed.
+
+    Returns: which of a student's doors stay open because this machine cannot close them, "" if none does.
+
+    Raises: SandboxMissing.
+    """
+    if trust:
+        return ""
+    if shutil.which("bwrap") is None:
+        raise SandboxMissing(
+            "students' code must run in a sandbox, and bubblewrap is missing: `bwrap` is not on PATH. "
+            "Install it (Debian, Ubuntu: apt-get install bubblewrap), "
+            "or type --trust-students to run without one"
+        )
+    with Sandbox([sys.executable, "-c", _TRIAL], limits=Limits(wall_s=60.0)) as box:
+        box.wait()
+        box.finish_output()
+        head, works, lacks = box.output().strip().partition("it works")
+        if head or not works:
+            raise SandboxMissing(
+                f"students' code must run in a sandbox, and bubblewrap does not start one here: "
+                f"{box.output().strip()[-300:]!r}. Containers often forbid it: grade on a machine or in a "
+                "container that allows user namespaces, or type --trust-students to run without one"
+            )
+    return lacks and (
+        f"ranks must have namespaces of their own in the sandbox; this machine gives none ({lacks.strip()}). "
+        "Ranks of one submission can read each other's output there, which nothing watches, and write files "
+        "for each other, which is watched; allow user namespaces and mounts in them to close that"
+    )
+
+
+def _private_bytes(process: psutil.Process) -> int:
+    """Pages without a file: private ones and shared ones, which count in each process that has them.
+
+    And what the kernel may hold for each socket and pipe that is open.
+    """
+    kernel = 0
+    try:
+        kernel = len(os.listdir(f"/proc/{process.pid}/fd")) * _DESCRIPTOR_BYTES
+    except PermissionError:  # the process may have hidden itself
+        kernel = DESCRIPTORS * _DESCRIPTOR_BYTES
+    except OSError:
+        pass
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+        kinds = ("RssAnon:", "RssShmem:")
+        return kernel + sum(int(line.split()[1]) << 10 for line in lines if line.startswith(kinds))
+    with contextlib.suppress(psutil.Error):
+        return int(process.memory_info().rss)  # macOS, with --trust-students
+    return 0

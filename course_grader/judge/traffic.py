@@ -1,0 +1,79 @@
+"""Do the bytes counted outside fit the trace recorded inside?
+
+Gloo's ranks talk over the loopback of the sandbox's network namespace, whose counters no student process can
+change. From 1 MB on they agree with the traced calls within a few percent, headers of messages included; a
+trace that hides calls, or claims some that never happened, does not. Below that nothing is concluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from course_grader.exercise import GateFailed
+from course_lib.trace import RankTrace
+
+LEAST_BYTES = 1_000_000
+DISAGREE = "what ranks send must go through torch.distributed and be as traced: "  # how a flag is told
+SLACK = 0.05
+# Headers, acknowledgements and gloo's own notices of a message: 330 to 365 on 2 to 6 ranks, to 100 kB.
+MESSAGE_BYTES = 370
+
+# What one rank of n puts on the wire for a call with b input bytes: (least, most) bytes.
+_WIRE: dict[str, Callable[[int, int], tuple[float, float]]] = {
+    "all_reduce": lambda n, b: (2 * (n - 1) / n * b,) * 2,
+    "reduce_scatter": lambda n, b: ((n - 1) / n * b, 2 * (n - 1) / n * b),
+    "reduce_scatter_single": lambda n, b: ((n - 1) / n * b, 2 * (n - 1) / n * b),
+    "all_gather": lambda n, b: ((n - 1) * b,) * 2,
+    "all_gather_single": lambda n, b: ((n - 1) * b,) * 2,
+    "all_to_all": lambda n, b: ((n - 1) / n * b,) * 2,
+    "all_to_all_single": lambda n, b: ((n - 1) / n * b,) * 2,
+    "broadcast": lambda n, b: ((n - 1) / n * b,) * 2,
+    "reduce": lambda n, b: ((n - 1) / n * b, 2 * (n - 1) / n * b),
+    "gather": lambda n, b: ((n - 1) / n * b,) * 2,
+    "scatter": lambda n, b: ((n - 1) / n * b,) * 2,
+    "send": lambda _, b: (b, b),
+}
+
+
+def check_traffic(traces: Sequence[RankTrace | None], before: int | None, after: int | None) -> None:
+    """Compare what all ranks traced with what was counted.
+
+    Raises: GateFailed when they cannot both be true.
+    """
+    found = [trace for trace in traces if trace is not None]
+    if before is None or after is None or len(found) < 2 or len(found) < len(traces):
+        return
+    least, most = expected_bytes(found)
+    counted = after - before
+    if counted > most * (1 + SLACK) + LEAST_BYTES:
+        raise GateFailed("runs", _message(counted, most, "at most"))
+    if least >= LEAST_BYTES and counted < least * (1 - SLACK):
+        raise GateFailed("runs", _message(counted, least, "at least"))
+
+
+def expected_bytes(traces: Sequence[RankTrace]) -> tuple[float, float]:
+    """Bytes on the wire, over all ranks, for the traced calls: least, of data, and most, with all headers."""
+    least = most = 0.0
+    for trace in traces:
+        for call in trace.launches():
+            size = len(call.group.ranks)
+            low, high = _WIRE[call.op](size, call.bytes_) if call.op in _WIRE and size > 1 else (0.0, 0.0)
+            least, most = least + low, most + high + MESSAGE_BYTES * _messages(call.op, size)
+    return least, most
+
+
+def _messages(op: str, size: int) -> int:
+    """At most so many messages a rank sends for one call.
+
+    Gloo cuts in two what each step of a ring sends; a reduce_scatter of a list is an all_reduce per entry.
+    """
+    if op in ("send", "recv"):
+        return 1
+    return 4 * (size - 1) * (size if op == "reduce_scatter" else 1)
+
+
+def _message(counted: int, bound: float, words: str) -> str:
+    return (
+        f"{DISAGREE}{words} {bound / 1e6:.1f} MB; "
+        f"the network counted {counted / 1e6:.1f} MB. Send with the collectives of the exercise only."
+    )

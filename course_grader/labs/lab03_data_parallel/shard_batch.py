@@ -1,0 +1,254 @@
+"""`shard_batch`: which samples each rank takes at each step of an epoch.
+
+Longer than 120 lines: any shuffle is right, so rules judge a schedule, and each says what it saw.
+"""
+
+import math
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+from course_grader.expected.calls import Calls, calls, case
+from course_grader.parts.rules import Rule
+from course_grader.types import Case, Exercise, Seen
+
+Schedule = list[list[int]]
+EPOCHS = (0, 1, 2, 3, 8, 10, 16, 100, 128, 1000)
+LATER = (1, 64, 256, 1000, 4096, 65_536)  # seeds after the first one
+
+
+def _calls(case: Case) -> Calls:
+    seed = case.seed % 1000
+    alone: dict[str, Any] = {"rank": 0, "world_size": 1}
+    return {
+        "epoch 0": {"epoch": 0, "seed": seed},
+        "epoch 1": {"epoch": 1, "seed": seed},
+        "epoch 0 again": {"epoch": 0, "seed": seed},
+        **{f"alone, epoch {e}": {**alone, "epoch": e, "seed": seed} for e in EPOCHS},
+        **{f"alone, seed + {d}": {**alone, "epoch": 0, "seed": seed + d} for d in LATER},
+        **{f"alone, epoch {e} of seed 0": {**alone, "epoch": e, "seed": 0} for e in EPOCHS},
+    }
+
+
+def _another_size(case: Case) -> dict[str, Any]:
+    return {
+        "num_samples": case.params["arguments"]["num_samples"] + 5,
+        "epoch": 0,
+        "seed": case.seed % 1000,
+    }
+
+
+EXERCISE = Exercise(
+    order=1,
+    title="Who trains on which samples",
+    minutes=20,
+    difficulty=2,
+    importance=4,
+    lines=8,
+    points={"values": 1.0, "epochs": 2.0},
+    task="Write a function that returns this rank's samples at each step of an epoch. Cut the shuffled epoch "
+    "into batches of `batch_size` first, then share each batch among the ranks. Any shuffle is right.",
+    graded={
+        "values": "At each step the ranks' shards are disjoint, even, and together the batch that one rank "
+        "alone would take; an epoch holds each sample once.",
+        "epochs": "Every epoch and every seed puts other samples together; equal arguments give equal "
+        "schedules.",
+    },
+    details="1 to 4 ranks (hidden: 5, 6) and sizes that do not divide (hidden: 301 samples; a last batch "
+    "with fewer samples than ranks). Every rank has ceil(num_samples / batch_size) steps, with an empty "
+    "shard where it has no sample. A step holds batch_size samples (the last one: what is left), of which "
+    "the ranks' shares differ by at most one. The batches of an epoch are the same at any world size.",
+    signature="(num_samples, batch_size, rank, world_size, epoch, seed)",
+    forbids=("batches",),
+    scenario=calls(_calls, before=_another_size),
+    hints=(
+        "Two decisions, in this order: which samples form the batch of step t (the same answer on all "
+        "ranks), then which of these are mine.",
+        "All ranks must shuffle alike, and torch's default generator is seeded differently on each rank. A "
+        "torch.Generator of your own, seeded from `seed` and `epoch`, is the same everywhere.",
+        "A slice may have a step: such shards differ by at most one, also where a batch has fewer samples "
+        "than ranks. And is (seed 1, epoch 2) another shuffle than (seed 2, epoch 1)?",
+    ),
+)
+
+
+def sizes(world_size: int, num_samples: int, batch_size: int) -> Case:
+    """Ranks that share batches of a data set."""
+    words = f"{num_samples} samples in batches of {batch_size}"
+    return case(world_size, words, num_samples=num_samples, batch_size=batch_size)
+
+
+OPEN = [sizes(1, 24, 6), sizes(2, 40, 8), sizes(3, 41, 8), sizes(4, 50, 12)]
+HIDDEN = [sizes(5, 301, 43), sizes(6, 31, 6), sizes(4, 7, 12)]
+
+ALIKE = (
+    "Do all ranks shuffle alike? torch's default generator differs from rank to rank, and so does Python's "
+    "hash of a string."
+)
+BORDER = "Neighbouring shards share the sample at their border: order[a:b] holds b - a samples, without b."
+
+
+def _ranks(seen: Seen, name: str = "epoch 0") -> list[Schedule]:
+    return [data.values[name] for data in seen.got]
+
+
+def _due(seen: Seen) -> tuple[int, int]:
+    arguments = seen.case.params["arguments"]
+    return arguments["num_samples"], arguments["batch_size"]
+
+
+def _steps(seen: Seen) -> str:
+    samples, batch = _due(seen)
+    due = math.ceil(samples / batch)
+    for rank, schedule in enumerate(_ranks(seen)):
+        if len(schedule) != due:
+            return (
+                f"every rank must have ceil({samples} / {batch}) = {due} steps; rank {rank} has "
+                f"{len(schedule)}. A rank with fewer steps than the others leaves them waiting in an "
+                "all_reduce; keep the smaller last batch, and return an empty shard where a rank has no "
+                "sample in it."
+            )
+    return ""
+
+
+def _disjoint(seen: Seen) -> str:
+    ranks, must = _ranks(seen), "the shards of a step must be disjoint"
+    if seen.n > 1 and all(schedule == ranks[0] for schedule in ranks):
+        return f"{must}; every rank got the same samples. Does `rank` enter?"
+    for step in range(len(ranks[0])):
+        shards = [schedule[step] for schedule in ranks]
+        owner: dict[int, int] = {}
+        for rank, shard in enumerate(shards):
+            for sample in shard:
+                if sample in owner:
+                    other = owner[sample]
+                    who = f"rank {rank} twice" if other == rank else f"ranks {other} and {rank}"
+                    why = BORDER if _share_borders(shards) else ALIKE
+                    return f"{must}; at step {step} sample {sample} is with {who}. {why}"
+                owner[sample] = rank
+    return ""
+
+
+def _share_borders(shards: Schedule) -> bool:
+    """Whether ranks share samples only where one shard ends and the next begins."""
+    twice = {sample for sample, count in Counter(s for shard in shards for s in shard).items() if count > 1}
+    return twice <= {a[-1] for a, b in pairwise(shards) if a and b and a[-1] == b[0]}
+
+
+def _whole_batches(seen: Seen) -> str:
+    (samples, batch), ranks = _due(seen), _ranks(seen)
+    for step in range(len(ranks[0])):
+        size, due = sum(len(schedule[step]) for schedule in ranks), min(batch, samples - step * batch)
+        if size != due:
+            all_ranks = size == due * len(ranks)
+            hint = " `batch_size` counts the samples of all ranks together." if all_ranks else ""
+            return f"step {step} must hold {due} samples over all ranks; got {size}.{hint}"
+    return ""
+
+
+def _each_once(seen: Seen) -> str:
+    held = [[sample for step in schedule for sample in step] for schedule in _ranks(seen)]
+    every = Counter(sample for mine in held for sample in mine)
+    missing = sorted(set(range(_due(seen)[0])) - set(every))
+    twice = sorted(sample for sample, count in every.items() if count > 1)
+    if not missing and not twice:
+        return ""
+    text = f"an epoch must hold each sample exactly once; missing {missing[:5]}, repeated {twice[:5]}."
+    return text if not twice or any(len(mine) > len(set(mine)) for mine in held) else f"{text} {ALIKE}"
+
+
+def _even(seen: Seen) -> str:
+    for step, shards in enumerate(zip(*_ranks(seen), strict=True)):
+        counts = [len(shard) for shard in shards]
+        if max(counts) - min(counts) > 1:
+            return (
+                f"shards of a step may differ by one sample; at step {step} the ranks hold {counts}. The "
+                "others wait for the rank with the most."
+            )
+    return ""
+
+
+def _repeatable(seen: Seen) -> str:
+    for rank, data in enumerate(seen.got):
+        if data.values["epoch 0"] != data.values["epoch 0 again"]:
+            return (
+                f"equal arguments must give equal schedules; rank {rank} got two. Seed a generator, in every "
+                "call."
+            )
+    return ""
+
+
+def _as_one_rank(seen: Seen) -> str:
+    alone: Schedule = seen.got[0].values["alone, epoch 0"]
+    for step, shards in enumerate(zip(*_ranks(seen), strict=True)) if seen.n > 1 else ():
+        together = sorted(sample for shard in shards for sample in shard)
+        if step >= len(alone) or together != sorted(alone[step]):
+            why = _repeatable(seen) or "cut the batch first, then shard it; not the epoch."
+            return (
+                f"the batch of a step must be the same samples at any world size; at step {step} {seen.n} "
+                f"ranks train on others than one rank does. {why[0].upper()}{why[1:]}"
+            )
+    return ""
+
+
+def _epochs_differ(seen: Seen) -> str:
+    """A handful of samples can meet the same order twice by chance: they are only asked to repeat."""
+    if _due(seen)[0] < 20:
+        return ""
+    held, samples = seen.got[0].values, _due(seen)[0]
+    for words in ("", " of seed 0"):
+        text = _shuffled(samples, [held[f"alone, epoch {e}{words}"] for e in EPOCHS], words)
+        if text:
+            return text
+    first = _together(held["alone, epoch 0"])
+    if any(_together(held[f"alone, seed + {d}"]) == first for d in LATER):
+        return "another `seed` must be another shuffle; epoch 0 is the same with both. Does `seed` enter?"
+    mine = [{sample for step in held[f"epoch {e}"] for sample in step} for e in (0, 1)]
+    if seen.n > 1 and len(held["epoch 0"]) > 1 and mine[0] == mine[1]:
+        return "rank 0 must not see the same samples in every epoch; it does. Shuffle, then shard."
+    return ""
+
+
+def _shuffled(samples: int, schedules: list[Schedule], words: str) -> str:
+    for i, batches in enumerate(schedules):
+        if all(_is_run(batch, samples) for batch in batches):
+            return (
+                f"an epoch must be shuffled; in epoch {EPOCHS[i]}{words} every batch is a run of successive "
+                "numbers."
+            )
+        equal = next((e for e in range(i) if _together(schedules[e]) == _together(batches)), None)
+        if equal is not None:
+            how = "equals" if batches == schedules[equal] else "puts the same samples together as"
+            return (
+                f"epoch {EPOCHS[i]}{words} must be another shuffle; it {how} epoch {EPOCHS[equal]}. Does "
+                "`epoch` enter?"
+            )
+    return ""
+
+
+def _is_run(batch: list[int], num_samples: int) -> bool:
+    """Whether a batch is successive numbers; 0 follows the last one."""
+    members = set(batch)
+    return sum((sample + 1) % num_samples not in members for sample in members) <= 1
+
+
+def _together(schedule: Schedule) -> set[frozenset[int]]:
+    return {frozenset(step) for step in schedule}
+
+
+GATES = (
+    _steps,
+    _disjoint,
+    _whole_batches,
+    _each_once,
+    _even,
+    _as_one_rank,
+)  # _steps first: the rest read all
+PARTS = [
+    *(Rule(part="values", problem=problem, gate=True) for problem in GATES),
+    Rule(
+        part="values", problem=lambda seen: "", passed="each sample once per epoch, shards disjoint and even"
+    ),
+    Rule(part="epochs", problem=_repeatable),
+    Rule(part="epochs", problem=_epochs_differ, passed="another shuffle each epoch, repeatable"),
+]

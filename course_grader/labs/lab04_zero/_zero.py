@@ -1,0 +1,31 @@
+"""What both stages are asked: the constructor's bytes, the state of a share, what may stay after a step."""
+
+from course_grader.expected import sharded_training as training
+from course_grader.parts.bytes import BytesAtMost
+from course_grader.parts.common import WHOLE
+from course_grader.parts.memory import Live, Peak
+
+WIRE = (
+    "Reduce_scatter brings each rank its part of the gradients, an all_gather the new parameters back; an "
+    "all_reduce of gradients counts double, as it sends them twice."
+)
+STAYS = (
+    "A rank keeps its shard of the optimizer's states, one shard for a copy of the parameters and one for "
+    "gradients. What has the size of the model may not stay."
+)
+CONSTRUCTOR = BytesAtMost(
+    windows=[training.CONSTRUCTION],
+    at_most=training.padded_bytes,
+    must="the constructor may move each parameter once,",
+    free_alone=True,
+)
+STATE = Peak(
+    windows=[WHOLE],
+    category="optimizer",
+    at_most=training.state_bytes,
+    why="Build the inner optimizer on this rank's share alone.",
+    free_alone=True,
+)
+AFTER_STEPS = Live(
+    at=training.after_steps, since="built", beyond="the model", why=STAYS, passed="after a step"
+)

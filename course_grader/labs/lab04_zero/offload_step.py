@@ -1,0 +1,146 @@
+"""`offload_step`: the optimizer's state and work on the host; gradients go down, parameters come up.
+
+Longer than 120 lines: the account of the link has rules of its own.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from course_grader.expected import offload as link
+from course_grader.expected.offload import Log, case, parameter_bytes
+from course_grader.parts.memory import Live, Peak
+from course_grader.parts.order import each_rank
+from course_grader.parts.rules import Rule
+from course_grader.types import Case, Exercise, Seen
+
+EXERCISE = Exercise(
+    order=6,
+    title="Offload the optimizer to the host",
+    minutes=25,
+    difficulty=3,
+    importance=3,
+    lines=12,
+    points={"values": 1.0, "bytes": 0.5, "memory": 1.0, "order": 2.5},
+    task="Write one step of an optimizer whose state and work are on the host, so that the link works while "
+    "the host computes.",
+    graded={
+        "values": "After each of three steps the weights and the host's state equal Adam's.",
+        "bytes": "Each gradient goes down once, each new parameter comes up once, and nothing else travels.",
+        "memory": "Few gradients are held at once, and nothing new stays.",
+        "order": "When a gradient is waited for, the next one is on its way; parameters are waited for at "
+        "the end.",
+    },
+    details="1 and 2 ranks (hidden: 3), each by itself, tied and frozen weights. Bytes: P elements each way; "
+    "`update` gets host tensors only. Memory: during a call at most 6 of the largest parameter live at once "
+    "on device and host beyond what lived before it (512 bytes to spare), and after it 512 bytes. Order: no "
+    "parameter is waited for before the last gradient has arrived.",
+    signature="(params, store, update) -> None",
+    forbids=("zero",),
+    scenario=link.offload(),
+    hints=(
+        "Write it first without overlap: down, wait, update, up, wait, one parameter after the other. Then "
+        "ask what the link does while the host computes.",
+        "Keep one gradient ahead: begin the transfer of gradient i + 1 before you wait for gradient i. "
+        "Collect the transfers of parameters in a list.",
+        "In the middle of the loop three transfers belong to you: the gradient you wait for, the one behind "
+        "it that has begun, and parameters that go up. Which of them must have ended before the next update, "
+        "and which only before you return? What has the last round no successor for?",
+    ),
+)
+
+OPEN = [case(1), case(2, tied=True, frozen=True)]
+HIDDEN = [case(1, width=160), case(3, depth=9)]
+
+expected = link.trained
+MISTAKES = link.MISTAKES
+
+
+def _every_log(problem: Callable[[Case, Log], str]) -> Callable[[Seen], str]:
+    """A rule for the log of one step as a rule for all: the first one with a problem is reported."""
+
+    def of_rank(seen: Seen, rank: int) -> str:
+        for step, log in enumerate(seen.got[rank].values["logs"]):
+            text = problem(seen.case, log)
+            if text:
+                return f"in step {step} on rank {rank} {text}"
+        return ""
+
+    return each_rank(of_rank)
+
+
+def _bytes(case: Case, log: Log) -> str:
+    sizes = parameter_bytes(case)
+    for kind, what in (("down", "gradient"), ("up", "parameter")):
+        seen = [size for name, _, size in log if name == kind]
+        if sorted(seen) != sorted(sizes):
+            return (
+                f"the call must send each {what} {kind} once, {len(sizes)} transfers of {sum(sizes):,} bytes "
+                f"in all; it sent {len(seen)} of {sum(seen):,} bytes."
+            )
+    if any(kind == "device" for kind, _, _ in log):
+        return (
+            "the host must update with what came down; `update` got a tensor of the device. Give it what "
+            "`store.down(...).wait()` returned, and store.state[i]."
+        )
+    return ""
+
+
+def _arrived(case: Case, log: Log) -> str:
+    """Gradients that have arrived and are not used up live somewhere, if not in tensors.
+
+    If more than gradients comes down, that costs the bytes.
+    """
+    coming = {number: size for kind, number, size in log if kind == "down"}
+    if len(coming) != sum(kind == "update" for kind, _, _ in log):
+        return ""
+    arrived = most = 0
+    for kind, number, size in log:
+        arrived += coming.pop(number, 0) if kind == "wait" else -size if kind == "update" else 0
+        most = max(most, arrived)
+    if most <= _held(case):
+        return ""
+    return (
+        f"a call may hold at most {_held(case):,} bytes more than before it; gradients of {most:,} bytes had "
+        f"arrived and were not used up. {AHEAD}"
+    )
+
+
+def _order(case: Case, log: Log) -> str:
+    del case
+    downs = [number for kind, number, _ in log if kind == "down"]
+    if not downs:
+        return "each gradient must go down to the host; none did."
+    ups = {number for kind, number, _ in log if kind == "up"}
+    where = {(kind, number): place for place, (kind, number, _) in enumerate(log)}
+    for this, following in pairwise(downs):
+        if where.get(("wait", this), -1) < where["down", following]:
+            return (
+                "a gradient was waited for, and the next was not on its way. Begin transfer i + 1 before you "
+                "wait for transfer i."
+            )
+    last = max((where.get(("wait", number), -1) for number in downs), default=-1)
+    if any(where.get(("wait", number), len(log)) < last for number in ups):
+        return (
+            "no parameter may be waited for before the last gradient has arrived; one was. Wait at the end."
+        )
+    return ""
+
+
+def _held(case: Case) -> int:
+    return 6 * max(parameter_bytes(case)) + 512
+
+
+AHEAD = "Fetch one gradient ahead, not all, and let go of it once it was used."
+PARTS = [
+    Rule(part="bytes", problem=_every_log(_bytes), passed="each gradient down once, each parameter up once"),
+    Peak(windows=link.CALLS, at_most=_held, why=AHEAD),
+    Rule(part="memory", problem=_every_log(_arrived)),
+    Live(
+        at=link.kept_after_steps,
+        since="built",
+        beyond="model and store",
+        why="The state lives in the store, nowhere else.",
+        free_alone=False,
+    ),
+    Rule(part="order", problem=_every_log(_order), passed="the link worked while the host computed"),
+]

@@ -1,0 +1,76 @@
+"""What the exercises of lab 08 share: data on a mesh of dp x tp, and how they are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from course_grader.expected.on_ranks import (
+    case,
+    on_ranks,
+    part_of,
+    place_of,
+    shared,
+    sizes_of,
+)
+from course_grader.types import (
+    Array,
+    Case,
+    Scenario,
+    World,
+)
+
+# In the last one, unlike in the hidden ones, a rank's place in its group is not its number modulo tp.
+MESHES: list[dict[str, int]] = [{"tp": 1}, {"tp": 2}, {"tp": 3}, {"tp": 4}, {"tp": 2, "dp": 2}]
+
+
+def cases(*meshes: dict[str, int], **params: Any) -> list[Case]:
+    """One case a mesh (none given: MESHES), with the same params."""
+    return [case(mesh=mesh, **params) for mesh in meshes or MESHES]
+
+
+def tp_of(case: Case) -> int:
+    """Ranks that share a layer."""
+    return sizes_of(case)["tp"]
+
+
+def tp_rank(case: Case, rank: int) -> int:
+    """A rank's place among those that share its layer."""
+    return place_of(case, rank)["tp"]
+
+
+def of_dp(case: Case, rank: int, name: str, *shape: int) -> Array:
+    """A tensor that the ranks of one tensor-parallel group share; each place along dp has its own."""
+    return shared(case, f"{name} of dp {place_of(case, rank).get('dp', 0)}", *shape)
+
+
+def cut(full: Array, case: Case, rank: int, dim: int) -> Array:
+    """This rank's part of a tensor along a dim."""
+    return part_of(full, dim, tp_of(case), tp_rank(case, rank))
+
+
+def cut_all(full: dict[str, Array], case: Case, rank: int, dims: dict[str, int]) -> dict[str, Array]:
+    """Tensors by name, those in `dims` cut along that dim."""
+    return {name: cut(x, case, rank, dims[name]) if name in dims else x for name, x in full.items()}
+
+
+def world(case: Case, of_rank: Callable[[int], dict[str, Array]]) -> World:
+    """Put what each rank holds, by name, into lists with one entry a rank."""
+    rows = [of_rank(rank) for rank in range(case.world_size)]
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def built(
+    inputs: Callable[[Case, int], dict[str, Array]], parts: Callable[[Case, int], dict[str, Array]]
+) -> Scenario:
+    """A linear layer made of the whole weight and bias, given new parts, then called with x."""
+    return on_ranks(
+        inputs=inputs,
+        parts=parts,
+        construct=("weight", "bias", "tp_group"),
+        arguments=("x",),
+        returns="y",
+        wrt=("x",),
+        parameters=("weight", "bias"),
+        state=("weight", "bias"),
+    )

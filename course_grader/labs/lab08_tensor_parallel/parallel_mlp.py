@@ -1,0 +1,157 @@
+"""`parallel_mlp`: column then row, and nothing in between.
+
+Longer than 120 lines: branches and weights that are confused are named.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from course_grader.expected.on_ranks import (
+    BACKWARD,
+    FORWARD,
+    differentiate,
+    on_ranks,
+    shared,
+)
+from course_grader.labs.lab08_tensor_parallel._cut import (
+    cases,
+    cut_all,
+    of_dp,
+    tp_of,
+    world,
+)
+from course_grader.parts.bytes import BytesAtMost
+from course_grader.types import (
+    Array,
+    Case,
+    Exercise,
+    World,
+)
+
+WEIGHTS = {"gate": 0, "up": 0, "down": 1}  # the dim that is cut
+
+
+def _full(case: Case, rank: int) -> dict[str, Array]:
+    tokens, width, hidden = case.params["tokens"], case.params["width"], case.params["hidden"]
+    return {
+        "x": of_dp(case, rank, "x", 2, tokens, width),
+        "gate": shared(case, "gate", hidden, width),
+        "up": shared(case, "up", hidden, width),
+        "down": shared(case, "down", width, hidden),
+        "grad_y": of_dp(case, rank, "grad_y", 2, tokens, width),
+    }
+
+
+def _inputs(case: Case, rank: int) -> dict[str, Array]:
+    return cut_all(_full(case, rank), case, rank, WEIGHTS)
+
+
+EXERCISE = Exercise(
+    order=3,
+    title="Two layers, one sum",
+    minutes=10,
+    difficulty=2,
+    importance=5,
+    lines=7,
+    points={"values": 0.5, "bytes": 1.5},
+    task="Write the feed-forward network down(silu(gate(x)) * up(x)), of which every rank has F/n hidden "
+    "units: its rows of gate and up, its columns of down.",
+    graded={
+        "values": "The output and all gradients equal one process's.",
+        "bytes": "One all_reduce in forward, one in backward, each of the input's size.",
+    },
+    details="1 to 4 ranks (hidden: 5, and 2.6 MB), a mesh of data and tensor parallelism (2 x 2). x and "
+    "the output are whole on every rank, [B, S, D]; gate and up [F/n, D], down [D, F/n]. copy_to and "
+    "reduce_from of course_lib.comm.autograd are open. Bytes: forward and backward move at most twice "
+    "the bytes of x each.",
+    signature="(x, gate, up, down, group)",
+    forbids=("tensor parallelism",),
+    scenario=on_ranks(
+        inputs=_inputs,
+        arguments=("x", "gate", "up", "down", "tp_group"),
+        returns="y",
+        wrt=("x", "gate", "up", "down"),
+    ),
+    hints=(
+        "silu and the product act on each hidden unit alone, so a hidden unit can stay where it is.",
+        "gate and up share their input: how many sums does its gradient need?",
+        "The input passes the Function that sums gradients once, before it is used twice. Between the two "
+        "products of that layer and the last one nothing communicates; what leaves the last product is a "
+        "partial sum.",
+    ),
+)
+
+OPEN = cases(tokens=3, width=6, hidden=24)
+HIDDEN = cases({"tp": 5}, tokens=2, width=7, hidden=35)
+HIDDEN += cases({"dp": 2, "tp": 2}, tokens=320, width=512, hidden=16)
+
+
+def _ffn(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+
+def _silu_on_up(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    return _ffn(x, up, gate, down)
+
+
+def expected(
+    case: Case,
+    summed: bool = True,
+    backward: str = "summed",
+    layer: Callable[..., Tensor] = _ffn,
+    weights: str = "own",
+) -> World:
+    """One process; `summed`: the output; `backward`: its "own" term of x's gradient, or summed "again".
+
+    weights: their gradients are a rank's own, or "summed" over ranks that have different parts.
+    """
+    names = ("x", *WEIGHTS)
+
+    def summed_over_ranks(part: Array, full: Array, dim: int) -> Array:
+        parts = np.split(full, tp_of(case), axis=dim)
+        return np.asarray(np.sum(parts, axis=0)) if weights == "summed" else part
+
+    def of_rank(rank: int) -> dict[str, Array]:
+        full, local = _full(case, rank), _inputs(case, rank)
+        upstream = full["grad_y"] * (tp_of(case) if backward == "again" else 1)
+        (y,), grads = differentiate(layer, {name: full[name] for name in names}, names, [upstream])
+        (part,), own = differentiate(layer, {name: local[name] for name in names}, names, [upstream])
+        found = cut_all(grads, case, rank, WEIGHTS) | ({"x": own["x"]} if backward == "own" else {})
+        found |= {name: summed_over_ranks(found[name], grads[name], dim) for name, dim in WEIGHTS.items()}
+        return {"y": y if summed else part, **{f"grad:{name}": grad for name, grad in found.items()}}
+
+    return world(case, of_rank)
+
+
+LOCAL_ONLY = {"summed": False, "backward": "own"}
+MISTAKES = {
+    "the output is this rank's term of the sum": {"summed": False},
+    "the input's gradient is this rank's term alone": {"backward": "own"},
+    "backward sums the output's gradient, too, which every rank has whole": {"backward": "again"},
+    "silu is on the branch of up: it belongs to gate's": {"layer": _silu_on_up},
+    "the gradients of gate, up and down are summed over ranks, whose parts are different hidden units: only "
+    "x passes the Function that sums": {"weights": "summed"},
+}
+
+
+def _twice_x(case: Case) -> int:
+    return int(2 * 8 * 2 * case.params["tokens"] * case.params["width"])
+
+
+PARTS = [
+    BytesAtMost(
+        at_most=_twice_x,
+        windows=[FORWARD],
+        must="forward may move",
+        why="The hidden units stay where they are; only the output is summed.",
+    ),
+    BytesAtMost(
+        at_most=_twice_x,
+        windows=[BACKWARD],
+        must="backward may move",
+        why="gate and up share one input: add their gradients first, then sum over the ranks once.",
+    ),
+]

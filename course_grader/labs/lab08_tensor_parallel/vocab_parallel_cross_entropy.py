@@ -1,0 +1,160 @@
+"""`vocab_parallel_cross_entropy`: three numbers per token instead of its logits.
+
+Longer than 120 lines: four ways to combine ranks' columns, each named.
+"""
+
+import numpy as np
+
+from course_grader.expected.on_ranks import STEP, on_ranks, place_of
+from course_grader.labs.lab08_tensor_parallel._cut import (
+    cases,
+    cut,
+    cut_all,
+    of_dp,
+    tp_of,
+    world,
+)
+from course_grader.parts.bytes import BytesAtMost
+from course_grader.parts.memory import Peak
+from course_grader.types import (
+    Array,
+    Case,
+    Exercise,
+    World,
+    rng,
+)
+
+
+def _full(case: Case, rank: int) -> dict[str, Array]:
+    vocabulary, tokens = case.params["vocabulary"], (2, case.params["tokens"])
+    draw = rng(case, 77, place_of(case, rank).get("dp", 0))
+    targets, size = draw.integers(vocabulary, size=tokens), vocabulary // tp_of(case)
+    targets[0, 0] = size * (tp_of(case) - 1)  # the first column of the last rank
+    targets[0, 1] = size - 1  # the last column of the first
+    return {
+        # Groups are of different height: the largest logit of the world is not that of a group.
+        "logits": case.params["scale"] * of_dp(case, rank, "logits", *tokens, vocabulary)
+        - 2_000 * place_of(case, rank).get("dp", 0),
+        "targets": targets,
+        "grad_loss": of_dp(case, rank, "grad_loss", *tokens),
+    }
+
+
+def _inputs(case: Case, rank: int) -> dict[str, Array]:
+    return cut_all(_full(case, rank), case, rank, {"logits": -1})
+
+
+EXERCISE = Exercise(
+    order=5,
+    title="A loss without the logits",
+    minutes=30,
+    difficulty=4,
+    importance=4,
+    lines=16,
+    points={"values": 1.0, "bytes": 1.0, "memory": 1.0},
+    task="Write the cross-entropy of every token, where each rank has V/n columns of the logits, without "
+    "ever putting them together.",
+    graded={
+        "values": "The losses and the gradient of this rank's logits equal one process's, also for "
+        "logits of a million.",
+        "bytes": "A step moves a few numbers per token, however large the vocabulary.",
+        "memory": "No rank holds the full logits.",
+    },
+    details="1 to 4 ranks (hidden: 5, and 1.5 MB of logits a rank), a mesh of data and tensor "
+    "parallelism (2 x 2). logits [B, S, V/n], targets [B, S] (numbers of the whole vocabulary), losses "
+    "[B, S] on every rank. copy_to and reduce_from of course_lib.comm.autograd are open. Bytes: a step "
+    "moves at most 8 numbers per token (an all_reduce counts double). Memory: at most 6 tensors of the "
+    "size of this rank's logits live at once beside them.",
+    signature="(logits, targets, group)",
+    forbids=("tensor parallelism",),
+    scenario=on_ranks(
+        inputs=_inputs, arguments=("logits", "targets", "tp_group"), returns="loss", wrt=("logits",)
+    ),
+    hints=(
+        "loss = log(sum of exp(logit)) - logit[target]. Which of these can a rank compute a part of, and "
+        "how are the parts combined? exp of a million is infinite: subtract something first.",
+        "Three numbers per token: the largest logit (of all ranks), the sum of exp(logit - largest), and "
+        "logit[target] - largest, which one rank has and all others count as 0. The largest needs no "
+        "gradient.",
+        "A target that another rank has would be an index outside your part: move it inside before you "
+        "read, and make what you read 0 afterwards. Two of the three numbers are sums over ranks that "
+        "gradients flow through, and the log is taken of a sum that is complete.",
+    ),
+)
+
+SIZES = {"tokens": 3, "vocabulary": 240}
+OPEN = [*cases(scale=1.0, **SIZES), *cases({"tp": 2}, scale=1e6, **SIZES)]
+HIDDEN = cases({"tp": 5}, scale=1e6, tokens=2, vocabulary=1000)
+HIDDEN += cases({"tp": 4}, scale=10.0, tokens=8, vocabulary=48_000)
+
+
+def expected(
+    case: Case, of: str = "all", targets: str = "here", upstream: bool = True, largest: str = "all"
+) -> World:
+    """Softmax over all columns, or a rank's own.
+
+    targets: where they count: "here", on the rank that has the column; "everywhere", as a column of each;
+    "edge": the next rank's first column, too; "inside": not the own first one. largest: what is subtracted
+    first: the largest logit of "all" columns, of each rank's "own", or of all but not from the target's logit
+    ("half").
+    """
+
+    def of_rank(rank: int) -> dict[str, Array]:
+        full = _full(case, rank) if of == "all" else _inputs(case, rank)
+        size = case.params["vocabulary"] // tp_of(case)
+        target = full["targets"] if of == "all" else np.clip(full["targets"] % size, 0, size - 1)
+        shifted = full["logits"] - full["logits"].max(-1, keepdims=True)
+        if largest == "own":
+            columns = full["logits"].reshape(*target.shape, -1, size)
+            shifted = (columns - columns.max(-1, keepdims=True)).reshape(full["logits"].shape)
+        total = np.exp(shifted).sum(-1)
+        chosen = np.take_along_axis(shifted, target[..., None], -1)[..., 0]
+        if targets != "here":
+            low, high = {"edge": (0, size), "inside": (1, size - 1)}.get(targets, (-np.inf, np.inf))
+            local = [target - p * size for p in range(tp_of(case))]
+            places = [p * size + np.clip(at, 0, size - 1) for p, at in enumerate(local)]
+            found = [np.take_along_axis(shifted, at[..., None], -1)[..., 0] for at in places]
+            counts = [(low <= at) & (at <= high) for at in local]
+            chosen = np.sum(np.multiply(found, counts), axis=0)
+        if largest == "half":
+            chosen = chosen + full["logits"].max(-1)
+        grad = np.exp(shifted) / total[..., None] - (np.arange(shifted.shape[-1]) == target[..., None])
+        grad = grad * (full["grad_loss"][..., None] if upstream else 1.0)
+        return {
+            "loss": np.log(total) - chosen,
+            "grad:logits": cut(grad, case, rank, -1) if of == "all" else grad,
+        }
+
+    return world(case, of_rank)
+
+
+LOCAL_ONLY = {"of": "own"}
+MISTAKES = {
+    "another rank's target counts as a column of this rank: it must count as 0": {"targets": "everywhere"},
+    "the next rank's first column counts as one of this rank: columns end before it": {"targets": "edge"},
+    "a rank's own first column is left out: columns begin with it": {"targets": "inside"},
+    "m is subtracted under exp alone: it must leave the target's logit, too": {"largest": "half"},
+    "each rank subtracts the largest of its own logits: sums of different ranks then do not add up": {
+        "largest": "own"
+    },
+    "backward does not multiply with the gradient of the losses": {"upstream": False},
+}
+
+
+def _logits_bytes(case: Case) -> int:
+    return int(8 * 2 * case.params["tokens"] * case.params["vocabulary"]) // tp_of(case)
+
+
+PARTS = [
+    BytesAtMost(
+        at_most=lambda case: 8 * 8 * 2 * case.params["tokens"],
+        windows=[STEP],
+        must="a step may move",
+        why="The largest logit, the sum of exponentials and the target's logit: three numbers per token.",
+    ),
+    Peak(
+        at_most=lambda case: 6 * _logits_bytes(case) + 2_000,
+        windows=[STEP],
+        why="Work on this rank's columns; only numbers per token are combined.",
+    ),
+]

@@ -1,0 +1,187 @@
+"""`choose_microbatches`: the bubble wants many, each message costs, and memory has its say.
+
+Longer than 120 lines: its points are drawn, and any of several best numbers is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from course_grader.expected.samples import samples, separating
+from course_grader.labs.lab09_pipeline_parallel import _schedule
+from course_grader.parts.numbers import EveryPoint, Point
+from course_grader.types import Exercise
+
+
+def step_s(point: Point, m: int) -> float:
+    """Time of a step of 1F1B with m micro-batches."""
+    each = point["overhead_s"] + point["sample_s"] * point["batch_size"] / m
+    return float((m + point["num_stages"] - 1) * each)
+
+
+def held_bytes(point: Point, m: int) -> float:
+    """Activations on the first stage."""
+    return float(min(m, point["num_stages"]) * point["sample_bytes"] * point["batch_size"] / m)
+
+
+def possible(point: Point) -> list[int]:
+    """Numbers of micro-batches that divide the batch and fit."""
+    batch = point["batch_size"]
+    return [
+        m for m in range(1, batch + 1) if batch % m == 0 and held_bytes(point, m) <= point["memory_bytes"]
+    ]
+
+
+def fastest(point: Point) -> int:
+    """The best number of micro-batches."""
+    return min(possible(point), key=lambda m: step_s(point, m))
+
+
+def _without_memory(point: Point) -> int:
+    return fastest({**point, "memory_bytes": float("inf")})
+
+
+def _without_overhead(point: Point) -> int:
+    return fastest({**point, "overhead_s": 0.0})
+
+
+def _as_gpipe(point: Point) -> int:
+    batch = point["batch_size"]
+    fits = [m for m in possible(point) if batch * point["sample_bytes"] <= point["memory_bytes"]]
+    return min(fits or [int(batch)], key=lambda m: step_s(point, m))
+
+
+def _always_p(point: Point) -> int:
+    batch, most = point["batch_size"], point["memory_bytes"]
+    every = point["num_stages"] * point["sample_bytes"] * batch
+    fits = [m for m in possible(point) if every <= most * m]
+    return min(fits or [int(batch)], key=lambda m: step_s(point, m))
+
+
+def _one_more_to_fill(point: Point) -> int:
+    return min(possible(point), key=lambda m: step_s({**point, "num_stages": point["num_stages"] + 1}, m))
+
+
+def _without_full(point: Point) -> int | None:
+    fits = [m for m in possible(point) if held_bytes(point, m) < point["memory_bytes"]]
+    return min(fits, key=lambda m: step_s(point, m), default=None)
+
+
+RULES: dict[str, Callable[[Point], Any]] = {
+    "memory is left out": _without_memory,
+    "the overhead of a micro-batch is left out: more are then always better": _without_overhead,
+    "as few micro-batches as fit are taken": lambda point: min(possible(point)),
+    "all micro-batches are held at once, as GPipe does": _as_gpipe,
+    "p micro-batches are held where there are fewer than p": _always_p,
+    "a number that fills memory to the last byte is left out: exactly full fits": _without_full,
+    "filling takes p micro-batches: it takes p - 1": _one_more_to_fill,
+}
+
+
+def _draw_one(rng: np.random.Generator, place: int) -> Point:
+    del place
+    stages, batch = int(rng.integers(2, 17)), int(rng.choice([24, 48, 64, 96, 128, 240]))
+    sample_s = float(rng.uniform(0.5, 3.0)) * 1e-3
+    return {
+        "batch_size": batch,
+        "num_stages": stages,
+        "sample_s": round(sample_s, 6),
+        "overhead_s": round(sample_s * float(rng.uniform(0.05, 4.0)), 6),
+        "sample_bytes": 10**9,
+        "memory_bytes": int(rng.integers(stages + 1, batch * 2)) * 10**9,
+    }
+
+
+def _draw(rng: np.random.Generator, count: int) -> list[Point]:
+    return separating(_draw_one, list(RULES.values()), lambda p, m: _problem(p, m) != "", rng, count)
+
+
+EXERCISE = Exercise(
+    order=5,
+    title="How many micro-batches?",
+    minutes=10,
+    difficulty=2,
+    importance=4,
+    lines=10,
+    points={"values": 0.5, "time": 1.5},
+    task="Write a function that returns the number of micro-batches that makes a step of 1F1B shortest, "
+    "among those that divide the batch and fit into memory.",
+    graded={
+        "values": "It divides the batch, and the first stage's activations fit.",
+        "time": "No other number gives a shorter step.",
+    },
+    details="The time is (m + p - 1) * (overhead_s + sample_s * batch_size / m); the first stage holds "
+    "min(m, p) micro-batches of sample_bytes * batch_size / m bytes, and exactly full fits. Points you have "
+    "not seen, at which some number fits; where several are equally good, any is right.",
+    signature="(batch_size, num_stages, sample_s, overhead_s, sample_bytes, memory_bytes)",
+    forbids=("planner", "schedules"),
+    scenario=samples(stream=96, draw=_draw),
+    hints=(
+        "Which numbers may you choose from at all? There are few: try them all.",
+        "Keep those that divide batch_size; of these, those that fit; of these, the one with the shortest "
+        "step.",
+        "Three questions for each number up to batch_size: does it divide, does it fit, how long is the "
+        "step? Take memory and step as the text has them, with the size of a micro-batch that belongs to "
+        "this number.",
+    ),
+)
+
+OPEN: list[Any] = [
+    {
+        "batch_size": 64,
+        "num_stages": 4,
+        "sample_s": 1e-3,
+        "overhead_s": 2e-4,
+        "sample_bytes": 10**9,
+        "memory_bytes": 20 * 10**9,
+    },
+    {  # the fastest fills the memory to the last byte
+        "batch_size": 64,
+        "num_stages": 4,
+        "sample_s": 1e-3,
+        "overhead_s": 2e-4,
+        "sample_bytes": 2**30,
+        "memory_bytes": 8 * 2**30,
+    },
+    {  # without divisibility 5.6 would be fastest: 3 is nearer, 9 faster
+        "batch_size": 9,
+        "num_stages": 4,
+        "sample_s": 1.16e-3,
+        "overhead_s": 1e-3,
+        "sample_bytes": 10**9,
+        "memory_bytes": 20 * 10**9,
+    },
+    8,
+]
+HIDDEN: list[Any] = [24]
+expected = _schedule.expected
+
+
+def _impossible(point: Point, answer: Any) -> str:
+    batch = point["batch_size"]
+    if type(answer) is not int or not 0 < answer <= batch or batch % answer:
+        return f"the number of micro-batches must be an integer that divides {batch}; got {answer!r:.80}."
+    held, most = held_bytes(point, answer), point["memory_bytes"]
+    if held > most:
+        return f"the first stage may hold {most / 1e9:g} GB; with {answer} it holds {held / 1e9:g} GB."
+    return ""
+
+
+def _problem(point: Point, answer: Any) -> str:
+    if _impossible(point, answer):
+        return _impossible(point, answer)
+    right = fastest(point)
+    if step_s(point, answer) <= step_s(point, right) * (1 + 1e-9):
+        return ""
+    times = f"{step_s(point, answer):.4g} s, {right} only {step_s(point, right):.4g} s"
+    return f"the step must be as short as possible; {answer} micro-batches take {times}."
+
+
+PARTS = [
+    EveryPoint(part="values", problem=_impossible, gate=True),
+    EveryPoint(part="values", problem=_impossible),
+    EveryPoint(part="time", problem=_problem, rules=RULES),
+]

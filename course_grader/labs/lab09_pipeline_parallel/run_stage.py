@@ -1,0 +1,106 @@
+"""`run_stage`: a rank's list of actions on real ranks, with messages that cannot deadlock."""
+
+from itertools import zip_longest
+
+from course_grader.expected import pipeline_stage as stage
+from course_grader.expected.pipeline_stage import case
+from course_grader.labs.lab09_pipeline_parallel._lists import gpipe, one_f_one_b
+from course_grader.parts.bytes import EachRankAtMost
+from course_grader.parts.memory import Peak
+from course_grader.parts.order import Holds, each_rank
+from course_grader.types import Case, Exercise, Seen
+
+EXERCISE = Exercise(
+    order=4,
+    title="Run your stage",
+    minutes=30,
+    difficulty=4,
+    importance=5,
+    lines=20,
+    points={"values": 1.0, "bytes": 0.5, "order": 0.5, "memory": 1.0},
+    task="Write a function that carries out this rank's actions: receive, compute, send. Gradients add up "
+    "in the module's parameters; return the sum of the losses, 0.0 on every rank but the last.",
+    graded={
+        "values": "Loss and all gradients are those of one process, and nobody waits for ever.",
+        "bytes": "Each output goes to the next rank once, each gradient back once.",
+        "order": "The module computes these micro-batches in the order of the actions.",
+        "memory": "With 16 micro-batches a stage keeps the graphs of those in flight, not of all.",
+    },
+    details="GPipe and 1F1B with 1 to 4 ranks and 1 to 8 micro-batches (hidden: up to 6 ranks), and valid "
+    "lists in which micro-batches do not come in the order of their numbers. Bytes: a rank sends at most "
+    "its outputs and the gradients of its inputs, and moves nothing else. Memory: at the peak, for each "
+    "micro-batch in flight what its forward saves (its input and two tensors a layer), 8 such tensors for "
+    "the work, and what was sent.",
+    signature="(actions, module, inputs, targets, loss_fn, like)",
+    forbids=("pipeline parallelism", "schedules"),
+    scenario=stage.pipeline_stage(),
+    hints=(
+        "What does F need, on the first rank and on the others? What has to be kept of an F until its B, "
+        "and whose gradient does B begin from?",
+        "Receive into torch.empty_like(like); an input that was received needs requires_grad_(). Send "
+        "with isend and keep the Works: rank s and rank s + 1 may both want to send now. Wait for all of "
+        "them at the end. (A Work keeps what it sends: these tensors pile up with m, graphs must not.)",
+        "What a stage sends on must not carry its graph, and what it kept must: which of the two is the "
+        "output? A B begins from the loss on one rank, and from what arrived on all others; what it sends "
+        "back is the gradient of its input. Which ranks have no neighbour to send to?",
+    ),
+)
+
+OPEN = [
+    case("GPipe", gpipe(1, 3)),
+    case("1F1B", one_f_one_b(3, 2)),
+    case("1F1B", one_f_one_b(2, 4)),
+    case("GPipe", gpipe(3, 4, last_first=True)),
+    case("1F1B", one_f_one_b(4, 8)),
+    case("1F1B, micro-batches in another order", one_f_one_b(3, 5, [3, 0, 4, 1, 2])),
+    case("1F1B", one_f_one_b(3, 16), width=16, samples=128, depth=4),
+]
+HIDDEN = [
+    case("1F1B", one_f_one_b(5, 3)),
+    case("1F1B, micro-batches in another order", one_f_one_b(6, 8, [7, 6, 0, 1, 5, 2, 4, 3])),
+    case("GPipe", gpipe(3, 6), width=210, samples=600),
+    case("1F1B", one_f_one_b(3, 20), width=16, samples=128, depth=4),
+]
+expected = stage.accumulated
+MISTAKES = {
+    "only the last micro-batch's gradients are kept: they have to add up": {"only": "last"},
+    "only the first micro-batch's gradients are kept: they have to add up": {"only": "first"},
+    "the loss is divided by the number of micro-batches once more": {"divided": True},
+    "the losses of the micro-batches are averaged: their sum is asked": {"loss": "mean"},
+    "the loss of the last micro-batch alone is returned: the sum of all is asked": {"loss": "last"},
+}
+
+
+def _order(seen: Seen, rank: int) -> str:
+    want = [f"{kind}{i}" for kind, i, _ in seen.case.params["actions"][rank]]
+    ran = stage.ran(seen.case, seen.got[rank].values, rank)
+    for at, (due, did) in enumerate(zip_longest(want, ran, fillvalue="nothing")):
+        if did != due:
+            return (
+                f"action {at} of rank {rank} must be {due} (kind and micro-batch); it computed {did}. Its "
+                f"list begins {' '.join(want[:12])}; it computed {' '.join(ran[:12])}."
+            )
+    return ""
+
+
+def _peak(case: Case) -> int:
+    """Of the rank that may hold most; a stage's weights and their gradients come on top."""
+    saved, width = 2 * case.params["depth"] + 1, case.params["width"]
+    held = [stage.in_flight(case, rank) * saved + stage.sends(case, rank) for rank in range(case.world_size)]
+    return int((max(held) + 8) * stage.message_bytes(case) + 4 * 8 * width * (width + 2))
+
+
+PARTS = [
+    EachRankAtMost(
+        at_most=lambda case, rank: stage.sends(case, rank) * stage.message_bytes(case),
+        what="its outputs and the gradients of its inputs",
+        why="Each output goes to the next rank once, each gradient to the one before; a stage needs no "
+        "collective.",
+    ),
+    Holds(problem=each_rank(_order), passed="computed in the order of the actions"),
+    Peak(
+        at_most=_peak,
+        windows=[stage.WHOLE],
+        why="Let go of a micro-batch's input, output and graph with its B.",
+    ),
+]

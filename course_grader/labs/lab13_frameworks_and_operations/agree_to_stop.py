@@ -1,0 +1,86 @@
+"""`agree_to_stop`: a signal reaches ranks at different steps; they must stop at the same one."""
+
+import numpy as np
+
+from course_grader.expected.on_ranks import (
+    CALL,
+    case,
+    line_of,
+    on_ranks,
+)
+from course_grader.parts.bytes import BytesAtMost
+from course_grader.types import (
+    Array,
+    Case,
+    Exercise,
+    World,
+)
+
+
+def _told(case: Case, rank: int) -> bool:
+    return rank in case.params["told"]
+
+
+def _inputs(case: Case, rank: int) -> dict[str, Array]:
+    return {"told": np.array(int(_told(case, rank)))}
+
+
+EXERCISE = Exercise(
+    order=9,
+    title="Stop at the same step",
+    minutes=10,
+    difficulty=2,
+    importance=3,
+    lines=4,
+    points={"values": 0.25, "bytes": 0.75},
+    bonus=True,
+    task="Write a function that returns whether any rank of the group was told to stop.",
+    graded={
+        "values": "All ranks of a group return the same: True if one of them was told.",
+        "bytes": "One number travels.",
+    },
+    details="1 to 4 ranks (hidden: 6), groups that are no neighbours, nobody, one or all told. At most an "
+    "all_reduce of 8 bytes. The answer's argument is not to be changed.",
+    signature="(told, group)",
+    scenario=on_ranks(inputs=_inputs, arguments=("told", "world_group"), returns="stop"),
+    hints=(
+        "Whoever stops alone leaves the others in a collective.",
+        "Which reduction of zeros and ones says that one was 1?",
+        "The reduction writes into its argument; whose is that?",
+    ),
+)
+
+
+def _ranks(n: int, told: list[int]) -> Case:
+    return case(mesh={"world": n}, told=told)
+
+
+OPEN = [
+    _ranks(1, [0]),
+    _ranks(1, []),
+    _ranks(4, [2]),
+    _ranks(3, []),
+    _ranks(4, [0, 1, 2, 3]),
+    case(mesh={"world": 2, "other": 2}, told=[1]),
+]
+HIDDEN = [_ranks(6, [5]), case(mesh={"world": 3, "other": 2}, told=[0, 3])]
+
+
+def expected(case: Case, *, who: str = "any") -> World:
+    """Whether any rank of the group was told. who: "own" or "all" are mistakes."""
+    groups = [line_of(case, rank, "world") for rank in range(case.world_size)]
+    told = [[_told(case, r) for r in group] for group in groups]
+    stop = {"any": [any(t) for t in told], "all": [all(t) for t in told]}
+    own = [_told(case, rank) for rank in range(case.world_size)]
+    return {"stop": own if who == "own" else stop[who]}
+
+
+MISTAKES = {
+    "each rank decides by itself": {"who": "own"},
+    "the ranks stop only when all of them were told": {"who": "all"},
+}
+PARTS = [
+    BytesAtMost(
+        at_most=lambda case: 16 + 8 * case.world_size, windows=[CALL], why="One flag, one all_reduce."
+    )
+]

@@ -1,0 +1,112 @@
+"""`boxes_of`: a flat range of a row-major tensor as boxes, which is how a checkpoint names a flat shard."""
+
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from course_grader.expected.samples import samples
+from course_grader.parts.numbers import EveryPoint, Point
+from course_grader.types import Exercise
+
+
+def _draw(rng: np.random.Generator, count: int) -> list[Point]:
+    points: list[Point] = []
+    for i in range(count):
+        shape = [int(rng.integers(1 + (k == 0), 6)) for k in range(1 + i % 4)]
+        ends = sorted(int(at) for at in rng.integers(0, prod(shape) + 1, size=2))
+        points.append({"shape": shape, "start": ends[0], "stop": ends[1]})
+    return points
+
+
+def _runs(point: Point, answer: Any) -> list[list[int]] | str:
+    """The flat places of each box, or what is wrong with it; an array of one entry arrives as a number."""
+    shape, runs = point["shape"], []
+    for box in answer:
+        try:
+            offsets, sizes = ([part] if isinstance(part, int) else [int(i) for i in part] for part in box)
+        except (TypeError, ValueError):
+            return f"each box must be (offsets, sizes); got {box!r:.60}."
+        if not len(offsets) == len(sizes) == len(shape):
+            return f"offsets and sizes must have {len(shape)} entries each; got {box!r:.60}."
+        if any(
+            size < 1 or at < 0 or at + size > n for at, size, n in zip(offsets, sizes, shape, strict=True)
+        ):
+            return f"a box must have elements and lie inside {shape}; got {box!r:.60}."
+        steps = [prod(shape[i + 1 :]) for i in range(len(shape))]
+        spans = (range(at, at + size) for at, size in zip(offsets, sizes, strict=True))
+        runs.append([sum(i * s for i, s in zip(place, steps, strict=True)) for place in product(*spans)])
+    return runs
+
+
+def _problem(point: Point, answer: Any) -> str:
+    if not isinstance(answer, list | tuple):
+        return f"the function must return a list of (offsets, sizes); got {answer!r:.60}."
+    runs = _runs(point, answer)
+    if isinstance(runs, str):
+        return runs
+    split = next((run for run in runs if run != list(range(run[0], run[0] + len(run)))), None)
+    if split is not None:
+        return (
+            f"a box must be one piece of the flat range, so that it is a view of the shard; one has the flat "
+            f"places {split[:8]}. Cut it where it leaves a row."
+        )
+    got, want = [place for run in runs for place in run], list(range(point["start"], point["stop"]))
+    if got != want:
+        missing = sorted(set(want) - set(got))
+        what = f"place {missing[0]} is in none" if missing else "a place too many, or not in order"
+        return f"the boxes must hold the places {point['start']} to {point['stop']} once, in order; {what}."
+    return ""
+
+
+def _few(point: Point, answer: Any) -> str:
+    most = max(2 * len(point["shape"]) - 1, 1)
+    if not isinstance(answer, list | tuple) or len(answer) <= most:
+        return ""
+    return (
+        f"{len(point['shape'])} dims need at most {most} boxes; got {len(answer)}. Whole rows that "
+        "follow one another are one box."
+    )
+
+
+EXERCISE = Exercise(
+    order=5,
+    title="A flat shard as boxes",
+    minutes=30,
+    difficulty=4,
+    importance=3,
+    lines=14,
+    points={"boxes": 1.5, "few": 1.0},
+    task="Write a function that returns the boxes of a tensor that the flat range from `start` to `stop` "
+    "covers: a list of (offsets, sizes).",
+    graded={
+        "boxes": "Together they hold each place of the range once, in order; each is one piece of it.",
+        "few": "There are at most 2d - 1 of them, for d dims.",
+    },
+    details="0 to 4 dims, some of size 1; ranges within a row, of whole rows, of the whole tensor, and empty "
+    "(no box then).",
+    signature="(shape, start, stop)",
+    forbids=("saving",),
+    scenario=samples(stream=135, draw=_draw),
+    hints=(
+        "One dim: one box. Two dims: the rest of a row, whole rows, the beginning of a row.",
+        "A recursion over dims: what lies within one entry of the first dim is a range of a smaller tensor.",
+        "What must hold of start and stop so that several entries of the first dim are one box? What comes "
+        "before and after them lies within one entry each. Can both lie within the same?",
+    ),
+)
+
+OPEN = [
+    {"shape": [3, 4], "start": 2, "stop": 10},
+    {"shape": [3, 4], "start": 5, "stop": 7},
+    {"shape": [3, 4], "start": 4, "stop": 12},
+    {"shape": [2, 3, 4], "start": 5, "stop": 22},
+    {"shape": [4, 1, 3], "start": 2, "stop": 11},
+    {"shape": [7], "start": 3, "stop": 3},
+    {"shape": [], "start": 0, "stop": 1},
+    {"shape": [3, 3, 3, 3], "start": 1, "stop": 80},
+    12,
+]
+HIDDEN = [40]
+PARTS = [EveryPoint(part="boxes", problem=_problem), EveryPoint(part="few", problem=_few)]

@@ -1,0 +1,70 @@
+"""Parts that replay the ranks' traces on a described cluster: simulated time, the same on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from course_grader.parts.common import WHOLE, Window
+from course_grader.types import Case, Part, Seen
+from course_lib.cost.cluster import Cluster
+from course_lib.replay import Efficiency, Replay, replay
+from course_lib.trace import RankTrace, Trace
+from course_lib.trace.events import Compute, Mark
+
+PEAK = Efficiency(matmul=1.0, memory=1.0)
+
+
+def replayed(seen: Seen, cluster: Cluster, window: Window = WHOLE, *, only_matmuls: bool = True) -> Replay:
+    """Replay what the ranks did in a window.
+
+    Polls are left out: no replay can repeat them. only_matmuls: in a toy model elementwise operations would
+    take as long as the layers, and hide communication that real layers could not.
+    """
+    steps = [_without_marks(trace.between(window.start, window.end)) for trace in seen.traces]
+    if only_matmuls:
+        steps = [matmuls_only(step) for step in steps]
+    return replay(Trace(steps), cluster, efficiency=PEAK)
+
+
+def _without_marks(step: RankTrace) -> RankTrace:
+    return replace(step, events=[e for e in step.events if not isinstance(e, Mark)])
+
+
+def matmuls_only(step: RankTrace) -> RankTrace:
+    """The step with its matmuls as the only compute, at their FLOPs alone."""
+    kept = [e for e in step.events if not isinstance(e, Compute) or e.flops]
+    free = [replace(e, read_bytes=0, written_bytes=0) if isinstance(e, Compute) else e for e in kept]
+    return replace(step, events=free)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeAtMost:
+    """Replayed on the cluster of a case, the window takes at most so many seconds.
+
+    Attributes:
+        cluster: case -> the cluster.
+        at_most_s: (case, the replay on it) -> the bound; theory, with what a right answer may lose.
+        must: the bound in words.
+    """
+
+    cluster: Callable[[Case], Cluster]
+    at_most_s: Callable[[Case, Replay], float]
+    must: str
+    why: str
+    window: Window = WHOLE
+    only_matmuls: bool = True
+    applies: Callable[[Case], bool] = lambda case: case.world_size > 1
+    part: str = "clock"
+    reads_trace: bool = True
+
+    def check(self, seen: Seen) -> Part | None:
+        """Judge the slowest rank."""
+        if not self.applies(seen.case):
+            return None
+        run = replayed(seen, self.cluster(seen.case), self.window, only_matmuls=self.only_matmuls)
+        bound_s = self.at_most_s(seen.case, run)
+        if run.step_s > bound_s * (1 + 1e-9):
+            text = f"{self.must}, {bound_s:.4g} s in simulated time; got {run.step_s:.4g} s. {self.why}"
+            return Part(self.part, False, text)
+        return Part(self.part, True, f"{run.step_s:.4g} s in simulated time, at most {bound_s:.4g} s")

@@ -1,0 +1,48 @@
+"""What all parts share: windows between marks, and "the first rank with a problem is reported"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from course_grader.types import Part
+from course_lib.trace import RankTrace
+from course_lib.trace.events import Launch
+
+
+class Window(NamedTuple):
+    """From one mark (None: the beginning) to the next mark `end` (None: the end); words for messages."""
+
+    start: str | None = None
+    end: str | None = None
+    words: str = ""
+
+
+WHOLE = Window()
+BEGINS_TO_ENDS = Window("begins", "ends")
+
+
+def calls_in(trace: RankTrace, window: Window) -> list[Launch]:
+    """Return the calls launched in a window; making a group is none."""
+    start, end, _ = window
+    return [call for call in trace.between(start, end).launches() if call.op != "new_group"]
+
+
+def first_problem(part: str, ranks: Sequence[Any], problem: Callable[[int, Any], str], passed: str) -> Part:
+    """Return the part: lost with the words of the first rank that has a problem."""
+    for rank, data in enumerate(ranks):
+        text = problem(rank, data)
+        if text:
+            return Part(part, False, text)
+    return Part(part, True, passed)
+
+
+def times(count: float, bound: float) -> str:
+    """How many times the bound, in brackets; nothing where that says nothing."""
+    ratio = f"{count / bound:.3g}" if bound and count > bound else "1"
+    return f" ({ratio}x)" if ratio != "1" else ""
+
+
+def plural(count: int, word: str) -> str:
+    """A count and its word."""
+    return f"{count} {word}{'s' * (count != 1)}"

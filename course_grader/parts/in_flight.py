@@ -1,0 +1,51 @@
+"""The gate of every traced exercise: when the answer returns, each call it launched has been waited for.
+
+What is in flight still may change when the caller uses its tensor; with luck the values are right today.
+The engine asks this before it compares values, so that the cause is reported and not its effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from course_grader.types import (
+    Case,
+    Part,
+    RankData,
+    Scenario,
+)
+from course_lib.trace import RankTrace
+
+END = (None, "the answer returns")
+
+
+def in_flight_gate(scenario: Scenario, case: Case, got: Sequence[RankData]) -> Part | None:
+    """Return the failing gate, None if every call was waited for (or a case records no trace)."""
+    if not case.trace:
+        return None
+    returned = [*scenario.returned(case), END]
+    for rank, data in enumerate(got):
+        for mark, words in returned:
+            text = problem_of(data.traced, rank, mark, words)
+            if text:
+                return Part("values", False, text, gate=True)
+    return None
+
+
+def problem_of(trace: RankTrace, rank: int, mark: str | None, words: str) -> str:
+    """Say what is in flight at a mark (None: at the end); "" if nothing."""
+    names = [m.name for m in trace.marks]
+    if mark is not None and mark not in names:
+        return ""
+    left = trace.between(None, mark).in_flight()
+    if not left:
+        return ""
+    more = f" and {len(left) - 1} more calls" if len(left) > 2 else " and 1 more call" * (len(left) == 2)
+    are = "are" if len(left) > 1 else "is"
+    return (
+        f"when {words}, every call must have been waited for; on rank {rank} {left[0].op}{more} {are} "
+        f"still in "
+        "flight. Call wait() on each Work that isend, irecv or async_op=True gave you: until then its "
+        "tensor is "
+        "not yours."
+    )

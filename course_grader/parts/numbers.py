@@ -1,0 +1,146 @@
+"""Parts for answers that are numbers: each must be right at every point; a known mistake is named."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from course_grader.parts.number import Number as Number
+from course_grader.parts.number import judge_number
+from course_grader.parts.points import Formula as Formula
+from course_grader.parts.points import Point as Point
+from course_grader.parts.points import judge
+from course_grader.types import Part, Seen
+
+
+def _named(point: Point) -> str:
+    return ", ".join(f"{name}={_short(value)}" for name, value in point.items())
+
+
+def _short(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """The answer at every point, by a formula that names known mistakes.
+
+    Attributes:
+        formula: what must come out, and what known mistakes give.
+        only: which points count for this part.
+        key: the answer is a dict, or a list of `length`, of which this entry counts.
+        name: of that entry in messages; the key, if not given.
+        describe: a point in words.
+        made_of: parts that this one is as wrong as: where one is lost, no mistake is named here.
+    """
+
+    part: str
+    formula: Formula
+    only: Callable[[Point], bool] = lambda point: True
+    key: str | int = ""
+    name: str = ""
+    length: int = 0
+    describe: Callable[[Point], str] = _named
+    made_of: Sequence[Numbers] = ()
+    reads_trace: bool = False
+
+    def check(self, seen: Seen) -> Part | None:
+        """Judge all points together."""
+        found = self._judged(seen)
+        others = (other.check(seen) for other in self.made_of)
+        if found.ok or all(other is None or other.ok for other in others):
+            return found
+        text = found.message.split(" This is what you get")[0].split(" Wrong at ")[0]
+        return Part(self.part, False, f"{text} It is made of the others: repair them first.")
+
+    def _judged(self, seen: Seen) -> Part:
+        pairs = zip(seen.case.params["points"], seen.got[0].values["answers"], strict=True)
+        chosen = [(point, answer) for point, answer in pairs if self.only(point)]
+        if self.key == "":
+            return judge(self.part, self.formula, chosen, self.describe)
+        other = next((a for _, a in chosen if not self._has_entries(a)), None)
+        if other is not None:
+            what = (
+                f"{self.length} results, {self.name} among them,"
+                if self.length
+                else f"a dict with {self.key!r}"
+            )
+            text = f"the function must return {what}; got {other!r:.60}."
+            return Part("values", False, text, gate=True)
+        values = [(p, a.get(self.key) if isinstance(a, dict) else a[self.key]) for p, a in chosen]
+        return judge(self.part, self.formula, values, self.describe, self.name or repr(self.key))
+
+    def _has_entries(self, answer: Any) -> bool:
+        if self.length:
+            return isinstance(answer, list) and len(answer) == self.length
+        return isinstance(answer, dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EveryPoint:
+    """What must hold of the answer at every point; the rule that explains all answers is named.
+
+    Attributes:
+        problem: (point, answer) -> what must hold and what was seen, "" if it does.
+        describe: a point in words.
+        rules: known mistakes: words -> what an answer made so gives at a point.
+        same: what of an answer counts in comparing it with a rule.
+        near: when that and the rule's value are taken for equal.
+        shows: points at which a mistake shows.
+        answer: (point, what a rule gives there) -> the whole answer.
+        gate: failing it ends the check.
+    """
+
+    part: str
+    problem: Callable[[Point, Any], str]
+    describe: Callable[[Point], str] = _named
+    rules: Mapping[str, Callable[[Point], Any]] = field(default_factory=dict)
+    same: Callable[[Any], Any] = lambda answer: answer
+    near: Callable[[Any, Any], bool] = operator.eq
+    shows: Callable[[Point], bool] = lambda point: True
+    answer: Callable[[Point, Any], Any] = lambda point, value: value
+    gate: bool = False
+    reads_trace: bool = False
+
+    def check(self, seen: Seen) -> Part | None:
+        """The first point with a problem is reported."""
+        pairs = list(zip(seen.case.params["points"], seen.got[0].values["answers"], strict=True))
+        wrong = [(point, text) for point, answer in pairs if (text := self._problem(point, answer))]
+        if not wrong:
+            return None if self.gate else Part(self.part, True, f"right at {len(pairs)} points")
+        at = f"Wrong at {len(wrong)} of {len(pairs)} points, such as\n    {self.describe(wrong[0][0])}"
+        finger = "" if self.gate else self._finger(pairs)
+        return Part(self.part, False, f"{wrong[0][1]}{finger} {at}", gate=self.gate)
+
+    def _finger(self, pairs: Sequence[tuple[Point, Any]]) -> str:
+        chosen = [(p, a) for p, a in pairs if self.shows(p)]
+        words = (w for w, rule in self.rules.items() if all(self._like(a, rule(p)) for p, a in chosen))
+        return next((f" This is what you get if {w}." for w in words), "")
+
+    def _problem(self, point: Point, answer: Any) -> str:
+        if answer is None:
+            return "the function must return a value; got None. Where does it end without one?"
+        return self.problem(point, answer)
+
+    def _like(self, answer: Any, value: Any) -> bool:
+        return value is None if answer is None else self.near(self.same(answer), value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One number of a numeric problem; its name is the part."""
+
+    part: str
+    number: Number
+    reads_trace: bool = False
+
+    def check(self, seen: Seen) -> Part | None:
+        """Compare with the expected number; a known mistake, a direction and a slip of units are named."""
+        return judge_number(self.part, self.number, seen.got[0].values.get("answers"))
+
+
+def answers(numbers: Mapping[str, Number]) -> list[Answer]:
+    """Return the PARTS of a numeric problem, {name: Number(...)}."""
+    return [Answer(part=name, number=number) for name, number in numbers.items()]

@@ -1,0 +1,64 @@
+"""Parts about the order of events: polling, and rules that one exercise alone has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from course_grader.parts.common import WHOLE, Window
+from course_grader.types import Case, Part, Seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotPolled:
+    """No call of `is_completed()` in a window: polling delays what it overlaps; no replay repeats it."""
+
+    window: Window = WHOLE
+    why: str = "Call wait() where the result is needed."
+    part: str = "order"
+    reads_trace: bool = True
+
+    def check(self, seen: Seen) -> Part | None:
+        """Only a failing part."""
+        for rank, trace in enumerate(seen.traces):
+            if trace.between(self.window.start, self.window.end).polled:
+                text = (
+                    f"calls must be awaited with wait(), not polled with is_completed(); rank {rank} polled."
+                )
+                return Part(self.part, False, f"{text} {self.why}")
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holds:
+    """A rule of one exercise that no other part states: `problem` finds nothing.
+
+    For what is the lesson of one exercise alone. Bytes, live memory, calls in flight and clocks have parts of
+    their own.
+
+    Attributes:
+        problem: what must hold and what was seen, "" if it does; `each_rank(...)` asks rank by rank.
+        passed: what was verified.
+    """
+
+    problem: Callable[[Seen], str]
+    passed: str | Callable[[Case], str]
+    applies: Callable[[Case], bool] = lambda case: True
+    part: str = "order"
+    gate: bool = False
+    reads_trace: bool = True
+
+    def check(self, seen: Seen) -> Part | None:
+        """Ask once per case."""
+        if not self.applies(seen.case):
+            return None
+        text = self.problem(seen)
+        if text:
+            return Part(self.part, False, text, gate=self.gate)
+        passed = self.passed if isinstance(self.passed, str) else self.passed(seen.case)
+        return None if self.gate else Part(self.part, True, passed)
+
+
+def each_rank(problem: Callable[[Seen, int], str]) -> Callable[[Seen], str]:
+    """A rule for one rank as a rule for all: the first rank with a problem is reported."""
+    return lambda seen: next((text for rank in range(seen.n) if (text := problem(seen, rank))), "")

@@ -1,0 +1,36 @@
+"""A rule over all that the ranks of a case handed back: for what has properties instead of one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from course_grader.types import Part, Seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """`problem` finds nothing in what the ranks handed back.
+
+    For what is judged by properties. Where there is one right value, `expected` says it; bytes, live memory,
+    calls in flight and clocks have parts of their own.
+
+    Attributes:
+        part: which is lost.
+        problem: what must hold and what was seen, "" if it does.
+        passed: what was verified.
+        gate: losing it ends the check.
+    """
+
+    part: str
+    problem: Callable[[Seen], str]
+    passed: str = ""
+    gate: bool = False
+    reads_trace: bool = False
+
+    def check(self, seen: Seen) -> Part | None:
+        """Only a failing part where there are no words for a passing one."""
+        text = self.problem(seen)
+        if text:
+            return Part(self.part, False, text, gate=self.gate)
+        return Part(self.part, True, self.passed) if self.passed else None

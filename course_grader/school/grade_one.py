@@ -1,0 +1,151 @@
+"""What a worker does with one submission: judge it, and make the copy that nbgrader and the page get.
+
+A worker writes nothing: neither ledger nor gradebook. It reads what was submitted and returns plain data, so
+it may be a process of this machine or one of a cluster that sees the same folder, and may die at any moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import re
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from course_grader.judge import traffic, zygotes
+from course_grader.pages import feedback, feedback_run
+from course_grader.registry import exercises, get
+from course_grader.school import judge, record, submissions
+from course_grader.school.ledger import Entry
+from course_grader.school.submissions import Submission
+from course_grader.show.report import render
+
+# In a verdict's message behind the case it names; an error of the answer's begins with its rank.
+_FLAG = re.compile(rf"(At [^:\n]+: )?{re.escape(traffic.DISAGREE)}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to grade one lab.
+
+    Attributes:
+        root: the course's folder; on a cluster, the same on every machine.
+        lab: its name.
+        trust: run student code without a sandbox.
+        show: run the notebook for the feedback page.
+        budget_s: limit of judging one submission.
+        only: the one exercise to judge again, "" for all.
+    """
+
+    root: Path
+    lab: str
+    trust: bool = False
+    show: bool = True
+    budget_s: float = 300.0
+    only: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a worker found; `notebook` is the text of the copy, None if there is none to enter."""
+
+    entry: Entry
+    notebook: str | None = None
+
+
+def grade(options: Options, one: Submission, known: Entry | None) -> Outcome:
+    """Grade one submission, or finish it if `known` already has its verdicts.
+
+    Never raises: what went wrong is in the entry, state "failed".
+    """
+    start = time.monotonic()
+    digest = ""
+    try:
+        _load(options.lab, options.trust, options.show)
+        digest = one.digest()
+        if options.only and known is not None:
+            entry = _judged_again(options, one, known)
+            if known.recorded:
+                return Outcome(entry)
+            return Outcome(entry, nbformat.writes(copy_for_feedback(options, one, entry)))
+        is_judged = known is not None and known.state != "failed" and known.digest == digest
+        entry = known if known is not None and is_judged else _judged(options, one, digest, start)
+        return Outcome(entry, nbformat.writes(copy_for_feedback(options, one, entry)))
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        return Outcome(failed(options, one, digest, text))
+
+
+@functools.cache
+def _load(lab: str, trust: bool, show: bool) -> None:
+    """Load, once a worker, what each submission needs; garbage collection does not look at it again."""
+    if not trust:
+        zygotes.of_ranks()
+    exercises(lab)
+    if show and not trust:
+        zygotes.of_pages()
+    gc.collect()
+    gc.freeze()
+
+
+def failed(options: Options, one: Submission, digest: str, why: str) -> Entry:
+    """Return the entry of a submission that could not be graded, through no fault of the student's."""
+    return Entry(student=one.student, lab=options.lab, digest=digest, state="failed", detail=why)
+
+
+def _judged(options: Options, one: Submission, digest: str, start: float) -> Entry:
+    entry = Entry(student=one.student, lab=options.lab, digest=digest, state="graded")
+    try:
+        if one.notebook is None:
+            raise submissions.Unreadable("there is no notebook")
+        found = judge.judge_file(
+            one.notebook, exercises(options.lab), trust=options.trust, budget_s=options.budget_s
+        )
+    except submissions.Unreadable as error:
+        why = "; ".join(filter(None, (str(error) if one.notebook else "", one.note)))
+        return dataclasses.replace(entry, state="unreadable", detail=why)
+    seconds = time.monotonic() - start
+    return dataclasses.replace(_with(entry, found), seconds=seconds)
+
+
+def _judged_again(options: Options, one: Submission, known: Entry) -> Entry:
+    """Return `known` with a new verdict on one exercise; nothing else of it changes."""
+    assert one.notebook is not None
+    chosen = [get(options.only)]
+    return _with(
+        known, judge.judge_file(one.notebook, chosen, trust=options.trust, budget_s=options.budget_s)
+    )
+
+
+def _with(entry: Entry, found: judge.Judgement) -> Entry:
+    verdicts = dict(entry.verdicts)
+    for name, v in found.verdicts.items():
+        verdicts[name] = {**v.to_plain(), "report": render(v), "limit": found.killed.get(name, "")}
+    state, detail = entry.state, entry.detail
+    if state in ("flagged", "killed by limit"):
+        state, detail = "graded", ""
+    limits = sorted({v["limit"] for v in verdicts.values() if v.get("limit")})
+    if limits:
+        state, detail = "killed by limit", f"limit on {', '.join(limits)}"
+    flagged = [name for name, v in verdicts.items() if v["gate"] == "runs" and _FLAG.match(v["message"])]
+    if flagged:
+        state, detail = "flagged", f"traffic and trace differ in {', '.join(flagged)}: look at the answer"
+    return dataclasses.replace(entry, state=state, detail=detail, verdicts=verdicts, recorded=False)
+
+
+def copy_for_feedback(options: Options, one: Submission, entry: Entry) -> Any:
+    """Return the submission as nbgrader gets it: marked cells restored, outputs of a run, verdicts."""
+    release: Any = nbformat.read(submissions.release_of(options.root, options.lab), as_version=4)
+    if entry.state == "unreadable" or one.notebook is None:
+        notebook = submissions.restored(nbformat.v4.new_notebook(), release)
+    else:
+        notebook = submissions.restored(submissions.notebook_of(one.notebook), release, one.folder)
+        feedback.make_harmless(notebook, release)
+        if options.show and entry.state != "killed by limit":
+            feedback_run.with_outputs(notebook, trust=options.trust)
+    return record.with_verdicts(notebook, entry)

@@ -1,0 +1,1 @@
+"""What a student reads: report, card, progress."""

@@ -1,0 +1,1 @@
+"""Known right and wrong answers, and whether the grader tells them apart."""

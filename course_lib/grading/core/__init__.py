@@ -1,1 +1,0 @@
-"""What an exercise file is made of, and how the engine reads one."""
