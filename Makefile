@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install torch==2.13.0
 	$(BIN)/pip install -c constraints.txt -e '.[course,staff,dev]'
-	$(BIN)/python -m compileall -q course_lib  # or each rank compiles it again where Python may not write
+	$(BIN)/python -m compileall -q course_lib course_grader  # or each rank compiles it again where Python may not write
 	touch $@
 
 $(SITE): $(READY)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "course_lib"
-MODULE_NAME = re.compile(r"course_lib(?:[./]\w+)+")
+PACKAGES = ("course_lib", "course_grader")
+MODULE_NAME = re.compile(r"course_(?:lib|grader)(?:[./]\w+)+")
 Imports = dict[str, set[str]]
 
 
@@ -20,7 +20,7 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-MODULES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+MODULES = {module_of(path): path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py"))}
 
 
 def ranks_of_layers() -> dict[str, int]:
@@ -31,7 +31,7 @@ def ranks_of_layers() -> dict[str, int]:
     return {
         name: height
         for height, layer in enumerate(reversed(layers))
-        for name in re.findall(r"course_lib\.\w+", layer)
+        for name in re.findall(r"course_lib\.\w+|course_grader", layer)
     }
 
 
@@ -46,7 +46,8 @@ def test_the_table_of_contributing_has_every_layer() -> None:
 
 
 def height_of(module: str) -> int | None:
-    return HEIGHTS.get(".".join(module.split(".")[:2]))
+    package, *rooms = module.split(".")
+    return HEIGHTS.get(package if package == "course_grader" else ".".join((package, *rooms[:1])))
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -136,12 +137,14 @@ def test_matplotlib_is_only_in_viz() -> None:
 
 
 def test_torch_distributed_stays_where_ranks_are() -> None:
-    rooms = ("trace", "ranks", "comm", "parallel", "checkpoint", "compose", "train", "grading", "doctor")
+    rooms = ("trace", "ranks", "comm", "parallel", "checkpoint", "compose", "train", "doctor")
     users = {
         name for name, found in IMPORTED.items() if any(one.startswith("torch.distributed") for one in found)
     }
     assert {
-        name for name in users if not name.startswith(tuple(f"course_lib.{room}" for room in rooms))
+        name
+        for name in users
+        if not name.startswith(("course_grader", *(f"course_lib.{room}" for room in rooms)))
     } == set()
 
 
@@ -149,6 +152,8 @@ def test_environment_variables_are_read_where_processes_start() -> None:
     allowed = (
         "course_lib.ranks",
         "course_grader.school",
+        "course_grader.judge",
+        "course_grader.pages",
         "course_grader.inside.torchrun",
         "course_grader.inside.zygote",
         "course_lib.train.__main__",

@@ -17,7 +17,7 @@ from course_lib import doctor
 
 ROOT = Path(__file__).resolve().parents[1]
 LABS = build.labs(ROOT)
-MODULES = sorted((ROOT / "course_lib").rglob("*.py"))
+MODULES = sorted(path for name in ("course_lib", "course_grader") for path in (ROOT / name).rglob("*.py"))
 MACHINE = re.compile(r"/(?:home|Users|root|tmp|work|opt|srv|mnt)/[\w.-]+")
 LAST_RESORT_LINES, USUAL_LINES = 40, 15
 MAX_WORDS, MAX_WORDS_WITH_FOLDS = 3000, 4000  # details go into folds

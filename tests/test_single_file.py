@@ -42,8 +42,8 @@ def cells(*names: str) -> list[str]:
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The working tree as a git repository with the tag that notebooks ask for."""
     place = tmp_path_factory.mktemp("published") / "course"
-    listed = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "course_lib", "data", "*.toml"]
-    listed += ["notebooks", "README.md", "LICENSE"]
+    listed = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "course_lib", "course_grader"]
+    listed += ["data", "notebooks", "pyproject.toml", "setup.py", "README.md", "LICENSE"]
     for name in subprocess.run(listed, check=True, capture_output=True, text=True).stdout.splitlines():
         if (ROOT / name).exists():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def test_until_the_course_has_an_address_its_links_say_so(
 def test_the_address_stands_in_one_place() -> None:
     """Sources take it from `course_lib.REPOSITORY`; built notebooks and this are all that may spell it."""
     name = REPOSITORY.removeprefix("https://github.com/")
-    files = [*ROOT.glob("course_lib/**/*.py"), *ROOT.glob("solutions/*.py"), *ROOT.glob("docs/*.md")]
+    files = [*ROOT.glob("course_*/**/*.py"), *ROOT.glob("solutions/*.py"), *ROOT.glob("docs/*.md")]
     spelled = [
         path.relative_to(ROOT).as_posix() for path in files if name in path.read_text(encoding="utf-8")
     ]

@@ -21,6 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+import course_lib
+
 _c10d: Any = dist.distributed_c10d
 _importing: Any = importlib
 # Making a group uses the store, and an import writes compiled code: these may.
@@ -28,7 +30,10 @@ _TRUSTED = (_c10d._new_group_with_tag, _c10d._new_process_group_helper, _importi
 _LIBRARIES = (
     "<frozen",
     *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")},
-    *(str(Path(file).resolve().parent) + os.sep for file in (torch.__file__, os.path.dirname(__file__))),
+    *(
+        str(Path(file).resolve().parent) + os.sep
+        for file in (torch.__file__, course_lib.__file__, os.path.dirname(__file__))
+    ),
 )
 _EVENTS = {
     **dict.fromkeys(("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"), "a socket"),

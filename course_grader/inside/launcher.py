@@ -28,7 +28,7 @@ from course_lib.ranks import RanksError, report, run_ranks
 Shards = Sequence[Mapping[str, Array]]  # one rank's inputs each
 _RANK_JOB = RankJob()
 Launcher = Callable[[Job, Case, Shards], list[RankData]]
-report.hide_frames_of(os.path.dirname(__file__))
+report.hide_frames_of(os.path.dirname(os.path.dirname(__file__)))
 
 
 def run_here(

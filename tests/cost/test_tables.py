@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -58,13 +57,6 @@ def test_every_file_has_a_licence() -> None:
     licences = dict(re.findall(r"^\| `([\w.]+)` \|.*\| ([^|]+) \|$", text, flags=re.MULTILINE))
     assert set(licences) == {path.name for path in (ROOT / "data").iterdir()} - {"README.md"}
     assert set(licences.values()) == {"facts", "CC BY 4.0", "public domain"}
-
-
-def test_the_wheel_has_every_package_and_the_data() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    found = [".".join(p.parent.relative_to(ROOT).parts) for p in ROOT.glob("course_lib/**/__init__.py")]
-    assert sorted(settings["packages"]) == sorted([*found, "course_lib.data", "course_lib.notebooks"])
-    assert settings["package-dir"]["course_lib.data"] == "data"
 
 
 def test_cost_is_imported_without_torch() -> None:

@@ -9,14 +9,13 @@ import pkgutil
 import re
 from pathlib import Path
 
-import course_lib
+import course_grader
 from course_grader import parts, registry
 from course_grader.inside.import_guard import ALWAYS, JUDGE_SIDE
 from course_grader.judge.exercise_file import found, load
 from course_grader.judge.zygotes import HIDDEN
 
-PACKAGE = Path(course_lib.__file__).parent
-GRADING = PACKAGE / "grading"
+GRADING = Path(course_grader.__file__).parent
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(GRADING.rglob("*.py"))}
 
 # A lab may not read memory or a clock by itself, so a measurement that one exercise needs is a part, too.
@@ -93,7 +92,7 @@ def test_the_folders_of_the_judge_are_closed_and_masked_whole() -> None:
 
 def reached_from(roots: list[Path]) -> set[Path]:
     """Return the files of grading that `roots` import, or name in a string, at any depth."""
-    modules = {".".join(("course_lib", *p.relative_to(PACKAGE).with_suffix("").parts)): p for p in TREES}
+    modules = {".".join(("course_grader", *p.relative_to(GRADING).with_suffix("").parts)): p for p in TREES}
     todo, seen = list(roots), set[Path]()
     while todo:
         path = todo.pop()
@@ -113,20 +112,15 @@ def named_in(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names |= set(re.findall(r"course_lib(?:\.\w+)+", node.value))
+            names |= set(re.findall(r"course_grader(?:\.\w+)+", node.value))
     return names
 
 
 def test_what_runs_in_a_rank_reaches_no_oracle() -> None:
-    """Scenarios, what is supplied, and what loads an answer; by an import or by a name in a string."""
-    inside = ("rank_worker", "sandbox_worker", "sandbox_entry")
-    roots = [
-        *(GRADING / "scenarios").glob("*.py"),
-        *GRADING.glob("supplied_*.py"),
-        *(GRADING / f"{name}.py" for name in inside),
-    ]
+    """All of `inside/`, by an import or by a name in a string."""
+    roots = [*(GRADING / "inside").rglob("*.py")]
     judge = [GRADING / name.rpartition(".")[2] for name in JUDGE_SIDE]
-    assert len(roots) > len(inside) + 20
+    assert len(roots) > 40
     assert [
         path for path in reached_from(roots) if any(path.is_relative_to(folder) for folder in judge)
     ] == []
@@ -134,7 +128,7 @@ def test_what_runs_in_a_rank_reaches_no_oracle() -> None:
 
 def test_an_exercise_has_230_lines_on_average() -> None:
     """Its file and its zoo file; what exercises share is not counted. `-s` prints them all."""
-    zoo = PACKAGE.parent / "tests" / "zoo"
+    zoo = GRADING.parent / "tests" / "zoo"
     lines = {
         path.stem: sum(len(file.read_text(encoding="utf-8").splitlines()) for file in (path, answers))
         for path in sorted((GRADING / "labs").glob("lab*/*.py"))

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from course_grader.authoring.source import notebook_of
 from course_grader.exercise import GateFailed, Result
+from course_grader.forbids import is_course
 from course_grader.judge import engine, zygotes
 from course_grader.judge.bubblewrap import SandboxMissing
 from course_grader.judge.needs import course_modules
@@ -169,7 +170,7 @@ def test_every_closed_module_is_masked_unless_the_sandbox_is_made_of_it() -> Non
     for exercise in exercises():
         needed = course_modules((*judge._WORKER, program_of(exercise)))
         closed = {c for c in exercise.closed if not c.startswith("torch:")}
-        names = {c if c.startswith("course_lib") else f"course_lib.{c}" for c in closed}
+        names = {c if is_course(c) else f"course_lib.{c}" for c in closed}
         left = names - set(judge.masked_modules(exercise))
         assert all(any(n == m or n.startswith(f"{m}.") for n in needed) for m in left), exercise.id
 

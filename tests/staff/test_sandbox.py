@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from course_grader import exercises
+from course_grader.forbids import PACKAGES
 from course_grader.judge import bubblewrap, sandbox, zygotes
 from course_grader.judge.bubblewrap import Limits
 from course_grader.judge.sandbox import Sandbox
@@ -70,7 +71,7 @@ def test_sees_the_library_and_nothing_else_of_the_checkout(run: Run) -> None:
     )
     lines = box.output().splitlines()
     assert "Traceback" not in lines[0], box.output()
-    assert lines[0] in ("['course_lib', 'data']", "['course_lib']")
+    assert lines[0] in ("['course_grader', 'course_lib', 'data']", "['course_grader', 'course_lib']")
     assert lines[1] == "[] []"
     assert lines[2] == "0 True"
     assert lines[3] == "[]"
@@ -151,7 +152,7 @@ def test_leaving_ends_what_hides() -> None:
 def test_a_checkout_where_all_is_seen_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In /usr/src, say."""
     (tmp_path / "app" / "solutions").mkdir(parents=True)
-    monkeypatch.setattr(bubblewrap, "PACKAGE", tmp_path / "app" / "course_lib")
+    monkeypatch.setattr(bubblewrap, "ROOT", tmp_path / "app")
     hidden = ["--tmpfs", str(tmp_path / "app" / "solutions")]
     assert list(bubblewrap._folders(1))[-2:] != hidden
     monkeypatch.setattr(bubblewrap, "_SYSTEM", (*bubblewrap._SYSTEM, str(tmp_path)))
@@ -161,16 +162,16 @@ def test_a_checkout_where_all_is_seen_is_hidden(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.needs("bubblewrap")
 def test_a_course_below_tmp_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """/tmp is the student's own there, and laid over what was mounted before it."""
-    copy = tmp_path / "course_lib"
-    shutil.copytree(bubblewrap.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(bubblewrap, "PACKAGE", copy)
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(bubblewrap, "ROOT", tmp_path)
     code = (
         f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport course_lib.units as u\nprint(u.__file__)"
     )
     with Sandbox([sys.executable, "-c", code]) as box:
         box.wait(60)
         box.finish_output()
-    assert box.output().strip() == str(copy / "units.py")
+    assert box.output().strip() == str(tmp_path / "course_lib" / "units.py")
 
 
 def test_a_sandbox_that_does_not_start_costs_nobody_points(
