@@ -20,12 +20,7 @@ from bench_autograde import LAB, course, hand_in
 
 from course_grader.judge.sandbox import Sandbox
 from course_grader.registry import exercises
-from course_grader.school import (
-    grade_one,
-    judge,
-    record,
-    submissions,
-)
+from course_grader.school import grade_one, judge, record, submissions
 from course_grader.school.gradebook import find_alembic
 
 Row = tuple[str, float, str, str]

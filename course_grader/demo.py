@@ -27,12 +27,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 import course_grader as grading
-from course_grader.authoring.filled_release import (
-    GradedCell,
-    answers_of,
-    filled_in,
-    graded_cells,
-)
+from course_grader.authoring.filled_release import GradedCell, answers_of, filled_in, graded_cells
 from course_grader.authoring.source import Catalog, notebook_of
 from course_grader.school import build, supervise
 from course_grader.school.gradebook import Course

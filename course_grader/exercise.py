@@ -52,7 +52,7 @@ class Exercise:
         task: one or two sentences: what to write.
         details: below a fold of the card: exact bounds, sizes, hidden ones too.
         scenario: how the answer is run.
-        forbids: techniques that the answer must not use, see `core/forbids.py`.
+        forbids: techniques that the answer must not use, see `forbids.py`.
         closed: what it may not reach; follows from `forbids`.
         signature: how the program calls the symbol, "(module, *, bucket_bytes)"; "" skips the gate.
         bonus: points on top of the lab's full mark.

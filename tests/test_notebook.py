@@ -73,14 +73,14 @@ def test_the_core_is_what_is_looked_for() -> None:
 
 
 CELLS = {
-    "start": f"from course_lib import notebook\nnotebook.start({__version__!r})",
+    "start": f"from course_grader import notebook\nnotebook.start({__version__!r})",
     "stub": 'def mean_gradient(model):\n    raise NotImplementedError("exercise mean_gradient")',
     "uses": "averaged = mean_gradient(3)",
     "in ranks": "from course_lib.ranks import run_ranks\ntraced = run_ranks(mean_gradient, 2, 3)",
     "follows": "print(averaged)",
     "follows ranks": "traced.trace",
     "restarted": "rank_hello(7)",
-    "checked after a restart": 'from course_lib import grading\ngrading.check("rank_hello", globals());',
+    "checked after a restart": 'import course_grader as grading\ngrading.check("rank_hello", globals());',
     "own mistake": "avaraged",
     "own error": "raise NotImplementedError('not this way')",
 }

@@ -10,12 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from course_grader.answer.cells import Statement, is_stub
-from course_grader.answer.source import (
-    behind_a_cache,
-    not_written,
-    parse,
-    uses_variable,
-)
+from course_grader.answer.source import behind_a_cache, not_written, parse, uses_variable
 from course_grader.forbids import is_course
 
 

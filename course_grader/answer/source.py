@@ -17,12 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from course_grader.answer.cells import (
-    Statement,
-    is_stub,
-    lines_of,
-    statements,
-)
+from course_grader.answer.cells import Statement, is_stub, lines_of, statements
 from course_grader.answer.effects import changed_by, definitions_in
 from course_grader.exercise import GateFailed
 

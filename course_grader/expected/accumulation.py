@@ -21,13 +21,7 @@ from course_grader.inside.toy_models import (
     trainable,
 )
 from course_grader.parts.common import Window
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    World,
-    rng,
-)
+from course_grader.types import Array, Case, Scenario, World, rng
 
 ONE = Window("one begins", "one ends")
 MODEL = {"width": 24}

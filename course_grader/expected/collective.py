@@ -15,13 +15,7 @@ from course_grader.expected.ring_worlds import collective_case, with_again
 from course_grader.expected.ring_worlds import members as members
 from course_grader.expected.ring_worlds import rank_input as rank_input
 from course_grader.expected.ring_worlds import total as total
-from course_grader.types import (
-    Array,
-    Case,
-    Expected,
-    Scenario,
-    World,
-)
+from course_grader.types import Array, Case, Expected, Scenario, World
 
 
 def case(world_size: int, shape: list[int], **more: Any) -> Case:

@@ -10,13 +10,7 @@ import torch
 
 from course_grader.expected.on_ranks import case as on_ranks_case
 from course_grader.expected.on_ranks import line_of, sizes_of
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    World,
-    rng,
-)
+from course_grader.types import Array, Case, Scenario, World, rng
 from course_lib.config import ModelConfig
 from course_lib.model.transformer import Transformer, cross_entropy
 

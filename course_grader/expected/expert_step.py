@@ -10,19 +10,8 @@ import torch
 from torch import Tensor
 
 from course_grader.expected.on_ranks import case as on_ranks_case
-from course_grader.expected.on_ranks import (
-    line_of,
-    own,
-    part_of,
-    place_of,
-    sizes_of,
-)
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    World,
-)
+from course_grader.expected.on_ranks import line_of, own, part_of, place_of, sizes_of
+from course_grader.types import Array, Case, Scenario, World
 from course_lib.config import ModelConfig
 from course_lib.model.moe import MoE
 

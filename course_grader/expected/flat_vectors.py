@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 
 from course_grader.inside.scenarios.flat_vectors import PADDING as PADDING
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    rng,
-)
+from course_grader.types import Array, Case, Scenario, rng
 
 Shapes = list[list[int]]
 

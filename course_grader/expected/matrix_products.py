@@ -13,12 +13,7 @@ from typing import Any
 import numpy as np
 
 from course_grader.parts.points import Point
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    rng,
-)
+from course_grader.types import Array, Case, Scenario, rng
 
 BITS = {"bfloat16": 8, "float16": 11, "float32": 24}
 """Bits of a significand: integers up to 2**bits are exact."""

@@ -8,21 +8,11 @@ import numpy as np
 import torch
 
 from course_grader.expected import sharded_training as training
-from course_grader.inside.host_store import (
-    BETA1,
-    BETA2,
-    EPSILON,
-    LR,
-)
+from course_grader.inside.host_store import BETA1, BETA2, EPSILON, LR
 from course_grader.inside.toy_models import ToyNet, build_toy, trainable
 from course_grader.inside.zero_toy_models import STEPS, loss_of, weights_of
 from course_grader.parts.common import Window
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    World,
-)
+from course_grader.types import Array, Case, Scenario, World
 
 Log = list[list[Any]]  # (kind, number of the transfer, bytes), see `host_store.HostStore`
 CALLS = [Window(f"begin {step}", f"called {step}", f"in the call of step {step}") for step in range(STEPS)]

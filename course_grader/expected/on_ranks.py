@@ -15,12 +15,7 @@ from course_grader.parts.common import Window
 from course_grader.parts.mesh import line_of as line_of
 from course_grader.parts.mesh import place_of as place_of
 from course_grader.parts.mesh import sizes_of as sizes_of
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    rng,
-)
+from course_grader.types import Array, Case, Scenario, rng
 
 CONSTRUCTION = Window("begins", "constructed", "the constructor")
 FORWARD = Window("begins", "forward ends", "forward")

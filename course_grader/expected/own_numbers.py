@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from course_grader.parts.common import Window
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    World,
-)
+from course_grader.types import Array, Case, Scenario, World
 
 CALLS = [Window("call 0", "call 1", "the first call"), Window("call 1", "ends", "the second call")]
 WORDS = ("", " of the second call")

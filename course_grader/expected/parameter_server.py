@@ -7,12 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    rng,
-)
+from course_grader.types import Array, Case, Scenario, rng
 
 MOST_WORKERS = 6
 Read = tuple[Array, int]  # the weights that a worker read, and how many updates there had been

@@ -11,12 +11,7 @@ from torch import Tensor
 
 from course_grader.expected import on_ranks
 from course_grader.expected.on_ranks import own, shared
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    World,
-)
+from course_grader.types import Array, Case, Scenario, World
 
 WHOLE = on_ranks.STEP
 WEIGHTS = ("weight", "gain", "bias")

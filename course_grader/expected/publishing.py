@@ -7,13 +7,7 @@ from dataclasses import dataclass, field
 
 from course_grader.expected import on_ranks
 from course_grader.expected.on_ranks import own
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    Seen,
-    World,
-)
+from course_grader.types import Array, Case, Scenario, Seen, World
 
 SAVES = (10, 20, 30, 40)
 DONE, TORN = "whole", "torn"

@@ -10,20 +10,8 @@ import torch
 from torch import Tensor
 
 from course_grader.expected.on_ranks import shared
-from course_grader.inside.recompute_toy_models import (
-    HEADS,
-    USES,
-    WIDER,
-    Call,
-    gradients,
-    layers_of,
-)
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    World,
-)
+from course_grader.inside.recompute_toy_models import HEADS, USES, WIDER, Call, gradients, layers_of
+from course_grader.types import Array, Case, Scenario, World
 
 ITEM = 8  # float64
 NEXT = "next random number"

@@ -14,12 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from course_grader.exercise import (
-    Array,
-    Case,
-    Expected,
-    rng,
-)
+from course_grader.exercise import Array, Case, Expected, rng
 
 
 def collective_case(

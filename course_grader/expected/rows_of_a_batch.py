@@ -9,13 +9,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    World,
-    rng,
-)
+from course_grader.types import Array, Case, Scenario, World, rng
 
 BUFFER = "shift"
 TRAINABLE = "trainable parameters after the call"

@@ -9,28 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_grader.inside.toy_models import (
-    ToyNet,
-    build_toy,
-    toy_weights,
-    trainable,
-)
-from course_grader.inside.zero_toy_models import (
-    SAMPLES,
-    STATES,
-    STEPS,
-    loss_of,
-    make_inner,
-    weights_of,
-)
+from course_grader.inside.toy_models import ToyNet, build_toy, toy_weights, trainable
+from course_grader.inside.zero_toy_models import SAMPLES, STATES, STEPS, loss_of, make_inner, weights_of
 from course_grader.parts.common import Window
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    World,
-    rng,
-)
+from course_grader.types import Array, Case, Scenario, World, rng
 
 ITEM = 8  # bytes of a float64
 CONSTRUCTION = Window("built", "constructed", "the constructor")

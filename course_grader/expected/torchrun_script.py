@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    rng,
-)
+from course_grader.types import Array, Case, Scenario, rng
 
 NUM_SAMPLES = 25  # which neither 2 nor 3 nor the batch divides
 EPOCHS, BATCH_SIZE = 3, 4

@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 
 from course_grader.expected.unit_oracle import allowed as allowed
-from course_grader.expected.unit_oracle import (
-    flats,
-    fsdp_case,
-    fsdp_inputs,
-    run_alone,
-    shape_of,
-    shard_of,
-)
+from course_grader.expected.unit_oracle import flats, fsdp_case, fsdp_inputs, run_alone, shape_of, shard_of
 from course_grader.expected.unit_oracle import item as item
 from course_grader.expected.unit_oracle import least_backward as least_backward
 from course_grader.expected.unit_oracle import shard_gradients as shard_gradients
@@ -28,13 +21,7 @@ from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import BEGINS_TO_ENDS
 from course_grader.parts.counts import Once, Reported
 from course_grader.parts.memory import At, CameAhead, Live
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    World,
-    once_a_case,
-)
+from course_grader.types import Array, Case, Scenario, World, once_a_case
 
 SHARDS = "the shards"
 OWNED = "what the rank owns"

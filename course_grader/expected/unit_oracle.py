@@ -11,13 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_grader.inside.fsdp_toy_models import (
-    SHARD,
-    dtype_of,
-    loss_gradient,
-    owner_at,
-    toy_units,
-)
+from course_grader.inside.fsdp_toy_models import SHARD, dtype_of, loss_gradient, owner_at, toy_units
 from course_grader.types import Array, Case, rng
 
 SAMPLES = 2  # of a rank

@@ -23,14 +23,7 @@ from course_grader.expected.toy_oracle import (
     toy_inputs,
     whole_batch,
 )
-from course_grader.inside.toy_models import (
-    NUM_STEPS,
-    STRAY,
-    ToyNet,
-    nbytes,
-    toy_tensors,
-    uses_optional,
-)
+from course_grader.inside.toy_models import NUM_STEPS, STRAY, ToyNet, nbytes, toy_tensors, uses_optional
 from course_grader.inside.toy_models import trainable as trainable
 from course_grader.parts.common import Window
 from course_grader.types import Case, Scenario, World

@@ -16,12 +16,7 @@ from typing import Any
 import numpy as np
 
 from course_grader.answer.source import not_written
-from course_grader.exercise import (
-    Array,
-    Case,
-    GateFailed,
-    RankData,
-)
+from course_grader.exercise import Array, Case, GateFailed, RankData
 from course_grader.inside.rank_worker import Job, RankJob
 from course_lib.ranks import RanksError, report, run_ranks
 

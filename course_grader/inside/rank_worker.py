@@ -27,12 +27,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from course_grader.answer.source import (
-    FromSource,
-    behind_a_cache,
-    not_defined,
-    not_written,
-)
+from course_grader.answer.source import FromSource, behind_a_cache, not_defined, not_written
 from course_grader.exercise import Array, GateFailed
 from course_grader.inside import io_guard, torchrun_fork
 from course_grader.inside.import_guard import Guard

@@ -26,13 +26,7 @@ from numpy import (
     unravel_index,
 )
 
-from course_grader.exercise import (
-    Array,
-    Case,
-    Expected,
-    Part,
-    RankData,
-)
+from course_grader.exercise import Array, Case, Expected, Part, RankData
 
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 5e-3, "bfloat16": 3e-2}
 _FLOAT32 = 3e-7  # of the largest entry: a few roundings

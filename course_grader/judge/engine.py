@@ -19,15 +19,7 @@ import numpy as np
 import torch
 
 from course_grader.answer.source import FromObject, FromSource
-from course_grader.exercise import (
-    Case,
-    Exercise,
-    GateFailed,
-    Part,
-    PartResult,
-    RankData,
-    Result,
-)
+from course_grader.exercise import Case, Exercise, GateFailed, Part, PartResult, RankData, Result
 from course_grader.forbids import is_course
 from course_grader.inside.entry_points import closed_ops
 from course_grader.inside.import_guard import closed_message

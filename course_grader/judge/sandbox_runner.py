@@ -17,14 +17,7 @@ from typing import Any
 
 from course_grader import frames as wire
 from course_grader.answer.source import FromSource
-from course_grader.exercise import (
-    GATES,
-    Array,
-    Case,
-    Exercise,
-    GateFailed,
-    RankData,
-)
+from course_grader.exercise import GATES, Array, Case, Exercise, GateFailed, RankData
 from course_grader.inside.launcher import Shards
 from course_grader.inside.rank_worker import Job
 from course_grader.judge import zygotes

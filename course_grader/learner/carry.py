@@ -11,14 +11,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from course_grader.learner.files import (
-    Cell,
-    grade_id,
-    is_answer,
-    is_edited,
-    is_own,
-    source_of,
-)
+from course_grader.learner.files import Cell, grade_id, is_answer, is_edited, is_own, source_of
 
 HEADING_ID = "course-from-before"
 HEADING = "## From your earlier notebook\n\nThis release of the lab has no place for the cells below."

@@ -22,12 +22,7 @@ from course_grader import frames as wire
 from course_grader.authoring.demonstrations import is_demonstration, not_run
 from course_grader.authoring.execute import FIGURE
 from course_grader.authoring.filled_release import storable
-from course_grader.inside.notebook_run import (
-    ENDS,
-    MAX_CELL_BYTES,
-    MAX_PICTURE,
-    MAX_TEXT,
-)
+from course_grader.inside.notebook_run import ENDS, MAX_CELL_BYTES, MAX_PICTURE, MAX_TEXT
 from course_grader.judge import zygotes
 from course_grader.judge.bubblewrap import Limits
 from course_grader.judge.sandbox import Sandbox

@@ -11,23 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_grader.parts.common import (
-    WHOLE,
-    Window,
-    calls_in,
-    first_problem,
-    plural,
-    times,
-)
+from course_grader.parts.common import WHOLE, Window, calls_in, first_problem, plural, times
 from course_grader.parts.mesh import line_of
-from course_grader.types import (
-    Bytes,
-    Case,
-    Group,
-    Part,
-    Seen,
-    groups,
-)
+from course_grader.types import Bytes, Case, Group, Part, Seen, groups
 from course_lib.trace import RankTrace
 from course_lib.trace.events import Launch
 

@@ -6,12 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from course_grader.parts.common import (
-    WHOLE,
-    Window,
-    calls_in,
-    first_problem,
-)
+from course_grader.parts.common import WHOLE, Window, calls_in, first_problem
 from course_grader.parts.mesh import line_of
 from course_grader.types import Case, Part, Seen
 from course_lib.trace import RankTrace

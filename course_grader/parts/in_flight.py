@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_grader.types import (
-    Case,
-    Part,
-    RankData,
-    Scenario,
-)
+from course_grader.types import Case, Part, RankData, Scenario
 from course_lib.trace import RankTrace
 
 END = (None, "the answer returns")

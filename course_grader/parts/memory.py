@@ -5,19 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from course_grader.parts.common import (
-    BEGINS_TO_ENDS,
-    Window,
-    calls_in,
-    first_problem,
-    times,
-)
-from course_grader.types import (
-    Bytes,
-    Case,
-    Part,
-    Seen,
-)
+from course_grader.parts.common import BEGINS_TO_ENDS, Window, calls_in, first_problem, times
+from course_grader.types import Bytes, Case, Part, Seen
 from course_lib.trace import RankTrace
 from course_lib.trace.events import Alloc, Free, Mark
 

@@ -25,13 +25,7 @@ from rich.table import Table
 from course_grader.authoring.filled_release import answers_of, printable
 from course_grader.exercise import Exercise
 from course_grader.registry import exercises
-from course_grader.school import (
-    build,
-    record,
-    similar,
-    submissions,
-    term,
-)
+from course_grader.school import build, record, similar, submissions, term
 from course_grader.school.gradebook import in_words
 from course_grader.school.ledger import LEDGER, Entry, Ledger
 

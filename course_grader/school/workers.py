@@ -16,12 +16,7 @@ from typing import Any, cast
 
 from joblib.externals.loky import ProcessPoolExecutor
 
-from course_grader.school.grade_one import (
-    Options,
-    Outcome,
-    failed,
-    grade,
-)
+from course_grader.school.grade_one import Options, Outcome, failed, grade
 from course_grader.school.ledger import Entry
 from course_grader.school.submissions import Submission
 

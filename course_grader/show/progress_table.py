@@ -12,13 +12,7 @@ from typing import Any
 from course_grader.exercise import Exercise
 from course_grader.registry import exercises
 from course_grader.show import progress
-from course_grader.show.report_card import (
-    BAD,
-    GOOD,
-    LOST,
-    NOT_TRIED,
-    OK,
-)
+from course_grader.show.report_card import BAD, GOOD, LOST, NOT_TRIED, OK
 
 _GRADED_SIZES = "(graded sizes)"
 _NOTE = f"{_GRADED_SIZES}: this was checked with the hidden sizes that count, not those of the open check."

@@ -14,26 +14,10 @@ from typing import Any
 from numpy import asarray, ndarray
 
 from course_grader.judge.compare import compare, gate_parts
-from course_grader.judge.exercise_file import (
-    ExerciseFile,
-    equal_worlds,
-    found,
-    load,
-    wants_by_name,
-)
+from course_grader.judge.exercise_file import ExerciseFile, equal_worlds, found, load, wants_by_name
 from course_grader.parts.number import judge_number
-from course_grader.parts.numbers import (
-    Answer,
-    EveryPoint,
-    Numbers,
-    Point,
-)
-from course_grader.types import (
-    Case,
-    RankData,
-    Seen,
-    World,
-)
+from course_grader.parts.numbers import Answer, EveryPoint, Numbers, Point
+from course_grader.types import Case, RankData, Seen, World
 
 
 def unnamed(file: ExerciseFile, seed: int) -> dict[str, str]:

@@ -197,7 +197,7 @@ ATTACKS = (
     Attack("patched torch.testing", "import torch\ntorch.testing.assert_close = lambda *a, **k: None"),
     Attack(
         "patched grading.check",
-        cell="from course_lib import grading\ngrading.check = grading.score = lambda *a: 9.0",
+        cell="import course_grader as grading\ngrading.check = grading.score = lambda *a: 9.0",
     ),
     Attack("patched builtins", "import builtins\nbuiltins.all = builtins.any = lambda *a: True"),
     Attack(

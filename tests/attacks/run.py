@@ -40,12 +40,7 @@ from small_class import (
 )
 
 from course_grader.authoring.filled_release import answer_cells
-from course_grader.school import (
-    autograde,
-    classwork,
-    reports,
-    submissions,
-)
+from course_grader.school import autograde, classwork, reports, submissions
 from course_grader.school.ledger import LEDGER, Entry, Ledger
 
 HONEST = 19  # with an attacker a class of twenty

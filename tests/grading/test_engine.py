@@ -11,12 +11,7 @@ from helpers import HELLO, run
 
 import course_grader as grading
 from course_grader.answer.source import FromSource
-from course_grader.exercise import (
-    Case,
-    Expected,
-    Part,
-    RankData,
-)
+from course_grader.exercise import Case, Expected, Part, RankData
 from course_grader.judge.engine import _parts_of, merge
 from course_grader.registry import spec
 from course_grader.show.report import render

@@ -25,12 +25,7 @@ from course_grader.expected.on_ranks import (
 )
 from course_grader.forbids import closed_by
 from course_grader.judge import engine
-from course_grader.judge.exercise_file import (
-    ExerciseFile,
-    by_id,
-    found,
-    read,
-)
+from course_grader.judge.exercise_file import ExerciseFile, by_id, found, read
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.memory import Peak
 from course_grader.parts.numbers import Answer
@@ -193,7 +188,7 @@ WHERE = "course_grader/labs/lab98_test/column_linear.py: "
         ({"hints": ("a", "b", "")}, "three hints", "hints=("),
         ({"hints": ("a", "b")}, "three hints; got 2", "hints=("),
         ({"graded": {"values": "x"}}, "one sentence for each part", "graded="),
-        ({"forbids": ("sorcery",)}, "forbids must name techniques among .*got 'sorcery'", "core/forbids.py"),
+        ({"forbids": ("sorcery",)}, "forbids must name techniques among .*got 'sorcery'", "forbids.py"),
         ({"scenario": None}, "an Exercise with a scenario", "scenario="),
         ({"scenario": NOWHERE}, "must be a module of grading/scenarios; got .*nowhere", "Write that module"),
         ({"points": {"values": 1.0, "bytes": 1.0}, "graded": dict.fromkeys(("values", "bytes"), "x")},

@@ -4,12 +4,7 @@ import pytest
 import torch.distributed as dist
 from helpers import HELLO, run
 
-from course_grader.inside.entry_points import (
-    _COLLECTIVES,
-    TORCH,
-    closed_ops,
-    torch_entries,
-)
+from course_grader.inside.entry_points import _COLLECTIVES, TORCH, closed_ops, torch_entries
 from course_grader.show.report import render
 
 MODULE = "course_lib.model.transformer"  # stands for a module that solves an exercise

@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from course_grader import kernels
 from course_grader.show.report import MIME
 
-CHECK = 'from course_lib import grading\ngrading.check("rank_hello", globals())'
+CHECK = 'import course_grader as grading\ngrading.check("rank_hello", globals())'
 SCORE = '# graded\ngrading.score("rank_hello", globals())'
 
 

@@ -175,7 +175,7 @@ def test_a_check_in_a_notebook_is_noted_with_its_cell(tmp_path: Path) -> None:
         imports,
         definition,
         "rank_hello  # not its definition",
-        'from course_lib import grading\ngrading.check("rank_hello", globals());',
+        'import course_grader as grading\ngrading.check("rank_hello", globals());',
         'grading.progress_map("00")',
     ]
     notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells])

@@ -14,12 +14,7 @@ import pytest
 from rich.console import Console
 from small_class import LAB, POINTS, gradebook_scores, hand_in, small_course, submission
 
-from course_grader.school import (
-    autograde,
-    classwork,
-    final,
-    reports,
-)
+from course_grader.school import autograde, classwork, final, reports
 from course_grader.school.gradebook import Course
 from course_grader.school.ledger import LEDGER, Entry, Ledger
 

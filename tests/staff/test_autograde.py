@@ -21,15 +21,7 @@ from course_grader.authoring.source import notebook_of
 from course_grader.exercise import MAX_MESSAGE, Part, Result
 from course_grader.judge import traffic
 from course_grader.registry import get
-from course_grader.school import (
-    autograde,
-    build,
-    classwork,
-    grade_one,
-    judge,
-    reports,
-    submissions,
-)
+from course_grader.school import autograde, build, classwork, grade_one, judge, reports, submissions
 from course_grader.school.gradebook import Course
 from course_grader.school.ledger import LEDGER, Entry, Ledger
 

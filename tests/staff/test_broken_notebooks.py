@@ -20,12 +20,7 @@ from small_class import LAB, ROOT, hand_in
 from course_grader.answer.source import definitions
 from course_grader.authoring.filled_release import answer_cells
 from course_grader.registry import exercises
-from course_grader.school import (
-    downloads,
-    grade_one,
-    reports,
-    submissions,
-)
+from course_grader.school import downloads, grade_one, reports, submissions
 from course_grader.school.judge import code_cells
 
 RELEASE: Any = nbformat.read(ROOT / "notebooks" / LAB / f"{LAB}.ipynb", as_version=4)

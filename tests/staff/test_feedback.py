@@ -17,13 +17,7 @@ from small_class import formgrader_page
 from course_grader import frames as wire
 from course_grader.inside import notebook_run
 from course_grader.pages import feedback_run
-from course_grader.pages.feedback import (
-    MAX_MARKDOWN,
-    RENDER_S,
-    SafePage,
-    harmless,
-    make_harmless,
-)
+from course_grader.pages.feedback import MAX_MARKDOWN, RENDER_S, SafePage, harmless, make_harmless
 from course_grader.school import judge
 from course_grader.school.submissions import restored
 

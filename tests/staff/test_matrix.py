@@ -22,7 +22,7 @@ ANSWER = """
 import os, sys, time, warnings
 import torch
 import torch.distributed as dist
-from course_lib import grading
+import course_grader as grading
 
 def rank_hello(secret):
     {before}

@@ -12,12 +12,7 @@ from course_grader.authoring.demonstrations import NOT_RUN, is_demonstration, mi
 from course_grader.authoring.source import notebook_of
 from course_grader.kernels import NotebookStopped, PrivateKernel
 from course_grader.school import build
-from course_grader.school.gradebook import (
-    REPOSITORY,
-    GradedRun,
-    LimitedExecute,
-    course_config,
-)
+from course_grader.school.gradebook import REPOSITORY, GradedRun, LimitedExecute, course_config
 from course_grader.school.submissions import restored
 
 OF_ANN = {"metadata": {"name": "03_data_parallel", "path": ""}, "nbgrader": {"student": "ann"}}

@@ -15,13 +15,7 @@ from small_class import LAB, ROOT, gradebook_scores, hand_in, small_course, subm
 from course_grader import class_file
 from course_grader.exercise import Result
 from course_grader.registry import get
-from course_grader.school import (
-    autograde,
-    grade_one,
-    judge,
-    reports,
-    submissions,
-)
+from course_grader.school import autograde, grade_one, judge, reports, submissions
 from course_grader.school.gradebook import Course
 from course_grader.school.late import LatePolicy
 from course_grader.school.ledger import LEDGER, Entry, Ledger

@@ -15,13 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from course_grader.inside.probe import Probe
-from course_grader.inside.toy_models import (
-    LEARNING_RATE,
-    build_toy,
-    gradients_of,
-    state_of,
-    trainable,
-)
+from course_grader.inside.toy_models import LEARNING_RATE, build_toy, gradients_of, state_of, trainable
 
 _SUPPLIED = str(Path(__file__).parents[1] / "supplied_ddp.py")  # not there in the judge's sandbox
 

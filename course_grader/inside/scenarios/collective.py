@@ -16,12 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from course_grader.inside.probe import Probe
-from course_grader.inside.ring_groups import (
-    calls,
-    group_of,
-    in_memory,
-    make_group,
-)
+from course_grader.inside.ring_groups import calls, group_of, in_memory, make_group
 from course_grader.inside.scenarios import rings
 
 _SUPPLIED = {

@@ -15,18 +15,8 @@ from torch import Tensor
 
 from course_grader.exercise import Array
 from course_grader.inside.probe import Probe
-from course_grader.inside.toy_models import (
-    another_toy,
-    build_toy,
-    mark_last_gradient,
-    trainable,
-)
-from course_grader.inside.zero_toy_models import (
-    STEPS,
-    loss_of,
-    make_inner,
-    weights_of,
-)
+from course_grader.inside.toy_models import another_toy, build_toy, mark_last_gradient, trainable
+from course_grader.inside.zero_toy_models import STEPS, loss_of, make_inner, weights_of
 
 
 def program(

@@ -2,20 +2,9 @@
 
 import numpy as np
 
-from course_grader.expected.own_numbers import (
-    CALLS,
-    case,
-    of_both_calls,
-    own_numbers,
-)
+from course_grader.expected.own_numbers import CALLS, case, of_both_calls, own_numbers
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-    rng,
-)
+from course_grader.types import Array, Case, Exercise, World, rng
 
 NAMES = ("mean_loss", "tokens", "learning_rate")
 WITHOUT_LOSSES = {3: 1, 6: 0}  # world size: rank

@@ -2,23 +2,10 @@
 
 import numpy as np
 
-from course_grader.expected.own_numbers import (
-    CALLS,
-    WORDS,
-    case,
-    of_both_calls,
-    own_numbers,
-)
+from course_grader.expected.own_numbers import CALLS, WORDS, case, of_both_calls, own_numbers
 from course_grader.parts.counts import Calls
 from course_grader.parts.rules import Rule
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    Seen,
-    World,
-    rng,
-)
+from course_grader.types import Array, Case, Exercise, Seen, World, rng
 
 NAMES = ("rank", "world_size", "sum")
 

@@ -7,12 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from course_grader.expected.pretended_device import device, pretended_device, timed
-from course_grader.parts.numbers import (
-    EveryPoint,
-    Formula,
-    Numbers,
-    Point,
-)
+from course_grader.parts.numbers import EveryPoint, Formula, Numbers, Point
 from course_grader.types import Exercise
 
 EXERCISE = Exercise(

@@ -2,23 +2,9 @@
 
 import numpy as np
 
-from course_grader.expected.collective import (
-    case,
-    cast,
-    ceil_div,
-    chunk_of,
-    collective,
-    members,
-    rings,
-)
+from course_grader.expected.collective import case, cast, ceil_div, chunk_of, collective, members, rings
 from course_grader.parts.bytes import Messages, SentAtLeast
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-    rng,
-)
+from course_grader.types import Array, Case, Exercise, World, rng
 
 
 def _full(case: Case, rank: int) -> Array:

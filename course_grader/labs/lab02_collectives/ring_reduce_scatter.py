@@ -13,12 +13,7 @@ from course_grader.expected.collective import (
     total,
 )
 from course_grader.parts.bytes import Messages, Sent, SentAtLeast
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-)
+from course_grader.types import Array, Case, Exercise, World
 
 EXERCISE = Exercise(
     order=4,

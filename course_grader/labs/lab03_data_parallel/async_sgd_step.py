@@ -4,19 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from course_grader.expected.parameter_server import (
-    case,
-    drawn,
-    parameter_server,
-    played,
-)
+from course_grader.expected.parameter_server import case, drawn, parameter_server, played
 from course_grader.parts.rules import Rule
-from course_grader.types import (
-    Case,
-    Exercise,
-    Seen,
-    World,
-)
+from course_grader.types import Case, Exercise, Seen, World
 
 EXERCISE = Exercise(
     order=9,

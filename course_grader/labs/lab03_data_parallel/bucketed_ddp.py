@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from course_grader.expected import wrapped_training
-from course_grader.expected.wrapped_training import (
-    AWKWARD,
-    CONSTRUCTION,
-    STEPS,
-    case,
-    model_bytes,
-)
+from course_grader.expected.wrapped_training import AWKWARD, CONSTRUCTION, STEPS, case, model_bytes
 from course_grader.inside.toy_models import NUM_STEPS, ToyNet, nbytes
 from course_grader.labs.lab03_data_parallel._packing import pack
 from course_grader.parts.bytes import BytesAtMost

@@ -2,13 +2,7 @@
 
 from course_grader.expected import sharded_training as training
 from course_grader.expected.sharded_training import BACKWARDS, STEP_WINDOWS, case
-from course_grader.labs.lab04_zero._zero import (
-    AFTER_STEPS,
-    CONSTRUCTOR,
-    STATE,
-    STAYS,
-    WIRE,
-)
+from course_grader.labs.lab04_zero._zero import AFTER_STEPS, CONSTRUCTOR, STATE, STAYS, WIRE
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.memory import Live, Peak
 from course_grader.types import Case, Exercise

@@ -2,12 +2,7 @@
 
 from course_grader.expected import sharded_training as training
 from course_grader.expected.sharded_training import STEP_WINDOWS, case, padded_bytes
-from course_grader.labs.lab04_zero._zero import (
-    AFTER_STEPS,
-    CONSTRUCTOR,
-    STATE,
-    WIRE,
-)
+from course_grader.labs.lab04_zero._zero import AFTER_STEPS, CONSTRUCTOR, STATE, WIRE
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.types import Exercise
 

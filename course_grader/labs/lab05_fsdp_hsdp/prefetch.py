@@ -12,12 +12,7 @@ from course_grader.parts.counts import Once
 from course_grader.parts.memory import CameAhead, Live
 from course_grader.parts.order import Holds, NotPolled, each_rank
 from course_grader.parts.overlap import Hides
-from course_grader.types import (
-    Case,
-    Exercise,
-    Seen,
-    World,
-)
+from course_grader.types import Case, Exercise, Seen, World
 
 EXERCISE = Exercise(
     order=5,

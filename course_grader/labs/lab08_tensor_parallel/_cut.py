@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course_grader.expected.on_ranks import (
-    case,
-    on_ranks,
-    part_of,
-    place_of,
-    shared,
-    sizes_of,
-)
-from course_grader.types import (
-    Array,
-    Case,
-    Scenario,
-    World,
-)
+from course_grader.expected.on_ranks import case, on_ranks, part_of, place_of, shared, sizes_of
+from course_grader.types import Array, Case, Scenario, World
 
 # In the last one, unlike in the hidden ones, a rank's place in its group is not its number modulo tp.
 MESHES: list[dict[str, int]] = [{"tp": 1}, {"tp": 2}, {"tp": 3}, {"tp": 4}, {"tp": 2, "dp": 2}]

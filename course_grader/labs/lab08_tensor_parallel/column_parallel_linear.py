@@ -26,12 +26,7 @@ from course_grader.labs.lab08_tensor_parallel._cut import (
     world,
 )
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-)
+from course_grader.types import Array, Case, Exercise, World
 
 
 def _full(case: Case, rank: int) -> dict[str, Array]:

@@ -9,27 +9,10 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_grader.expected.on_ranks import (
-    BACKWARD,
-    FORWARD,
-    differentiate,
-    on_ranks,
-    shared,
-)
-from course_grader.labs.lab08_tensor_parallel._cut import (
-    cases,
-    cut_all,
-    of_dp,
-    tp_of,
-    world,
-)
+from course_grader.expected.on_ranks import BACKWARD, FORWARD, differentiate, on_ranks, shared
+from course_grader.labs.lab08_tensor_parallel._cut import cases, cut_all, of_dp, tp_of, world
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-)
+from course_grader.types import Array, Case, Exercise, World
 
 WEIGHTS = {"gate": 0, "up": 0, "down": 1}  # the dim that is cut
 

@@ -8,28 +8,11 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_grader.expected.on_ranks import (
-    BACKWARD,
-    FORWARD,
-    differentiate,
-    on_ranks,
-    shared,
-)
-from course_grader.labs.lab08_tensor_parallel._cut import (
-    cases,
-    cut_all,
-    of_dp,
-    tp_of,
-    world,
-)
+from course_grader.expected.on_ranks import BACKWARD, FORWARD, differentiate, on_ranks, shared
+from course_grader.labs.lab08_tensor_parallel._cut import cases, cut_all, of_dp, tp_of, world
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.memory import Live
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-)
+from course_grader.types import Array, Case, Exercise, World
 from course_lib.model.transformer import rms_norm
 
 CUTS = {"x": 1, "gate": 0, "up": 0, "down": 1, "grad_y": 1}  # the dim that is cut

@@ -6,23 +6,10 @@ Longer than 120 lines: four ways to combine ranks' columns, each named.
 import numpy as np
 
 from course_grader.expected.on_ranks import STEP, on_ranks, place_of
-from course_grader.labs.lab08_tensor_parallel._cut import (
-    cases,
-    cut,
-    cut_all,
-    of_dp,
-    tp_of,
-    world,
-)
+from course_grader.labs.lab08_tensor_parallel._cut import cases, cut, cut_all, of_dp, tp_of, world
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.memory import Peak
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-    rng,
-)
+from course_grader.types import Array, Case, Exercise, World, rng
 
 
 def _full(case: Case, rank: int) -> dict[str, Array]:

@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 
 from course_grader.expected.on_ranks import case as on_ranks_case
-from course_grader.expected.on_ranks import (
-    part_of,
-    place_of,
-    shared,
-    sizes_of,
-)
+from course_grader.expected.on_ranks import part_of, place_of, shared, sizes_of
 from course_grader.types import Array, Case
 from course_lib.cost.cluster import Cluster, uniform
 from course_lib.model.partial_attention import block_gradients

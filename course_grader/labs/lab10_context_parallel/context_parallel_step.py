@@ -6,12 +6,7 @@ from course_grader.expected import context_step as steps
 from course_grader.expected.context_step import case
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.order import Holds
-from course_grader.types import (
-    Case,
-    Exercise,
-    Seen,
-    World,
-)
+from course_grader.types import Case, Exercise, Seen, World
 
 EXERCISE = Exercise(
     order=6,

@@ -7,13 +7,7 @@ from typing import Any
 import numpy as np
 
 from course_grader.expected.on_ranks import case, on_ranks
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-    rng,
-)
+from course_grader.types import Array, Case, Exercise, World, rng
 
 EXERCISE = Exercise(
     order=1,

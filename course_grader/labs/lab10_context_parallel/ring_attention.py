@@ -4,21 +4,11 @@ from typing import Any
 
 from course_grader.expected.on_ranks import FORWARD, on_ranks
 from course_grader.labs.lab10_context_parallel import _oracle as ranks
-from course_grader.labs.lab10_context_parallel._oracle import (
-    block_bytes,
-    case,
-    cp_size,
-    kv_bytes,
-)
+from course_grader.labs.lab10_context_parallel._oracle import block_bytes, case, cp_size, kv_bytes
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.clock import TimeAtMost
 from course_grader.parts.memory import Peak
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-)
+from course_grader.types import Array, Case, Exercise, World
 
 NAMES = ("query", "key", "value")
 

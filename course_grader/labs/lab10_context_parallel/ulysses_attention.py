@@ -9,12 +9,7 @@ from course_grader.expected.on_ranks import BACKWARD, FORWARD, on_ranks
 from course_grader.labs.lab10_context_parallel import _oracle as ranks
 from course_grader.labs.lab10_context_parallel._oracle import block_bytes, case, cp_size
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-)
+from course_grader.types import Array, Case, Exercise, World
 
 NAMES = ("query", "key", "value")
 

@@ -12,12 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from course_grader.expected.on_ranks import case as on_ranks_case
-from course_grader.expected.on_ranks import (
-    line_of,
-    own,
-    place_of,
-    sizes_of,
-)
+from course_grader.expected.on_ranks import line_of, own, place_of, sizes_of
 from course_grader.parts.bytes import EachRankAtMost
 from course_grader.types import Array, Case, rng
 

@@ -4,20 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from course_grader.expected.on_ranks import (
-    BACKWARD,
-    FORWARD,
-    line_of,
-    on_ranks,
-    own,
-)
+from course_grader.expected.on_ranks import BACKWARD, FORWARD, line_of, on_ranks, own
 from course_grader.labs.lab11_expert_parallel import _oracle as rows
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-)
+from course_grader.types import Array, Case, Exercise, World
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:

@@ -7,13 +7,7 @@ import torch
 
 from course_grader.expected.on_ranks import case as on_ranks_case
 from course_grader.expected.on_ranks import on_ranks
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-    rng,
-)
+from course_grader.types import Array, Case, Exercise, World, rng
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:

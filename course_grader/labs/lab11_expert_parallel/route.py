@@ -11,14 +11,7 @@ import torch
 from course_grader.expected.on_ranks import case as on_ranks_case
 from course_grader.expected.on_ranks import on_ranks, own
 from course_grader.parts.order import Holds
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    Seen,
-    World,
-    rng,
-)
+from course_grader.types import Array, Case, Exercise, Seen, World, rng
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:

@@ -4,20 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from course_grader.expected.on_ranks import (
-    case,
-    on_ranks,
-    place_of,
-    sizes_of,
-)
+from course_grader.expected.on_ranks import case, on_ranks, place_of, sizes_of
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-    rng,
-)
+from course_grader.types import Array, Case, Exercise, World, rng
 
 SHAPES = {"matrix": (4, 6), "norm": (6,), "table": (5, 6)}
 HELD_BY = {"matrix": ("pp", "tp"), "norm": ("pp",), "table": ("tp",)}

@@ -7,21 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from course_grader.expected.on_ranks import (
-    case,
-    on_ranks,
-    own,
-    place_of,
-    sizes_of,
-)
+from course_grader.expected.on_ranks import case, on_ranks, own, place_of, sizes_of
 from course_grader.parts.bytes import EachRankAtMost
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-    rng,
-)
+from course_grader.types import Array, Case, Exercise, World, rng
 
 SIZES = {"matrix": (4, 6), "norm": (6,), "table": (5, 6)}
 LARGE = {"matrix": (64, 600), "norm": (600,), "table": (80, 600)}

@@ -2,19 +2,9 @@
 
 import numpy as np
 
-from course_grader.expected.on_ranks import (
-    CALL,
-    case,
-    line_of,
-    on_ranks,
-)
+from course_grader.expected.on_ranks import CALL, case, line_of, on_ranks
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import (
-    Array,
-    Case,
-    Exercise,
-    World,
-)
+from course_grader.types import Array, Case, Exercise, World
 
 
 def _told(case: Case, rank: int) -> bool:

@@ -1,0 +1,5 @@
+"""`python -m course_grader.cli`."""
+
+from course_grader.cli import main
+
+main()
