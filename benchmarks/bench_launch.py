@@ -35,7 +35,9 @@ start = time.perf_counter()
 run_ranks(add_ranks, {n}, quiet=True)
 print(time.perf_counter() - start)
 """
-SETUP_CELL = "from course_lib import __version__, notebook; notebook.start(__version__)"
+SETUP_CELL = (
+    "from course_grader import notebook; from course_lib import __version__; notebook.start(__version__)"
+)
 
 
 def add_ranks() -> float:

@@ -41,7 +41,7 @@ HEIGHTS = ranks_of_layers()
 def test_the_table_of_contributing_has_every_layer() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = "\n".join(line for line in text.splitlines() if re.match(r"\| L\d \|", line))
-    missing = {name.split(".")[1] for name in HEIGHTS} - set(re.findall(r"`(\w+)/?`", table))
+    missing = {name.rpartition(".")[2] for name in HEIGHTS} - set(re.findall(r"`(\w+)/?`", table))
     assert missing == set()
 
 

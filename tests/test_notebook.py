@@ -110,7 +110,8 @@ def _said(cell: NotebookNode) -> str:
 
 WARM = """
 import multiprocessing.forkserver, sys
-from course_lib import __version__, notebook
+from course_grader import notebook
+from course_lib import __version__
 notebook.start(__version__)
 print("torch" in sys.modules, multiprocessing.forkserver._forkserver._forkserver_pid is not None)
 """
