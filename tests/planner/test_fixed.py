@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from course_lib.cli import app
+from course_grader.cli import app
 from course_lib.cost.models import model
 from course_lib.planner import Request, plan, report
 from course_lib.planner.grid import AXES, chosen

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from course_lib.cli import app
+from course_grader.cli import app
 from course_lib.cost.models import model
 from course_lib.planner import report
 from course_lib.planner.asked import Asked, pairs_in
