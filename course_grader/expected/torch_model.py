@@ -9,12 +9,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from course_grader.parts.mesh import place_of
-from course_grader.types import (Array, Case, Scenario, World)
-from course_grader.parts.memory import Live
-from course_grader.inside.torch_toy_model import (DIM, LEARNING_RATE, OUT, Toy, shapes)
 from course_grader.expected import on_ranks
 from course_grader.expected.on_ranks import shared
+from course_grader.inside.torch_toy_model import DIM, LEARNING_RATE, OUT, Toy, shapes
+from course_grader.parts.memory import Live
+from course_grader.parts.mesh import place_of
+from course_grader.types import Array, Case, Scenario, World
 
 ITEM, STEPS = 8, 2
 ROWS = 4  # of the batch, on each rank that has rows of its own, if a case does not say

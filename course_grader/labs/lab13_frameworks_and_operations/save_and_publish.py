@@ -4,9 +4,9 @@ Judged from the ranks' logs of a shared folder: each entry of them, in the order
 at which the job may be killed.
 """
 
-from course_grader.types import Exercise, Seen
+from course_grader.expected.publishing import BESIDE, DONE, SAVES, case, moments, published, publishing
 from course_grader.parts.rules import Rule
-from course_grader.expected.publishing import (BESIDE, DONE, SAVES, case, moments, published, publishing)
+from course_grader.types import Exercise, Seen
 
 EXERCISE = Exercise(
     order=6,

@@ -3,14 +3,14 @@
 Longer than 120 lines: what is gathered, when, how much and from whom are rules of its own.
 """
 
-from course_grader.types import Case, Exercise, Seen
+from course_grader.expected.torch_model import ITEM, case, ceil_share, kept_at_most, torch_model, trained
+from course_grader.inside.torch_toy_model import DIM, shapes
+from course_grader.inside.torch_toy_model import HIDDEN as HIDDEN_DIM
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import Window, calls_in
 from course_grader.parts.memory import Peak
 from course_grader.parts.order import Holds, each_rank
-from course_grader.inside.torch_toy_model import DIM, shapes
-from course_grader.inside.torch_toy_model import HIDDEN as HIDDEN_DIM
-from course_grader.expected.torch_model import (ITEM, case, ceil_share, kept_at_most, torch_model, trained)
+from course_grader.types import Case, Exercise, Seen
 
 FORWARD = Window("forward 1", "backward 1", "forward")
 BACKWARD = Window("backward 1", "ends 1", "backward")
