@@ -113,6 +113,8 @@ def plan(
     _check_together(explain=explain, compare=compare, sweep=sweep, emit=emit)
     if (csv or figure) and not sweep:
         raise ValueError("--csv and --figure must come with --sweep; got none. Add --sweep gpus=512,1024.")
+    if figure and not figure.lower().endswith(".png"):
+        raise ValueError(f"--figure must be a .png; got {figure}. Name it so.")
     if compare:
         _compare(asked, compare, as_json)
     elif sweep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from dataclasses import dataclass, fields, replace
 
@@ -115,6 +116,9 @@ def _price(text: str) -> float:
     if not text:
         return 0.0
     try:
-        return float(text.removeprefix("$"))
-    except ValueError as error:
-        raise ValueError(f"--price-per-gpu-hour must be a number; got {text!r}. Write 2.5.") from error
+        price = float(text.removeprefix("$"))
+    except ValueError:
+        price = math.nan
+    if not math.isfinite(price):
+        raise ValueError(f"--price-per-gpu-hour must be a number; got {text!r}. Write 2.5.")
+    return price

@@ -93,6 +93,8 @@ def _verdict(sides: tuple[Side, Side]) -> str:
     differ = {name: abs(b["terms_s"][name] * per_token - seconds) for name, seconds in a["terms_s"].items()}
     most = max(differ, key=lambda name: differ[name])
     close = ", less than the model can tell apart" if abs(faster) < report.CLOSE else ""
+    if differ[most] < 1e-9:
+        return "A and B are the same."
     word = "more" if faster >= 0 else "fewer"
     return (
         f"B trains {abs(100 * faster):.1f}% {word} tokens a second than A{close}; "

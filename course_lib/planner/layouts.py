@@ -39,22 +39,21 @@ def layout_of(text: str, request: Request) -> Counts:
 
 def fixed_in(texts: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Read `--fix`: "tp=8", "tp=8,pp=16"; each axis once. Raises: ValueError as `layout_of`."""
-    joined = ",".join(texts)
-    return tuple((name, _size(name, value)) for name, value in _axes(joined).items()) if joined else ()
+    given = list(texts)
+    found = _axes(",".join(given)) if given else {}
+    return tuple((name, _size(name, value)) for name, value in found.items())
 
 
 def forbidden_in(texts: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Read `--forbid`: "zero=2", "zero=2,zero=3". Raises: ValueError as `layout_of`."""
-    joined = re.sub(r"\s*=\s*", "=", ",".join(texts))
-    items = filter(None, re.split(r"[,;\s]+", joined))
+    items = [item for text in texts for item in (list(filter(None, _items(text))) or [text])]
     return tuple((name, _size(name, value)) for item in items for name, value in _axes(item).items())
 
 
 def _axes(text: str) -> dict[str, str]:
     """Split "tp=8,pp=16" into axis -> what is written for it; spaces and semicolons separate, too."""
     found: dict[str, str] = {}
-    joined = re.sub(r"\s*=\s*", "=", text.lower())
-    for item in filter(None, re.split(r"[,;\s]+", joined)):
+    for item in filter(None, _items(text)):
         name, _, value = item.partition("=")
         name = SHORT.get(name, name)
         if name in OFFLOAD:
@@ -75,6 +74,10 @@ def _axes(text: str) -> dict[str, str]:
     if not found:
         raise ValueError(f'a layout must name an axis; got {text!r}. Write "tp=8,pp=16".')
     return found
+
+
+def _items(text: str) -> list[str]:
+    return re.split(r"[,;\s]+", re.sub(r"\s*=\s*", "=", text.lower()))
 
 
 def _size(name: str, text: str) -> int:

@@ -48,7 +48,7 @@ def values_of(texts: Sequence[str]) -> dict[str, list[str]]:
             raise ValueError(
                 f"a sweep must vary an option at a time; got {', '.join(texts)}. Write --sweep once for each."
             )
-        found[name] = [value.strip() for value in values.split(",") if value.strip()]
+        found[name] = list(dict.fromkeys(value.strip() for value in values.split(",") if value.strip()))
     return found
 
 
@@ -91,7 +91,7 @@ def _words(layout: Mapping[str, Any]) -> str:
 
 def table(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:
     """Return the rows as lines of text; a combination without a layout says why."""
-    names = [name for name in SHOWN if any(row.get(name) for row in rows)]
+    names = [name for name in SHOWN if any(row.get(name) for row in rows)] or ["layout"]
     cells = [[HEADS.get(name, name) for name in (*varied, *names)]]
     for row in rows:
         if row["none"]:

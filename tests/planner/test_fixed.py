@@ -23,7 +23,7 @@ FREE = Request(
 
 
 def asked(fix: str = "", forbid: str = "") -> Request:
-    return replace(FREE, fixed=fixed_in(filter(None, [fix])), forbidden=forbidden_in([forbid]))
+    return replace(FREE, fixed=fixed_in(filter(None, [fix])), forbidden=forbidden_in(filter(None, [forbid])))
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,11 @@ def test_what_does_not_fit_says_to_leave_it_out() -> None:
 def test_unknown_axes_are_guessed_and_each_is_fixed_once() -> None:
     with pytest.raises(ValueError, match=r"got 'recompte'\. Did you mean 'recompute'"):
         fixed_in(["recompte=full"])
+    for read in (fixed_in, forbidden_in):
+        with pytest.raises(ValueError, match="must name an axis; got ''"):
+            read([""])
+        with pytest.raises(ValueError, match="tp must be a whole number"):
+            read(["tp"])
     with pytest.raises(ValueError, match="got tp=8 and tp=4"):
         fixed_in(["tp=8", "tp=4"])
     assert forbidden_in(["zero=2 zero=3", "vp = 2"]) == (("zero", 2), ("zero", 3), ("v", 2))

@@ -71,8 +71,9 @@ def test_tokens_of_a_run_are_read_strictly(text: str) -> None:
 def test_a_price_needs_tokens_and_is_a_number() -> None:
     with pytest.raises(ValueError, match="must come with --train-tokens"):
         Asked(price_per_gpu_hour="2").request()
-    with pytest.raises(ValueError, match="must be a number; got 'two'"):
-        Asked(price_per_gpu_hour="two", train_tokens="1T").request()
+    for text in ("two", "nan", "inf"):
+        with pytest.raises(ValueError, match=f"must be a number; got '{text}'"):
+            Asked(price_per_gpu_hour=text, train_tokens="1T").request()
     with pytest.raises(ValueError, match="must be 0 or more"):
         Asked(price_per_gpu_hour="-2", train_tokens="1T").request()
 
@@ -101,6 +102,19 @@ def test_requests_side_by_side_are_planned() -> None:
     plain = json.loads(run("--compare", "tp=8", "network=100 Gb/s, tp=8", "--json").output)
     assert plain["A"]["layout"] == plain["B"]["layout"]
     assert plain["A"]["step_s"] < plain["B"]["step_s"]
+
+
+def test_the_same_twice_is_said_to_be_the_same() -> None:
+    assert "A and B are the same." in run("--compare", "tp=8", "tp=8,pp=1").output
+
+
+def test_a_sweep_without_any_layout_says_why_for_each() -> None:
+    text = run("--sweep", "tp=3,5").output
+    assert [line.split()[:2] for line in text.splitlines()] == [
+        ["tp", "layout"],
+        ["3", "none:"],
+        ["5", "none:"],
+    ]
 
 
 def test_a_comparison_says_what_does_not_fit() -> None:
@@ -161,6 +175,7 @@ def test_a_sweep_is_a_table_a_csv_and_a_figure(tmp_path: Path) -> None:
         (["--sweep", "gpus=8,64", "--sweep", "gpus=16"], "an option at a time"),
         (["--sweep", f"mbs={','.join(map(str, range(1, 300)))}"], "at most 200 plans; got 299"),
         (["--sweep", "gpus=8", "--explain", "tp=8"], "only one kind of answer"),
+        (["--sweep", "gpus=8", "--figure", "x.jpg"], "--figure must be a .png; got x.jpg"),
         (["--csv", "x.csv"], "--csv and --figure must come with --sweep"),
         (["--fix", "tp=2", "--sweep", "pp=3", "--figure", "x.png"], "some plan of a sweep must exist"),
     ],
@@ -176,6 +191,7 @@ def test_values_are_numbers_where_they_count() -> None:
     assert numbers("memory", ["80 GB"]) == [80]
     assert numbers("model", ["llama3-8b"]) is None
     assert numbers("tp", ["1", "2"]) == [1, 2]
+    assert values_of(["gpus=8,8,16"]) == {"gpus": ["8", "16"]}
     assert values_of(["network=100 Gb/s, 400 Gb/s"]) == {"network": ["100 Gb/s", "400 Gb/s"]}
 
 
