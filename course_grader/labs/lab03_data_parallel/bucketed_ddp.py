@@ -86,7 +86,7 @@ def packed(
 OPEN = [
     packed(1, 448, "plain"),
     packed(2, 700, "tied and frozen", tied=True, frozen=True),
-    packed(3, 450, "an uneven last bucket", width=9),
+    packed(3, 450, "an uneven last bucket, zero_grad(set_to_none=False)", keeps=True, width=9),
     packed(2, 10**6, "one bucket for all", depth=2),
     packed(4, 420, "used by some ranks, or by none", [1], **AWKWARD),
     packed(4, 20_000, CLOCKED, width=48, depth=8),

@@ -49,7 +49,7 @@ OPEN = [
     case(4, ["tied"] * 6),
 ]
 HIDDEN = [
-    case(4, ["frozen", "tied", "layer", "layer"], width=3),
+    case(4, ["frozen", "tied", "layer", "layer"], width=1),
     case(5, ["layer", "frozen", "part frozen", "layer"] * 2, dtype="float32"),
     case(6, ["layer"] * 4, width=211),
 ]

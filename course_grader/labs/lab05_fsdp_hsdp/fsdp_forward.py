@@ -46,7 +46,7 @@ OPEN = [
     case(4, ["tied"] * 6),
 ]
 HIDDEN = [
-    case(4, ["tied"], width=3),
+    case(4, ["tied"], width=1),
     case(5, ["layer", "frozen", "part frozen"] * 3, dtype="float32"),
     case(6, ["layer"] * 4, width=211),
 ]

@@ -43,13 +43,13 @@ EXERCISE = Exercise(
 
 OPEN = [
     owned(1, ["layer", "tied"], lr=0.5),
-    owned(2, ["layer", "wide", "layer", "tied", "layer"], lr=0.5),
-    owned(3, ["layer", "frozen", "layer", "layer", "wide"], lr=0.5),
-    owned(4, ["layer"] * 6, lr=0.5),
+    owned(2, ["layer", "wide", "layer", "tied", "layer"], lr=0.3),
+    owned(3, ["layer", "frozen", "layer", "layer", "wide"], lr=0.7),
+    owned(4, ["layer"] * 6, lr=0.2),
 ]
 HIDDEN = [
-    owned(4, ["tied", "layer", "frozen"], lr=0.5, dtype="float32"),
-    owned(6, ["layer", "part frozen", "layer"] * 3, lr=0.5),
+    owned(4, ["tied", "layer", "frozen"], lr=0.4, dtype="float32"),
+    owned(6, ["layer", "part frozen", "layer"] * 3, lr=0.6),
     owned(3, ["layer"] * 4, lr=0.5, width=210),
 ]
 
