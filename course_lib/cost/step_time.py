@@ -20,6 +20,7 @@ from course_lib.cost.sizes import ModelSizes, StepLayout
 
 STALL_SERVERS = 8  # the largest number of servers on which stalls were measured and understood
 MIXTURE_LAUNCHES = 2  # routing, sorting and dispatch launch as many kernels as the rest of a block; assumed
+FULL = 2  # of `StepLayout.recompute`
 PIPE_TILES = 4  # num_splits of a pipelined collective in Transformer Engine's userbuffers
 
 
@@ -119,7 +120,7 @@ def block_time(
     kv_heads = model.num_kv_heads / np.minimum(layout.tp, model.num_kv_heads)
     kv_bytes = 2 * 2 * layout.microbatch_size * layout.seq_len * kv_heads * model.head_dim
     gather = gather_time_s(layout.cp, layout.tp, kv_bytes, machine, fitted)
-    exposed = 3 * (1 - fitted["context_hidden"]) * gather
+    exposed = np.where(layout.recompute == FULL, 4.0, 3.0) * (1 - fitted["context_hidden"]) * gather
     selective = np.where(layout.fused_attention, 0.0, core.forward)
     again = np.choose(layout.recompute, [np.zeros_like(block.forward), selective, block.forward])
     return block, again, exposed, _experts_s(model, layout, machine, fitted)
@@ -222,10 +223,14 @@ def _tensor_parallel(
 
 
 def _experts_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Array:
-    """Dispatch and combine, forward and backward: four all_to_alls a block, in 16 bits."""
+    """Dispatch and combine, forward and backward: four all_to_alls a block, in 16 bits.
+
+    Full recomputation runs the forward's two again.
+    """
     copies = model.experts_per_token
     sent = 2 * layout.tokens * copies * model.model_dim / layout.tp
-    return 4 * all_to_all_time_s(layout.ep, layout.tp * layout.cp, sent, copies, machine, fitted)
+    times = np.where(layout.recompute == FULL, 6.0, 4.0)
+    return times * all_to_all_time_s(layout.ep, layout.tp * layout.cp, sent, copies, machine, fitted)
 
 
 def _host(layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:

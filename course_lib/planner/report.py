@@ -24,6 +24,8 @@ from course_lib.planner.stages import stage_layers, virtual_stages_of
 
 CLOSE = 0.03
 """Steps that differ by less cannot be told apart."""
+USUAL_AMONG = 500
+"""Layouts, best first, among which one without a warning is sought."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,17 @@ def flops_of_step(request: Request) -> float:
 
 def warnings(request: Request, layout: dict[str, Any]) -> list[str]:
     """Say what is allowed but seldom wise, and what the price leaves out."""
-    size, said = request.cluster.server_size, list(request.notes)
+    said = [*request.notes, *unusual(request, layout)]
+    if request.config.num_experts:
+        said.append(
+            "mixtures took up to twice as long as predicted, and more with software of 2025: docs/accuracy.md"
+        )
+    return said
+
+
+def unusual(request: Request, layout: dict[str, Any]) -> list[str]:
+    """Say what of a layout no published run tested, or a stack does not take."""
+    size, said = request.cluster.server_size, []
     chunks, layers = layout["pp"] * layout["v"], request.config.num_layers
     if layout["v"] > 1 and layers % chunks and (layers + 2) % chunks:
         said.append(
@@ -108,10 +120,6 @@ def warnings(request: Request, layout: dict[str, Any]) -> list[str]:
         said.append(
             f"ZeRO-{layout['zero']} with a pipeline: no published run was compared, and in Megatron it needs "
             "Megatron-FSDP; --forbid zero=2,zero=3 leaves it out"
-        )
-    if request.config.num_experts:
-        said.append(
-            "mixtures took up to twice as long as predicted, and more with software of 2025: docs/accuracy.md"
         )
     return said
 
@@ -236,6 +244,17 @@ def _with(request: Request) -> str:
     return f" with {chosen(request)}" if chosen(request) else ""
 
 
+def best_usual(found: Plan) -> list[str]:
+    """Return one line on the fastest layout that nothing is said against, if that is not the winner."""
+    for i in range(min(USUAL_AMONG, len(found.table))):
+        layout = row_of(found, i)["layout"]
+        if unusual(found.request, layout):
+            continue
+        behind = 100 * float(found.step_s[i] / found.step_s[0] - 1)
+        return [f"The best without a warning, {behind:.2f}% slower: {words(layout)}"] if i else []
+    return []
+
+
 def summary(found: Plan, top: int = 10) -> str:
     """Return the whole answer as text: the table, the winner explained, the runner-up, what was left out."""
     request = found.request
@@ -253,6 +272,7 @@ def summary(found: Plan, top: int = 10) -> str:
             f"The best: {explain(found, 0)}",
             "",
             f"Against it, {why_second_lost(found)}",
+            *best_usual(found),
             f"Priced: {len(found.table):,} layouts that fit. Left out: {left or 'none'}.",
             *advice,
         ]

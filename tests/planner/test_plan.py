@@ -167,6 +167,18 @@ def test_tensor_parallelism_beyond_the_server_is_priced_and_warned_of():
     assert "leaves the server" in report.explain(found, 0)
 
 
+def test_the_best_that_nothing_is_said_against_is_named_beside_the_winner() -> None:
+    found = plan(request("llama3-70b", 256, 1024 * 8192))
+    (said,) = report.best_usual(found)
+    assert report.unusual(found.request, report.row_of(found, 0)["layout"])
+    text = said.partition(": ")[2]
+    alone = report.priced(text, found.request)
+    assert not report.unusual(found.request, report.row_of(alone, 0)["layout"])
+    assert f"warning, {100 * (alone.step_s[0] / found.step_s[0] - 1):.2f}% slower" in said
+    assert said in report.summary(found)
+    assert report.best_usual(small()) == []
+
+
 def test_what_no_published_run_tested_is_warned_of() -> None:
     """ZeRO-2 beside a pipeline; and a mixture's step comes with the median of runs of its kind."""
     text = report.explain(report.priced("tp=2,pp=4,zero=2", request("llama3-70b", 256)), 0)
