@@ -42,6 +42,11 @@ def words(request: Request, step_s: float, between_s: Sequence[float] | None = N
     )
 
 
+def brief(value: float) -> str:
+    """Return a number in at most eight letters: "68.3", "1,981", "53.7 M"."""
+    return f"{value / 1e6:,.3g} M" if value >= 999_500 else short(value)
+
+
 def short(value: float) -> str:
     """Return a large number in three digits: "26.9 million"."""
     for size, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):

@@ -21,22 +21,37 @@ def memory_of(request: Request, c: dict[str, NDArray[np.float64]]) -> Memory:
         rows = c["recompute"] == kind
         if not rows.any():
             continue
-        one = {axis: values[rows] for axis, values in c.items()}
-        dp = one["dp_replicate"] * one["dp_shard"]
-        layout = Layout(
-            tp=one["tp"],
-            pp=one["pp"],
-            cp=one["cp"],
-            dp=one["dp_shard"],
-            ep=one["ep"],
-            zero_stage=one["zero"],
-            microbatch_size=one["mbs"],
-            num_microbatches=np.maximum(1, request.num_sequences // (dp * one["mbs"])),
-            virtual_stages=one["v"],
-        )
+        layout = _layout(request, {axis: values[rows] for axis, values in c.items()})
         for category, value in _heaviest(request, layout, name).items():
             out.setdefault(category, np.zeros(len(rows)))[rows] = value
     return Memory(**out)
+
+
+def by_stage(request: Request, c: dict[str, NDArray[np.float64]], i: int) -> list[tuple[str, float]]:
+    """Return the bytes of layout `i` on its first stage, those in between (the second) and the last."""
+    layout = _layout(request, {axis: values[i : i + 1] for axis, values in c.items()})
+    recompute, pp = RECOMPUTE[int(c["recompute"][i])], np.asarray(layout.pp)
+    layers = stage_layers(request.config.num_layers, pp, layout.virtual_stages)
+    stages = {"first": (0 * pp, layers[0])}
+    stages |= {"in between": (np.ones_like(pp), layers[1])} if pp[0] > 2 else {}
+    stages |= {"last": (pp - 1, layers[2])} if pp[0] > 1 else {}
+    found = {name: _stage_memory(request, layout, *stage, recompute) for name, stage in stages.items()}
+    return [(name, float(np.asarray(memory.total)[0])) for name, memory in found.items()]
+
+
+def _layout(request: Request, c: dict[str, NDArray[np.float64]]) -> Layout:
+    dp = c["dp_replicate"] * c["dp_shard"]
+    return Layout(
+        tp=c["tp"],
+        pp=c["pp"],
+        cp=c["cp"],
+        dp=c["dp_shard"],
+        ep=c["ep"],
+        zero_stage=c["zero"],
+        microbatch_size=c["mbs"],
+        num_microbatches=np.maximum(1, request.num_sequences // (dp * c["mbs"])),
+        virtual_stages=c["v"],
+    )
 
 
 def _heaviest(request: Request, layout: Layout, recompute: Recompute) -> dict[str, NDArray[np.float64]]:

@@ -12,6 +12,7 @@ from course_lib.cost.tables import rows
 from course_lib.planner import costs, remedies
 from course_lib.planner.grid import AXES, RECOMPUTE, chosen
 from course_lib.planner.layouts import layout_of
+from course_lib.planner.needs import by_stage
 from course_lib.planner.request import Request
 from course_lib.planner.search import (
     RESERVED_BYTES,
@@ -129,13 +130,16 @@ def table(found: Plan, most: int = 10) -> str:
     is_dense = not found.request.config.num_experts
     names = [axis for axis in AXES if not (axis == "ep" and is_dense)]
     wide = {name: max(len(name), 5) for name in names}
-    head = [f"{name:>9}" for name in ["step s", "tok/s/GPU", "TFLOP/s", "GB"]]
+    asked = found.request
+    of_run = [*["days"] * bool(asked.train_tokens), *["cost"] * bool(asked.price_per_gpu_hour)]
+    head = [f"{name:>9}" for name in ["step s", "tok/s/GPU", "TFLOP/s", "GB", *of_run]]
     lines = [" ".join([*head, *(f"{name:>{wide[name]}}" for name in names)])]
     for i in range(min(most, len(found.table))):
         row = row_of(found, i)
         gigabytes = total_bytes(row) / 1e9
         tflops = f"{row['flops_per_s_per_gpu'] / 1e12:.0f}"
         cells = [f"{row['step_s']:.3g}", f"{row['tokens_per_s_per_gpu']:.1f}", tflops, f"{gigabytes:.1f}"]
+        cells += [costs.brief(row["run"][name]) for name in of_run]
         own = [f"{row['layout'][name]:>{wide[name]}}" for name in names]
         lines.append(" ".join([*(f"{cell:>9}" for cell in cells), *own]))
     return "\n".join(lines)
@@ -161,8 +165,17 @@ def explain(found: Plan, i: int) -> str:
     fits = "".join(too_large(found, i)) or "fits"
     reserved = f"reserved {RESERVED_BYTES / 1e9:.1f} GB"
     text.append(f"memory {total / 1e9:.1f} GB of {room / 1e9:.0f} ({fits}): {parts} GB, {reserved}")
+    text += _memory_by_stage(found, i)
     text += remedies.of(found, i) if total > room else []
     return "\n".join([*text, *(f"warning: {w}" for w in row["warnings"])])
+
+
+def _memory_by_stage(found: Plan, i: int) -> list[str]:
+    """Return one line on the stages of a pipeline, what is reserved included; none without one."""
+    columns = dict(zip(AXES, found.table.T.astype(np.float64), strict=True))
+    stages = by_stage(found.request, columns, i)
+    said = ", ".join(f"{name} {(size + RESERVED_BYTES) / 1e9:.1f}" for name, size in stages)
+    return [f"memory by stage: {said} GB"] if len(stages) > 1 else []
 
 
 def _stages(layout: dict[str, Any], request: Request) -> list[str]:

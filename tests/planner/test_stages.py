@@ -52,8 +52,11 @@ def by_stage(request: Request, text: str) -> list[float]:
     "text", ["tp=8,pp=16,v=8", "tp=8,pp=16", "tp=8,pp=8", "tp=8,pp=64,v=2", "tp=8,pp=32,mbs=4", "tp=8,pp=2"]
 )
 def test_memory_is_that_of_the_fullest_stage(text: str) -> None:
-    found = report.priced(text, META)
-    assert float(np.asarray(found.memory.total)[0]) == pytest.approx(max(by_stage(META, text)))
+    found, stages = report.priced(text, META), by_stage(META, text)
+    assert float(np.asarray(found.memory.total)[0]) == pytest.approx(max(stages))
+    first, *middle, last = (f"{(size + RESERVED_BYTES) / 1e9:.1f}" for size in stages)
+    between = f"in between {middle[0]}, " if middle else ""
+    assert f"memory by stage: first {first}, {between}last {last} GB" in report.explain(found, 0)
 
 
 def test_layers_of_many_pipelines_are_those_of_each() -> None:

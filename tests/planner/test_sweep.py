@@ -14,7 +14,7 @@ from course_lib.cost.models import model
 from course_lib.planner import report
 from course_lib.planner.asked import Asked, pairs_in
 from course_lib.planner.compared import compared, text_of
-from course_lib.planner.costs import run_of, short, words
+from course_lib.planner.costs import brief, run_of, short, words
 from course_lib.planner.request import large_of
 from course_lib.planner.sweep import numbers, sweep, values_of
 
@@ -59,6 +59,12 @@ def test_a_run_is_said_in_a_sentence() -> None:
     assert "62.1 days (59 to 68.3 where compared runs lay), " in words(asked, 6.0, [5.7, 6.6])
     assert words(Asked().request(), 6.0) == ""
     assert "15 trillion tokens" in run("--train-tokens", "15T", "--explain", "tp=8").output
+    head, best = run("--train-tokens", "15T", "--price-per-gpu-hour", "2").output.splitlines()[2:4]
+    assert head.split()[5:8] == ["days", "cost", "tp"]
+    step_s, days, cost = (float(best.split()[i].replace(",", "")) for i in (0, 4, 5))
+    assert days == pytest.approx(15e12 / 2**20 * step_s / 86400, rel=0.01)
+    assert cost == pytest.approx(days * 24 * 64 * 2, rel=0.01)
+    assert (brief(53.68e6), brief(1981.4), brief(68.31)) == ("53.7 M", "1,981", "68.3")
     assert (short(999.6e6), short(12_345.0), short(-2.5e6)) == ("1 billion", "12,345", "-2.5 million")
 
 
