@@ -137,7 +137,7 @@ def test_matplotlib_is_only_in_viz() -> None:
 
 
 def test_torch_distributed_stays_where_ranks_are() -> None:
-    rooms = ("trace", "ranks", "comm", "parallel", "checkpoint", "compose", "train", "doctor")
+    rooms = ("trace", "ranks", "comm", "parallel", "checkpoint", "compose", "calibrate", "train", "doctor")
     users = {
         name for name, found in IMPORTED.items() if any(one.startswith("torch.distributed") for one in found)
     }
