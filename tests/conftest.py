@@ -3,8 +3,6 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from datetime import date
 
 import cloudpickle
 import pytest
@@ -14,8 +12,6 @@ from course_lib import doctor
 
 torch.set_num_threads(1)  # oracles are small: threads would wait for each other on cores that ranks need
 WITHOUT = "this machine is without "
-# Whole notebooks and classes take two thirds of the time: a third of them a day. Workers inherit the day.
-DAY, THIRDS = "COURSE_TEST_DAY", 3
 # A file is one worker's: the longest first, or the last worker is alone with one of them.
 LONGEST = (
     "tests/staff/test_contract.py",
@@ -28,33 +24,21 @@ LONGEST = (
 )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Rotate where all files are run; not in CI, with ALL=1, or where somebody names what to run."""
-    everything = os.environ.get("CI") == "true" or os.environ.get("ALL") or config.option.file_or_dir
-    if not everything and not hasattr(config, "workerinput"):
-        os.environ.setdefault(DAY, str(date.today().toordinal()))
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest; leave out what waits for another day."""
+    """Begin with the files that take longest; `make test` leaves the slow set out, the same every day."""
     place = {name: n for n, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONGEST)))
-    if DAY in os.environ:
-        waiting = set(_waiting(items, int(os.environ[DAY])))
-        items[:] = [item for item in items if item not in waiting]
-        config.hook.pytest_deselected(items=list(waiting))
+    if not _wants_all(config):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        items[:] = [item for item in items if item not in set(slow)]
+        config.hook.pytest_deselected(items=slow)
 
 
-def _waiting(items: list[pytest.Item], day: int) -> Iterator[pytest.Item]:
-    """Yield marked tests whose turn is another day: that of their file, their parameters or their place."""
-    for place, item in enumerate(items):
-        mark = item.get_closest_marker("rotates")
-        if mark is not None and isinstance(item, pytest.Function):
-            cases = getattr(item, "callspec", None)
-            turn = sum(cases.indices.values()) if cases else place  # all tests of a lab on one day
-            if ((mark.args[0] if mark.args else turn) + day) % THIRDS != 0:
-                yield item
+def _wants_all(config: pytest.Config) -> bool:
+    """In CI, with ALL=1, or where somebody names what to run. Workers of pytest-xdist ask as their master."""
+    named = config.option.file_or_dir
+    return os.environ.get("CI") == "true" or bool(os.environ.get("ALL")) or bool(named)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -76,11 +60,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what waits for another day, how many tests lacked which program, and what installs it."""
-    if DAY in os.environ:
+    """Say whether the slow set was left out, how many tests lacked which program, and what installs it."""
+    if terminalreporter.stats.get("deselected") or not _wants_all(terminalreporter.config):
         terminalreporter.line(
-            "A third of the tests of whole notebooks and classes ran, another third tomorrow. "
-            "`make test ALL=1` runs all of them, as CI does; so does pytest with a file's name."
+            "The slow set (whole notebooks and classes) did not run. `make test ALL=1` runs all tests, as CI "
+            "does; so does pytest with a file's name."
         )
     reasons = [str(report.longrepr[-1]) for report in terminalreporter.getreports("skipped")]
     lacks = Counter(reason.partition(WITHOUT)[2] for reason in reasons if WITHOUT in reason)

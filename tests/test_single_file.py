@@ -23,7 +23,7 @@ from course_grader import kernels
 from course_grader.authoring import template
 from course_lib import REPOSITORY, __version__
 
-pytestmark = pytest.mark.rotates(1)
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 LAB = "00_start_here"

@@ -13,7 +13,7 @@ from course_grader.zoo import judge_answers as zoo
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.rotates
+@pytest.mark.slow
 @pytest.mark.parametrize("exercise", exercises(), ids=lambda e: e.id)
 def test_sample_of_the_zoo(exercise):
     # Reference, stub and a wrong answer are judged in each lab's notebook by staff/test_contract.py.

@@ -16,7 +16,7 @@ from course_grader.inside import torchrun, torchrun_fork
 from course_grader.inside.torchrun import run_script
 from course_lib.ranks import run_ranks
 
-pytestmark = pytest.mark.rotates
+pytestmark = pytest.mark.slow
 
 SCRIPT = """\
 import json, os, random, sys

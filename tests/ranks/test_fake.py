@@ -19,7 +19,7 @@ from course_lib.ranks import run_ranks
 from course_lib.ranks.fake import fake_rank
 from course_lib.trace import Compute, RankTrace, mark
 
-pytestmark = pytest.mark.rotates
+pytestmark = pytest.mark.slow
 
 CONFIG = ModelConfig(vocab_size=64, model_dim=32, num_layers=3, num_heads=4, num_kv_heads=2, ffn_dim=48)
 

@@ -17,7 +17,7 @@ from course_lib.simulate.extend import RECORDED, Recording, extended
 from course_lib.simulate.record import BEGIN, END, kinds_of_places, record_stage
 from course_lib.trace import Compute, Launch, RankTrace
 
-pytestmark = pytest.mark.rotates
+pytestmark = pytest.mark.slow
 
 CONFIG = ModelConfig(vocab_size=64, model_dim=32, num_layers=5, num_heads=4, num_kv_heads=2, ffn_dim=48)
 MIXTURE = replace(CONFIG, num_experts=4, experts_per_token=2, expert_ffn_dim=16, num_dense_layers=1)

@@ -18,7 +18,7 @@ from course_grader.school import autograde, classwork, final, reports
 from course_grader.school.gradebook import Course
 from course_grader.school.ledger import LEDGER, Entry, Ledger
 
-pytestmark = [pytest.mark.rotates(1), pytest.mark.needs("bubblewrap")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("bubblewrap")]
 
 QUIET = Console(quiet=True)
 MOST = sum(POINTS.values())

@@ -25,7 +25,7 @@ from course_grader.school import autograde, build, classwork, grade_one, judge, 
 from course_grader.school.gradebook import Course
 from course_grader.school.ledger import LEDGER, Entry, Ledger
 
-pytestmark = pytest.mark.rotates(2)
+pytestmark = pytest.mark.slow
 
 LAB = "00_start_here"
 ROOT = Path(__file__).resolve().parents[2]

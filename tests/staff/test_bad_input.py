@@ -19,7 +19,7 @@ from small_class import LAB, contents, gradebook_scores, hand_in, hand_in_class,
 from course_grader.school import autograde, judge, submissions
 from course_grader.school.ledger import LEDGER, Ledger
 
-pytestmark = pytest.mark.rotates(0)
+pytestmark = pytest.mark.slow
 
 COMMAND = [sys.executable, "-m", "course_grader.cli", "autograde", LAB, "--no-run"]
 

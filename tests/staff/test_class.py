@@ -42,7 +42,7 @@ from course_grader.school.gradebook import Course
 from course_grader.school.ledger import LEDGER, Ledger
 from course_grader.show import progress
 
-pytestmark = pytest.mark.rotates(2)
+pytestmark = pytest.mark.slow
 
 QUIET = Console(quiet=True)
 

@@ -24,7 +24,7 @@ from course_grader.school.gradebook import ADDRESS
 from course_grader.school.ledger import LEDGER, Ledger
 from course_lib import doctor
 
-pytestmark = pytest.mark.rotates(1)
+pytestmark = pytest.mark.slow
 
 QUIET = Console(quiet=True)
 

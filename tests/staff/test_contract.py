@@ -28,7 +28,7 @@ from course_grader.zoo import judge_answers as zoo
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = build.labs(ROOT)
-pytestmark = [pytest.mark.rotates, pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)]
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)]
 
 
 def essential(lab: build.Lab) -> nbformat.NotebookNode:

@@ -17,7 +17,7 @@ from course_grader.cli import app
 from course_grader.school import build, export
 from course_grader.school.ledger import STATES, Ledger
 
-pytestmark = pytest.mark.rotates(0)
+pytestmark = pytest.mark.slow
 
 LAB = "00_start_here"
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.rotates(0)
+pytestmark = pytest.mark.slow
 
 ANSWER = """
 import os, sys, time, warnings

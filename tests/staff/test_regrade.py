@@ -20,7 +20,7 @@ from course_grader.school.gradebook import Course
 from course_grader.school.late import LatePolicy
 from course_grader.school.ledger import LEDGER, Entry, Ledger
 
-pytestmark = pytest.mark.rotates(2)
+pytestmark = pytest.mark.slow
 
 QUIET = Console(quiet=True)
 POLICY = "[late]\ngrace_h = 1\npercent_a_day = 10\nmost_percent = 50\n"

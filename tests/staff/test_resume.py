@@ -21,7 +21,7 @@ from course_grader.school.gradebook import Course
 from course_grader.school.ledger import LEDGER, Entry, Ledger
 from course_grader.school.submissions import Submission
 
-pytestmark = pytest.mark.rotates(1)
+pytestmark = pytest.mark.slow
 
 KILLS = int(os.environ.get("COURSE_KILLS", "1"))  # make attack: 20
 COMMAND = [sys.executable, "-m", "course_grader.cli", "autograde", LAB, "--jobs", "2", "--no-run"]

@@ -53,7 +53,7 @@ def alone() -> list[dict[str, float]]:
     return train(TrainOptions(**SHARED), progress=False).steps
 
 
-@pytest.mark.rotates
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", LAYOUTS)
 @pytest.mark.parametrize("framework", ["torch", "ours"])
 def test_every_layout_has_the_losses_of_one_process(
