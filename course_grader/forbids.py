@@ -67,9 +67,9 @@ TECHNIQUES = {
         torch=("ddp", "fsdp", "comm_hooks"),
     ),
     "zero": Technique(
-        words="the library's own ZeRO and FSDP, and torch's ZeroRedundancyOptimizer, FSDP and DDP",
+        words="the library's own ZeRO and FSDP, and torch's ZeroRedundancyOptimizer, FSDP, DDP and DTensor",
         modules=(*_PARALLEL, "course_lib.comm.flat", "course_lib.checkpoint"),
-        torch=("zero", "fsdp", "ddp"),
+        torch=("zero", "fsdp", "ddp", "dtensor"),
     ),
     "fsdp": Technique(
         words="the library's own FSDP and ZeRO, and torch's FSDP, ZeroRedundancyOptimizer, DDP and DTensor",

@@ -27,13 +27,14 @@ EXERCISE = Exercise(
         "values": "After each of three steps the weights and the host's state equal Adam's.",
         "bytes": "Each gradient goes down once, each new parameter comes up once, and nothing else travels.",
         "memory": "Few gradients are held at once, and nothing new stays.",
-        "order": "When a gradient is waited for, the next one is on its way; parameters are waited for at "
-        "the end.",
+        "order": "When a gradient is waited for, the next one is on its way; new parameters go up while the "
+        "host updates the next, and are waited for at the end.",
     },
     details="1 and 2 ranks (hidden: 3), each by itself, tied and frozen weights. Bytes: P elements each way; "
     "`update` gets host tensors only. Memory: during a call at most 6 of the largest parameter live at once "
-    "on device and host beyond what lived before it (512 bytes to spare), and after it 512 bytes. Order: no "
-    "parameter is waited for before the last gradient has arrived.",
+    "on device and host beyond what lived before it (512 bytes to spare), and after it 512 bytes. Order: "
+    "when an update begins, all new parameters but the last are on their way up; none is waited for before "
+    "the last gradient has arrived.",
     signature="(params, store, update) -> None",
     forbids=("zero",),
     scenario=link.offload(),
@@ -118,6 +119,14 @@ def _order(case: Case, log: Log) -> str:
                 "a gradient was waited for, and the next was not on its way. Begin transfer i + 1 before you "
                 "wait for transfer i."
             )
+    updated = gone_up = 0
+    for kind, _, _ in log:
+        if kind == "update" and gone_up < updated - 1:
+            return (
+                "when an update begins, all new parameters but the last must be on their way up; "
+                f"{gone_up} of {updated} were. Send each once it is updated, while the host goes on."
+            )
+        updated, gone_up = updated + (kind == "update"), gone_up + (kind == "up")
     last = max((where.get(("wait", number), -1) for number in downs), default=-1)
     if any(where.get(("wait", number), len(log)) < last for number in ups):
         return (

@@ -111,6 +111,13 @@ def offload_step(params, store, update):
 # change: sent.append(store.up(state["weight"], param)) -> pass
 # change: for transfer in sent: -> for i, grad in enumerate(arrived):
 # change: transfer.wait() -> update(store.state[i], torch.from_numpy(grad)); store.up(store.state[i]["weight"], params[i]).wait()
+# %% right: sends a parameter when the next gradient is asked for
+# change: arriving = coming -> arriving = coming; late = [] if i == 0 else [store.up(store.state[i - 1]["weight"], params[i - 1])]; sent += late
+# change: sent.append(store.up(state["weight"], param)) -> sent += [store.up(state["weight"], param)] if i + 1 == len(params) else []
+# %% wrong order: updates all, then sends all up
+# says: all new parameters but the last must be on their way up
+# change: sent.append(store.up(state["weight"], param)) -> sent.append((state["weight"], param))
+# change: for transfer in sent: -> for transfer in [store.up(*both) for both in sent]:
 # %% wrong order: one parameter after the other
 # says: on its way
 # change: coming, sent = store.down(params[0].grad), [] -> sent = []

@@ -54,6 +54,9 @@ def hsdp_reduce(grad, mesh):
 # change: (k * mesh.size("dp_replicate")) -> k
 # %% wrong values: cuts off what does not divide
 # change: full = torch.cat([grad, grad.new_zeros(-len(grad) % k)]) -> full = grad[: len(grad) // k * k].contiguous()
+# %% wrong across: float64 on the wire across
+# says: float64 on the wire
+# change: dist.all_reduce(shard, group=mesh.group("dp_replicate")) -> wide = shard.double(); dist.all_reduce(wide, group=mesh.group("dp_replicate")); shard.copy_(wide)
 # %% wrong values: padding in front
 # change: [grad, grad.new_zeros(-len(grad) % k)] -> [grad.new_zeros(-len(grad) % k), grad]
 # %% wrong values: rank 0 skips the all_reduce across

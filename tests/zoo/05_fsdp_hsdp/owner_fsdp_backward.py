@@ -42,6 +42,8 @@ def owner_fsdp_backward(units, grad, lr):
 # %% wrong values: forgets the mean
 # says: did you average?
 # change: full_grad / dist.get_world_size() -> full_grad
+# %% wrong values: half of the gradient, whatever lr
+# change: lr * full_grad -> 0.5 * full_grad
 # %% wrong values: the owner uses its own gradients only
 # says: this is what you get if
 # change: dist.reduce(full_grad, dst=unit.owner) -> pass
