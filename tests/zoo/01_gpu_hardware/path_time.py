@@ -82,10 +82,6 @@ def path_time(size_bytes, piece_bytes, a, b, cluster):
 # change: PER_BYTE[link["unit"]] -> PER_BYTE[cluster["inside"]["unit"]]
 # %% wrong two_links, pieces: the unit of the first link is read for both
 # change: PER_BYTE[link["unit"]] -> PER_BYTE[links[0]["unit"]]
-# %% wrong one_link, two_links, pieces: the unit of the link inside is read for both
-# change: PER_BYTE[link["unit"]] -> PER_BYTE[cluster["inside"]["unit"]]
-# %% wrong two_links, pieces: the unit of the first link is read for both
-# change: PER_BYTE[link["unit"]] -> PER_BYTE[links[0]["unit"]]
 # %% wrong one_link, two_links, pieces: servers of eight by heart
 # change: links = path(a, b, cluster) -> links = path(a, b, {**cluster, "gpus_per_server": 8})
 # %% wrong pieces: every piece takes both links before the next one starts
