@@ -71,6 +71,11 @@ TECHNIQUES = {
         modules=(*_PARALLEL, "course_lib.comm.flat", "course_lib.checkpoint"),
         torch=("zero", "fsdp", "ddp", "dtensor"),
     ),
+    "zero but DTensor": Technique(
+        words="the library's own ZeRO and FSDP, and torch's ZeroRedundancyOptimizer, FSDP and DDP",
+        modules=(*_PARALLEL, "course_lib.comm.flat", "course_lib.checkpoint"),
+        torch=("zero", "fsdp", "ddp"),
+    ),
     "fsdp": Technique(
         words="the library's own FSDP and ZeRO, and torch's FSDP, ZeroRedundancyOptimizer, DDP and DTensor",
         modules=(*_PARALLEL, "course_lib.comm.flat", "course_lib.checkpoint"),

@@ -45,7 +45,7 @@ EXERCISE = Exercise(
     "6 on pp 2 x tp 3 and on dp 2 x tp 3), axes in any order, large gradients. Bytes: a rank moves at most "
     "256.",
     signature="(matrix, norm, table, mesh)",
-    forbids=("ddp", "zero"),
+    forbids=("ddp", "zero but DTensor"),
     scenario=on_ranks(inputs=_inputs, arguments=("matrix", "norm", "table", "mesh"), returns="norm_of_all"),
     hints=(
         "Square and add on each rank first. Then: along which axes do the three gradients differ?",

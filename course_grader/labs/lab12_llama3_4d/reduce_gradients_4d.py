@@ -48,7 +48,7 @@ EXERCISE = Exercise(
     "between the two stages with a table, where there are as many ranks, and 64 more. T is 0 on "
     "stages between.",
     signature="(matrix, norm, table, num_tokens, mesh)",
-    forbids=("ddp", "zero"),
+    forbids=("ddp", "zero but DTensor"),
     scenario=on_ranks(
         inputs=_inputs,
         arguments=("matrix", "norm", "table", "num_tokens", "mesh"),
