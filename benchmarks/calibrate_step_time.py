@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,13 +26,12 @@ from published import Table, read
 from published_bus import BusTable, read_bus
 from published_layer import LayerTable, read_layer
 
+from course_lib.calibrate.least_squares import PRIOR, levenberg_marquardt, robust
 from course_lib.cost.constants import Array, from_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "data" / "step_time_constants.csv"
 HELD_OUT = ROOT / "data" / "step_time_held_out.csv"
-ROBUST = 0.15  # log errors beyond this count linearly: published runs have outliers
-PRIOR = 0.05  # weight of a constant's prior, against one run
 TABLE_WEIGHT, RUN_WEIGHT = 100.0, 4.0  # tables count the same, but a run of a small one at most so much
 
 
@@ -90,24 +88,19 @@ def fit(
     def residuals(values: Array) -> Array:
         fitted = from_rows(changed(values))
         parts = [
-            weight * _robust(np.log(prepared.predict(fitted)) - measured),
-            _robust(matmuls.errors(fitted)),
+            weight * robust(np.log(prepared.predict(fitted)) - measured),
+            robust(matmuls.errors(fitted)),
             PRIOR * (values - start) / spread,
         ]
         if bus is not None:
-            parts.append(_robust(np.log(bus.predict(fitted) / bus.seconds)))
+            parts.append(robust(np.log(bus.predict(fitted) / bus.seconds)))
         if layer is not None:
-            parts.append(_robust(np.log(layer.predict(fitted) / layer.seconds)).ravel())
+            parts.append(robust(np.log(layer.predict(fitted) / layer.seconds)).ravel())
         return np.concatenate(parts)
 
     found = changed(levenberg_marquardt(residuals, start))
     for i in free:
         found[i]["value"] = f"{float(found[i]['value']):.5g}"
-    return found
-
-
-def _robust(error: Array) -> Array:
-    found: Array = np.sign(error) * ROBUST * np.sqrt(2 * (np.sqrt(1 + (error / ROBUST) ** 2) - 1))
     return found
 
 
@@ -121,31 +114,6 @@ def _write(path: Path, rows: list[dict[str, str]]) -> None:
 def _weights(table: Table) -> Array:
     count = len(table.runs)
     return np.full(count, np.sqrt(min(TABLE_WEIGHT / count, RUN_WEIGHT)))
-
-
-def levenberg_marquardt(residuals: Callable[[Array], Array], start: Array, rounds: int = 40) -> Array:
-    """Minimise the sum of squares of `residuals` from `start`, with numerical derivatives."""
-    values, damping = start.copy(), 1e-2
-    error = residuals(values)
-    for _ in range(rounds):
-        jacobian = np.stack(
-            [(residuals(values + step) - error) / 1e-4 for step in 1e-4 * np.eye(len(values))], 1
-        )
-        squares, slope = jacobian.T @ jacobian, jacobian.T @ error
-        before = error @ error
-        for _ in range(8):
-            damped = squares + damping * np.diag(np.diag(squares) + 1e-9)
-            trial = values + np.clip(np.linalg.solve(damped, -slope), -0.5, 0.5)
-            found = residuals(trial)
-            if found @ found < before:
-                break
-            damping *= 4
-        else:
-            return values
-        values, error, damping = trial, found, max(damping / 5, 1e-6)
-        if before - error @ error < 1e-5 * before:
-            break
-    return values
 
 
 if __name__ == "__main__":

@@ -73,6 +73,9 @@ def plan(
     ] = None,
     csv: Annotated[str, typer.Option(metavar="FILE", help="write the sweep as CSV")] = "",
     figure: Annotated[str, typer.Option(metavar="FILE", help="draw the sweep as PNG")] = "",
+    constants: Annotated[
+        str, typer.Option(metavar="FILE", help="your own of the model, from `course calibrate fit`")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print plain data")] = False,
     list_names: Annotated[bool, typer.Option("--list", help="print the models and clusters known")] = False,
     emit: Annotated[
@@ -107,6 +110,7 @@ def plan(
         schedule=schedule,
         train_tokens=train_tokens,
         price_per_gpu_hour=price_per_gpu_hour,
+        constants=constants,
         fix=tuple(fix or ()),
         forbid=tuple(forbid or ()),
     )

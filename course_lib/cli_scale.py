@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from course_lib.cli_calibrate import app as calibrate
 from course_lib.cli_plan import plan
 from course_lib.cli_simulate import simulate
 
@@ -48,3 +49,4 @@ def register(app: typer.Typer) -> None:
     app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(submit)
     app.command()(simulate)
     app.command()(plan)
+    app.add_typer(calibrate, name="calibrate")

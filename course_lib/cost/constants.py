@@ -1,20 +1,23 @@
 """Hold the measured constants of the step-time model: one table, fitted once on published runs.
 
 `benchmarks/calibrate_step_time.py` fits them and writes `data/step_time_constants.csv`; nothing here is
-fitted a table at a time. A constant is one number, or one for each GPU generation, network fabric or
-software stack. Labs 07 and 12 use the model. Production planners (vTrain, Calculon) profile kernels instead.
+fitted a table at a time. `course calibrate fit` makes a file of the same form for a user's own GPU. A
+constant is one number, or one for each GPU generation, network fabric or software stack. Labs 07 and 12 use
+the model. Production planners (vTrain, Calculon) profile kernels instead.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from course_lib.cost.tables import rows
+from course_lib.cost.tables import read_lines, rows
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -34,6 +37,10 @@ class Calibration:
     """
 
     values: Mapping[str, Array]
+    accelerator: str = ""
+    """Which one a user fitted them to; empty: the course's own constants, for all."""
+    source: str = ""
+    """The user's file, and what it was fitted to."""
 
     def __getitem__(self, name: str) -> float:
         """Return a global constant."""
@@ -52,6 +59,49 @@ def calibration() -> Calibration:
     Raises: ValueError if it gives one for some generations, fabrics or stacks, and not for others.
     """
     return from_rows(rows("step_time_constants.csv"))
+
+
+def read_constants(path: Path) -> Calibration:
+    """Read a user's constants, as `course calibrate fit` writes them.
+
+    Raises: ValueError for a file without its GPU, with constants missing, unknown or twice, or with a value
+    that is no number of 0 or more.
+    """
+    again = "Fit again with `course calibrate fit`."
+    conditions, lines = read_lines(path, ("constant", "of", "value"))
+    if not conditions.get("gpu"):
+        raise ValueError(
+            f"{path.name} must name its GPU in a first line `# gpu: H100 SXM`; got none. {again}"
+        )
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for number, row in lines:
+        key = (row["constant"], row["of"])
+        if key in found:
+            raise ValueError(
+                f"{path.name} must give {' of '.join(key)} once; got line {number}, too. {again}"
+            )
+        _check_value(row["value"], f"line {number} of {path.name}")
+        found[key] = row
+    own = {(row["constant"], row["of"]) for row in rows("step_time_constants.csv")}
+    for what, keys in (("have", own - set(found)), ("have no", set(found) - own)):
+        if keys:
+            few = ", ".join(" of ".join(key) for key in sorted(keys)[:4])
+            more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
+            raise ValueError(
+                f"{path.name} must {what} rows for {few}{more}; got {len(found)} rows for the model's "
+                f"{len(own)}. {again}"
+            )
+    source = f"{path.name}, {conditions['gpu']}: {conditions.get('to', 'not said what they were fitted to')}"
+    return replace(from_rows(list(found.values())), accelerator=conditions["gpu"], source=source)
+
+
+def _check_value(text: str, where: str) -> None:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{where}: a constant must be a number of 0 or more; got {text!r}. Write 0.7.")
 
 
 def from_rows(table: Sequence[Mapping[str, str]]) -> Calibration:

@@ -6,7 +6,9 @@ import difflib
 import math
 import re
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
+from course_lib.cost.constants import read_constants
 from course_lib.planner.grid import AXES
 from course_lib.planner.layouts import SHORT, fixed_in, forbidden_in
 from course_lib.planner.named import cluster_named, gpus_named, model_named, notes_on
@@ -35,6 +37,7 @@ class Asked:
     schedule: str = "1f1b"
     train_tokens: str = ""
     price_per_gpu_hour: str = ""
+    constants: str = ""
     fix: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
 
@@ -63,6 +66,7 @@ class Asked:
             forbidden=forbidden_in(self.forbid),
             train_tokens=large_of(self.train_tokens, "--train-tokens") if self.train_tokens else 0.0,
             price_per_gpu_hour=_price(self.price_per_gpu_hour),
+            constants=read_constants(Path(self.constants)) if self.constants else None,
         )
 
     def fixing(self, axes: str) -> Asked:

@@ -45,8 +45,10 @@ def interval(request: Request) -> Compared | None:
     """Return the 10th and 90th percentile of measured over predicted step time, on runs unknown to the fit.
 
     They ran on the same accelerator, in the same precision, a model of the same kind (dense or mixture); None
-    where no such run was compared.
+    where no such run was compared, as with a user's own constants.
     """
+    if request.constants:
+        return None
     kind = ("mixture" if request.config.num_experts else "dense",)
     wanted = (request.cluster.accelerator.name.partition(" ")[0], request.precision, *kind)
     for row in rows("step_time_interval.csv"):
@@ -81,6 +83,7 @@ def row_of(found: Plan, i: int) -> dict[str, Any]:
         "terms_s": {name: float(value[i]) for name, value in found.time.terms().items()},
         "memory_bytes": memory,
         "run": costs.run_of(request, step),
+        "constants": request.constants.source if request.constants else "",
         "warnings": warnings(found.request, layout),
     }
 
@@ -158,6 +161,7 @@ def explain(found: Plan, i: int) -> str:
         if seconds > 1e-4:
             text.append(f"  {name:<10} {seconds:7.3f} s  {100 * seconds / row['step_s']:5.1f}%")
     text += _stages(row["layout"], found.request)
+    text += [f"constants: {row['constants']}"] if row["constants"] else []
     text += filter(None, [costs.words(found.request, row["step_s"], row["step_s_interval"])])
     total = total_bytes(row)
     parts = ", ".join(f"{k} {v / 1e9:.1f}" for k, v in row["memory_bytes"].items() if v > 5e7)
@@ -190,6 +194,8 @@ def _stages(layout: dict[str, Any], request: Request) -> list[str]:
 def _compared(row: dict[str, Any], request: Request) -> str:
     """Say how far published runs of this kind lay from their predictions, or that there is none."""
     name, published = request.cluster.accelerator.name, interval(request)
+    if request.constants:
+        return "no published run was compared with constants of your own"
     if published is None:
         kind = "a mixture of experts" if request.config.num_experts else "a dense model"
         return f"no published run of {kind} in {request.precision} on {name} was compared: error not known"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import Cluster
-from course_lib.cost.constants import TP_OVERLAP
+from course_lib.cost.constants import TP_OVERLAP, Calibration
 from course_lib.units import bandwidth, quantity
 
 PRECISIONS, SCHEDULES, GRADS = ("bf16", "fp8"), ("1f1b", "zb-h1"), {"fp32": 4.0, "bf16": 2.0}
@@ -52,6 +52,8 @@ class Request:
     """Tokens of the whole training run: plans then give days and GPU hours."""
     price_per_gpu_hour: float = 0.0
     """In the user's currency."""
+    constants: Calibration | None = field(default=None, compare=False)
+    """A user's own of the step-time model; None: the course's."""
 
     def __post_init__(self) -> None:
         choice_of("--precision", self.precision, PRECISIONS)
@@ -72,6 +74,11 @@ class Request:
             raise ValueError(
                 f"--precision fp8 must come with a GPU that has it; got {self.cluster.accelerator.name}. "
                 "Use bf16, or a cluster of H100 or newer."
+            )
+        if self.constants and self.constants.accelerator != self.cluster.accelerator.name:
+            raise ValueError(
+                f"--constants must be of the GPU that is planned; got {self.constants.accelerator}'s for "
+                f"{self.cluster.accelerator.name}. Fit them on it, or leave the option out."
             )
         if not 1 <= self.num_gpus <= self.cluster.num_devices:
             raise ValueError(

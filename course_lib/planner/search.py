@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from course_lib.config import ModelConfig
 from course_lib.cost.constants import STACKS, TP_OVERLAP, calibration
-from course_lib.cost.lines import machine_of
+from course_lib.cost.lines import Machine, machine_of
 from course_lib.cost.memory import Memory
 from course_lib.cost.sizes import ModelSizes, StepLayout
 from course_lib.cost.step_time import StepTime, step_time
@@ -73,13 +73,17 @@ def plan(request: Request) -> Plan:
 
 def price(request: Request, table: Counts) -> Plan:
     """Price given layouts, in the given order, whether they fit or not."""
-    columns = dict(zip(AXES, table.T.astype(np.float64), strict=True))
-    layout = _step_layout(request, columns)
-    memory = memory_of(request, columns)
+    memory = memory_of(request, dict(zip(AXES, table.T.astype(np.float64), strict=True)))
     used = np.asarray(memory.total, dtype=np.float64)
-    machine = machine_of(request.cluster)
-    time = step_time(sizes_of(request.config), layout, machine, calibration(), used)
+    sizes, layout, machine = step_inputs(request, table)
+    time = step_time(sizes, layout, machine, request.constants or calibration(), used)
     return Plan(request, table, time, memory, {}, float(used.min()) if len(used) else np.inf)
+
+
+def step_inputs(request: Request, table: Counts) -> tuple[ModelSizes, StepLayout, Machine]:
+    """Return what a step's time is computed from, for given layouts."""
+    columns = dict(zip(AXES, table.T.astype(np.float64), strict=True))
+    return sizes_of(request.config), _step_layout(request, columns), machine_of(request.cluster)
 
 
 def sizes_of(config: ModelConfig) -> ModelSizes:
@@ -122,16 +126,16 @@ def _step_layout(request: Request, c: dict[str, NDArray[np.float64]]) -> StepLay
         overlap_reduce=np.ones(count),
         overlap_gather=((c["zero"] == 1) | (c["zero"] == 2)).astype(np.float64),
         grad_bytes=np.full(count, request.grad_bytes),
-        stack=np.full(count, STACKS.index(_stack(request))),
+        stack=np.full(count, STACKS.index(stack_of(request.cluster.accelerator.name))),
         tp_overlap=np.full(count, TP_OVERLAP.index(request.tp_overlap)),
         zero_bubble=request.schedule == "zb-h1",
         eight_bit=request.precision == "fp8",
     )
 
 
-def _stack(request: Request) -> str:
-    """Return the stack measured on the accelerator: older Megatron on A100, newer on all others."""
-    return "megatron" if request.cluster.accelerator.name.startswith("A100") else "megatron-core"
+def stack_of(accelerator: str) -> str:
+    """Return the stack measured on an accelerator: older Megatron on A100, newer on all others."""
+    return "megatron" if accelerator.startswith("A100") else "megatron-core"
 
 
 def _picked(found: Any, order: Counts) -> dict[str, NDArray[np.float64]]:
