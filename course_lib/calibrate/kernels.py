@@ -79,7 +79,7 @@ def kernels_of(sizes: Sizes, device: torch.device) -> Iterator[Kernel]:
         for sides in sizes.matmuls:
             row = _row("matmul", 1, sides, precision=precision)
             yield Kernel(row, lambda on, s=sides, m=make: m(s, on), row.flops >= sizes.large_flops)  # type: ignore[misc]
-    how = "grouped" if device.type == "cuda" and hasattr(torch, "_grouped_mm") else "batched"
+    how = "grouped" if device.type == "cuda" and hasattr(torch.ops.aten, "_grouped_mm") else "batched"
     for count, sides in sizes.experts:
         experts = _grouped if how == "grouped" else _batched
         yield Kernel(_row(how, count, sides), lambda on, c=count, s=sides, m=experts: m(c, s, on), False)  # type: ignore[misc]
@@ -125,7 +125,7 @@ def _matmul_fp8(sides: Sides, device: torch.device) -> Call:
     scale = torch.ones((), device=device)
 
     def call() -> torch.Tensor:
-        out: torch.Tensor = torch._scaled_mm(
+        out: torch.Tensor = torch.ops.aten._scaled_mm(
             x, weight.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True
         )
         return out
@@ -137,7 +137,7 @@ def _grouped(count: int, sides: Sides, device: torch.device) -> Call:
     rows, cols, inner = sides
     x, weight = _randn(count * rows, inner, device=device), _randn(count, cols, inner, device=device)
     ends = torch.arange(rows, count * rows + 1, rows, device=device, dtype=torch.int32)
-    return lambda: torch._grouped_mm(x, weight.transpose(1, 2), offs=ends)
+    return lambda: torch.ops.aten._grouped_mm(x, weight.transpose(1, 2), offs=ends)
 
 
 def _batched(count: int, sides: Sides, device: torch.device) -> Call:
