@@ -7,6 +7,11 @@ grace_h = 1                     # hours after the due date that cost nothing
 percent_a_day = 10              # of the points reached, for each day begun
 most_percent = 50               # never more than that
 
+[limits]                        # what a submission may use; what is not named stays as `limits.Limits` says
+submission_s = 300              # judging all its exercises
+page_s = 150                    # running its notebook for the feedback page; page_cell_s: one cell of it
+memory_gb = 6                   # of all its processes; disk_mb, file_mb, output_mb, processes, sandbox_s
+
 [labs]                          # the labs of this class; without this table all, each with weight 1
 "00" = { weight = 0 }
 "03" = { points = 20, weight = 2 }
@@ -19,10 +24,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from course_grader.limits import Limits
 from course_grader.typed import text_of
 
 FILE = "class.toml"
 _LATE = {"grace_h", "percent_a_day", "most_percent"}
+# Name in the file: field of Limits, how many of its units are one here, least and most.
+_LIMITS = {
+    "submission_s": ("submission_s", 1.0, 10, 36_000),
+    "sandbox_s": ("wall_s", 1.0, 10, 36_000),
+    "page_s": ("page_s", 1.0, 1, 36_000),
+    "page_cell_s": ("page_cell_s", 1.0, 1, 36_000),
+    "page_answer_cell_s": ("page_answer_cell_s", 1.0, 1, 36_000),
+    "memory_gb": ("memory_bytes", 1e9, 1, 1000),
+    "disk_mb": ("disk_bytes", 1e6, 50, 100_000),
+    "file_mb": ("file_bytes", 1e6, 10, 100_000),
+    "output_mb": ("output_bytes", 1e6, 1, 10_000),
+    "processes": ("processes", 1, 100, 100_000),
+}
 
 
 def load(root: Path) -> dict[str, Any]:
@@ -32,8 +51,9 @@ def load(root: Path) -> dict[str, Any]:
         found = tomllib.loads(text_of(path.read_bytes())) if path.exists() else {}
     except ValueError as error:
         raise ValueError(f"{FILE} must be TOML; got {error}. Fix that line") from error
-    only(found, {"reflections", "late", "labs"}, "")
+    only(found, {"reflections", "late", "limits", "labs"}, "")
     _check_late(found.get("late", {}))
+    _limits(found.get("limits", {}))
     labs = found.get("labs", {})
     if not isinstance(labs, dict):
         raise ValueError(f"[labs] of {FILE} must be a table of labs; got {labs!r}")
@@ -52,6 +72,29 @@ def reflections(root: Path) -> float:
 def late(root: Path) -> dict[str, float]:
     """Return the settings of `late.LatePolicy`, {} for none. Raises: ValueError."""
     return {name: float(value) for name, value in load(root).get("late", {}).items()}
+
+
+def limits(root: Path) -> Limits:
+    """Return what a submission may use. Raises: ValueError."""
+    return _limits(load(root).get("limits", {}))
+
+
+def _limits(found: Any) -> Limits:
+    """Read the table; a process may map twice the memory, and a sandbox lives longer than judging takes."""
+    if not isinstance(found, dict):
+        raise ValueError(f"[limits] of {FILE} must be a table with {', '.join(_LIMITS)}; got {found!r}")
+    only(found, set(_LIMITS), " in [limits]")
+    values: dict[str, Any] = {}
+    for name, value in found.items():
+        field, unit, least, most = _LIMITS[name]
+        if not least <= number(value, f"{name} of [limits]") <= most:
+            raise ValueError(f"{name} of [limits] in {FILE} must be {least:g} to {most:g}; got {value!r}")
+        values[field] = int(value * unit) if isinstance(getattr(Limits, field), int) else float(value)
+    if "memory_bytes" in values:
+        values["process_bytes"] = 2 * values["memory_bytes"]
+    if "submission_s" in values:
+        values.setdefault("wall_s", max(Limits.wall_s, 2 * values["submission_s"]))
+    return Limits(**values)
 
 
 def _check_late(found: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ import course_lib
 from course_grader.forbids import PACKAGES
 from course_grader.inside import system_calls
 from course_grader.judge.zygotes import HIDDEN
+from course_grader.limits import Limits
 
 ROOT = Path(course_lib.__file__).resolve().parents[1]  # of both packages
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
@@ -38,29 +38,6 @@ _WRITABLE = ("/tmp", "/dev/shm", HOME)
 
 class SandboxMissing(ValueError):
     """Student code would have to run unprotected."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What one sandbox may use.
-
-    Attributes:
-        memory_bytes: private memory of all its processes together.
-        process_bytes: address space of one process.
-        processes: processes and threads.
-        file_bytes: the largest file.
-        disk_bytes: /tmp, and /dev/shm.
-        output_bytes: what it may write to its standard output and error.
-        wall_s: its whole life.
-    """
-
-    memory_bytes: int = 6_000_000_000
-    process_bytes: int = 12_000_000_000
-    processes: int = 600
-    file_bytes: int = 300_000_000
-    disk_bytes: int = 600_000_000
-    output_bytes: int = 20_000_000
-    wall_s: float = 600.0
 
 
 def own_uid() -> int | None:

@@ -30,8 +30,9 @@ import psutil
 from course_grader.inside import system_calls
 from course_grader.inside.zygote import Entry
 from course_grader.judge import bubblewrap
-from course_grader.judge.bubblewrap import DESCRIPTORS, Limits, SandboxMissing
+from course_grader.judge.bubblewrap import DESCRIPTORS, SandboxMissing
 from course_grader.judge.zygotes import CannotEnter, Zygote, base_environment
+from course_grader.limits import Limits
 
 _DESCRIPTOR_BYTES = 200_000  # that Linux may buffer for each socket
 _TRIAL = "from course_grader.inside.seclusion import trial; print('it works', trial())"

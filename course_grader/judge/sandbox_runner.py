@@ -21,9 +21,10 @@ from course_grader.exercise import GATES, Array, Case, Exercise, GateFailed, Ran
 from course_grader.inside.launcher import Shards
 from course_grader.inside.rank_worker import Job
 from course_grader.judge import zygotes
-from course_grader.judge.bubblewrap import Limits, SandboxMissing
+from course_grader.judge.bubblewrap import SandboxMissing
 from course_grader.judge.sandbox import Sandbox
 from course_grader.judge.traffic import check_traffic
+from course_grader.limits import Limits
 from course_lib.trace import RankTrace, Trace
 
 START_S = 90.0  # to load torch, on a machine that is busy

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import html
 import json
 import os
@@ -24,17 +25,16 @@ from course_grader.authoring.execute import FIGURE
 from course_grader.authoring.filled_release import storable
 from course_grader.inside.notebook_run import ENDS, MAX_CELL_BYTES, MAX_PICTURE, MAX_TEXT
 from course_grader.judge import zygotes
-from course_grader.judge.bubblewrap import Limits
 from course_grader.judge.sandbox import Sandbox
+from course_grader.limits import Limits
 from course_grader.pages import pictures
 
-CELL_S, ANSWER_CELL_S, NOTEBOOK_S = 60, 10, 150.0
 MAX_PAGE_BYTES = 20_000_000  # of all outputs of a notebook
 START_S = 60.0
 
 
 def with_outputs(
-    notebook: nbformat.NotebookNode, *, trust: bool = False, notebook_s: float = NOTEBOOK_S
+    notebook: nbformat.NotebookNode, *, trust: bool = False, limits: Limits | None = None
 ) -> str:
     """Run the code cells of `notebook` and put their outputs into it.
 
@@ -42,17 +42,20 @@ def with_outputs(
 
     Returns why the run ended early, "" if it did not.
     """
+    limits = limits or Limits()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell in cells:
         cell.outputs, cell.execution_count = [], None
     request = {
         "cells": ["" if _is_graded(cell) or is_demonstration(cell) else str(cell.source) for cell in cells],
-        "timeouts_s": [ANSWER_CELL_S if "nbgrader" in cell.metadata else CELL_S for cell in cells],
+        "timeouts_s": [
+            limits.page_answer_cell_s if "nbgrader" in cell.metadata else limits.page_cell_s for cell in cells
+        ],
     }
     for cell in filter(is_demonstration, cells):
         cell.outputs = [not_run()]
     end, reached, left = "", 0, MAX_PAGE_BYTES
-    for frame in _frames(wire.pack(request), len(cells), trust, notebook_s):
+    for frame in _frames(wire.pack(request), len(cells), trust, limits):
         if isinstance(frame, str):
             end = frame
         elif not _is_graded(cells[frame[0]]) and not is_demonstration(cells[frame[0]]):
@@ -77,9 +80,7 @@ def _is_graded(cell: Any) -> bool:
     return bool(cell.metadata.get("nbgrader", {}).get("grade"))
 
 
-def _frames(
-    request: bytes, count: int, trust: bool, notebook_s: float
-) -> Iterator[tuple[int, list[Any]] | str]:
+def _frames(request: bytes, count: int, trust: bool, limits: Limits) -> Iterator[tuple[int, list[Any]] | str]:
     """Yield (cell, its outputs) as cells end, then why the run ended early if it did.
 
     What comes may be forged by the student's code: of `count` cells each is believed once, in order.
@@ -87,7 +88,7 @@ def _frames(
     inward, to = os.pipe()
     come, outward = os.pipe()
     argv = [sys.executable, "-m", "course_grader.inside.notebook_run", str(inward), str(outward)]
-    limits = Limits(wall_s=notebook_s + START_S)
+    whole_s = limits.page_s + START_S
     with contextlib.ExitStack() as stack:
         for fd in (to, come):
             stack.callback(os.close, fd)
@@ -95,7 +96,7 @@ def _frames(
             box = stack.enter_context(
                 Sandbox(
                     argv,
-                    limits=limits,
+                    limits=dataclasses.replace(limits, wall_s=whole_s),
                     environment=zygotes.PAGE_ENVIRONMENT,
                     pass_fds=(inward, outward),
                     trust=trust,
@@ -105,7 +106,7 @@ def _frames(
         finally:
             os.close(inward)
             os.close(outward)
-        deadline_s = time.monotonic() + notebook_s + START_S
+        deadline_s = time.monotonic() + whole_s
         try:
             wire.send(to, request)
             last = -1

@@ -27,6 +27,7 @@ from rich.progress import TimeRemainingColumn as TimeLeftColumn
 from rich.table import Table
 from rich.text import Text
 
+from course_grader import class_file
 from course_grader.judge import sandbox
 from course_grader.registry import exercises
 from course_grader.school import record, submissions
@@ -97,7 +98,8 @@ def command(
             f"run `course collect {lab}`, or put them there as <student>/{lab}/{lab}.ipynb"
         )
     with alone(root), whole_or_not():
-        options = Options(root=root, lab=lab, trust=trust, show=show, only=only)
+        limits = class_file.limits(root)
+        options = Options(root=root, lab=lab, trust=trust, show=show, only=only, limits=limits)
         ledger = Ledger(root / LEDGER)
         before = {e.student: e.score for e in ledger.entries(lab) if e.verdicts} if again or only else {}
         run = Run(options=options, ledger=ledger, db_url=db_url, jobs=jobs, dask=dask, before=before)

@@ -18,6 +18,7 @@ from typing import Any
 import nbformat
 
 from course_grader.judge import traffic, zygotes
+from course_grader.limits import Limits
 from course_grader.pages import feedback, feedback_run
 from course_grader.registry import exercises, get
 from course_grader.school import judge, record, submissions
@@ -38,7 +39,7 @@ class Options:
         lab: its name.
         trust: run student code without a sandbox.
         show: run the notebook for the feedback page.
-        budget_s: limit of judging one submission.
+        limits: of one submission.
         only: the one exercise to judge again, "" for all.
     """
 
@@ -46,7 +47,7 @@ class Options:
     lab: str
     trust: bool = False
     show: bool = True
-    budget_s: float = 300.0
+    limits: Limits = dataclasses.field(default_factory=Limits)
     only: str = ""
 
 
@@ -104,7 +105,7 @@ def _judged(options: Options, one: Submission, digest: str, start: float) -> Ent
         if one.notebook is None:
             raise submissions.Unreadable("there is no notebook")
         found = judge.judge_file(
-            one.notebook, exercises(options.lab), trust=options.trust, budget_s=options.budget_s
+            one.notebook, exercises(options.lab), trust=options.trust, limits=options.limits
         )
     except submissions.Unreadable as error:
         why = "; ".join(filter(None, (str(error) if one.notebook else "", one.note)))
@@ -117,9 +118,7 @@ def _judged_again(options: Options, one: Submission, known: Entry) -> Entry:
     """Return `known` with a new verdict on one exercise; nothing else of it changes."""
     assert one.notebook is not None
     chosen = [get(options.only)]
-    return _with(
-        known, judge.judge_file(one.notebook, chosen, trust=options.trust, budget_s=options.budget_s)
-    )
+    return _with(known, judge.judge_file(one.notebook, chosen, trust=options.trust, limits=options.limits))
 
 
 def _with(entry: Entry, found: judge.Judgement) -> Entry:
@@ -147,5 +146,5 @@ def copy_for_feedback(options: Options, one: Submission, entry: Entry) -> Any:
         notebook = submissions.restored(submissions.notebook_of(one.notebook), release, one.folder)
         feedback.make_harmless(notebook, release)
         if options.show and entry.state != "killed by limit":
-            feedback_run.with_outputs(notebook, trust=options.trust)
+            feedback_run.with_outputs(notebook, trust=options.trust, limits=options.limits)
     return record.with_verdicts(notebook, entry)

@@ -20,9 +20,9 @@ from course_grader.answer.source import holds_code
 from course_grader.exercise import Exercise, GateFailed, Result
 from course_grader.forbids import PACKAGES, is_course
 from course_grader.judge import engine
-from course_grader.judge.bubblewrap import Limits
 from course_grader.judge.needs import course_modules
 from course_grader.judge.sandbox_runner import SandboxRunner
+from course_grader.limits import Limits
 from course_grader.registry import program_of, spec
 from course_grader.school.submissions import MAX_NOTEBOOK_BYTES, Unreadable, notebook_of
 from course_lib.ranks.forkserver import preloaded
@@ -82,24 +82,26 @@ def judge_cells(
     *,
     limits: Limits | None = None,
     trust: bool = False,
-    budget_s: float = 300.0,
     seed: int | None = None,
 ) -> Judgement:
     """Judge each exercise on the definitions in `cells`, those that close the same modules in one sandbox.
 
     Args:
-        budget_s: after that, what is left counts as killed by the limit on time.
+        limits: `submission_s` after the beginning, what is left counts as killed by the limit on time.
         seed: of the data; fresh and secret by default.
     """
     wanted = list(chosen)
-    deadline_s = time.monotonic() + budget_s
+    limits = limits or Limits()
+    deadline_s = time.monotonic() + limits.submission_s
     found: dict[str, Result] = {}
     killed: dict[str, str] = {}
     with SandboxRunner(limits, trust=trust) as room:
         for exercise, masked in in_sandboxes(wanted):
             if time.monotonic() > deadline_s:
                 killed[exercise.id] = "time"
-                text = f"the submission's limit of {budget_s:.0f} s was used up before this exercise."
+                text = (
+                    f"the submission's limit of {limits.submission_s:.0f} s was used up before this exercise."
+                )
                 late = engine.merge(exercise, [], [], GateFailed("terminates", text).part, 0)
                 found[exercise.id] = dataclasses.replace(late, hidden=True)
                 continue
@@ -179,7 +181,7 @@ def judge_file(path: Path, chosen: Iterable[Exercise], **options: Any) -> Judgem
     Raises: Unreadable.
     """
     cells, wanted = code_cells(path), list(chosen)
-    asked = json.dumps([cells, [exercise.id for exercise in wanted], sorted(options.items())])
+    asked = json.dumps([cells, [exercise.id for exercise in wanted], repr(sorted(options.items()))])
     key = hashlib.sha256(asked.encode()).digest()
     found = _judged.get(key) or judge_cells(cells, wanted, **options)
     if not found.killed and not any(v.gate in _OF_THE_MOMENT for v in found.verdicts.values()):

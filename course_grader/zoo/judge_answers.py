@@ -144,8 +144,8 @@ def table(rows: list[Row], title: str = "Zoo") -> Table:
 
 @contextlib.contextmanager
 def _as_submissions_are() -> Iterator[Judge]:
-    from course_grader.judge.bubblewrap import Limits
     from course_grader.judge.sandbox_runner import SandboxRunner
+    from course_grader.limits import Limits
     from course_grader.school.judge import judge_exercise
 
     with SandboxRunner(Limits(wall_s=4 * 3600.0)) as room:  # for hundreds of answers, not a submission's few

@@ -26,12 +26,15 @@ from small_class import (
 )
 
 from course_grader import class_file
+from course_grader.limits import Limits
 from course_grader.pages import reflections
+from course_grader.registry import exercises
 from course_grader.school import (
     autograde,
     classwork,
     export,
     final,
+    judge,
     reports,
     roster,
     similar,
@@ -376,9 +379,12 @@ def test_a_long_first_cell_does_not_hide_a_copied_answer(course: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("reflection = 3", "may say labs, late, reflections; got reflection"),
+        ("reflection = 3", "may say labs, late, limits, reflections; got reflection"),
         ("reflections = true", "must be a number from 0 on; got True"),
         ("reflections = -1", "must be a number from 0 on"),
+        ("limits = 3", r"\[limits\] of class.toml must be a table with submission_s"),
+        ("[limits]\nsubmision_s = 3", r"may say .*submission_s.* in \[limits\]; got submision_s"),
+        ("[limits]\nmemory_gb = 0.1", r"memory_gb of \[limits\] in class.toml must be 1 to 1000; got 0.1"),
         ("late = 3", r"\[late\] of class.toml must be a table with grace_h, most_percent"),
         ("[late]\npercent = 3", r"may say grace_h, most_percent, percent_a_day in \[late\]; got percent"),
         ("[late]\npercent_a_day = 300", "must be at most 100 percent; got 300"),
@@ -483,3 +489,19 @@ def test_a_class_gets_its_labs_and_neither_solutions_nor_hidden_sizes(tmp_path: 
     shutil.rmtree(origin / ".git")
     with pytest.raises(ValueError, match="`git ls-files` must work"):
         export.command(origin, tmp_path / "another", QUIET)
+
+
+def test_limits_are_what_the_file_says(tmp_path: Path) -> None:
+    assert class_file.limits(tmp_path) == Limits()
+    (tmp_path / class_file.FILE).write_text(
+        "[limits]\nsubmission_s = 900\nmemory_gb = 12\n", encoding="utf-8"
+    )
+    found = class_file.limits(tmp_path)
+    assert (found.submission_s, found.wall_s, found.page_s) == (900.0, 1800.0, 150.0)
+    assert (found.memory_bytes, found.process_bytes) == (12_000_000_000, 24_000_000_000)
+
+
+@pytest.mark.needs("bubblewrap")
+def test_a_submission_has_the_time_the_class_gives_it() -> None:
+    found = judge.judge_cells(["x = 1"], exercises("00")[:1], limits=Limits(submission_s=0.0))
+    assert set(found.killed.values()) == {"time"}

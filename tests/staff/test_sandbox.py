@@ -14,8 +14,8 @@ import pytest
 from course_grader import exercises
 from course_grader.forbids import PACKAGES
 from course_grader.judge import bubblewrap, sandbox, zygotes
-from course_grader.judge.bubblewrap import Limits
 from course_grader.judge.sandbox import Sandbox
+from course_grader.limits import Limits
 from course_grader.school import judge
 
 LIMITS = {

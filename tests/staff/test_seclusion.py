@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from course_grader.judge.bubblewrap import Limits
 from course_grader.judge.sandbox import Sandbox
 from course_grader.judge.sandbox_runner import SandboxRunner
+from course_grader.limits import Limits
 from course_grader.registry import get
 from course_grader.school import judge
 
