@@ -190,9 +190,9 @@ class Expected:
     """What the oracle expects under one name.
 
     Attributes:
-        value: the expected array or plain value; a list with one entry a rank if `per_rank`.
+        value: the expected array or plain value; a list with one entry per rank if `per_rank`.
         per_rank: `value` differs from rank to rank.
-        local_only: one entry a rank: what that rank would hold had it not communicated (a fingerprint).
+        local_only: one entry per rank: what that rank would hold had it not communicated (a fingerprint).
         mistakes: wrong results worth naming: sentence -> array (or one per rank), "only the last microbatch";
             or a function that returns it, called when a result is wrong.
     """

@@ -39,7 +39,7 @@ def once_a_case(compute: Callable[[Case], R]) -> Callable[[Case], R]:
     return asked
 
 
-World = dict[str, list[Any]]  # name -> what each rank must hold under it, one entry a rank
+World = dict[str, list[Any]]  # name -> what each rank must hold under it, one entry per rank
 Bytes = Callable[[Case], int]
 
 

@@ -332,7 +332,7 @@ print(f"rank 0 sends, in a ring of 4 {2 * 3 * handed_in // 4:>13,} bytes")
 #
 # ### The trace as a timeline
 #
-# Two lanes a rank: above, what it computes and (hatched) when it waits; below, each call from its launch to
+# Two lanes per rank: above, what it computes and (hatched) when it waits; below, each call from its launch to
 # the end of its wait. The strip at the bottom is the memory of rank 0. Mind that here all ranks **share
 # this machine's cores**: much of the waiting is for a core.
 
@@ -566,7 +566,7 @@ for exercise in grading.exercises("00"):
 #
 # | here | there |
 # |---|---|
-# | `run_ranks` | `torchrun` (PyTorch, `torch/distributed/run.py`), or Slurm, one process a GPU |
+# | `run_ranks` | `torchrun` (PyTorch, `torch/distributed/run.py`), or Slurm, one process per GPU |
 # | `mean_gradient` | buckets, sent during backward: PyTorch `torch/nn/parallel/distributed.py` |
 # | | Megatron-Core `megatron/core/distributed/distributed_data_parallel.py` |
 # | | DeepSpeed `deepspeed/runtime/engine.py` |

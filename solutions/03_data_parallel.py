@@ -108,7 +108,7 @@ for cut in (4, 2):
 # and gathers the weights' gradients. **Its bytes grow with n**, and everyone waits for it. In a ring each
 # rank sends 2(n − 1)/n · S, at most 2S, whatever n is. (What a rank *sends* is what all texts and tables of
 # this course count; lab 02 says why.) Below: 8 billion parameters in bf16, one sequence of 8,192 tokens a
-# rank, Llama 3's 128,256 logits a token.
+# rank, Llama 3's 128,256 logits per token.
 
 # %%
 draw_masters(weight_bytes=16e9, logit_bytes=8192 * 128_256 * 2)

@@ -395,7 +395,7 @@ print(f"the library's loop differs from the oracle by at most {worst:.0e}")
 
 # %%
 class MasterAdamW:
-    """AdamW on float32 copies of bf16 tensors: K = 12, three floats a parameter."""
+    """AdamW on float32 copies of bf16 tensors: K = 12, three floats per parameter."""
 
     def __init__(self, tensors):
         self.tensors, self.masters = tensors, [tensor.detach().float() for tensor in tensors]
@@ -633,7 +633,7 @@ for name, share in {"yours": yours, "torch's": torchs}.items():
 # ### Where should a loss end?
 #
 # Nobody knows the entropy of a novel. Of a text that we draw ourselves we do: here the next byte follows a
-# hidden table nine times in ten, and is any byte otherwise. That leaves 0.876 nats a token, and no model can
+# hidden table nine times in ten, and is any byte otherwise. That leaves 0.876 nats per token; no model can
 # do better on average. So a curve that levels off higher has a bug, and one that falls lower has seen its
 # targets. **Predict:** where does the shard that never comes home end?
 

@@ -664,14 +664,14 @@ print("torch, interleaved:", numbers_of(run_ranks(torchs, 2, 2, trace=True)))
 #
 # 1. **`busy_share`**: 8 stages, 8 micro-batches, 1F1B: the share of the time a GPU is busy.
 # 2. **`enough`**: 8 equal stages: the least number of micro-batches with at most 5% of the time idle.
-# 3. **`idle_share`**: Llama 3 405B: 16 ranks, 16 micro-batches, 8 chunks a rank: the share of the time that
+# 3. **`idle_share`**: Llama 3 405B: 16 ranks, 16 micro-batches, 8 chunks per rank: the share of the time that
 #    is idle.
 # 4. **`boundary_bytes`**: bytes that *one GPU* sends to the next stage for a micro-batch of one sequence:
 #    8,192 tokens, D = 16,384, bf16, and the activation is cut over the server's 8 GPUs (sequence parallelism,
 #    lab 08).
 # 5. **`held_bytes`**: the most activations that a GPU of the first of 16 stages holds under 1F1B (no chunks),
-#    with 8 layers a stage and 34 · 8,192 · 16,384 / 8 bytes a layer and micro-batch (lab 06). (Weights and
-#    gradients come on top, more than 80 GB in all: so activations are recomputed, lab 06.)
+#    with 8 layers per stage and 34 · 8,192 · 16,384 / 8 bytes per layer and micro-batch (lab 06). (Weights
+#    and gradients come on top, more than 80 GB in all: so activations are recomputed, lab 06.)
 
 
 # %% exercise="numbers_09"

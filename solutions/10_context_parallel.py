@@ -561,7 +561,7 @@ def ulysses_attention(query, key, value, group):
 # (zigzag) queries. Nothing hides that. What each way sends; the unit is one head of one rank's tokens, B ·
 # S/cp · H elements:
 #
-# | | forward, a rank | N = 128, K = 8, cp = 16 |
+# | | forward, per rank | N = 128, K = 8, cp = 16 |
 # |---|---|---|
 # | ring | 2 K (cp − 1), hidden behind blocks | 240 |
 # | all-gather | 2 K (cp − 1), exposed | 240 |

@@ -62,7 +62,7 @@ class Transfer:
 class HostStore:
     """The host's optimizer state and the account of the link.
 
-    state: one dict a parameter, of "weight" (the master weights), "exp_avg" and "exp_avg_sq".
+    state: one dict per parameter, of "weight" (the master weights), "exp_avg" and "exp_avg_sq".
     log: [kind, number of the transfer, bytes] of each "down", "up" and "wait", in order; "update" with the
         bytes of its gradient, and "device" if it was given a tensor of the device.
     """

@@ -1,4 +1,4 @@
-"""nbgrader through its Python API: one configuration, one call a step, an exception when a step fails.
+"""nbgrader through its Python API: one configuration, one call per step, an exception when a step fails.
 
 The configuration is `nbgrader_config.py` in the repository's root, read here too, so that `nbgrader` in a
 shell and the commands of `course` do the same. nbgrader's commands exit with 0 on some failures and only warn

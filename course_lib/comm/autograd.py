@@ -11,7 +11,7 @@
 | `all_to_all` | Shard, Shard by another rule | `all_to_all` with the splits exchanged |
 
 `gather` and `all_gather` differ in backward alone: what follows decides. Gradients follow the layout: a
-Replicate output's gradient is equal on all ranks after `reduce_from` and `gather`, and one addend a rank
+Replicate output's gradient is equal on all ranks after `reduce_from` and `gather`, and one addend per rank
 after `copy_to` and `all_gather`.
 
 `group` is explicit. A group of one rank, or None, means this rank alone: nothing is sent, no process group is

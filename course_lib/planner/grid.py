@@ -151,7 +151,7 @@ def _rules(request: Request) -> dict[str, Callable[[dict[str, Counts]], Flags]]:
         holds: Flags = (config.num_kv_heads % c["tp"] == 0) | (c["tp"] % config.num_kv_heads == 0)
         return holds
 
-    one_chunk = {"zero bubble: ZB-H1 has one stage a rank": lambda c: c["v"] == 1}
+    one_chunk = {"zero bubble: ZB-H1 has one stage per rank": lambda c: c["v"] == 1}
     return (one_chunk if request.schedule == "zb-h1" else {}) | {
         "kv heads: neither divide tp nor are divided by it": kv_heads,
         "ffn: not divided by tp": lambda c: config.ffn_dim % c["tp"] == 0,

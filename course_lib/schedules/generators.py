@@ -160,7 +160,7 @@ def _schedule(
 def _check(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> None:
     if min(num_ranks, num_microbatches, num_chunks) < 1:
         raise ValueError(
-            "a pipeline must have at least one rank, one micro-batch and one chunk a rank; got "
+            "a pipeline must have at least one rank, one micro-batch and one chunk per rank; got "
             f"num_ranks={num_ranks}, num_microbatches={num_microbatches}, num_chunks={num_chunks}. "
             "Use 1 or more."
         )

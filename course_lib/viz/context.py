@@ -31,7 +31,9 @@ def draw_attention_matrix(layouts: Sequence[TokenLayout], cp_size: int = 4, *, c
     Raises: ValueError for more ranks than there are colours, or an unknown layout.
     """
     if not 1 <= cp_size <= len(RANKS):
-        raise ValueError(f"cp_size must be 1 to {len(RANKS)}, one colour a rank; got {cp_size}. Draw fewer.")
+        raise ValueError(
+            f"cp_size must be 1 to {len(RANKS)}, one colour per rank; got {cp_size}. Draw fewer."
+        )
     with style.course_style():
         figure = style.new_figure(4.2 * len(layouts) + 0.6, 4.6, _matrix_alt(layouts, cp_size, causal))
         panels = figure.subplots(1, len(layouts), squeeze=False)[0]

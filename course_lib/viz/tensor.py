@@ -264,4 +264,4 @@ def _rank_legend(figure: Figure, tp_size: int, *more: Patch) -> None:
 
 def _check(tp_size: int) -> None:
     if not 1 <= tp_size <= len(RANKS):
-        raise ValueError(f"tp must be 1 to {len(RANKS)}, one colour a rank; got {tp_size}. Draw fewer.")
+        raise ValueError(f"tp must be 1 to {len(RANKS)}, one colour per rank; got {tp_size}. Draw fewer.")

@@ -49,7 +49,7 @@ def draw_timeline(
     title: str | None = None,
     width_ms: float | None = None,
 ) -> Figure:
-    """Draw two lanes a rank, compute above communication, and the memory of one rank below.
+    """Draw two lanes per rank, compute above communication, and the memory of one rank below.
 
     Args:
         ranks: which ranks to draw; all by default.

@@ -1,4 +1,4 @@
-"""Call an answer on every rank of a pipeline, one stage a rank, with the actions of that rank.
+"""Call an answer on every rank of a pipeline, one stage per rank, with the actions of that rank.
 
 impl(actions, module, inputs, targets, loss_fn, like, *arguments). Options: arguments (params passed on);
 state (the weights afterwards are handed back, not the gradients). Marks: "begins", "ends". What the module

@@ -2,7 +2,7 @@
 
 All else in a block acts on one token at a time, so the model stays as it is: its attention gets another core,
 `Transformer(config, attend=RingAttention(cp_group))`, and its ranks get other tokens and positions. Gradients
-of weights are then one addend a rank: sum them over cp. Lab 10. Production code: torch
+of weights are then one addend per rank: sum them over cp. Lab 10. Production code: torch
 `torch/distributed/tensor/experimental/_context_parallel`, ring-flash-attention, Megatron-Core
 `context_parallel_size` (Transformer Engine), DeepSpeed-Ulysses.
 """

@@ -26,7 +26,7 @@ TOKENS = 3  # the dim of [2, B, K, S, H]
 class AllGatherAttention(ContextParallel):
     """Attend with the whole K, V of the layer at hand on every rank.
 
-    Communication, a rank: forward one all_gather of 2 B K H S/cp elements; backward the same again, and one
+    Communication, per rank: forward one all_gather of 2 B K H S/cp elements; backward the same again, and one
     reduce_scatter of 2 B K H S elements in float32 (float64 for float64).
     Memory: while it computes the K, V of all S tokens (twice while they are put in order), in backward their
     gradients too; saved for backward the local query, key, value, output and lse only.

@@ -25,7 +25,7 @@ from course_lib.parallel.context.core import ContextParallel
 class RingAttention(ContextParallel):
     """Attend with K, V sent round the ring in cp - 1 hops, each behind the computation of one block.
 
-    Communication, a rank: forward cp - 1 messages of 2 B K H S/cp elements; backward as many again, and
+    Communication, per rank: forward cp - 1 messages of 2 B K H S/cp elements; backward as many again, and
     cp - 1 of the gradients, which are float32 (float64 for float64).
     Memory: forward two blocks of K, V beside its own, and a float32 output; saved for backward query, key,
     value, output and lse of the local tokens. Scores and full K, V never exist.

@@ -27,7 +27,7 @@ class UlyssesAttention(ContextParallel):
     axis makes it two-dimensional: the group then holds one of the ring's blocks, in contiguous parts, and the
     ring's layout, flag and documents count.
     K kv heads are repeated to lcm(K, cp) heads where cp does not divide them.
-    Communication, a rank: forward one all_to_all each of query, key, value, output: (cp - 1)/cp of
+    Communication, per rank: forward one all_to_all each of query, key, value, output: (cp - 1)/cp of
     B S/cp H (2 N + 2 lcm(K, cp)) elements leave; backward as many. With an inner ring also the ring's.
     Memory: query, key, value, output of N/cp heads for the group's tokens: what the local ones of all heads
     took, but for repeated kv heads.
