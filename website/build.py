@@ -40,7 +40,7 @@ TECHNIQUES = {
     "All of them in one step": ["course_lib.compose"],
     "Ranks and traces": ["course_lib.ranks", "course_lib.trace", "course_lib.replay"],
     "Collectives and meshes": ["course_lib.comm"],
-    "Costs and plans": ["course_lib.cost", "course_lib.planner"],
+    "Costs and plans": ["course_lib.cost", "course_lib.planner", "course_lib.calibrate"],
 }
 
 

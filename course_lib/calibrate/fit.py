@@ -22,8 +22,9 @@ from course_lib.cost.tables import rows
 
 Key = tuple[str, str]
 """A constant, and what it is of: "all", a generation, a fabric or a stack."""
-LEVEL, LEVEL_SPREAD = 1.1, 0.1
-"""How much faster a short burst is than a held call: the course's H100, and how far others may be."""
+LEVEL, LEVEL_SPREAD, KNOWN_SPREAD = 1.1, 0.1, 1e-3
+"""How much faster a short burst is than a held call, where none was held: the course's H100, how far others
+may be, and how far a level that was measured."""
 SPREAD = 0.3
 """Of a constant that the course fixed and says nothing of."""
 COUNTS = 0.02
@@ -148,11 +149,11 @@ class _Problem:
                 keys.append(key)
         centre = [np.log(value_of(own, key)) for key in keys]
         spread = [_spread(key) for key in keys]
-        levels = len(LEVELS)
+        faster = {part.level: part.faster for part in parts if part.faster}
         return cls(
             tuple(keys),
-            np.array([*centre, *[np.log(LEVEL)] * levels]),
-            np.array([*spread, *[LEVEL_SPREAD] * levels]),
+            np.array([*centre, *(np.log(faster.get(name, LEVEL)) for name in LEVELS)]),
+            np.array([*spread, *(KNOWN_SPREAD if name in faster else LEVEL_SPREAD for name in LEVELS)]),
         )
 
     def constants(self, values: Array) -> Calibration:

@@ -88,11 +88,11 @@ def kernels_of(sizes: Sizes, device: torch.device) -> Iterator[Kernel]:
             for backward in (False, True):
                 kind = "attention_backward" if backward else "attention_forward"
                 row = replace(_row(kind, heads, (tokens, tokens, head_dim)), how=name)
-                shape = (1, heads, tokens, head_dim)
+                shape, flops = (1, heads, tokens, head_dim), 2.0 * heads * tokens**2 * head_dim
                 yield Kernel(
                     row,
                     lambda on, s=shape, n=name, b=backward: _attention(s, n, b, on),  # type: ignore[misc]
-                    row.flops >= 2 * sizes.large_flops,
+                    flops >= sizes.large_flops,
                 )
 
 

@@ -1,7 +1,7 @@
 """Group what was measured into parts that the step-time model predicts, each from its constants.
 
 A short burst runs before the power limit lowers the clock: matmuls and attention have a level each, how much
-faster bursts are than held calls, which is fitted too. Without held rows it stays at 1.1, the course's.
+faster bursts are than held calls of the same sides. Where none was held it is fitted, near 1.1, the course's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from course_lib.cost.lines import Machine, all_reduce_time_s, gather_time_s, mac
 
 SHORTEST_S = 50e-6
 """A matmul or attention below it times its launch."""
+USUAL_HEAD = 128
 LEVELS = ("matmul", "attention")
 
 
@@ -32,6 +33,8 @@ class Part:
     predict: Callable[[Calibration], Array]
     level: str = ""
     """Of LEVELS, for short bursts; empty for what is held, and for collectives."""
+    faster: float = 0.0
+    """How much faster such bursts are than held calls, the median; 0: none was held."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,7 @@ def parts_of(rows: Sequence[Row], place: Place) -> tuple[list[Part], list[str]]:
     long = [row for row in kernels if row.seconds >= SHORTEST_S]
     said = [f"{len(kernels) - len(long)} calls below 50 us left out: they time their launch"]
     said = said if len(long) < len(kernels) else []
-    attention, words = _one_library([row for row in long if row.kind in ATTENTION])
+    attention, words = _usual_heads(*_one_library([row for row in long if row.kind in ATTENTION]))
     parts = [
         *_matmuls([row for row in long if row.kind in MATMULS], place),
         *_attention(attention, place),
@@ -83,7 +86,7 @@ def parts_of(rows: Sequence[Row], place: Place) -> tuple[list[Part], list[str]]:
 
 
 def _matmuls(rows: Sequence[Row], place: Place) -> Iterator[Part]:
-    machine = place.machine(1, 1) if rows else None
+    machine, faster = place.machine(1, 1) if rows else None, _faster(rows)
     for precision, is_grouped, held in dict.fromkeys(
         (row.precision, row.kind != "matmul", row.held) for row in rows
     ):
@@ -106,36 +109,48 @@ def _matmuls(rows: Sequence[Row], place: Place) -> Iterator[Part]:
             return g * matmul_time_s(s[0], s[1], s[2], machine, fitted, p == "fp8", of)
 
         name = f"{'grouped ' * is_grouped}matmuls, {precision}, {held}"
-        yield Part(name, _seconds(mine), predict, "matmul" if held == "short" else "")
+        yield Part(name, _seconds(mine), predict, *(("matmul", faster) if held == "short" else ()))
 
 
 def _attention(rows: Sequence[Row], place: Place) -> Iterator[Part]:
-    machine = place.machine(1, 1) if rows else None
+    """Forward and backward of the same sides are one measurement: the model has one constant for both."""
+    machine, faster = place.machine(1, 1) if rows else None, _faster(rows)
     stack = STACKS.index(place.stack)
-    for kind, held in dict.fromkeys((row.kind, row.held) for row in rows):
-        mine = [row for row in rows if (row.kind, row.held) == (kind, held)]
-        queries, keys, heads, head_dim = (
-            np.array([float(getattr(row, name)) for row in mine])
+    passes: dict[tuple[str | int, ...], list[Row]] = {}
+    for row in rows:
+        passes.setdefault((row.held, *_call_of(row)[1:]), []).append(row)
+    kinds = {key: tuple(sorted({row.kind for row in own}, reverse=True)) for key, own in passes.items()}
+    for held, of in dict.fromkeys((key[0], kinds[key]) for key in passes):
+        mine = [own for key, own in passes.items() if (key[0], kinds[key]) == (held, of)]
+        sides = [
+            np.array([float(getattr(own[0], name)) for own in mine])
             for name in ("rows", "cols", "groups", "inner")
-        )
+        ]
 
-        def predict(
-            fitted: Calibration,
-            q: Array = queries,
-            k: Array = keys,
-            h: Array = heads,
-            d: Array = head_dim,
-            of: str = kind,
-        ) -> Array:
+        def predict(fitted: Calibration, s: list[Array] = sides, of: tuple[str, ...] = of) -> Array:
             assert machine is not None
             newer = fitted.at("attention_slowdown", np.array([stack])) if machine.generation[0] > 0 else 1.0
             efficiency = fitted.at("attention_efficiency", np.array([stack])) / newer
-            fused = np.full(len(q), True)
-            found = attention_time_s(q, k, h, d, fused, efficiency, machine, fitted)
-            return found.backward if of == "attention_backward" else found.forward
+            fused = np.full(len(s[0]), True)
+            found = attention_time_s(s[0], s[1], s[2], s[3], fused, efficiency, machine, fitted)
+            each = {"attention_forward": found.forward, "attention_backward": found.backward}
+            return np.asarray(sum(each[kind] for kind in of))
 
-        name = f"{kind.replace('_', ', ')}, {held}"
-        yield Part(name, _seconds(mine), predict, "attention" if held == "short" else "")
+        seconds = np.array([sum({row.kind: row.seconds for row in own}.values()) for own in mine])
+        name = f"attention, {' and '.join(kind.partition('_')[2] for kind in of)}, {held}"
+        yield Part(name, seconds, predict, *(("attention", faster) if held == "short" else ()))
+
+
+def _faster(rows: Sequence[Row]) -> float:
+    """Return the median of held over short seconds of the same call, 0 where none was held."""
+    short = {_call_of(row): row.seconds for row in rows if row.held == "short"}
+    held = [(row.seconds, short.get(_call_of(row))) for row in rows if row.held == "sustained"]
+    ratios = [seconds / burst for seconds, burst in held if burst]
+    return float(np.median(ratios)) if ratios else 0.0
+
+
+def _call_of(row: Row) -> tuple[str | int, ...]:
+    return (row.kind, row.precision, row.groups, row.rows, row.cols, row.inner)
 
 
 def _one_library(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
@@ -143,12 +158,35 @@ def _one_library(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
     names = list(dict.fromkeys(row.how for row in rows))
     if len(names) < 2:
         return list(rows), []
-    rate = {n: np.mean([np.log(r.flops / r.seconds) for r in rows if r.how == n]) for n in names}
+    calls = set.intersection(*({(*_call_of(r), r.held) for r in rows if r.how == n} for n in names))
+    same = [row for row in rows if (*_call_of(row), row.held) in calls] or rows
+    rate = {n: np.mean([np.log(r.flops / r.seconds) for r in same if r.how == n]) for n in names}
     best = max(rate, key=lambda name: rate[name])
     others = ", ".join(
         f"{np.exp(rate[n] - rate[best]):.2f} of it by {n or 'no name'}" for n in names if n != best
     )
     return [row for row in rows if row.how == best], [f"attention of {best or 'no name'} taken; {others}"]
+
+
+def _usual_heads(rows: Sequence[Row], said: list[str]) -> tuple[list[Row], list[str]]:
+    """Keep heads of 128 and more, which the model's constant is of, where there are any."""
+    usual = [row for row in rows if row.inner >= USUAL_HEAD]
+    smaller = sorted({row.inner for row in rows} - {row.inner for row in usual})
+    if not usual or not smaller:
+        return list(rows), said
+    rate, small = (
+        np.exp(
+            np.mean(
+                [np.log(row.flops / row.seconds) for row in rows if (row.inner >= USUAL_HEAD) is is_usual]
+            )
+        )
+        for is_usual in (True, False)
+    )
+    sizes = " and ".join(map(str, smaller))
+    return usual, [
+        *said,
+        f"attention with heads of {sizes} left out: it reaches {small / rate:.2f} of the others",
+    ]
 
 
 def _collectives(rows: Sequence[Row], place: Place) -> Iterator[Part]:

@@ -135,9 +135,9 @@ def _text(found: Fit, place: Place, said: Sequence[str]) -> str:
     for change in found.changes:
         name, of = change.key
         lines.append(f"{name:<22}{of:<16}{change.before:>12.4g}{change.after:>12.4g}{change.count:>6}")
-    lines += ["", f"{'error in percent (mean)':<38}{'rows':>6}{'the course':>12}{'yours':>10}"]
+    lines += ["", f"{'error in percent (mean)':<44}{'rows':>6}{'the course':>12}{'yours':>10}"]
     for error in found.errors:
-        lines.append(f"{error.name:<38}{error.count:>6}{error.before:>12.1f}{error.after:>10.1f}")
+        lines.append(f"{error.name:<44}{error.count:>6}{error.before:>12.1f}{error.after:>10.1f}")
     lines += _on_left_out(found)
     levels = {
         e.name.partition(",")[0].removeprefix("grouped ") for e in found.errors if e.name.endswith("short")
@@ -159,7 +159,7 @@ def _on_left_out(found: Fit) -> list[str]:
     if left is None:
         few = any(error.name == "runs" for error in found.errors)
         return ["with four runs or more each would be predicted by a fit to the others"] if few else []
-    line = f"{left.name:<38}{left.count:>6}{left.before:>12.1f}{left.after:>10.1f}"
+    line = f"{left.name:<44}{left.count:>6}{left.before:>12.1f}{left.after:>10.1f}"
     if left.after <= left.before:
         return [line]
     return [

@@ -80,7 +80,7 @@ def test_planted_constants_are_recovered_with_noise_of_three_percent() -> None:
     parts, _ = parts_of(rows_of(PLANTED, noise=0.03), H100)
     found, true = fit(H100, parts), with_values(calibration(), PLANTED)
     for key in (("matmul_ceiling", "H100"), ("attention_efficiency", "megatron-core")):
-        assert value_of(found.calibration, key) == pytest.approx(PLANTED[key], rel=0.03), key
+        assert value_of(found.calibration, key) == pytest.approx(PLANTED[key], rel=0.05), key
     for part in parts:
         off = np.log(part.predict(found.calibration) / part.predict(true))
         assert np.abs(off).mean() < 0.03, part.name  # less than the noise
@@ -122,7 +122,8 @@ def test_measurements_are_counted_for_what_they_say_something_of() -> None:
     rows = rows_of(PLANTED)
     counts = {change.key: change.count for change in fit(H100, parts_of(rows, H100)[0]).changes}
     assert counts["half_group_rows", "all"] == len(FULL.experts)
-    assert counts["attention_efficiency", "megatron-core"] == 4 * len(FULL.attention)
+    usual = [shape for shape in FULL.attention if shape[-1] == 128]
+    assert counts["attention_efficiency", "megatron-core"] == 2 * len(usual)  # bursts, held
     assert counts["half_rows", "all"] < counts["matmul_ceiling", "H100"]
 
 
@@ -130,8 +131,29 @@ def test_of_several_libraries_the_fastest_attention_is_taken() -> None:
     rows = [replace(row, how="flash") for row in rows_of(PLANTED) if row.kind.startswith("attention")]
     slower = [replace(row, how="cudnn", seconds=2 * row.seconds) for row in rows]
     parts, said = parts_of([*slower, *rows], H100)
-    assert sum(len(part.seconds) for part in parts) == len(rows)
-    assert said == ["attention of flash taken; 0.50 of it by cudnn"]
+    assert sum(part.seconds.sum() for part in parts) == pytest.approx(
+        sum(row.seconds for row in rows if row.inner == 128)
+    )
+    assert said[0] == "attention of flash taken; 0.50 of it by cudnn"
+    assert "attention with heads of 64 left out" in said[1]
+
+
+def test_how_much_faster_bursts_are_comes_from_calls_that_were_held_too() -> None:
+    rows = rows_of(PLANTED)
+    slow = [replace(row, seconds=1.2 * row.seconds) if row.held == "sustained" else row for row in rows]
+    assert fit(H100, parts_of(slow, H100)[0]).levels["matmul"] == pytest.approx(1.2 * BURSTS, rel=0.01)
+    bursts = [row for row in rows if row.held == "short"]
+    found = fit(H100, parts_of(bursts, H100)[0])
+    assert 0.9 < found.levels["matmul"] < 1.1  # ceiling and level share what bursts alone cannot tell apart
+    assert all(error.after < 3 for error in found.errors)
+
+
+def test_forward_and_backward_are_one_measurement() -> None:
+    rows = [row for row in rows_of(PLANTED) if row.kind.startswith("attention")]
+    names = [part.name for part in parts_of(rows, H100)[0]]
+    assert names == [f"attention, forward and backward, {held}" for held in ("short", "sustained")]
+    alone = [row for row in rows if row.kind == "attention_forward"]
+    assert parts_of(alone, H100)[0][0].name == "attention, forward, short"
 
 
 def test_calls_that_time_their_launch_are_left_out() -> None:
