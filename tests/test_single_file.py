@@ -100,7 +100,7 @@ def test_a_notebook_alone_says_what_failed_or_installs_the_course_and_checks(
         run(tmp_path, python, "file:///nowhere", cells("course-set-up"))
     said = str(no_network.value)
     assert (
-        f"course_lib must be installed; `pip install --no-deps git+{REPOSITORY}@v{__version__}` failed"
+        f"the course must be installed; `pip install --no-deps git+{REPOSITORY}@v{__version__}` failed"
         in said
     )
     assert "Is there a network?" in said

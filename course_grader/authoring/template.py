@@ -46,12 +46,12 @@ import importlib.util
 import subprocess
 import sys
 
-if importlib.util.find_spec("course_lib") is None:
+if importlib.util.find_spec("course_grader") is None:
     COURSE = "git+{REPOSITORY}@v{__version__}"
     INSTALL = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", COURSE]
     done = subprocess.run(INSTALL, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"course_lib must be installed; `pip install --no-deps {{COURSE}}` failed. "
+        raise RuntimeError(f"the course must be installed; `pip install --no-deps {{COURSE}}` failed. "
                            f"{why}\\n{{done.stderr[-600:]}}")
     importlib.invalidate_caches()
 from course_grader import notebook
