@@ -145,10 +145,10 @@ def held(tensors):
 
 
 # %% tags=["demonstration"]
-def train_by(name):
+def train_by(name, steps=STEPS):
     trained, losses = engine(name), []
     optimizer, cut = make_optimizer(trained.parameters()), name in ("DDP", "FSDP2")
-    for step in range(STEPS):
+    for step in range(steps):
         begin = time.perf_counter()
         batch = corpus_batch(CORPUS, BATCH_SIZE, SEQ_LEN, step=step)
         mine = slice(dist.get_rank(), None, 2) if cut else slice(None)
@@ -754,6 +754,49 @@ def agree_to_stop(told, group):
 
 
 # %% [markdown]
+# ## Bonus: find the default
+#
+# ZeRO's paper moves 2 P a step as long as weights stay whole. The table of the four engines said 2.75 P for
+# your FSDP2. Which calls are they?
+
+
+# %% exercise="find_the_default"
+def find_the_default(calls):
+    """Return {"calls": places, "now": ..., "without": ...} of a step that FSDP trained.
+
+    calls: [(phase, op, bytes), ...] in order: "forward" or "backward", the collective, and its whole buffer.
+    places: of the calls that would go if weights stayed whole from forward to backward.
+    now, without: what a ring moves in the step, with those calls and without them, as multiples of P.
+    """
+    ### BEGIN SOLUTION
+    from itertools import takewhile
+
+    def moved(some):
+        return sum((2 if op == "all_reduce" else 1) * size for _, op, size in some)
+
+    again = [i for i, (phase, op, _) in enumerate(calls) if (phase, op) == ("backward", "all_gather")]
+    rest = [call for i, call in enumerate(calls) if i not in again]
+    first = takewhile(lambda call: call[0] == "forward", calls)
+    whole = sum(size for phase, op, size in first if op == "all_gather")
+    return {"calls": again, "now": moved(calls) / whole, "without": moved(rest) / whole}
+    ### END SOLUTION
+
+
+# %%
+step = run_ranks(train_by, 2, "FSDP2", 1, quiet=True, trace=True).trace[0]
+found = find_the_default(
+    [
+        (call.phase, call.op, call.bytes_)
+        for call in step.launches()
+        if call.op in ("all_gather", "reduce_scatter")
+    ]
+)
+print(f"{found['now']:.2f} P, without the calls {found['calls']} {found['without']:.2f} P")
+
+# %% [markdown]
+# FSDP2's default frees every unit but the root after forward. `reshard_after_forward=False` is the other
+# choice: 2 P for the memory of all weights. An integer in between gathers from neighbours alone.
+#
 # ## The last page: what to run next
 #
 # The course ends here; a plan of yours can start elsewhere. `course plan` writes the settings:
