@@ -7,7 +7,7 @@
 # | **ranks** | 2 and 4 on this machine's CPU; 16,384 by arithmetic |
 # | **needs** | labs 04, 05, 08 and 12 |
 # | **points** | {{points}} for exercises 1 to 8 |
-# | **bonus** | exercise 9, behind them: {{bonus_points}} points, {{bonus_minutes}} minutes |
+# | **bonus** | exercises 9 to 11, behind them: {{bonus_points}} points, {{bonus_minutes}} minutes |
 #
 # You have written every technique of this course. Others have, too: in this lab their engines train your
 # model, and you keep a long run alive. Nothing new is parallel here. What is new is that somebody else's
@@ -55,6 +55,7 @@ from course_lib.cost.tables import rows
 from course_lib.model.corpus import corpus_batch, load_corpus
 from course_lib.model.transformer import Transformer, cross_entropy
 from course_lib.planner import Request, plan, report
+from course_lib.planner.grid import candidates
 from course_lib.planner.named import cluster_named
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.train.goodput import goodput, simulate_run, young_interval_s
@@ -271,7 +272,8 @@ print(deepspeed_config(stage=3, offload="all", batch_size=256, microbatch_size=4
 
 # %% [markdown]
 # DeepSpeed runs on two CPU ranks too (gloo). What its steps moved is recorded here, counted by this course's
-# trace; losses were those of one process in every row. Compare lab 04's bytes with it:
+# trace; losses were those of one process in every row. (`pip install -e '.[frameworks]'` in the repository,
+# then `course bench frameworks`, measures it again.) Compare lab 04's bytes with it:
 
 # %%
 print("stage  offload     multi-rank buckets   bytes a step, in P   in calls of")
@@ -545,7 +547,8 @@ dist.init_process_group("gloo")
 weight, first = torch.ones(4), 0
 if (folder / "save").exists():
     first, weight = torch.load(folder / "save")
-print(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}, rank {rank}: from step {first}", flush=True)
+say = lambda text: os.write(1, f"{text}\\n".encode())  # a line at once: two ranks share the output
+say(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}, rank {rank}: from step {first}")
 for step in range(first, 12):
     if step == 7 and rank == 1 and not (folder / "died").exists():
         (folder / "died").touch()
@@ -555,7 +558,7 @@ for step in range(first, 12):
     dist.all_reduce(grad)
     weight = weight - 0.05 * grad
     if rank == 0:
-        print(f"loss {step} {(x @ weight - x[:, 0]).square().mean():.6f}", flush=True)
+        say(f"loss {step} {(x @ weight - x[:, 0]).square().mean():.6f}")
         if (step + 1) % 3 == 0:
             torch.save((step + 1, weight), folder / "begun")
             os.rename(folder / "begun", folder / "save")
@@ -579,7 +582,7 @@ print("losses of the repeated step 6:", twice["6"], "; exit code", ran.returncod
 # must come back in a real run besides: the optimizer's state, the schedule, the generators.
 #
 # **SIGTERM** is the polite kill: a scheduler sends it before time is up. Ranks hear it at different steps, so
-# they must agree on the one at which they save (the bonus below).
+# they must agree on the one at which they save (exercise 9).
 #
 # ## Three faults to find
 #
@@ -662,20 +665,16 @@ turn(
 # tokens a step, and names the fastest that fits; beside it what was measured elsewhere.
 
 # %%
-cells = {}
+cells, priced = {}, 0
 for name in ("llama3.2-1b", "llama3-8b", "llama3-70b", "llama3-405b"):
     for nodes in (1, 8, 64, 512):
         cluster = cluster_named("dgx-h100", 8 * nodes)
+        asked = Request(
+            config=model(name), cluster=cluster, num_gpus=8 * nodes, seq_len=4_096, tokens_per_step=2**22
+        )
+        priced += len(candidates(asked)[0])
         try:
-            found = plan(
-                Request(
-                    config=model(name),
-                    cluster=cluster,
-                    num_gpus=8 * nodes,
-                    seq_len=4_096,
-                    tokens_per_step=2**22,
-                )
-            )
+            found = plan(asked)
         except ValueError:
             cells[name, nodes] = None  # nothing fits
             continue
@@ -690,6 +689,7 @@ measured = [
     for run in published_runs()
     if run.mfu and "H100" in run.accelerator
 ]
+print(f"{priced:,} layouts priced for {len(cells)} cells")
 draw_sweep(cells, measured=measured[:8])
 
 # %% [markdown]
@@ -716,8 +716,8 @@ draw_sweep(cells, measured=measured[:8])
 # 3. **`save_bytes`**: 70 B parameters in mixed precision (lab 04), a sharded save by 64 ranks: bytes that
 #    each rank writes.
 # 4. **`hours_between_failures`**: GPUs that fail as Meta's, and 2,048 of them: hours between failures.
-# 5. **`goodput`**: Meta's job, saves of 60 s at Young's interval, restarts of 300 s: the share of useful
-#    time, to first order.
+# 5. **`goodput`**: Meta's job, saves of 60 s at the interval of exercise 7, restarts of 300 s: the share of
+#    useful time, to first order (each loss as if there were no other).
 
 
 # %% exercise="numbers_13"
@@ -784,19 +784,88 @@ def find_the_default(calls):
 
 # %%
 step = run_ranks(train_by, 2, "FSDP2", 1, quiet=True, trace=True).trace[0]
-found = find_the_default(
-    [
-        (call.phase, call.op, call.bytes_)
-        for call in step.launches()
-        if call.op in ("all_gather", "reduce_scatter")
-    ]
-)
+calls = [(call.phase, call.op.removesuffix("_single"), call.moved_bytes) for call in step.launches()]
+found = find_the_default([call for call in calls if call[1] in ("all_gather", "reduce_scatter")])
 print(f"{found['now']:.2f} P, without the calls {found['calls']} {found['without']:.2f} P")
 
 # %% [markdown]
 # FSDP2's default frees every unit but the root after forward. `reshard_after_forward=False` is the other
 # choice: 2 P for the memory of all weights. An integer in between gathers from neighbours alone.
+
+# %% [markdown]
+# ## Bonus: repair an FSDP2 script
 #
+# Lab 03's script again, sharded, with the options it had there: `--data`, `--out`, `--lr`, `--seed`,
+# `--epochs`, `--batch-size`, `--gpus`. Seven defects; four of them let it run and train something else.
+
+# %%
+BROKEN_SCRIPT = """\
+import argparse, json
+import numpy as np, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+def main(args):
+    kind = "cuda" if args.gpus else "cpu"
+    mesh = init_device_mesh(kind, (8,))
+    rank = dist.get_rank()
+    data = {name: torch.from_numpy(array) for name, array in np.load(args.data).items()}
+    dataset = TensorDataset(torch.arange(len(data["x"])), data["x"], data["y"])
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, args.batch_size, shuffle=True)
+    torch.manual_seed(args.seed + rank)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    model.to(kind, torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+    fully_shard(model[0], mesh=mesh)
+    steps = []
+    for epoch in range(args.epochs):
+        for index, x, y in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(x.to(kind)), y.to(kind))
+            loss.backward()
+            optimizer.step()
+            steps.append({"epoch": epoch, "indices": index.tolist(), "loss": loss.item()})
+    if rank == 0:
+        parameters = [p.full_tensor().flatten().tolist() for p in model.parameters()]
+        with open(f"{args.out}/rank{rank}.json", "w") as file:
+            json.dump({"device": kind, "steps": steps, "parameters": parameters}, file)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    kinds = {"data": str, "out": str, "lr": float, "seed": int, "epochs": int, "batch-size": int}
+    for name, kind in kinds.items():
+        parser.add_argument(f"--{name}", type=kind, required=True)
+    parser.add_argument("--gpus", type=int, default=0)  # GPUs to use; 0: train on the CPU
+    main(parser.parse_args())
+"""
+
+
+# %% exercise="repair_fsdp_script"
+def repair_fsdp_script() -> str:
+    """Return the text of the repaired training script."""
+    ### BEGIN SOLUTION
+    made = "    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)\n"
+    repairs = [
+        (made, ""),  # the model's parameters are others once it is sharded
+        ("(model[0], mesh=mesh)\n", "(model[0], mesh=mesh)\n    fully_shard(model, mesh=mesh)\n" + made),
+        ("import argparse, json", "import argparse, json, os"),
+        ("(8,)", '(int(os.environ["WORLD_SIZE"]),)'),
+        ("shuffle=True", "sampler=sampler"),
+        ("args.seed + rank", "args.seed"),  # fully_shard sends nobody's weights
+        ("        for index", "        sampler.set_epoch(epoch)\n        for index"),
+        ("    if rank == 0:\n", "    if True:\n"),  # full_tensor is a collective, and all report
+    ]
+    text = BROKEN_SCRIPT
+    for wrong, right in repairs:
+        text = text.replace(wrong, right)
+    return text
+    ### END SOLUTION
+
+
+# %% [markdown]
 # ## The last page: what to run next
 #
 # The course ends here; a plan of yours can start elsewhere. `course plan` writes the settings:

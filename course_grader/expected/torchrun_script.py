@@ -75,7 +75,7 @@ def train(
 ) -> tuple[Array, list[Array]]:
     """Train on the samples that the processes say they took.
 
-    style: mistakes: "alone", "kept", "whole", "sum", "twice", or some of them.
+    style: mistakes: "alone", "kept", "whole", "sum", "twice", "still", or some of them.
 
     Returns losses (ranks, steps) and the parameters of each rank, flattened.
     """
@@ -95,7 +95,7 @@ def train(
         for r in range(n):
             summed = [compute(r, batch)[1] for batch in batches] if "whole" in style else gradients
             mean = [np.mean([g[i] for g in summed], axis=0) for i in range(len(begin))]
-            factor = n if "sum" in style else 1 / n if "twice" in style else 1
+            factor = {"sum": n, "twice": 1 / n, "still": 0}.get(style, 1)
             new = gradients[r] if "alone" in style else [factor * g for g in mean]
             # Without zero_grad DDP averages kept and new together; the kept part is the same on all ranks.
             kept[r] = [k + g for k, g in zip(kept[r], new, strict=True)] if "kept" in style else new

@@ -29,7 +29,7 @@ from course_lib.checkpoint.boxes import chunks
 from course_lib.checkpoint.state import CheckpointError, State, TrainingState, gather
 from course_lib.units import show_bytes
 
-MANIFEST = "manifest.json"  # step, optimizer, and SHA-256 of every other file
+MANIFEST = "manifest.json"  # step, optimizer, and SHA-256 of every other file and of all that
 T = TypeVar("T")
 
 
@@ -156,6 +156,7 @@ class Checkpoints:
             return
         sums[".metadata"] = digest(begun / ".metadata")
         manifest = {"step": step, "optimizer": optimizer, "sha256": sums}
+        manifest["own"] = _sum_of(manifest)
         with (begun / MANIFEST).open("w", encoding="utf-8") as file:
             json.dump(manifest, file)
             file.flush()
@@ -176,6 +177,8 @@ class Checkpoints:
             try:
                 manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
                 want = sorted(manifest["sha256"].items())
+                if manifest.pop("own", _sum_of(manifest)) != _sum_of(manifest) or "step" not in manifest:
+                    raise ValueError
             except (OSError, ValueError, KeyError, AttributeError):
                 return {}, [f"{MANIFEST} is missing or was changed"]
             return manifest, [
@@ -213,6 +216,10 @@ def digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sum_of(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _quietly(action: Callable[[], Any]) -> None:

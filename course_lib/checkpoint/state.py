@@ -177,7 +177,7 @@ class TrainingState:
                 if key not in NUMBERS and tuple(shape) != want.get(name)
             ],
         }
-        if text := "; ".join(f"{kind}: {', '.join(names)}" for kind, names in found.items() if names):
+        if text := "; ".join(f"{kind}: {_some(names)}" for kind, names in found.items() if names):
             raise CheckpointError(f"the state must be of this model; got {text}. {AGAIN}")
         groups = len({path.split(".")[2] for path in paths if path.startswith("optim.param_groups.")})
         if groups not in (0, len(self.groups)):
@@ -203,6 +203,11 @@ class TrainingState:
             self.kept.pop(param, None)
             if entries:
                 self.kept[param] = entries
+
+
+def _some(names: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _copy(value: Tensor, earlier: Tensor | None) -> Tensor:

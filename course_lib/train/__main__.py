@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course_lib.checkpoint import CheckpointError
+from course_lib.ranks import RanksError
 from course_lib.train import TrainResult, parse, train
 
 
@@ -21,6 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(error, is_said=is_first)
     try:
         result = train(options)
+    except RanksError as error:  # what all ranks were told is one message; else the report of who failed
+        told = [one.message for one in error.errors.values() if one.type in ("CheckpointError", "ValueError")]
+        return _failed(told[0] if told else error, is_said=True)
     except (ValueError, OSError) as error:
         return _failed(error, is_said=is_first or not isinstance(error, CheckpointError))
     if not is_first:
@@ -42,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _failed(error: Exception, *, is_said: bool) -> int:
+def _failed(error: Exception | str, *, is_said: bool) -> int:
     if is_said:
         print(f"train: {error}", file=sys.stderr)
     return 1

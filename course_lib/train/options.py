@@ -165,7 +165,7 @@ class TrainOptions:
         if self.local_batch_size % self.local_microbatch_size:
             raise ValueError(
                 f"microbatch_size must divide a rank's {self.local_batch_size} sequences; got "
-                f"{self.microbatch_size}. Take a divisor."
+                f"{self.microbatch_size}. Take one of {_divisors(self.local_batch_size)}."
             )
         if (self.parallel == "none") != (self.ranks == 1):
             raise ValueError(
@@ -228,21 +228,17 @@ class TrainOptions:
 
 def check_torch(config: ModelConfig, degrees: Degrees) -> None:
     """Refuse what torch's engine does not train. Raises: ValueError that names it, and what to take."""
-    lacks = {
-        "cp": "cp: torch's ring attention needs a GPU's flash attention",
-        "ep": "ep: torch has no API for expert parallelism",
-    }
-    found = [f"{words}, got {name}={getattr(degrees, name)}" for name, words in lacks.items()
-             if getattr(degrees, name) > 1]  # fmt: skip
+    why = {"cp": "torch's ring attention needs a GPU's flash attention", "ep": "torch has no API for it"}
+    found = [f"{name}={getattr(degrees, name)} ({why[name]})" for name in why if getattr(degrees, name) > 1]
     if config.num_experts:
-        found.append("no mixtures of experts")
+        found.append("a mixture of experts")
     if config.tied_embeddings and degrees.tp * degrees.pp > 1:
-        found.append("no tied embeddings with tp or pp, which copy the weight")
+        found.append("tied embeddings with tp or pp, which copy the weight")
     if degrees.tp > 1 and config.num_kv_heads % degrees.tp:
-        found.append(f"at least one kv head per rank of tp, got {config.num_kv_heads} for tp={degrees.tp}")
+        found.append(f"{config.num_kv_heads} kv heads for tp={degrees.tp} (equally many per rank)")
     if found:
         raise ValueError(
-            f"framework=torch must have an API for the layout; it has {'; '.join(found)}. "
+            f"framework=torch must have an API for the layout; got {'; '.join(found)}. "
             "Take --framework ours, or another layout."
         )
 
@@ -271,8 +267,12 @@ def meant(word: str, known: Sequence[str]) -> str:
     near = [name for name in known if len(word) > 1 and (name.startswith(word) or word.startswith(name))]
     near = near or [name for name in known if "-" in name[2:] and _initials(name) == word.strip("-")]
     near = near or [name for name in known if name == OTHER_WORDS.get(word)]
-    near = near or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    near = near or difflib.get_close_matches(word, known, n=1, cutoff=0.7)
     return f" Did you mean {near[0]}?" if near else " Choose one of them."
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
 
 
 def _initials(name: str) -> str:

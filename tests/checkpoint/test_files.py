@@ -103,6 +103,11 @@ def flip(name: str, place: float, folder: Path) -> None:
     (folder / name).write_bytes(content)
 
 
+def another_step(folder: Path) -> None:
+    text = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(text.replace('"step": 1', '"step": 7'))
+
+
 def cut(name: str, folder: Path) -> None:
     (folder / name).write_bytes((folder / name).read_bytes()[:-100])
 
@@ -119,6 +124,7 @@ DAMAGES: list[tuple[str, Callable[[Path], None]]] = [
     (".metadata is missing", partial(remove, ".metadata")),
     ("manifest.json is missing or was changed", partial(remove, "manifest.json")),
     ("manifest.json is missing or was changed", partial(flip, "manifest.json", 0.0)),
+    ("manifest.json is missing or was changed", another_step),
 ]
 
 

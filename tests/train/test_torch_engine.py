@@ -75,9 +75,12 @@ def test_every_layout_has_the_losses_of_one_process(
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"cp": 2}, "ring attention needs a GPU's flash attention, got cp=2. Take --framework ours"),
+        (
+            {"cp": 2},
+            r"got cp=2 \(torch's ring attention needs a GPU's flash attention\). Take --framework ours",
+        ),
         ({"parallel": "zero2", "ranks": 2}, "has no ZeRO-2.*got parallel='zero2'. Take --parallel fsdp"),
-        ({"tp": 4}, "at least one kv head per rank of tp, got 2 for tp=4"),
+        ({"tp": 4}, r"got 2 kv heads for tp=4 \(equally many per rank\)"),
     ],
     ids=str,
 )

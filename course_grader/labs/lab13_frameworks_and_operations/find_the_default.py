@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from course_grader.types import Exercise
-from course_grader.parts.numbers import EveryPoint, Point
 from course_grader.expected.samples import samples
+from course_grader.parts.numbers import EveryPoint, Point
+from course_grader.types import Exercise
 
 Call = tuple[str, str, int]
 

@@ -35,8 +35,9 @@ EXERCISE = Exercise(
         "Each problem names its numbers; the table of DeepSpeed's bytes is above.",
         "Half a step of the last bit that is kept. A save holds what training cannot compute again: weights, "
         "master weights and moments, not gradients.",
-        "Failures add up over GPUs. Goodput: three losses, save / interval, and (half an interval + a "
-        "restart) / MTBF.",
+        "Failures add up over GPUs. For the goodput follow the job from one failure to the next: what "
+        "takes time and is no progress? Something happens at every save, something once per failure, and "
+        "work is done twice: how much of it, if a failure may come at any moment?",
     ),
 )
 

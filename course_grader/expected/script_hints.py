@@ -1,4 +1,4 @@
-"""Read a DDP script by `ast` and name what looks wrong in it: said after it has failed, never a verdict."""
+"""Read a training script by `ast` and name what looks wrong in it: said after a failure, never a verdict."""
 
 from __future__ import annotations
 
@@ -52,10 +52,21 @@ def _values(tree: ast.AST) -> Iterator[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     }
-    if "DistributedDataParallel" not in ast.unparse(tree):
+    text = ast.unparse(tree)
+    if "fully_shard" in text:
+        yield from _sharded(tree)
+    elif "DistributedDataParallel" not in text:
         yield "the model: it is not wrapped in DistributedDataParallel"
     elif "zero_grad" not in names and ".zero_grad" not in ast.unparse(tree):
         yield "the loop: gradients are never cleared"
+
+
+def _sharded(tree: ast.AST) -> Iterator[str]:
+    """What FSDP2 does not do that DDP does: send rank 0's weights."""
+    for node in ast.walk(tree):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if called.endswith("manual_seed") and "rank" in ast.unparse(node):
+            yield f"line {node.lineno}: each process draws other weights, and fully_shard sends none"
 
 
 def _order(tree: ast.AST) -> Iterator[str]:

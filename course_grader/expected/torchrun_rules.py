@@ -1,0 +1,222 @@
+"""What must hold of a training script that ran under torchrun, and what may be wrong with it in words.
+
+The training is repeated in one process on the samples that the processes say they took. So a wrong sampler
+costs only the part "order".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from course_grader.expected.script_hints import hints
+from course_grader.expected.torchrun_script import (
+    BATCH_SIZE,
+    DRAWN,
+    EPOCHS,
+    NUM_SAMPLES,
+    SHAPES,
+    start,
+    train,
+)
+from course_grader.parts.rules import Rule
+from course_grader.types import Array, Seen
+
+# ---- it runs
+
+
+def _run(seen: Seen) -> dict[str, Any]:
+    run: dict[str, Any] = seen.got[0].values["run"]
+    return run
+
+
+def _text(seen: Seen) -> str:
+    return str(seen.got[0].values["text"])
+
+
+def _no_text(seen: Seen) -> str:
+    run = _run(seen)
+    if run["status"] != "type":
+        return ""
+    return f"the function must return the text of the script, a str; got {run['error']}."
+
+
+def _waits(seen: Seen) -> str:
+    status, text = _run(seen)["status"], _text(seen)
+    if status == "port":
+        why = hints(text, "port") or " Do not set MASTER_PORT, and give no init_method."
+        return (
+            f"the script called at a port of its own instead of the one torchrun gave it in MASTER_PORT.{why}"
+        )
+    if status in ("idle", "timeout"):
+        waits = "all processes waited and none did anything" if status == "idle" else "time ran out"
+        return (
+            f"the script did not end: {waits}. Does every process reach the same collectives?"
+            f"{hints(text, 'port')}"
+        )
+    return ""
+
+
+def _stops(seen: Seen) -> str:
+    run = _run(seen)
+    at = f"line {run['line']}: " if run.get("line") else ""
+    if run["status"] == "syntax":
+        return f"the script must be Python; {at}{run['error']}. Repair that line."
+    if run["status"] != "failed":
+        return ""
+    who = f" on rank {run['rank']}" if run.get("rank") is not None else ""
+    return f"the script stopped{who}; {at}{run['error'].rstrip('.')}.{hints(_text(seen), 'start')}"
+
+
+# ---- it reports
+
+
+def _no_report(seen: Seen) -> str:
+    reports = _run(seen)["reports"]
+    for rank, report in enumerate(reports):
+        text = _problem_of(report)
+        if text:
+            return f"rank{rank}.json {text}"
+    counts = [len(report["steps"]) for report in reports]
+    return f"every process must take the same number of steps; they took {counts}." * (len(set(counts)) > 1)
+
+
+def _problem_of(report: Any) -> str:
+    if report is None:
+        return "is missing: every process must write one before it ends."
+    try:
+        epochs = [step["epoch"] for step in report["steps"]]
+        sizes = [len(step["indices"]) for step in report["steps"]]
+        every = [i for step in report["steps"] for i in step["indices"]]
+        fine = all(type(i) is int and 0 <= i < NUM_SAMPLES for i in every)
+        fine = fine and all(isinstance(step["loss"], float) for step in report["steps"])
+        shapes = [len(row) for row in report["parameters"]]
+        fine = fine and all(isinstance(v, float) for row in report["parameters"] for v in row)
+        device = str(report["device"])
+    except (KeyError, TypeError, IndexError):
+        return "must hold device, steps (epoch, indices, loss) and parameters as the script writes them."
+    if not device.startswith("cpu"):
+        return f"says device {device!r}; with --gpus 0 the script must train on the CPU."
+    if sorted(set(epochs)) != list(range(EPOCHS)):
+        return f"holds the epochs {sorted(set(epochs))}; --epochs {EPOCHS} was asked."
+    if max(sizes) > BATCH_SIZE or min(sizes) < 1:
+        return f"has steps of up to {max(sizes)} samples; --batch-size {BATCH_SIZE} was asked."
+    if not fine or shapes != SHAPES:
+        return "must hold indices of the data set, losses and parameters, all as lists of numbers."
+    return ""
+
+
+# ---- it trains as one process would
+
+STYLES = {
+    "alone": "no gradient crosses the ranks: call the wrapped model, not the module inside it",
+    "kept": "gradients are never cleared: zero_grad() before each backward",
+    "alone kept": "no gradient crosses the ranks, and gradients are never cleared",
+    "whole": "every process computes the batches of all on its own data: no gradient crosses the ranks",
+    "sum": "gradients are summed instead of averaged: DDP and FSDP divide by the number of processes already",
+    "twice": "gradients are divided by the number of processes once more: DDP and FSDP do it already",
+    "still": "nothing is learned: the optimizer steps tensors that the model does not hold",
+}
+
+
+def _other_values(seen: Seen) -> str:
+    wrong, *others = (_differs(seen, start(seen.case, dtype)) for dtype in DRAWN)
+    return wrong if wrong and all(others) else ""
+
+
+def _ends(reports: list[Any]) -> list[Array]:
+    return [np.concatenate([np.array(row) for row in report["parameters"]]) for report in reports]
+
+
+def _tolerance(ends: list[Array]) -> float:
+    """Whoever trains in float32 reports numbers of float32."""
+    with np.errstate(over="ignore"):
+        return 2e-5 if all((end == end.astype(np.float32)).all() for end in ends) else 1e-9
+
+
+def _differs(seen: Seen, begin: list[Array]) -> str:
+    reports = _run(seen)["reports"]
+    losses = np.array([[step["loss"] for step in report["steps"]] for report in reports])
+    ends = _ends(reports)
+    near = _tolerance(ends)
+
+    def equal(style: str) -> bool:
+        want_losses, want_ends = train(seen.case, reports, begin, style)
+        pairs = [(losses, want_losses), *zip(ends, want_ends, strict=True)]
+        return all(np.allclose(got, want, rtol=0, atol=near) for got, want in pairs)
+
+    if equal(""):
+        return ""
+    with np.errstate(all="ignore"):
+        known = next((words for style, words in STYLES.items() if equal(style)), "")
+    said = "the script ran, and did not train what one process would."
+    said += _first_wrong_loss(losses, train(seen.case, reports, begin)[0], near)
+    differ = [r for r, end in enumerate(ends) if not np.allclose(end, ends[0], rtol=0, atol=near)]
+    if differ:
+        said += f" Ranks 0 and {differ[0]} end with different parameters."
+    return said + (f" This is what you get if {known}." if known else "") + hints(_text(seen), "values")
+
+
+def _first_wrong_loss(losses: Array, want: Array, near: float) -> str:
+    wrong = np.argwhere(np.abs(losses - want) > near)
+    if not len(wrong):
+        return ""
+    r, s = (int(i) for i in wrong[np.argmin(wrong[:, 1])])
+    return f" First wrong loss: step {s} of rank {r}, {losses[r, s]:.9g} instead of {want[r, s]:.9g}."
+
+
+def _sends_nothing(seen: Seen) -> str:
+    run = _run(seen)
+    for rank, (report, count) in enumerate(zip(run["reports"], run["launched"], strict=True)):
+        if isinstance(count, int) and count < len(report["steps"]):
+            return (
+                f"rank {rank} took {len(report['steps'])} steps and launched {count} collectives, sends and "
+                "receives: each process must compute on its own samples alone, and gradients must cross in "
+                "every step."
+            )
+    return ""
+
+
+# ---- every epoch deals out all samples, and in another order than the one before
+
+
+def _dealt_wrongly(seen: Seen) -> str:
+    reports = _run(seen)["reports"]
+    n, dealt = len(reports), [_hands(reports, epoch) for epoch in range(EPOCHS)]
+    for epoch, hands in enumerate(dealt):
+        together = [i for hand in hands for i in hand]
+        missing, repeats = NUM_SAMPLES - len(set(together)), len(together) - len(set(together))
+        if n > 1 and hands[0] == hands[1]:
+            return f"in epoch {epoch} ranks 0 and 1 take the same samples: give the loader the sampler."
+        if missing or repeats > n - 1:
+            return (
+                f"in epoch {epoch} {missing} of {NUM_SAMPLES} samples are left out and {repeats} are taken "
+                f"again: at most {n - 1} repeats and none left out are right."
+            )
+    if any(dealt[e] == dealt[e - 1] for e in range(1, EPOCHS)):
+        return f"every epoch has the same order.{hints(_text(seen), 'order')}"
+    return ""
+
+
+def _hands(reports: list[Any], epoch: int) -> list[list[int]]:
+    return [[i for s in report["steps"] if s["epoch"] == epoch for i in s["indices"]] for report in reports]
+
+
+def _gate(part: str, problem: Any) -> Rule:
+    return Rule(part=part, problem=problem, gate=True)
+
+
+RULES = [
+    _gate("values", _no_text),
+    _gate("terminates", _waits),
+    _gate("runs", _stops),
+    _gate("values", _no_report),
+    _gate("values", _other_values),
+    _gate("values", _sends_nothing),
+    Rule(
+        part="order",
+        problem=_dealt_wrongly,
+        passed=f"{NUM_SAMPLES} samples dealt to all, another order in each of {EPOCHS} epochs",
+    ),
+]
