@@ -272,8 +272,8 @@ print(deepspeed_config(stage=3, offload="all", batch_size=256, microbatch_size=4
 
 # %% [markdown]
 # DeepSpeed runs on two CPU ranks too (gloo). What its steps moved is recorded here, counted by this course's
-# trace; losses were those of one process in every row. (`pip install -e '.[frameworks]'` in the repository,
-# then `course bench frameworks`, measures it again.) Compare lab 04's bytes with it:
+# trace; losses were those of one process in every row. (`pip install -e '.[frameworks]'` brings DeepSpeed
+# and torchao; nothing here needs them.) Compare lab 04's bytes with it:
 
 # %%
 print("stage  offload     multi-rank buckets   bytes a step, in P   in calls of")

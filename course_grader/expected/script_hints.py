@@ -64,8 +64,9 @@ def _values(tree: ast.AST) -> Iterator[str]:
 def _sharded(tree: ast.AST) -> Iterator[str]:
     """What FSDP2 does not do that DDP does: send rank 0's weights."""
     for node in ast.walk(tree):
-        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-        if called.endswith("manual_seed") and "rank" in ast.unparse(node):
+        if not isinstance(node, ast.Call):
+            continue
+        if ast.unparse(node.func).endswith("manual_seed") and "rank" in ast.unparse(node):
             yield f"line {node.lineno}: each process draws other weights, and fully_shard sends none"
 
 

@@ -52,7 +52,7 @@ def _point(units: list[int], root: int, **how: Any) -> Point:
 
 
 def _moved(calls: list[Any]) -> float:
-    return sum((2 if op == "all_reduce" else 1) * size for _, op, size in calls)
+    return float(sum((2 if op == "all_reduce" else 1) * size for _, op, size in calls))
 
 
 def _right(point: Point) -> dict[str, Any]:
@@ -74,10 +74,10 @@ def _places(point: Point, answer: Any) -> str:
     want = _right(point)["calls"]
     missing, odd = sorted(set(want) - set(got)), sorted(set(got) - set(want))
     if missing:
-        what = tuple(point["calls"][missing[0]])
-        return f"place {missing[0]} is missing: {what} fetches what the forward before it had."
+        lost = tuple(point["calls"][missing[0]])
+        return f"place {missing[0]} is missing: {lost} fetches what the forward before it had."
     if odd:
-        what = point["calls"][odd[0]] if 0 <= odd[0] < len(point["calls"]) else "not a call of it"
+        what: Any = point["calls"][odd[0]] if 0 <= odd[0] < len(point["calls"]) else "not a call of it"
         return f"a step cannot do without the call at place {odd[0]}, {what}."
     return "each place must be there once." if len(got) != len(want) else ""
 
