@@ -7,11 +7,13 @@ the docs all read it from there. Nothing here imports torch: the judge needs non
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from course_grader.why import Why
 
 if TYPE_CHECKING:
     from course_lib.trace import RankTrace
@@ -207,49 +209,54 @@ class Expected:
         return self.value[rank] if self.per_rank else self.value
 
 
-MAX_MESSAGE = 20_000  # characters of a part's message, which may quote an answer
-
-
 @dataclass(frozen=True)
 class Part:
     """One statement about one case. `gate=True`: if it fails, the check ends with 0 points."""
 
     name: str
     ok: bool
-    message: str = ""
+    why: Why
     gate: bool = False
-
-    def __post_init__(self) -> None:
-        """Cut the message and drop what no file or page can hold: it may quote an answer."""
-        plain = self.message[:MAX_MESSAGE].encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
-        object.__setattr__(self, "message", plain)
 
 
 class GateFailed(RuntimeError):
     """A gate fails: there is nothing to compare, and the check ends with 0 points.
 
     The one error for it, wherever it is noticed: in the notebook, in a rank, in the sandbox. Another process
-    learns the gate and the message as `args`.
+    learns the gate and the fields of `why` as `args`, plain texts.
 
     Attributes:
         gate: one of GATES.
-        message: for the student.
+        why: for the student.
         output: what the ranks printed to stdout and stderr, where they ran.
     """
 
-    def __init__(self, gate: str, message: str, output: tuple[list[str], list[str]] | None = None) -> None:
-        """Keep gate and message apart."""
-        super().__init__(gate, message)
-        self.gate, self.message, self.output = gate, message, output
+    def __init__(self, gate: str, why: Why, output: tuple[list[str], list[str]] | None = None) -> None:
+        """Keep the fields apart."""
+        super().__init__(gate, *why.texts())
+        self.gate, self.why, self.output = gate, why, output
+
+    @classmethod
+    def of_texts(
+        cls, texts: Sequence[str], output: tuple[list[str], list[str]] | None = None
+    ) -> GateFailed | None:
+        """Return the error whose `args` these are; None if they are those of another."""
+        if len(texts) != 1 + len(Why("").texts()):
+            return None
+        return cls(texts[0], Why.of_texts(texts[1:]), output)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what copies and pickles it."""
+        return GateFailed, (self.gate, self.why, self.output)
 
     def __str__(self) -> str:
-        """Return the message."""
-        return self.message
+        """Return all texts, for a log."""
+        return " ".join(filter(None, self.why.texts()))
 
     @property
     def part(self) -> Part:
         """The gate as a part that does not hold."""
-        return Part(self.gate, False, self.message, gate=True)
+        return Part(self.gate, False, self.why, gate=True)
 
 
 @dataclass(frozen=True)
@@ -259,7 +266,11 @@ class PartResult:
     ok: bool
     points: float
     max_points: float
-    message: str
+    why: Why
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        return {**vars(self), "why": self.why.to_plain()}
 
 
 @dataclass(frozen=True)
@@ -270,7 +281,7 @@ class Result:
         exercise: the declaration.
         parts: result of each part of `exercise.points`.
         gate: name of the gate that failed, "" if all held.
-        message: what the failed gate says.
+        why: of the failed gate.
         seed: replays the same data.
         seconds: how long the check took.
         cases: names of the cases that were run.
@@ -283,7 +294,7 @@ class Result:
     seed: int
     seconds: float
     gate: str = ""
-    message: str = ""
+    why: Why = Why("")  # noqa: RUF009 (frozen)
     cases: tuple[str, ...] = ()
     hidden: bool = False
     note: str = ""
@@ -321,9 +332,9 @@ class Result:
             "max_score": self.max_score,
             "passed": self.passed,
             "gate": self.gate,
-            "message": self.message,
+            "why": self.why.to_plain(),
             "note": self.note,
-            "parts": {name: asdict(part) for name, part in self.parts.items()},
+            "parts": {name: part.to_plain() for name, part in self.parts.items()},
             "cases": list(self.cases),
             "seed": self.seed,
             "hidden": self.hidden,

@@ -28,6 +28,10 @@ class Broken(Exception):
     """The other side ended, was too slow, or wrote something that is no frame."""
 
 
+class TooSlow(Broken):
+    """The other side said nothing in time."""
+
+
 def pack(plain: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> bytes:
     """Return one frame: its length, the JSON's length, the JSON with a table of the arrays, their bytes."""
     named = {name: np.asarray(array) for name, array in (arrays or {}).items()}
@@ -100,7 +104,7 @@ def _read(fd: int, count: int, deadline_s: float | None) -> bytes:
     while len(data) < count:
         left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
         if not select.select([fd], [], [], left_s)[0]:
-            raise Broken("too slow")
+            raise TooSlow("too slow")
         try:
             piece = os.read(fd, min(1 << 20, count - len(data)))
         except OSError as error:

@@ -16,6 +16,7 @@ from course_grader.exercise import Part as Part
 from course_grader.exercise import RankData as RankData
 from course_grader.exercise import Scenario as Scenario
 from course_grader.exercise import rng as rng
+from course_grader.why import Why as Why
 
 if TYPE_CHECKING:
     from course_lib.trace import RankTrace

@@ -20,6 +20,7 @@ from typing import Any
 from course_grader.answer.cells import Statement, is_stub, lines_of, statements
 from course_grader.answer.effects import changed_by, definitions_in
 from course_grader.exercise import GateFailed
+from course_grader.why import Cause, Why
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,10 @@ def uses_variable(symbol: str, name: str) -> GateFailed:
     """The one wording for a notebook variable that the judge cannot have."""
     return GateFailed(
         "implemented",
-        f"`{symbol}` uses notebook variable `{name}`, computed at run time; "
-        "pass it as an argument or compute it inside.",
+        Why(
+            f"`{symbol}` uses notebook variable `{name}`, computed at run time; pass it as an argument or "
+            "compute it inside."
+        ),
     )
 
 
@@ -60,8 +63,11 @@ def behind_a_cache(name: str) -> GateFailed:
     """The one wording for what functools.cache or lru_cache wraps."""
     return GateFailed(
         "implemented",
-        f"`{name}` must be a plain function, which can travel to the ranks and runs at every call; got one "
-        "behind a cache. Remove the decorator (functools.cache or lru_cache).",
+        Why(
+            f"`{name}` must be a plain function, which can travel to the ranks and runs at every call",
+            "got one behind a cache",
+            "Remove the decorator (functools.cache or lru_cache).",
+        ),
     )
 
 
@@ -69,8 +75,17 @@ def not_written(exercise_id: str) -> GateFailed:
     """The one wording for an unfilled stub."""
     return GateFailed(
         "implemented",
-        f"exercise {exercise_id} is not written yet: fill in its cell, run it, then check again.",
+        Why(
+            f"exercise {exercise_id} is not written yet: fill in its cell, run it, then check again.",
+            cause=Cause.UNWRITTEN,
+        ),
     )
+
+
+def stub_of(text: str) -> str | None:
+    """Return the exercise whose stub raises NotImplementedError with this text; None: no stub does."""
+    found = re.fullmatch(r"exercise (\w+)", text)
+    return found[1] if found else None
 
 
 def not_defined(symbol: str, exercise_id: str = "") -> GateFailed:
@@ -78,8 +93,11 @@ def not_defined(symbol: str, exercise_id: str = "") -> GateFailed:
     head = f"exercise {exercise_id} is not written yet, or not run: " if exercise_id else ""
     return GateFailed(
         "implemented",
-        f"{head}`{symbol}` must be defined; no cell that was run defines it. "
-        f"Run the exercise's cell, a code cell (and the cells above it), and keep the name `{symbol}`.",
+        Why(
+            f"{head}`{symbol}` must be defined",
+            "no cell that was run defines it",
+            f"Run the exercise's cell, a code cell (and the cells above it), and keep the name `{symbol}`.",
+        ),
     )
 
 
@@ -141,7 +159,7 @@ def definitions(
             raise not_written(exercise_id or symbol)
         taken = _closure(parsed, symbol, answer)
     except GateFailed as failed:
-        raise GateFailed(failed.gate, f"{failed.message} {note}".rstrip()) from failed
+        raise GateFailed(failed.gate, failed.why.advised(note)) from failed
     needed = [
         [s for i, s in enumerate(row) if (cell, i) in taken or s.is_future] for cell, row in enumerate(parsed)
     ]
@@ -299,6 +317,7 @@ def _syntax_error(cells: list[str], symbol: str) -> GateFailed | None:
             except SyntaxError as error:
                 where = f"line {error.lineno} of its cell: {error.msg}"
                 return GateFailed(
-                    "implemented", f"`{symbol}` must be valid Python; syntax error in {where}. Repair it."
+                    "implemented",
+                    Why(f"`{symbol}` must be valid Python", f"syntax error in {where}", "Repair it."),
                 )
     return None

@@ -9,6 +9,9 @@ from typing import Any
 
 import nbformat
 
+from course_grader.show.text import line
+from course_grader.why import Why
+
 VERDICT = "application/vnd.course.verdict+json"
 
 
@@ -80,8 +83,9 @@ class GradedCell:
         """Return what the student reads about the first thing that is wrong."""
         if self.verdict is None:
             return "; ".join(self.errors) or "the cell printed no verdict"
-        failed = [part["message"] for part in self.verdict["parts"].values() if not part["ok"]]
-        return str(self.verdict.get("message") or (failed[0] if failed else ""))
+        failed = [part for part in self.verdict["parts"].values() if not part["ok"]]
+        first = self.verdict if self.verdict["gate"] or not failed else failed[0]
+        return line(Why.of_plain(first))
 
 
 def graded_cells(notebook: nbformat.NotebookNode) -> dict[str, GradedCell]:

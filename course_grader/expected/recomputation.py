@@ -12,6 +12,7 @@ from torch import Tensor
 from course_grader.expected.on_ranks import shared
 from course_grader.inside.recompute_toy_models import HEADS, USES, WIDER, Call, gradients, layers_of
 from course_grader.types import Array, Case, Scenario, World
+from course_grader.why import Why
 
 ITEM = 8  # float64
 NEXT = "next random number"
@@ -163,12 +164,12 @@ def attention_flops(case: Case) -> int:
     return int(4 * case.params["tokens"] ** 2 * case.params["width"])
 
 
-def most_runs(bound: Callable[[Case], int], case: Case, runs: list[int]) -> str:
-    """Say which layer ran too often, "" if none."""
+def most_runs(bound: Callable[[Case], int], case: Case, runs: list[int]) -> Why | None:
+    """Say which layer ran too often, None if none."""
     worst = max(range(len(runs)), key=lambda i: runs[i])
     if runs[worst] <= bound(case):
-        return ""
-    return f"layer {worst} may run {bound(case)} times in a step; it ran {runs[worst]} times."
+        return None
+    return Why(f"layer {worst} may run {bound(case)} times in a step", f"it ran {runs[worst]} times")
 
 
 twice = partial(most_runs, lambda case: 3 if case.params.get("use") == "nested" else 2)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 def hints(text: str, kind: str) -> str:
-    """Return " Look at line 9: ..." for what may explain a failure; "" if nothing is seen.
+    """Return "Look at line 9: ..." for what may explain a failure; "" if nothing is seen.
 
     kind: "port" (it waits), "start" (it stops), "values" (it trains something else), "order" (the sampler).
     """
@@ -17,7 +17,7 @@ def hints(text: str, kind: str) -> str:
     except (SyntaxError, ValueError):
         return ""
     found = list(dict.fromkeys(_FINDERS[kind](tree)))
-    return f" Look at {'; and at '.join(found[:2])}." if found else ""
+    return f"Look at {'; and at '.join(found[:2])}." if found else ""
 
 
 def _port(tree: ast.AST) -> Iterator[str]:

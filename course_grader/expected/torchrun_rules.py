@@ -21,7 +21,7 @@ from course_grader.expected.torchrun_script import (
     train,
 )
 from course_grader.parts.rules import Rule
-from course_grader.types import Array, Seen
+from course_grader.types import Array, Seen, Why
 
 # ---- it runs
 
@@ -35,56 +35,57 @@ def _text(seen: Seen) -> str:
     return str(seen.got[0].values["text"])
 
 
-def _no_text(seen: Seen) -> str:
+def _no_text(seen: Seen) -> Why | None:
     run = _run(seen)
     if run["status"] != "type":
-        return ""
-    return f"the function must return the text of the script, a str; got {run['error']}."
+        return None
+    return Why("the function must return the text of the script, a str", f"got {run['error']}")
 
 
-def _waits(seen: Seen) -> str:
+def _waits(seen: Seen) -> Why | None:
     status, text = _run(seen)["status"], _text(seen)
     if status == "port":
-        why = hints(text, "port") or " Do not set MASTER_PORT, and give no init_method."
-        return (
-            f"the script called at a port of its own instead of the one torchrun gave it in MASTER_PORT.{why}"
+        return Why(
+            "the script called at a port of its own instead of the one torchrun gave it in MASTER_PORT",
+            advice=hints(text, "port") or "Do not set MASTER_PORT, and give no init_method.",
         )
     if status in ("idle", "timeout"):
         waits = "all processes waited and none did anything" if status == "idle" else "time ran out"
-        return (
-            f"the script did not end: {waits}. Does every process reach the same collectives?"
-            f"{hints(text, 'port')}"
-        )
-    return ""
+        why = Why(f"the script did not end: {waits}", advice="Does every process reach the same collectives?")
+        return why.advised(hints(text, "port"))
+    return None
 
 
-def _stops(seen: Seen) -> str:
+def _stops(seen: Seen) -> Why | None:
     run = _run(seen)
     at = f"line {run['line']}: " if run.get("line") else ""
     if run["status"] == "syntax":
-        return f"the script must be Python; {at}{run['error']}. Repair that line."
+        return Why("the script must be Python", f"{at}{run['error']}", "Repair that line.")
     if run["status"] != "failed":
-        return ""
+        return None
     who = f" on rank {run['rank']}" if run.get("rank") is not None else ""
-    return f"the script stopped{who}; {at}{run['error'].rstrip('.')}.{hints(_text(seen), 'start')}"
+    what = run["error"].rstrip(".")
+    return Why(f"the script stopped{who}; {at}{what}.").advised(hints(_text(seen), "start"))
 
 
 # ---- it reports
 
 
-def _no_report(seen: Seen) -> str:
+def _no_report(seen: Seen) -> Why | None:
     reports = _run(seen)["reports"]
     for rank, report in enumerate(reports):
-        text = _problem_of(report)
-        if text:
-            return f"rank{rank}.json {text}"
+        why = _problem_of(report, f"rank{rank}.json")
+        if why is not None:
+            return why
     counts = [len(report["steps"]) for report in reports]
-    return f"every process must take the same number of steps; they took {counts}." * (len(set(counts)) > 1)
+    if len(set(counts)) == 1:
+        return None
+    return Why("every process must take the same number of steps", f"they took {counts}")
 
 
-def _problem_of(report: Any) -> str:
+def _problem_of(report: Any, file: str) -> Why | None:
     if report is None:
-        return "is missing: every process must write one before it ends."
+        return Why(f"{file} is missing: every process must write one before it ends.")
     try:
         epochs = [step["epoch"] for step in report["steps"]]
         sizes = [len(step["indices"]) for step in report["steps"]]
@@ -95,16 +96,20 @@ def _problem_of(report: Any) -> str:
         fine = fine and all(isinstance(v, float) for row in report["parameters"] for v in row)
         device = str(report["device"])
     except (KeyError, TypeError, IndexError):
-        return "must hold device, steps (epoch, indices, loss) and parameters as the script writes them."
+        return Why(
+            f"{file} must hold device, steps (epoch, indices, loss) and parameters as the script writes them."
+        )
     if not device.startswith("cpu"):
-        return f"says device {device!r}; with --gpus 0 the script must train on the CPU."
+        return Why(f"{file} says device {device!r}; with --gpus 0 the script must train on the CPU.")
     if sorted(set(epochs)) != list(range(EPOCHS)):
-        return f"holds the epochs {sorted(set(epochs))}; --epochs {EPOCHS} was asked."
+        return Why(f"{file} holds the epochs {sorted(set(epochs))}; --epochs {EPOCHS} was asked.")
     if max(sizes) > BATCH_SIZE or min(sizes) < 1:
-        return f"has steps of up to {max(sizes)} samples; --batch-size {BATCH_SIZE} was asked."
+        return Why(f"{file} has steps of up to {max(sizes)} samples; --batch-size {BATCH_SIZE} was asked.")
     if not fine or shapes != SHAPES:
-        return "must hold indices of the data set, losses and parameters, all as lists of numbers."
-    return ""
+        return Why(
+            f"{file} must hold indices of the data set, losses and parameters, all as lists of numbers."
+        )
+    return None
 
 
 # ---- it trains as one process would
@@ -120,9 +125,9 @@ STYLES = {
 }
 
 
-def _other_values(seen: Seen) -> str:
+def _other_values(seen: Seen) -> Why | None:
     wrong, *others = (_differs(seen, start(seen.case, dtype)) for dtype in DRAWN)
-    return wrong if wrong and all(others) else ""
+    return wrong if wrong and all(others) else None
 
 
 def _ends(reports: list[Any]) -> list[Array]:
@@ -135,7 +140,7 @@ def _tolerance(ends: list[Array]) -> float:
         return 2e-5 if all((end == end.astype(np.float32)).all() for end in ends) else 1e-9
 
 
-def _differs(seen: Seen, begin: list[Array]) -> str:
+def _differs(seen: Seen, begin: list[Array]) -> Why | None:
     reports = _run(seen)["reports"]
     losses = np.array([[step["loss"] for step in report["steps"]] for report in reports])
     ends = _ends(reports)
@@ -147,15 +152,16 @@ def _differs(seen: Seen, begin: list[Array]) -> str:
         return all(np.allclose(got, want, rtol=0, atol=near) for got, want in pairs)
 
     if equal(""):
-        return ""
+        return None
     with np.errstate(all="ignore"):
         known = next((words for style, words in STYLES.items() if equal(style)), "")
-    said = "the script ran, and did not train what one process would."
-    said += _first_wrong_loss(losses, train(seen.case, reports, begin)[0], near)
     differ = [r for r, end in enumerate(ends) if not np.allclose(end, ends[0], rtol=0, atol=near)]
-    if differ:
-        said += f" Ranks 0 and {differ[0]} end with different parameters."
-    return said + (f" This is what you get if {known}." if known else "") + hints(_text(seen), "values")
+    return Why("the script ran, and did not train what one process would.").advised(
+        _first_wrong_loss(losses, train(seen.case, reports, begin)[0], near),
+        f"Ranks 0 and {differ[0]} end with different parameters." if differ else "",
+        f"This is what you get if {known}." if known else "",
+        hints(_text(seen), "values"),
+    )
 
 
 def _first_wrong_loss(losses: Array, want: Array, near: float) -> str:
@@ -163,40 +169,40 @@ def _first_wrong_loss(losses: Array, want: Array, near: float) -> str:
     if not len(wrong):
         return ""
     r, s = (int(i) for i in wrong[np.argmin(wrong[:, 1])])
-    return f" First wrong loss: step {s} of rank {r}, {losses[r, s]:.9g} instead of {want[r, s]:.9g}."
+    return f"First wrong loss: step {s} of rank {r}, {losses[r, s]:.9g} instead of {want[r, s]:.9g}."
 
 
-def _sends_nothing(seen: Seen) -> str:
+def _sends_nothing(seen: Seen) -> Why | None:
     run = _run(seen)
     for rank, (report, count) in enumerate(zip(run["reports"], run["launched"], strict=True)):
         if isinstance(count, int) and count < len(report["steps"]):
-            return (
+            return Why(
                 f"rank {rank} took {len(report['steps'])} steps and launched {count} collectives, sends and "
                 "receives: each process must compute on its own samples alone, and gradients must cross in "
                 "every step."
             )
-    return ""
+    return None
 
 
 # ---- every epoch deals out all samples, and in another order than the one before
 
 
-def _dealt_wrongly(seen: Seen) -> str:
+def _dealt_wrongly(seen: Seen) -> Why | None:
     reports = _run(seen)["reports"]
     n, dealt = len(reports), [_hands(reports, epoch) for epoch in range(EPOCHS)]
     for epoch, hands in enumerate(dealt):
         together = [i for hand in hands for i in hand]
         missing, repeats = NUM_SAMPLES - len(set(together)), len(together) - len(set(together))
         if n > 1 and hands[0] == hands[1]:
-            return f"in epoch {epoch} ranks 0 and 1 take the same samples: give the loader the sampler."
+            return Why(f"in epoch {epoch} ranks 0 and 1 take the same samples: give the loader the sampler.")
         if missing or repeats > n - 1:
-            return (
+            return Why(
                 f"in epoch {epoch} {missing} of {NUM_SAMPLES} samples are left out and {repeats} are taken "
                 f"again: at most {n - 1} repeats and none left out are right."
             )
     if any(dealt[e] == dealt[e - 1] for e in range(1, EPOCHS)):
-        return f"every epoch has the same order.{hints(_text(seen), 'order')}"
-    return ""
+        return Why("every epoch has the same order.").advised(hints(_text(seen), "order"))
+    return None
 
 
 def _hands(reports: list[Any], epoch: int) -> list[list[int]]:

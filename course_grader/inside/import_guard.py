@@ -24,6 +24,7 @@ import torch
 from course_grader.exercise import GateFailed
 from course_grader.forbids import is_course
 from course_grader.inside.entry_points import SIDE_DOORS, every_entry, torch_entries
+from course_grader.why import Why
 
 # Oracles, cases and bounds: never where student code runs.
 JUDGE_SIDE = tuple(f"course_grader.{folder}" for folder in ("labs", "expected", "parts"))
@@ -107,7 +108,7 @@ class Guard(importlib.abc.MetaPathFinder):
     def __init__(self, exercise_id: str, closed: Sequence[str]) -> None:
         """Sort the entries of `Exercise.closed`."""
         self.exercise_id = exercise_id
-        self.reached: list[str] = []
+        self.reached: list[Why] = []
         self.modules = (*ALWAYS, *(_full_name(c) for c in closed if not c.startswith("torch:")))
         asked = (entry for c in closed if c.startswith("torch:") for entry in torch_entries(c))
         self.entries = [*SIDE_DOORS, *asked]
@@ -125,18 +126,21 @@ class Guard(importlib.abc.MetaPathFinder):
         """Note that a closed module or entry point was reached, and raise."""
         if any(name == door.replace(":", ".") for door in SIDE_DOORS):
             self.refuse_side_door(name)
-        self._raise(closed_message(self.exercise_id, name))
+        self._raise(closed_here(self.exercise_id, name))
 
     def refuse_side_door(self, what: str) -> NoReturn:
         """Note that the answer used another way between ranks than torch.distributed, and raise."""
         self._raise(
-            f"exercise {self.exercise_id}: ranks may exchange data through torch.distributed only; {what} is "
-            "closed here. Send it with a collective, or send and recv; for a message to yourself, print it."
+            Why(
+                f"exercise {self.exercise_id}: ranks may exchange data through torch.distributed only",
+                f"{what} is closed here",
+                "Send it with a collective, or send and recv; for a message to yourself, print it.",
+            )
         )
 
-    def _raise(self, message: str) -> NoReturn:
-        self.reached.append(message)
-        raise GateFailed("closed", message)
+    def _raise(self, why: Why) -> NoReturn:
+        self.reached.append(why)
+        raise GateFailed("closed", why)
 
     def is_closed(self, module: str) -> bool:
         """True for a closed module and all modules below it."""
@@ -255,9 +259,10 @@ class _PatchAfter(importlib.abc.Loader):
         self.guard.imported(self.loader, module, self.entries)
 
 
-def closed_message(exercise_id: str, name: str) -> str:
+def closed_here(exercise_id: str, name: str) -> Why:
     """The one wording for reaching what is closed."""
-    return f"exercise {exercise_id} asks you to write this; {name} is closed here. Use what stays open."
+    must = f"exercise {exercise_id} asks you to write this; {name} is closed here"
+    return Why(must, advice="Use what stays open.")
 
 
 def _full_name(module: str) -> str:

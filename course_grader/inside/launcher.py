@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from course_grader.answer.source import not_written
+from course_grader.answer.source import not_written, stub_of
 from course_grader.exercise import Array, Case, GateFailed, RankData
+from course_grader.inside.causes import cause_of
 from course_grader.inside.rank_worker import Job, RankJob
+from course_grader.why import Why
 from course_lib.ranks import RanksError, report, run_ranks
 
 Shards = Sequence[Mapping[str, Array]]  # one rank's inputs each
@@ -58,13 +59,15 @@ def run_here(
         except RanksError as error:
             raise _failure(job.exercise_id, error) from error
         except Exception as error:
-            raise GateFailed("runs", f"the ranks could not run: {type(error).__name__}: {error}") from error
-    unseen = next((w for w in results.warnings if "in another thread" in w), None)
+            raise GateFailed(
+                "runs", Why(f"the ranks could not run: {type(error).__name__}: {error}")
+            ) from error
+    unseen = next((w for w in results.warnings if w.kind == "another thread"), None)
     if unseen is not None and case.trace:
-        raise GateFailed("closed", f"what ranks send must be seen, or it cannot be judged; {unseen}.")
-    broken = next((w for w in results.warnings if "never completed" in w), None)
+        raise GateFailed("closed", Why("what ranks send must be seen, or it cannot be judged", unseen))
+    broken = next((w for w in results.warnings if w.kind == "never completed"), None)
     if broken is not None:
-        raise GateFailed("terminates", f"every rank must make the same calls; {broken}.")
+        raise GateFailed("terminates", Why("every rank must make the same calls", broken))
     for rank, result in enumerate(found):
         _refuse(rank, result)
     return [
@@ -75,26 +78,33 @@ def run_here(
 
 def _refuse(rank: int, result: dict[str, Any]) -> None:
     if "failed" in result:
-        raise GateFailed(*result["failed"])
+        forged = GateFailed("runs", Why(f"rank {rank} returned no plain data."))
+        raise GateFailed.of_texts(result["failed"]) or forged
     if result["reached"]:
-        raise GateFailed("closed", result["reached"][0])
+        raise GateFailed("closed", Why.of_texts(result["reached"][0]))
     if result["mutated"]:
         name = result["mutated"][0]
-        text = f"input `{name}` must stay as it was; rank {rank} changed it in place. Use a copy: x.clone()."
-        raise GateFailed("inputs", text)
+        why = Why(
+            f"input `{name}` must stay as it was",
+            f"rank {rank} changed it in place",
+            "Use a copy: x.clone().",
+        )
+        raise GateFailed("inputs", why)
 
 
 def _failure(exercise_id: str, error: RanksError) -> GateFailed:
     """Return the gate that failed when a world did not return."""
     output = (error.stdout, error.stderr)
     failures = list(error.errors.values())
-    named = [f.texts for f in failures if f.type == GateFailed.__name__ and len(f.texts) == 2]
+    told = [GateFailed.of_texts(f.texts, output) for f in failures if f.type == GateFailed.__name__]
+    named = [failed for failed in told if failed is not None]
     if named:
-        gate, message = min(named, key=lambda texts: texts[0] != "closed")  # the cause of what others lack
-        return GateFailed(gate, message, output)
+        return min(named, key=lambda failed: failed.gate != "closed")  # the cause of what others lack
     missing = next((f for f in failures if f.type == "NotImplementedError"), None)
-    if missing is not None and (not missing.message or missing.message.startswith("exercise ")):
-        stub = re.fullmatch(r"exercise (\w+)", missing.message)  # of an exercise that this one calls, perhaps
-        return GateFailed("implemented", not_written(stub[1] if stub else exercise_id).message, output)
+    stub = stub_of(missing.message) if missing is not None else None  # of one that this one calls, perhaps
+    if missing is not None and (stub or not missing.message):
+        return GateFailed("implemented", not_written(stub or exercise_id).why, output)
     gate = "terminates" if error.kind in ("hang", "mismatch", "timeout") else "runs"
-    return GateFailed(gate, str(error), output)
+    head, _, report = str(error).partition("\n")
+    cause = cause_of(link for failure in failures for link in failure.chain)
+    return GateFailed(gate, Why(head, report=report, cause=cause), output)

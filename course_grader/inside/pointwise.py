@@ -9,6 +9,7 @@ from typing import Any
 
 from course_grader.exercise import GateFailed
 from course_grader.inside.rank_worker import to_plain
+from course_grader.why import Why
 
 _REL = 1e-9  # sums over a dict may round otherwise in another order
 
@@ -32,9 +33,12 @@ def answers_at(ask: Callable[[Any], Any], points: Sequence[Any], *, any_order: b
         if not (_same(_sorted(before), _sorted(again)) if any_order else _same(before, again)):
             raise GateFailed(
                 "values",
-                f"the same numbers must give the same result in every call; got {before!r:.80}, later "
-                f"{again!r:.80}. Keep nothing between calls, and take arguments by their keys, not by their "
-                "order or name.",
+                Why(
+                    "the same numbers must give the same result in every call",
+                    f"got {before!r:.80}, later {again!r:.80}",
+                    "Keep nothing between calls, and take arguments by their keys, not by their order "
+                    "or name.",
+                ),
             )
     return answers
 
@@ -52,12 +56,13 @@ def _asked(ask: Callable[[Any], Any], point: Any) -> Any:
     return answer
 
 
-def _changed(point: Any, original: Any) -> str:
+def _changed(point: Any, original: Any) -> Why:
     keys = original if isinstance(original, dict) else range(len(original))
     name = next(key for key in keys if point[key] != original[key])
-    return (
-        f"argument {name!r} must stay as it was; a call changed it to {point[name]!r:.200}. Work on a copy: "
-        f"{type(original[name]).__name__}({name})."
+    return Why(
+        f"argument {name!r} must stay as it was",
+        f"a call changed it to {point[name]!r:.200}",
+        f"Work on a copy: {type(original[name]).__name__}({name}).",
     )
 
 

@@ -27,11 +27,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from course_grader.answer.source import FromSource, behind_a_cache, not_defined, not_written
+from course_grader.answer.source import FromSource, behind_a_cache, not_defined, not_written, stub_of
 from course_grader.exercise import Array, GateFailed
 from course_grader.inside import io_guard, torchrun_fork
+from course_grader.inside.causes import cause_of
 from course_grader.inside.import_guard import Guard
 from course_grader.inside.probe import Probe
+from course_grader.why import Why
 
 _MODULE = "student_answer"
 
@@ -80,7 +82,7 @@ class RankJob:
 
 
 def rank_job(job: Job, close_doors: Callable[..., None] = lambda *_, **__: None) -> dict[str, Any]:
-    """Run one case on this rank. Returns {"failed": (gate, text)} or tensors, values, mutated, reached.
+    """Run one case on this rank. Returns {"failed": (gate, texts)} or tensors, values, mutated, reached.
 
     `close_doors` is called between the rank's inputs and the first line of the answer.
     """
@@ -94,7 +96,7 @@ def rank_job(job: Job, close_doors: Callable[..., None] = lambda *_, **__: None)
     try:
         impl = prepare(load(job), job)
     except GateFailed as failed:
-        return {"failed": (failed.gate, failed.message)}
+        return {"failed": failed.args}
     inputs = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
     probe = Probe(rank=dist.get_rank(), world_size=dist.get_world_size())
     try:
@@ -102,9 +104,9 @@ def rank_job(job: Job, close_doors: Callable[..., None] = lambda *_, **__: None)
     except GateFailed as failed:
         if failed.gate in ("closed", "implemented", "shape"):  # all would say it, or wait for this rank
             raise
-        return {"failed": (failed.gate, failed.message)}
+        return {"failed": failed.args}
     mutated = [name for name, array in arrays.items() if not _same(inputs[name], array)]
-    return {**plain_output(out), "mutated": mutated, "reached": guard.reached}
+    return {**plain_output(out), "mutated": mutated, "reached": [why.texts() for why in guard.reached]}
 
 
 def _take_inputs(inbox: str) -> dict[str, Array]:
@@ -134,14 +136,18 @@ def load(job: Job) -> Any:
     except GateFailed:
         raise
     except NotImplementedError as error:
-        if str(error) and not str(error).startswith("exercise "):
+        if str(error) and stub_of(str(error)) is None:
             raise
         raise not_written(job.exercise_id) from error
     except Exception as error:
         raise GateFailed(
             "implemented",
-            f"the cell that defines `{job.symbol}` must run by itself; got {type(error).__name__}: {error}. "
-            "Restart the kernel, run from the top, and repair what fails.",
+            Why(
+                f"the cell that defines `{job.symbol}` must run by itself",
+                f"got {type(error).__name__}: {error}",
+                "Restart the kernel, run from the top, and repair what fails.",
+                cause=cause_of([(type(error).__name__, getattr(error, "errno", None))]),
+            ),
         ) from error
 
 
@@ -180,12 +186,16 @@ def check_kind(obj: Any, symbol: str) -> None:
     if symbol[:1].isupper() and callable(obj) and type(obj).__name__ == symbol:
         raise GateFailed(
             "implemented",
-            f"the check must be given the class `{symbol}`; got an instance. Pass {symbol}, no parentheses.",
+            Why(
+                f"the check must be given the class `{symbol}`",
+                "got an instance",
+                f"Pass {symbol}, no parentheses.",
+            ),
         )
     if not callable(obj):
         kind = "class" if symbol[:1].isupper() else "function"
-        text = f"`{symbol}` must be a {kind}; got {type(obj).__name__}. Define it with def or class."
-        raise GateFailed("implemented", text)
+        why = Why(f"`{symbol}` must be a {kind}", f"got {type(obj).__name__}", "Define it with def or class.")
+        raise GateFailed("implemented", why)
 
 
 def _is_generator(obj: Any) -> bool:
@@ -199,8 +209,12 @@ def _needs_value(obj: Callable[..., Any], job: Job) -> Callable[..., Any]:
         if value is None and job.signature.partition("->")[2].strip() != "None":
             raise GateFailed(
                 "implemented",
-                f"exercise {job.exercise_id} is not written yet, or lacks its `return`: `{job.symbol}` must "
-                "return a value; got None. Fill in its cell, run it, then check again.",
+                Why(
+                    f"exercise {job.exercise_id} is not written yet, or lacks its `return`: "
+                    f"`{job.symbol}` must return a value",
+                    "got None",
+                    "Fill in its cell, run it, then check again.",
+                ),
             )
         return value
 
@@ -226,8 +240,11 @@ def check_signature(obj: Any, symbol: str, wanted: str) -> None:
         except TypeError as error:
             raise GateFailed(
                 "signature",
-                f"`{symbol}` must accept {symbol}{head}; got {symbol}{actual} ({error}). "
-                "Restore the parameters of the stub.",
+                Why(
+                    f"`{symbol}` must accept {symbol}{head}",
+                    f"got {symbol}{actual} ({error})",
+                    "Restore the parameters of the stub.",
+                ),
             ) from error
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
+import dataclasses
 import functools
 import os
 import resource
@@ -25,17 +25,15 @@ from course_grader import frames as wire
 from course_grader.answer.source import FromSource, definitions
 from course_grader.exercise import Array, Case, GateFailed
 from course_grader.inside import seclusion
+from course_grader.inside.causes import TooMuchTime
 from course_grader.inside.launcher import run_here
 from course_grader.inside.rank_worker import Job, RankJob, rank_job
+from course_grader.why import Cause
 from course_lib.ranks import serialize
 
-MAX_TEXT = 20_000  # characters of one message
-_WRITE_LESS = "\nThe ranks of a world may write 600 MB together, and 300 MB into a file: write less."
+MAX_TEXT = 20_000  # characters of what one rank printed
+_WRITE_LESS = "The ranks of a world may write 600 MB together, and 300 MB into a file: write less."
 _TO_END_S = 20  # far more than killing all of a sandbox's processes takes
-
-
-class TooMuchTime(Exception):
-    """A rank used up its processor time."""
 
 
 def serve(requests: int, answers: int) -> None:
@@ -62,12 +60,13 @@ def _answer(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
             return wire.pack({"text": answer.text, "before": answer.before, "note": answer.note})
         return _run(plain, arrays)
     except GateFailed as failed:
-        part = failed.part
-        gate = "terminates" if TooMuchTime.__name__ in part.message else part.name
-        full = any(f"OSError: [Errno {number}]" in part.message for number in (errno.ENOSPC, errno.EFBIG))
+        gate, why = failed.gate, failed.why
         output = [[text[:MAX_TEXT] for text in texts] for texts in failed.output or ([], [])]
-        message = part.message[:MAX_TEXT] + (_WRITE_LESS if full else "")
-        return wire.pack({"failed": [gate, message], "output": output})
+        if why.cause is Cause.TIME:
+            gate = "terminates"
+        if why.cause is Cause.DISK:
+            why = dataclasses.replace(why, report="\n".join(filter(None, (why.report, _WRITE_LESS))))
+        return wire.pack({"failed": [gate, *why.texts()], "output": output})
 
 
 def _run(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:

@@ -227,11 +227,11 @@ def _parse(log: str, script: str) -> dict[str, Any] | None:
     if not starts:
         return None
     block = lines[starts[-1] + 1 :]
-    message = next((line for line in block if line and not line[0].isspace()), "")
-    if message.startswith("SystemExit: ") and starts[-1] > 0 and ": error: " in lines[starts[-1] - 1]:
-        message = lines[starts[-1] - 1]  # argparse says what was wrong before it leaves
+    said = next((line for line in block if line and not line[0].isspace()), "")
+    if said.startswith("SystemExit: ") and starts[-1] > 0 and ": error: " in lines[starts[-1] - 1]:
+        said = lines[starts[-1] - 1]  # argparse says what was wrong before it leaves
     last = [m for line in block if (m := re.match(rf'\s+File "{re.escape(script)}", line (\d+)', line))]
-    return {"error": message[:300], "line": int(last[-1].group(1)) if last else None}
+    return {"error": said[:300], "line": int(last[-1].group(1)) if last else None}
 
 
 def _read_report(path: Path) -> Any:

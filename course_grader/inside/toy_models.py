@@ -16,6 +16,7 @@ from torch.nn.functional import mse_loss
 
 from course_grader.exercise import Array, GateFailed
 from course_grader.inside.probe import Probe
+from course_grader.why import Why
 
 WEIGHT = "weight:"
 LEARNING_RATE = 0.02
@@ -200,8 +201,11 @@ def _refuse_a_copy(model: nn.Module) -> None:
     if all(p.grad is None for p in model.parameters()):
         raise GateFailed(
             "gradients",
-            "the module that was passed in must get gradients; none of its parameters has one. Keep the "
-            "module itself, not a copy of it.",
+            Why(
+                "the module that was passed in must get gradients",
+                "none of its parameters has one",
+                "Keep the module itself, not a copy of it.",
+            ),
         )
 
 

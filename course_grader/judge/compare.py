@@ -27,6 +27,7 @@ from numpy import (
 )
 
 from course_grader.exercise import Array, Case, Expected, Part, RankData
+from course_grader.why import Why
 
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 5e-3, "bfloat16": 3e-2}
 _FLOAT32 = 3e-7  # of the largest entry: a few roundings
@@ -72,7 +73,7 @@ def compare(name: str, case: Case, got: list[RankData], want: Expected) -> Part 
         return None
     talked = any(_communicated(got[r]) for r in wrong)
     finger = fingerprint(case, seen, want, wrong, tolerance, talked=talked, is_gradient=gate == "gradients")
-    return Part(gate, False, _value_message(words, case, seen, want, wrong, finger), gate=True)
+    return Part(gate, False, _wrong_values(words, case, seen, want, wrong, finger), gate=True)
 
 
 def all_hold(name: str, got: Sequence[RankData], values: Sequence[Any]) -> bool:
@@ -121,18 +122,17 @@ def _form(words: str, name: str, got: list[RankData], want: Expected) -> Part | 
         target = want.on(rank)
         if name not in data.tensors:
             seen = data.values.get(name, "nothing")
-            text = f"{words} must be a tensor of shape {target.shape}; rank {rank} has {_short(seen)}."
-            return Part("shape", False, text, gate=True)
+            why = Why(f"{words} must be a tensor of shape {target.shape}", f"rank {rank} has {_short(seen)}")
+            return Part("shape", False, why, gate=True)
         array = data.tensors[name]
         if array.shape != target.shape:
-            text = f"{words} must have shape {target.shape} on rank {rank}; got {array.shape}."
-            return Part("shape", False, text, gate=True)
+            why = Why(f"{words} must have shape {target.shape} on rank {rank}", f"got {array.shape}")
+            return Part("shape", False, why, gate=True)
         dtype = data.dtypes.get(name, str(array.dtype))
         if dtype != str(target.dtype) and not (dtype == "bfloat16" and target.dtype == float32):
-            text = (
-                f"{words} must have dtype {target.dtype} on rank {rank}; got {dtype}. Keep that of the input."
-            )
-            return Part("dtype", False, text, gate=True)
+            must = f"{words} must have dtype {target.dtype} on rank {rank}"
+            why = Why(must, f"got {dtype}", "Keep that of the input.")
+            return Part("dtype", False, why, gate=True)
     return None
 
 
@@ -241,18 +241,18 @@ def _scaled(got: Sequence[Array], target: Any, wrong: list[int], factor: float, 
     return found
 
 
-def _value_message(
+def _wrong_values(
     words: str, case: Case, got: Sequence[Array], want: Expected, wrong: list[int], finger: str
-) -> str:
+) -> Why:
     rank = wrong[0]
     target = asarray(want.on(rank))
     where = f"rank {rank}" if len(wrong) == 1 else f"ranks {_join(wrong)}"
     who = "every rank" if len(wrong) == case.world_size and len(wrong) > 1 else where
     seen = _first_difference(got[rank], target, f"rank {rank} " if len(wrong) > 1 else "")
-    text = f"{words} must equal the one-process result on every rank; wrong on {who}: {seen}."
+    advice = f"{finger[:1].upper()}{finger[1:]}"
     if case.world_size == 1:
-        text = f"{words} must equal the plain result; {seen}."
-    return f"{text} {finger[:1].upper()}{finger[1:]}".rstrip()
+        return Why(f"{words} must equal the plain result", seen, advice)
+    return Why(f"{words} must equal the one-process result on every rank", f"wrong on {who}: {seen}", advice)
 
 
 def _first_difference(got: Array, want: Array, who: str) -> str:
@@ -309,18 +309,14 @@ def _plain_part(gate: str, words: str, seen: list[Any], want: Expected) -> Part 
     if not wrong:
         return None
     rank = wrong[0]
-    finger = " Right on rank 0 only: does every rank get the result?" * (wrong == list(range(1, len(seen))))
+    finger = "Right on rank 0 only: does every rank get the result?" * (wrong == list(range(1, len(seen))))
     for mistake, near in want.mistakes.items():
         values = near() if callable(near) else near
         if all(same_plain(seen[r], values[r] if isinstance(values, list) else values) for r in wrong):
-            finger = f" This is what you get if {mistake}".rstrip(".?") + "."
+            finger = f"This is what you get if {mistake}".rstrip(".?") + "."
             break
-    return Part(
-        gate,
-        False,
-        f"{words} must be {_short(want.on(rank))} on rank {rank}; got {_short(seen[rank])}.{finger}",
-        gate=True,
-    )
+    why = Why(f"{words} must be {_short(want.on(rank))} on rank {rank}", f"got {_short(seen[rank])}", finger)
+    return Part(gate, False, why, gate=True)
 
 
 def same_plain(got: Any, want: Any) -> bool:

@@ -22,7 +22,7 @@ from course_grader.answer.source import FromObject, FromSource
 from course_grader.exercise import Case, Exercise, GateFailed, Part, PartResult, RankData, Result
 from course_grader.forbids import is_course
 from course_grader.inside.entry_points import closed_ops
-from course_grader.inside.import_guard import closed_message
+from course_grader.inside.import_guard import closed_here
 from course_grader.inside.launcher import Launcher, run_here
 from course_grader.inside.rank_worker import Job
 from course_grader.judge.compare import gate_parts
@@ -30,6 +30,7 @@ from course_grader.judge.exercise_file import ExerciseFile
 from course_grader.judge.given_answer import as_answer
 from course_grader.parts.in_flight import in_flight_gate
 from course_grader.registry import program_of, spec
+from course_grader.why import Why
 from course_lib.ranks import serialize
 
 OPEN_SEED = 20240715
@@ -88,8 +89,11 @@ def _pickled(obj: Any, symbol: str) -> bytes:
     except Exception as error:
         raise GateFailed(
             "implemented",
-            f"`{symbol}` must be able to travel to the ranks; got {type(error).__name__}: {error}. "
-            "Create what cannot be copied (files, locks, generators) inside it.",
+            Why(
+                f"`{symbol}` must be able to travel to the ranks",
+                f"got {type(error).__name__}: {error}",
+                "Create what cannot be copied (files, locks, generators) inside it.",
+            ),
         ) from error
 
 
@@ -187,15 +191,16 @@ def _parts_of(declared: ExerciseFile, case: Case, got: list[RankData]) -> list[P
             return gate_parts(case, got, declared.explained(case, got, want))
         return declared.verdict(case, got, want)
     except Exception as error:
-        text = f"what the ranks returned could not be read ({type(error).__name__}: {error})."
-        return [Part("values", False, text, gate=True)]
+        why = Why(f"what the ranks returned could not be read ({type(error).__name__}: {error}).")
+        return [Part("values", False, why, gate=True)]
 
 
 def _at(exercise: Exercise, case: Case, part: Part) -> Part:
-    """Say in which case a part failed; points are one case, and their messages name the wrong point."""
+    """Say in which case a part failed; points are one case, and what is said names the wrong point."""
     is_one = exercise.numeric or "points" in case.params
-    before = "" if is_one or part.name == "implemented" else f"At {case.name}: "
-    return Part(part.name, part.ok, before + part.message, part.gate)
+    if is_one or part.name == "implemented":
+        return part
+    return dataclasses.replace(part, why=dataclasses.replace(part.why, case=case.name))
 
 
 def run_case(
@@ -212,7 +217,7 @@ def run_case(
     for one in data:
         for launch in one.trace.launches() if one.trace is not None and shut else ():
             if launch.op in shut:
-                raise GateFailed("closed", closed_message(exercise.id, f"torch.distributed.{launch.op}"))
+                raise GateFailed("closed", closed_here(exercise.id, f"torch.distributed.{launch.op}"))
     return data
 
 
@@ -223,8 +228,8 @@ def merge(
     else the first failing one."""
     names = tuple(dict.fromkeys(case.name for case in sorted(done, key=_ranks)))
     if gate is not None:
-        rows = {n: PartResult(False, 0.0, p, "") for n, p in exercise.points.items()}
-        return Result(exercise, rows, seed, 0.0, gate.name, gate.message, names)
+        rows = {n: PartResult(False, 0.0, p, Why("")) for n, p in exercise.points.items()}
+        return Result(exercise, rows, seed, 0.0, gate.name, gate.why, names)
     right = "equal to the one-process result on every rank"
     if max(map(_ranks, done)) == 1:  # no ranks: what the card says
         right = exercise.graded.get("values", "right")
@@ -243,10 +248,11 @@ def _merge_part(
     mine = [(case, part) for case, part in parts if part.name == name]
     bad = next(((case, part) for case, part in mine if not part.ok), None)
     if bad is not None:
-        return PartResult(False, 0.0, points, _at(exercise, *bad).message)
+        return PartResult(False, 0.0, points, _at(exercise, *bad).why)
     if not mine and name != "values":
-        return PartResult(False, 0.0, points, "it was not measured: report this to your instructor.")
+        why = Why("it was not measured: report this to your instructor.")
+        return PartResult(False, 0.0, points, why)
     mine.sort(key=lambda one: one[0].world_size)
-    said = [part.message for _, part in mine if part.message]
+    said = [part.why for _, part in mine if part.why.must]
     right = exercise.graded.get(name, right) if mine else right
-    return PartResult(True, float(points), points, said[-1] if said else right)
+    return PartResult(True, float(points), points, said[-1] if said else Why(right))

@@ -19,6 +19,7 @@ from course_grader.answer.source import (
 from course_grader.exercise import Exercise, GateFailed
 from course_grader.inside.rank_worker import check_kind
 from course_grader.registry import owner_of
+from course_grader.why import Why
 
 
 def as_answer(exercise: Exercise, answer: Any) -> FromObject | FromSource:
@@ -55,6 +56,9 @@ def refuse_foreign(exercise: Exercise, obj: Any) -> None:
     if other is not None:
         raise GateFailed(
             "implemented",
-            f"exercise {exercise.id} must be given `{exercise.symbol}`; got `{name}`, which belongs to "
-            f'exercise {other.id}. Call grading.check("{exercise.id}", {exercise.symbol}).',
+            Why(
+                f"exercise {exercise.id} must be given `{exercise.symbol}`",
+                f"got `{name}`, which belongs to exercise {other.id}",
+                f'Call grading.check("{exercise.id}", {exercise.symbol}).',
+            ),
         )

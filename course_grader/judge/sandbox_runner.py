@@ -25,6 +25,7 @@ from course_grader.judge.bubblewrap import SandboxMissing
 from course_grader.judge.sandbox import Sandbox
 from course_grader.judge.traffic import check_traffic
 from course_grader.limits import Limits
+from course_grader.why import Cause, Why
 from course_lib.trace import RankTrace, Trace
 
 START_S = 90.0  # to load torch, on a machine that is busy
@@ -80,10 +81,12 @@ class SandboxRunner:
             if not (isinstance(text, str) and isinstance(before, str) and isinstance(note, str)):
                 raise wire.Broken("no text")
         except GateFailed as failed:
-            raise GateFailed(failed.part.name, failed.part.message) from failed
+            raise GateFailed(failed.gate, failed.why) from failed
         except wire.Broken as error:
             self._broken(error)  # ended: a late reply would be taken for the answer to the next request
-            raise GateFailed("implemented", f"the notebook's cells could not be read: {error}.") from error
+            raise GateFailed(
+                "implemented", Why(f"the notebook's cells could not be read: {error}.")
+            ) from error
         return FromSource(text, exercise.symbol, before, note[:MAX_NOTE])
 
     def run(self, job: Job, case: Case, shards: Shards) -> list[RankData]:
@@ -153,13 +156,15 @@ class SandboxRunner:
         if limit:
             self.killed.append(limit)
             return GateFailed(
-                "runs", f"the limit on {limit} was reached; everything it had started was ended."
+                "runs", Why(f"the limit on {limit} was reached; everything it had started was ended.")
             )
-        if "too slow" in str(error):
+        if isinstance(error, wire.TooSlow):
             self.killed.append("time")
-            return GateFailed("terminates", "no result came in time; everything it had started was ended.")
+            return GateFailed(
+                "terminates", Why("no result came in time; everything it had started was ended.")
+            )
         text = "the process that starts the ranks was ended or gave no plain data"
-        return GateFailed("runs", f"{text} ({error}).", ([output[-2000:]], [""]))
+        return GateFailed("runs", Why(f"{text} ({error})."), ([output[-2000:]], [""]))
 
     def _is_clean(self) -> bool:
         """Say whether only the worker, the fork server and their helpers run: nothing an answer started."""
@@ -187,10 +192,13 @@ def _request(job: Job, case: Case) -> dict[str, Any]:
 
 def _failed(plain: dict[str, Any]) -> GateFailed:
     try:
-        gate, message = plain["failed"]
+        gate, *texts = plain["failed"]
         out, err = plain.get("output", ([], []))
         output = ([str(text) for text in out], [str(text) for text in err])
-        return GateFailed(gate if gate in GATES else "runs", str(message), output)
+        why = Why.of_texts(texts)
+        if why.cause is Cause.TRAFFIC:  # that is counted here alone
+            why = dataclasses.replace(why, cause=Cause.OTHER)
+        return GateFailed(gate if gate in GATES else "runs", why, output)
     except Exception as error:
         raise wire.Broken("a failure without a reason") from error
 

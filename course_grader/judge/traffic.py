@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from course_grader.exercise import GateFailed
+from course_grader.why import Cause, Why
 from course_lib.trace import RankTrace
 
 LEAST_BYTES = 1_000_000
-DISAGREE = "what ranks send must go through torch.distributed and be as traced: "  # how a flag is told
 SLACK = 0.05
 # Headers, acknowledgements and gloo's own notices of a message: 330 to 365 on 2 to 6 ranks, to 100 kB.
 MESSAGE_BYTES = 370
@@ -46,9 +46,9 @@ def check_traffic(traces: Sequence[RankTrace | None], before: int | None, after:
     least, most = expected_bytes(found)
     counted = after - before
     if counted > most * (1 + SLACK) + LEAST_BYTES:
-        raise GateFailed("runs", _message(counted, most, "at most"))
+        raise GateFailed("runs", _disagree(counted, most, "at most"))
     if least >= LEAST_BYTES and counted < least * (1 - SLACK):
-        raise GateFailed("runs", _message(counted, least, "at least"))
+        raise GateFailed("runs", _disagree(counted, least, "at least"))
 
 
 def expected_bytes(traces: Sequence[RankTrace]) -> tuple[float, float]:
@@ -72,8 +72,10 @@ def _messages(op: str, size: int) -> int:
     return 4 * (size - 1) * (size if op == "reduce_scatter" else 1)
 
 
-def _message(counted: int, bound: float, words: str) -> str:
-    return (
-        f"{DISAGREE}{words} {bound / 1e6:.1f} MB; "
-        f"the network counted {counted / 1e6:.1f} MB. Send with the collectives of the exercise only."
+def _disagree(counted: int, bound: float, words: str) -> Why:
+    return Why(
+        f"what ranks send must go through torch.distributed and be as traced: {words} {bound / 1e6:.1f} MB",
+        f"the network counted {counted / 1e6:.1f} MB",
+        "Send with the collectives of the exercise only.",
+        cause=Cause.TRAFFIC,
     )

@@ -12,6 +12,8 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from course_grader.authoring.filled_release import VERDICT
 from course_grader.pages.reflections import GRADE_ID
 from course_grader.registry import exercises
+from course_grader.show.text import line
+from course_grader.why import Why
 
 MAX_REASON = 600  # characters; the whole report is in the cell
 NO_RESPONSE = "No response."  # nbgrader's own comment on an answer that is still the stub
@@ -72,18 +74,18 @@ def _exercise(verdict: dict[str, Any]) -> str:
     name = verdict["exercise"]
     head = f"**[{name}](#test_{name})**: {verdict['score']:g} of {verdict['max_score']:g} points"
     if verdict["gate"]:
-        return f"{head}\n\n{_quoted(verdict['gate'], verdict['message'])}"
+        return f"{head}\n\n{_quoted(verdict['gate'], verdict)}"
     rows = [
-        _quoted(f"{part} {result['points']:g}/{result['max_points']:g}", result["message"])
+        _quoted(f"{part} {result['points']:g}/{result['max_points']:g}", result)
         for part, result in verdict["parts"].items()
         if not result["ok"]
     ]
     return "\n\n".join([head, *rows])
 
 
-def _quoted(what: str, reason: str) -> str:
+def _quoted(what: str, plain: dict[str, Any]) -> str:
     """A reason may hold an answer's words: it is shown as text, never rendered."""
-    text = f"{what}: {reason}"
+    text = f"{what}: {line(Why.of_plain(plain))}"
     text = text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]} ..."
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}\n{text}\n{fence}"

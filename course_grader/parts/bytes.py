@@ -14,6 +14,7 @@ import numpy as np
 from course_grader.parts.common import WHOLE, Window, calls_in, first_problem, plural, times
 from course_grader.parts.mesh import line_of
 from course_grader.types import Bytes, Case, Group, Part, Seen, groups
+from course_grader.why import Why
 from course_lib.trace import RankTrace
 from course_lib.trace.events import Launch
 
@@ -66,7 +67,7 @@ class BytesAtMost:
     def check(self, seen: Seen) -> Part | None:
         """The rank that moves most is reported, in the first window where it is too much."""
         if seen.n == 1 and self.free_alone:
-            return Part(self.part, True, "one rank may move anything")
+            return Part(self.part, True, Why("one rank may move anything"))
         most, bound = 0.0, self._bound(seen.case)
         for window in self.windows:
             sums = [self._amount(seen.case, rank, trace, window) for rank, trace in enumerate(seen.traces)]
@@ -74,33 +75,34 @@ class BytesAtMost:
                 return Part(self.part, False, self._too_much(seen, window, sums, bound))
             due = self.least(seen.case) if self.least and seen.n > 1 else 0
             if sum(sums) < due:
-                text = (
-                    f"the ranks together must move at least {due:,} {self.unit}; they moved {sum(sums):,.0f}."
+                why = Why(
+                    f"the ranks together must move at least {due:,} {self.unit}",
+                    f"they moved {sum(sums):,.0f}",
+                    self.too_little,
                 )
-                return Part(self.least_part or self.part, False, f"{text} {self.too_little}")
+                return Part(self.least_part or self.part, False, why)
             most = max(most, *sums)
         # Where nothing may travel, another window of the part or the card has more to say.
-        return Part(self.part, True, f"{most:,.0f} {self.unit} per rank, at most {bound:,}" if bound else "")
+        achieved = f"{most:,.0f} {self.unit} per rank, at most {bound:,}" if bound else ""
+        return Part(self.part, True, Why(achieved))
 
     def _bound(self, case: Case) -> int:
         if isinstance(self.at_most, Mapping):
             return sum(each(case) for each in self.at_most.values())
         return self.at_most(case)
 
-    def _too_much(self, seen: Seen, window: Window, sums: list[float], bound: int) -> str:
+    def _too_much(self, seen: Seen, window: Window, sums: list[float], bound: int) -> Why:
         rank = max(range(seen.n), key=lambda r: sums[r])
         terms = ""
         if isinstance(self.at_most, Mapping):
             terms = f" ({', '.join(f'{each(seen.case):,} of {name}' for name, each in self.at_most.items())})"
         ops = ", ".join(sorted({c.op for c in self._calls(seen.case, rank, seen.traces[rank], window)}))
         at = f" in {window.words}" if window.words else ""
-        text = (
-            f"{self.must} at most {bound:,} {self.unit}{terms}; rank {rank} {self._verb} "
-            f"{sums[rank]:,.0f} with "
-            f"{ops}{at}{times(sums[rank], bound)}."
+        return Why(
+            f"{self.must} at most {bound:,} {self.unit}{terms}",
+            f"rank {rank} {self._verb} {sums[rank]:,.0f} with {ops}{at}{times(sums[rank], bound)}",
+            self.why if isinstance(self.why, str) else self.why(seen.case, sums),
         )
-        why = self.why if isinstance(self.why, str) else self.why(seen.case, sums)
-        return f"{text} {why}".rstrip()
 
     @property
     def _verb(self) -> str:
@@ -151,16 +153,17 @@ class EachRankAtMost:
             self.passed.format(most=most),
         )
 
-    def _problem(self, bound: int, rank: int, trace: RankTrace) -> str:
+    def _problem(self, bound: int, rank: int, trace: RankTrace) -> Why | None:
         calls = [call for call in calls_in(trace, self.window) if call.moved_bytes]
         moved = sum(call.moved_bytes for call in calls)
         if moved <= bound:
-            return ""
+            return None
         ops = ", ".join(sorted({call.op for call in calls}))
         at = f" in {self.window.words}" if self.window.words else ""
-        return (
-            f"rank {rank} may move at most {bound:,} bytes{at}, {self.what}; it moved "
-            f"{moved:,} with {ops}{times(moved, bound)}. {self.why}"
+        return Why(
+            f"rank {rank} may move at most {bound:,} bytes{at}, {self.what}",
+            f"it moved {moved:,} with {ops}{times(moved, bound)}",
+            self.why,
         )
 
 
@@ -195,14 +198,13 @@ class SentAtLeast:
             due = self.elements(group) if group.n > 1 else 0
             sent = sum(sum(sent_elements(seen, rank)) for rank in group.ranks)
             if sent < due:
-                text = (
+                why = Why(
                     f"ranks {', '.join(map(str, group.ranks))} must send each other at least {due:,} "
-                    f"elements; "
-                    f"they sent {sent:,.0f}. Ranks on other machines share no files and no memory: use "
-                    f"send and "
-                    "recv."
+                    "elements",
+                    f"they sent {sent:,.0f}",
+                    "Ranks on other machines share no files and no memory: use send and recv.",
                 )
-                return Part("values", False, text, gate=True)
+                return Part("values", False, why, gate=True)
         return None
 
 
@@ -258,27 +260,29 @@ class Messages:
             raise ValueError("Messages must have a bound; got neither `each` nor `total`. Give one.")
         return bound(group)
 
-    def _problem(self, case: Case, sent: Sent) -> str:
+    def _problem(self, case: Case, sent: Sent) -> Why | None:
         bound, total = self._bound(sent.group), sum(sent.sizes)
         if self.each is None or self.count is None:
             if total <= bound:
-                return ""
-            text = f"rank {sent.rank} may send at most {self._of(sent.group, bound)}; it sent {total:,.0f}"
+                return None
             ratio = f" ({total / bound:.1f}x)" if bound else ""
-            advice = self.why(sent) if sent.group.n > 1 else "It has nobody to send to."
-            return f"{text}{ratio}. {advice}".rstrip()
+            return Why(
+                f"rank {sent.rank} may send at most {self._of(sent.group, bound)}",
+                f"it sent {total:,.0f}{ratio}",
+                self.why(sent) if sent.group.n > 1 else "It has nobody to send to.",
+            )
         count = self.count(sent.group)
         if len(sent.sizes) <= count and max(sent.sizes, default=0) <= bound:
-            return ""
+            return None
         most = bound * count
         ratio = f" ({total / most:.1f}x the bytes of a ring)" if most and total > most else ""
         fewer = " and fewer" * (len(set(sent.sizes)) > 1)
-        text = (
-            f"rank {sent.rank} may send {plural(count, 'message')} of at most {self._of(sent.group, bound)}; "
-            f"it sent {len(sent.sizes)} of {max(sent.sizes):,.0f}{fewer}, "
-            f"together {total:,.0f} elements{ratio}."
+        return Why(
+            f"rank {sent.rank} may send {plural(count, 'message')} of at most {self._of(sent.group, bound)}",
+            f"it sent {len(sent.sizes)} of {max(sent.sizes):,.0f}{fewer}, together {total:,.0f} "
+            f"elements{ratio}",
+            self._waste(case, sent, bound, count),
         )
-        return f"{text} {self._waste(case, sent, bound, count)}".rstrip()
 
     def _of(self, group: Group, bound: int) -> str:
         return f"{self.of.format(g=group)} = {bound:,} elements" if self.of else f"{bound:,} elements"

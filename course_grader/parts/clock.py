@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from course_grader.parts.common import WHOLE, Window
 from course_grader.types import Case, Part, Seen
+from course_grader.why import Why
 from course_lib.cost.cluster import Cluster
 from course_lib.replay import Efficiency, Replay, replay
 from course_lib.trace import RankTrace, Trace
@@ -65,6 +66,6 @@ class TimeAtMost:
         run = replayed(seen, self.cluster(seen.case), self.window, only_matmuls=self.only_matmuls)
         bound_s = self.at_most_s(seen.case, run)
         if run.step_s > bound_s * (1 + 1e-9):
-            text = f"{self.must}, {bound_s:.4g} s in simulated time; got {run.step_s:.4g} s. {self.why}"
-            return Part(self.part, False, text)
-        return Part(self.part, True, f"{run.step_s:.4g} s in simulated time, at most {bound_s:.4g} s")
+            must = f"{self.must}, {bound_s:.4g} s in simulated time"
+            return Part(self.part, False, Why(must, f"got {run.step_s:.4g} s", self.why))
+        return Part(self.part, True, Why(f"{run.step_s:.4g} s in simulated time, at most {bound_s:.4g} s"))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from course_grader.types import Part
+from course_grader.why import Why
 from course_lib.trace import RankTrace
 from course_lib.trace.events import Launch
 
@@ -28,13 +29,15 @@ def calls_in(trace: RankTrace, window: Window) -> list[Launch]:
     return [call for call in trace.between(start, end).launches() if call.op != "new_group"]
 
 
-def first_problem(part: str, ranks: Sequence[Any], problem: Callable[[int, Any], str], passed: str) -> Part:
-    """Return the part: lost with the words of the first rank that has a problem."""
+def first_problem(
+    part: str, ranks: Sequence[Any], problem: Callable[[int, Any], Why | None], passed: str
+) -> Part:
+    """Return the part: lost with what is wrong on the first rank that has a problem."""
     for rank, data in enumerate(ranks):
-        text = problem(rank, data)
-        if text:
-            return Part(part, False, text)
-    return Part(part, True, passed)
+        why = problem(rank, data)
+        if why is not None:
+            return Part(part, False, why)
+    return Part(part, True, Why(passed))
 
 
 def times(count: float, bound: float) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from course_grader.parts.common import WHOLE, Window, calls_in, first_problem
 from course_grader.parts.mesh import line_of
 from course_grader.types import Case, Part, Seen
+from course_grader.why import Why
 from course_lib.trace import RankTrace
 from course_lib.trace.events import Mark
 
@@ -60,7 +61,7 @@ class Calls:
         calls = f"{len(sizes)} {op}"
         return calls if self.only == "calls" else f"{calls}, {sum(sizes):,} bytes"
 
-    def _problem(self, case: Case, rank: int, trace: RankTrace) -> str:
+    def _problem(self, case: Case, rank: int, trace: RankTrace) -> Why | None:
         for index, window in enumerate(self.windows):
             wanted = self.exactly(case, rank, index)
             calls = [c for c in calls_in(trace, window) if c.op not in self.ignore]
@@ -76,8 +77,8 @@ class Calls:
             op, sizes = next(iter(wanted.items()))
             must = self.must.format(count=len(sizes), op=op, bytes_=sum(sizes), sizes=_list(sizes))
             seen = f" ({_list(found.get(op, []))})" if self.each and found else ""
-            return f"on rank {rank} {must}; {_words(found, window)}{seen}. {self.why}".rstrip()
-        return ""
+            return Why(f"on rank {rank} {must}", f"{_words(found, window)}{seen}", self.why)
+        return None
 
     def _same(self, found: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequence[int]]) -> bool:
         needed = {op: sizes for op, sizes in wanted.items() if sizes}
@@ -126,7 +127,9 @@ class Once:
             met = Counter(mark.name for mark in trace.of(Mark))
             for mark, words in self.at(seen.case).items():
                 if met[mark] != 1 and not (met[mark] == 0 and mark in free):
-                    return Part(self.part, False, f"{self.must}; rank {rank} ran {words} {met[mark]} times.")
+                    return Part(
+                        self.part, False, Why(self.must, f"rank {rank} ran {words} {met[mark]} times")
+                    )
         return None
 
 
@@ -154,10 +157,10 @@ class Reported:
     def check(self, seen: Seen) -> Part | None:
         """The first rank with another value is reported."""
 
-        def problem(rank: int, value: object) -> str:
+        def problem(rank: int, value: object) -> Why | None:
             if value == self.value(seen.case) or (self.free_alone and seen.n == 1):
-                return ""
-            return f"{self.must(seen.case)}; on rank {rank} {self.words(value)}. {self.why}".rstrip()
+                return None
+            return Why(self.must(seen.case), f"on rank {rank} {self.words(value)}", self.why)
 
         return first_problem(
             self.part, [data.values.get(self.name) for data in seen.got], problem, self.passed

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from course_grader.parts.numbers import EveryPoint, Point
+from course_grader.why import Why
 
-Judge = Callable[[Point, float], str]  # (point, number) -> what must hold and what was seen, "" if it does
+Judge = Callable[[Point, float], Why | None]  # (point, number) -> what must hold and what was seen
 Mistakes = Mapping[str, Callable[[Point], float]]  # words -> the number that an answer made so gives
 
 
@@ -26,11 +27,13 @@ def entries(
         shows: as in `EveryPoint`.
     """
 
-    def no_dict(point: Point, answer: Any) -> str:
+    def no_dict(point: Point, answer: Any) -> Why | None:
         del point
         if isinstance(answer, dict):
-            return ""
-        return f"the function must return a dict with {', '.join(map(repr, judges))}; got {answer!r:.60}."
+            return None
+        return Why(
+            f"the function must return a dict with {', '.join(map(repr, judges))}", f"got {answer!r:.60}"
+        )
 
     each = [
         EveryPoint(
@@ -53,11 +56,11 @@ def near(got: Any, value: float) -> bool:
     return bool(abs(got - value) <= 1e-3 * abs(value))
 
 
-def _judged(name: str, judge: Judge) -> Callable[[Point, Any], str]:
-    def problem(point: Point, answer: dict[str, Any]) -> str:
+def _judged(name: str, judge: Judge) -> Callable[[Point, Any], Why | None]:
+    def problem(point: Point, answer: dict[str, Any]) -> Why | None:
         got = answer.get(name)
         if isinstance(got, bool) or not isinstance(got, int | float) or not math.isfinite(got):
-            return f"{name!r} must be a number; got {got!r:.60}."
+            return Why(f"{name!r} must be a number", f"got {got!r:.60}")
         return judge(point, got)
 
     return problem

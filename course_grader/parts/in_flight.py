@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from course_grader.types import Case, Part, RankData, Scenario
+from course_grader.why import Why
 from course_lib.trace import RankTrace
 
 END = (None, "the answer returns")
@@ -21,26 +22,25 @@ def in_flight_gate(scenario: Scenario, case: Case, got: Sequence[RankData]) -> P
     returned = [*scenario.returned(case), END]
     for rank, data in enumerate(got):
         for mark, words in returned:
-            text = problem_of(data.traced, rank, mark, words)
-            if text:
-                return Part("values", False, text, gate=True)
+            why = problem_of(data.traced, rank, mark, words)
+            if why is not None:
+                return Part("values", False, why, gate=True)
     return None
 
 
-def problem_of(trace: RankTrace, rank: int, mark: str | None, words: str) -> str:
-    """Say what is in flight at a mark (None: at the end); "" if nothing."""
+def problem_of(trace: RankTrace, rank: int, mark: str | None, words: str) -> Why | None:
+    """Say what is in flight at a mark (None: at the end); None if nothing."""
     names = [m.name for m in trace.marks]
     if mark is not None and mark not in names:
-        return ""
+        return None
     left = trace.between(None, mark).in_flight()
     if not left:
-        return ""
+        return None
     more = f" and {len(left) - 1} more calls" if len(left) > 2 else " and 1 more call" * (len(left) == 2)
     are = "are" if len(left) > 1 else "is"
-    return (
-        f"when {words}, every call must have been waited for; on rank {rank} {left[0].op}{more} {are} "
-        f"still in "
-        "flight. Call wait() on each Work that isend, irecv or async_op=True gave you: until then its "
-        "tensor is "
-        "not yours."
+    return Why(
+        f"when {words}, every call must have been waited for",
+        f"on rank {rank} {left[0].op}{more} {are} still in flight",
+        "Call wait() on each Work that isend, irecv or async_op=True gave you: until then its tensor is not "
+        "yours.",
     )

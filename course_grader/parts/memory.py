@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from course_grader.parts.common import BEGINS_TO_ENDS, Window, calls_in, first_problem, times
 from course_grader.types import Bytes, Case, Part, Seen
+from course_grader.why import Why
 from course_lib.trace import RankTrace
 from course_lib.trace.events import Alloc, Free, Mark
 
@@ -39,24 +40,24 @@ class Live:
         if not bounds:
             return None
         if seen.n == 1 and self.free_alone:
-            return Part(self.part, True, "one rank may keep everything")
+            return Part(self.part, True, Why("one rank may keep everything"))
         held = [trace.live_at_marks(self.since) for trace in seen.traces]
         for mark, (words, bound) in bounds.items():
             for rank, at_mark in enumerate(held):
                 if at_mark.get(mark, 0) > bound:
-                    text = too_much(words, bound, self.beyond, rank, at_mark[mark], self.why)
-                    return Part(self.part, False, text)
+                    why = too_much(words, bound, self.beyond, rank, at_mark[mark], self.why)
+                    return Part(self.part, False, why)
         most = max((bound for _, bound in bounds.values()), default=0)
-        return Part(
-            self.part, True, f"at most {most:,} bytes live beyond {self.beyond} {self.passed}".rstrip()
-        )
+        achieved = f"at most {most:,} bytes live beyond {self.beyond} {self.passed}".rstrip()
+        return Part(self.part, True, Why(achieved))
 
 
-def too_much(when: str, bound: int, beyond: str, rank: int, held: int, why: str) -> str:
+def too_much(when: str, bound: int, beyond: str, rank: int, held: int, advice: str) -> Why:
     """The one wording for bytes that live and should not."""
-    more = times(held, bound)
-    return (
-        f"{when}, at most {bound:,} bytes may live beyond {beyond}; rank {rank} holds {held:,}{more}. {why}"
+    return Why(
+        f"{when}, at most {bound:,} bytes may live beyond {beyond}",
+        f"rank {rank} holds {held:,}{times(held, bound)}",
+        advice,
     )
 
 
@@ -85,19 +86,20 @@ class Peak:
     def check(self, seen: Seen) -> Part | None:
         """The first rank that holds too much is reported."""
         if seen.n == 1 and self.free_alone:
-            return Part(self.part, True, "one rank may hold everything")
+            return Part(self.part, True, Why("one rank may hold everything"))
         bound = self.at_most(seen.case)
 
-        def problem(rank: int, trace: RankTrace) -> str:
+        def problem(rank: int, trace: RankTrace) -> Why | None:
             for window in self.windows:
                 held = self._held(trace, window)
                 if held > bound:
                     at = f"{window.words}, " if window.words else ""
-                    return (
-                        f"{at}at most {bound:,} {self._what} may live at once beyond {self.beyond}; rank "
-                        f"{rank} held {held:,}{times(held, bound)}. {self.why}"
+                    return Why(
+                        f"{at}at most {bound:,} {self._what} may live at once beyond {self.beyond}",
+                        f"rank {rank} held {held:,}{times(held, bound)}",
+                        self.why,
                     )
-            return ""
+            return None
 
         return first_problem(self.part, seen.traces, problem, f"at most {bound:,} bytes at once")
 
@@ -136,13 +138,14 @@ class PeakTimes:
         """The first rank that holds too much is reported."""
         what = f"times the bytes of {self.of.words}"
 
-        def problem(rank: int, trace: RankTrace) -> str:
+        def problem(rank: int, trace: RankTrace) -> Why | None:
             held, alone = peak(trace, self.window), max(peak(trace, self.of), 1)
             if held <= self.times * alone:
-                return ""
-            return (
-                f"at most {self.times:g} {what} ({alone:,}) may live at once; rank {rank} held {held:,}, "
-                f"{held / alone:.3g} times. {self.why}"
+                return None
+            return Why(
+                f"at most {self.times:g} {what} ({alone:,}) may live at once",
+                f"rank {rank} held {held:,}, {held / alone:.3g} times",
+                self.why,
             )
 
         return first_problem(self.part, seen.traces, problem, f"at most {self.times:g} {what}")
@@ -193,8 +196,8 @@ class CameAhead:
             for mark, bytes_ in turns:
                 ahead = self._arrived(trace, mark) - used if mark in names else 0
                 if ahead > bound:
-                    text = too_much(f"when {mark} begins", bound, self.beyond, rank, ahead, self.why)
-                    return Part(self.part, False, text)
+                    why = too_much(f"when {mark} begins", bound, self.beyond, rank, ahead, self.why)
+                    return Part(self.part, False, why)
                 used += bytes_
         return None
 

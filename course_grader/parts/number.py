@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from course_grader.exercise import Part
+from course_grader.why import Why
 
 
 @dataclass(frozen=True)
@@ -34,23 +35,27 @@ class Number:
 def judge_number(name: str, number: Number, answers: Any) -> Part:
     """Judge one number of an answer: a part of that name."""
     if not isinstance(answers, dict):
-        return Part(name, False, f"the function must return a dict of numbers; got {answers!r}.")
+        return Part(name, False, Why("the function must return a dict of numbers", f"got {answers!r}"))
     if name not in answers:
         seen = ", ".join(map(repr, answers)) or "nothing"
-        return Part(name, False, f"the dict must have the key {name!r}; it has {seen}.")
+        return Part(name, False, Why(f"the dict must have the key {name!r}", f"it has {seen}"))
     got = answers[name]
     if isinstance(got, bool) or not isinstance(got, int | float):
-        return Part(name, False, f"{name!r} must be a number; got {got!r}. Replace it with your result.")
+        why = Why(f"{name!r} must be a number", f"got {got!r}", "Replace it with your result.")
+        return Part(name, False, why)
     got = _as_float(got)
     if not math.isfinite(got):
-        return Part(name, False, f"{name!r} must be a finite number; got {got}. Look for a division by zero.")
+        why = Why(f"{name!r} must be a finite number", f"got {got}", "Look for a division by zero.")
+        return Part(name, False, why)
     if number.holds(got):
-        return Part(name, True, f"{got:,.6g} {number.unit}".strip())
+        return Part(name, True, Why(f"{got:,.6g} {number.unit}".strip()))
     for words, value in number.mistakes.items():
         if abs(got - value) <= number.rel * abs(value):
-            return Part(name, False, f"{name} = {got:,.6g}: this is what you get if {words}.")
-    text = f"{name} = {got:,.6g} {number.unit}".strip() + f" is {_how_far(got, number.value)}."
-    return Part(name, False, f"{text} {_unit_slip(got, number)}".rstrip())
+            why = Why(f"{name} = {got:,.6g}", advice=f"This is what you get if {words}.")
+            return Part(name, False, why)
+    seen = f"{name} = {got:,.6g} {number.unit}".strip()
+    why = Why(f"{seen} is {_how_far(got, number.value)}.", advice=_unit_slip(got, number))
+    return Part(name, False, why)
 
 
 def _as_float(got: float) -> float:

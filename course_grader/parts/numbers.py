@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from course_grader.parts.number import Number as Number
 from course_grader.parts.number import judge_number
 from course_grader.parts.points import Formula as Formula
 from course_grader.parts.points import Point as Point
-from course_grader.parts.points import judge
+from course_grader.parts.points import judge, wrong_at
 from course_grader.types import Part, Seen
+from course_grader.why import Why
 
 
 def _named(point: Point) -> str:
@@ -52,8 +53,8 @@ class Numbers:
         others = (other.check(seen) for other in self.made_of)
         if found.ok or all(other is None or other.ok for other in others):
             return found
-        text = found.message.split(" This is what you get")[0].split(" Wrong at ")[0]
-        return Part(self.part, False, f"{text} It is made of the others: repair them first.")
+        why = replace(found.why, advice="It is made of the others: repair them first.", point="")
+        return Part(self.part, False, why)
 
     def _judged(self, seen: Seen) -> Part:
         pairs = zip(seen.case.params["points"], seen.got[0].values["answers"], strict=True)
@@ -67,8 +68,8 @@ class Numbers:
                 if self.length
                 else f"a dict with {self.key!r}"
             )
-            text = f"the function must return {what}; got {other!r:.60}."
-            return Part("values", False, text, gate=True)
+            why = Why(f"the function must return {what}", f"got {other!r:.60}")
+            return Part("values", False, why, gate=True)
         values = [(p, a.get(self.key) if isinstance(a, dict) else a[self.key]) for p, a in chosen]
         return judge(self.part, self.formula, values, self.describe, self.name or repr(self.key))
 
@@ -83,7 +84,7 @@ class EveryPoint:
     """What must hold of the answer at every point; the rule that explains all answers is named.
 
     Attributes:
-        problem: (point, answer) -> what must hold and what was seen, "" if it does.
+        problem: (point, answer) -> what must hold and what was seen, None if it does.
         describe: a point in words.
         rules: known mistakes: words -> what an answer made so gives at a point.
         same: what of an answer counts in comparing it with a rule.
@@ -94,7 +95,7 @@ class EveryPoint:
     """
 
     part: str
-    problem: Callable[[Point, Any], str]
+    problem: Callable[[Point, Any], Why | None]
     describe: Callable[[Point], str] = _named
     rules: Mapping[str, Callable[[Point], Any]] = field(default_factory=dict)
     same: Callable[[Any], Any] = lambda answer: answer
@@ -107,21 +108,22 @@ class EveryPoint:
     def check(self, seen: Seen) -> Part | None:
         """The first point with a problem is reported."""
         pairs = list(zip(seen.case.params["points"], seen.got[0].values["answers"], strict=True))
-        wrong = [(point, text) for point, answer in pairs if (text := self._problem(point, answer))]
+        wrong = [(point, why) for point, answer in pairs if (why := self._problem(point, answer)) is not None]
         if not wrong:
-            return None if self.gate else Part(self.part, True, f"right at {len(pairs)} points")
-        at = f"Wrong at {len(wrong)} of {len(pairs)} points, such as\n    {self.describe(wrong[0][0])}"
-        finger = "" if self.gate else self._finger(pairs)
-        return Part(self.part, False, f"{wrong[0][1]}{finger} {at}", gate=self.gate)
+            return None if self.gate else Part(self.part, True, Why(f"right at {len(pairs)} points"))
+        point, why = wrong[0]
+        why = why.advised("" if self.gate else self._finger(pairs))
+        why = replace(why, point=wrong_at(len(wrong), len(pairs), self.describe(point)))
+        return Part(self.part, False, why, gate=self.gate)
 
     def _finger(self, pairs: Sequence[tuple[Point, Any]]) -> str:
         chosen = [(p, a) for p, a in pairs if self.shows(p)]
         words = (w for w, rule in self.rules.items() if all(self._like(a, rule(p)) for p, a in chosen))
-        return next((f" This is what you get if {w}." for w in words), "")
+        return next((f"This is what you get if {w}." for w in words), "")
 
-    def _problem(self, point: Point, answer: Any) -> str:
+    def _problem(self, point: Point, answer: Any) -> Why | None:
         if answer is None:
-            return "the function must return a value; got None. Where does it end without one?"
+            return Why("the function must return a value", "got None", "Where does it end without one?")
         return self.problem(point, answer)
 
     def _like(self, answer: Any, value: Any) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from course_grader.parts.common import WHOLE, Window
 from course_grader.types import Case, Part, Seen
+from course_grader.why import Why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +23,8 @@ class NotPolled:
         """Only a failing part."""
         for rank, trace in enumerate(seen.traces):
             if trace.between(self.window.start, self.window.end).polled:
-                text = (
-                    f"calls must be awaited with wait(), not polled with is_completed(); rank {rank} polled."
-                )
-                return Part(self.part, False, f"{text} {self.why}")
+                must = "calls must be awaited with wait(), not polled with is_completed()"
+                return Part(self.part, False, Why(must, f"rank {rank} polled", self.why))
         return None
 
 
@@ -37,11 +36,11 @@ class Holds:
     their own.
 
     Attributes:
-        problem: what must hold and what was seen, "" if it does; `each_rank(...)` asks rank by rank.
+        problem: what must hold and what was seen, None if it does; `each_rank(...)` asks rank by rank.
         passed: what was verified.
     """
 
-    problem: Callable[[Seen], str]
+    problem: Callable[[Seen], Why | None]
     passed: str | Callable[[Case], str]
     applies: Callable[[Case], bool] = lambda case: True
     part: str = "order"
@@ -52,13 +51,13 @@ class Holds:
         """Ask once per case."""
         if not self.applies(seen.case):
             return None
-        text = self.problem(seen)
-        if text:
-            return Part(self.part, False, text, gate=self.gate)
+        why = self.problem(seen)
+        if why is not None:
+            return Part(self.part, False, why, gate=self.gate)
         passed = self.passed if isinstance(self.passed, str) else self.passed(seen.case)
-        return None if self.gate else Part(self.part, True, passed)
+        return None if self.gate else Part(self.part, True, Why(passed))
 
 
-def each_rank(problem: Callable[[Seen, int], str]) -> Callable[[Seen], str]:
+def each_rank(problem: Callable[[Seen, int], Why | None]) -> Callable[[Seen], Why | None]:
     """A rule for one rank as a rule for all: the first rank with a problem is reported."""
-    return lambda seen: next((text for rank in range(seen.n) if (text := problem(seen, rank))), "")
+    return lambda seen: next(filter(None, (problem(seen, rank) for rank in range(seen.n))), None)

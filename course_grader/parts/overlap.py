@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from course_grader.parts.clock import PEAK, matmuls_only
 from course_grader.parts.common import Window
 from course_grader.types import Case, Part, Seen
+from course_grader.why import Why
 from course_lib.cost.cluster import uniform
 from course_lib.replay import Replay, replay
 from course_lib.trace import RankTrace, Trace
@@ -85,15 +86,16 @@ class Hides:
             share = self._hidden_share(seen.case, trace, ratio)
             if share < self.share:
                 about = self.exchange
-                text = (
+                why = Why(
                     f"on a simulated cluster, {where} ({about.words} takes {ratio:g} times as long as "
-                    f"{about.meanwhile}), at least {self.share:.0%} of {about.hideable} must be hidden; got "
-                    f"{share:.0%}. {self.why}"
+                    f"{about.meanwhile}), at least {self.share:.0%} of {about.hideable} must be hidden",
+                    f"got {share:.0%}",
+                    self.why,
                 )
-                return Part(self.part, False, text)
+                return Part(self.part, False, why)
             texts.append(f"{share:.0%} {where}")
         words = f"hides {' and '.join(texts)} of {self.exchange.hideable}, in simulated time"
-        return Part(self.part, True, words)
+        return Part(self.part, True, Why(words))
 
     def _hidden_share(self, case: Case, trace: Trace, ratio: float) -> float:
         free = replay(trace, uniform(trace.world_size, 0.0, 1e30), efficiency=PEAK)

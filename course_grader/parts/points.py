@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_grader.exercise import Array, Case, Part
+from course_grader.why import Why
 
 Point = Mapping[str, Any]
 Value = float | str
@@ -67,32 +68,38 @@ def judge(
 ) -> Part:
     """Judge one number (or word) at all points."""
     for point, got in pairs:
-        text = _not_a_value(got, formula.want(point), what)
-        if text:
-            return Part(part, False, text)
+        why = _not_a_value(got, formula.want(point), what)
+        if why is not None:
+            return Part(part, False, why)
     wrong = [(p, got) for p, got in pairs if not formula.same(got, formula.want(p))]
     if not wrong:
-        return Part(part, True, f"right at {len(pairs)} points")
+        return Part(part, True, Why(f"right at {len(pairs)} points"))
     point, got = wrong[0]
     words = _mistake(formula, pairs)
-    finger = f" This is what you get if {words}." if words else ""
     want = formula.want(point)
     finest = 15 if formula.rel < 1e-9 else 6  # what must be exact is shown in full
     digits = next((d for d in (finest, 9, 12) if _show(want, d) != _show(got, d)), 17)
-    text = (
-        f"{what} must be {_show(want, digits, formula.unit)}; got {_show(got, digits, formula.unit)}.{finger}"
+    why = Why(
+        f"{what} must be {_show(want, digits, formula.unit)}",
+        f"got {_show(got, digits, formula.unit)}",
+        f"This is what you get if {words}." if words else "",
+        point=wrong_at(len(wrong), len(pairs), describe(point)),
     )
-    return Part(
-        part, False, f"{text} Wrong at {len(wrong)} of {len(pairs)} points, such as\n    {describe(point)}"
-    )
+    return Part(part, False, why)
 
 
-def _not_a_value(got: Any, want: Value, what: str) -> str:
+def wrong_at(wrong: int, asked: int, point: str) -> str:
+    """The one wording for where an answer is wrong, of all points at which it was evaluated."""
+    return f"Wrong at {wrong} of {asked} points, such as\n    {point}"
+
+
+def _not_a_value(got: Any, want: Value, what: str) -> Why | None:
     if isinstance(want, str):
-        return "" if isinstance(got, str) else f"{what} must be a text such as {want!r}; got {got!r:.60}."
+        right = isinstance(got, str)
+        return None if right else Why(f"{what} must be a text such as {want!r}", f"got {got!r:.60}")
     if isinstance(got, bool) or not isinstance(got, int | float) or not math.isfinite(got):
-        return f"{what} must be a number; got {got!r:.60}."
-    return ""
+        return Why(f"{what} must be a number", f"got {got!r:.60}")
+    return None
 
 
 def _mistake(formula: Formula, pairs: Sequence[tuple[Point, Any]]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from course_grader.types import Part, Seen
+from course_grader.why import Why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,20 +18,20 @@ class Rule:
 
     Attributes:
         part: which is lost.
-        problem: what must hold and what was seen, "" if it does.
+        problem: what must hold and what was seen, None if it does.
         passed: what was verified.
         gate: losing it ends the check.
     """
 
     part: str
-    problem: Callable[[Seen], str]
+    problem: Callable[[Seen], Why | None]
     passed: str = ""
     gate: bool = False
     reads_trace: bool = False
 
     def check(self, seen: Seen) -> Part | None:
         """Only a failing part where there are no words for a passing one."""
-        text = self.problem(seen)
-        if text:
-            return Part(self.part, False, text, gate=self.gate)
-        return Part(self.part, True, self.passed) if self.passed else None
+        why = self.problem(seen)
+        if why is not None:
+            return Part(self.part, False, why, gate=self.gate)
+        return Part(self.part, True, Why(self.passed)) if self.passed else None

@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import sqlite3
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,10 @@ from course_grader.school.grade_one import Options, Outcome
 from course_grader.school.ledger import LEDGER, Entry, Ledger
 from course_grader.school.submissions import Submission
 from course_grader.school.workers import Task, outcomes
+
+ROOM_BYTES = 1_000_000  # what the files of one submission take, at the least
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_DATABASE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 class DiskFull(ValueError):
@@ -97,7 +102,7 @@ def command(
             f"there must be submissions of {lab} in {root / submissions.SUBMITTED}; got none. "
             f"run `course collect {lab}`, or put them there as <student>/{lab}/{lab}.ipynb"
         )
-    with alone(root), whole_or_not():
+    with alone(root), whole_or_not(root):
         limits = class_file.limits(root)
         options = Options(root=root, lab=lab, trust=trust, show=show, only=only, limits=limits)
         ledger = Ledger(root / LEDGER)
@@ -184,12 +189,12 @@ def alone(root: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def whole_or_not() -> Iterator[None]:
+def whole_or_not(root: Path) -> Iterator[None]:
     """Turn a full disk into a message. Raises: DiskFull."""
     try:
         yield
     except (OSError, sqlite3.Error, RuntimeError, ValueError) as error:
-        if not _is_full(error):
+        if not _is_full(error, root):
             raise
         raise DiskFull(
             "there must be space for the ledger, the gradebook and the graded notebooks; the disk is full. "
@@ -197,10 +202,25 @@ def whole_or_not() -> Iterator[None]:
         ) from error
 
 
-def _is_full(error: BaseException) -> bool:
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    words = ("disk is full", "No space left", "disk I/O error", "File too large", "Disk quota exceeded")
-    return full or any(text in str(error) for text in words)
+def _is_full(error: BaseException, root: Path) -> bool:
+    """Whether an error came from a full disk; nbgrader says why only in words, so the disk is asked, too."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, OSError) and link.errno in _FULL:
+            return True
+        if isinstance(link, sqlite3.Error) and getattr(link, "sqlite_errorcode", 0) & 0xFF in _FULL_DATABASE:
+            return True
+        link = link.__cause__ or link.__context__
+    return not _has_room(root)
+
+
+def _has_room(folder: Path) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM_BYTES))
+    except OSError as error:
+        return error.errno not in _FULL
+    return True
 
 
 def _tasks(run: Run, handed: list[Submission], again: bool) -> Iterator[Task]:
@@ -261,7 +281,7 @@ def settle(run: Run, one: Submission, outcome: Outcome) -> tuple[Entry, str]:
             record.record(run.options.root, entry, notebook, run.db_url)
         run.ledger.mark_recorded(lab, one.student)
     except Exception as error:
-        if _is_full(error):
+        if _is_full(error, run.options.root):
             raise
         return entry, f"it could not be entered into the gradebook: {_last_line(error)}"
     return entry, ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
-import re
 import time
 import traceback
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import nbformat
 
-from course_grader.judge import traffic, zygotes
+from course_grader.judge import zygotes
 from course_grader.limits import Limits
 from course_grader.pages import feedback, feedback_run
 from course_grader.registry import exercises, get
@@ -25,9 +24,7 @@ from course_grader.school import judge, record, submissions
 from course_grader.school.ledger import Entry
 from course_grader.school.submissions import Submission
 from course_grader.show.report import render
-
-# In a verdict's message behind the case it names; an error of the answer's begins with its rank.
-_FLAG = re.compile(rf"(At [^:\n]+: )?{re.escape(traffic.DISAGREE)}")
+from course_grader.why import Cause, Why
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,7 +128,7 @@ def _with(entry: Entry, found: judge.Judgement) -> Entry:
     limits = sorted({v["limit"] for v in verdicts.values() if v.get("limit")})
     if limits:
         state, detail = "killed by limit", f"limit on {', '.join(limits)}"
-    flagged = [name for name, v in verdicts.items() if v["gate"] == "runs" and _FLAG.match(v["message"])]
+    flagged = [name for name, v in verdicts.items() if Why.of_plain(v).cause is Cause.TRAFFIC]
     if flagged:
         state, detail = "flagged", f"traffic and trace differ in {', '.join(flagged)}: look at the answer"
     return dataclasses.replace(entry, state=state, detail=detail, verdicts=verdicts, recorded=False)

@@ -25,6 +25,7 @@ from course_grader.judge.sandbox_runner import SandboxRunner
 from course_grader.limits import Limits
 from course_grader.registry import program_of, spec
 from course_grader.school.submissions import MAX_NOTEBOOK_BYTES, Unreadable, notebook_of
+from course_grader.why import Why
 from course_lib.ranks.forkserver import preloaded
 
 Masked = tuple[str, ...]  # modules of the course that are not there
@@ -99,10 +100,10 @@ def judge_cells(
         for exercise, masked in in_sandboxes(wanted):
             if time.monotonic() > deadline_s:
                 killed[exercise.id] = "time"
-                text = (
+                must = (
                     f"the submission's limit of {limits.submission_s:.0f} s was used up before this exercise."
                 )
-                late = engine.merge(exercise, [], [], GateFailed("terminates", text).part, 0)
+                late = engine.merge(exercise, [], [], GateFailed("terminates", Why(must)).part, 0)
                 found[exercise.id] = dataclasses.replace(late, hidden=True)
                 continue
             data_seed = secrets.randbelow(2**31) if seed is None else seed

@@ -28,6 +28,8 @@ from course_grader.registry import exercises
 from course_grader.school import build, record, similar, submissions, term
 from course_grader.school.gradebook import in_words
 from course_grader.school.ledger import LEDGER, Entry, Ledger
+from course_grader.show.text import first_line
+from course_grader.why import Cause, Why
 
 MAX_WORDS = 240  # characters of a mistake in the tables; a page has the whole message
 FOLDER = Path("grading") / "reports"
@@ -219,10 +221,9 @@ def diagnosis(verdict: dict[str, Any]) -> str:
     """Return in a few words what a verdict found wrong, "" if nothing; equal mistakes give equal words."""
     if verdict["passed"]:
         return ""
-    failed = [(name, part["message"]) for name, part in verdict["parts"].items() if not part["ok"]]
-    where, message = (verdict["gate"], verdict["message"]) if verdict["gate"] else failed[0]
-    text = re.sub(r"^At [^:]{1,80}: ", "", printable(message.split("\n")[0]))
-    text = re.sub(r"(?<!\w)\d[\d,.]*(e[+-]?\d+)?", "#", text)
+    failed = [(name, part) for name, part in verdict["parts"].items() if not part["ok"]]
+    where, what = (verdict["gate"], verdict) if verdict["gate"] else failed[0]
+    text = re.sub(r"(?<!\w)\d[\d,.]*(e[+-]?\d+)?", "#", printable(first_line(Why.of_plain(what))))
     return f"{where}: {textwrap.shorten(text, MAX_WORDS, placeholder=' ...')}"
 
 
@@ -249,8 +250,8 @@ def statistics(lab: str, entries: Sequence[Entry]) -> list[Statistic]:
 
 
 def _is_unwritten(verdict: dict[str, Any]) -> bool:
-    """The stub as it was; a lost `return` or another name is a mistake, and its message goes on otherwise."""
-    return verdict["gate"] == "implemented" and "is not written yet: " in verdict["message"]
+    """The stub as it was; a lost `return` or another name is a mistake."""
+    return Why.of_plain(verdict).cause is Cause.UNWRITTEN
 
 
 def _print(lab: str, found: Sequence[Statistic], console: Console) -> None:

@@ -9,6 +9,7 @@ from course_grader.exercise import PartResult, Result
 from course_grader.registry import get
 from course_grader.show.exercise_card import card as card
 from course_grader.show.report_card import card_html
+from course_grader.show.text import line
 
 MIME = "application/vnd.course.verdict+json"
 _WIDTH = 110
@@ -20,12 +21,12 @@ def render(verdict: Result) -> str:
     mark = f"{_points(verdict.score)}/{_points(verdict.max_score)}"
     note = f"\n{_wrap(verdict.note)}" if verdict.note else ""
     if verdict.passed:
-        checked = "; ".join(f"{name}: {_phrase(part.message)}" for name, part in verdict.parts.items())
+        checked = "; ".join(f"{name}: {_phrase(line(part.why))}" for name, part in verdict.parts.items())
         where = f" ({_cases(verdict.cases)})" if not exercise.numeric else ""
         return f"PASS  {exercise.id}  {mark}  {checked}{where}{note}"
     if verdict.gate:
         head = f"FAIL  {exercise.id}  {mark}  not passed: {verdict.gate}"
-        return f"{head}\n{_wrap(verdict.message)}{note}\n{_next(verdict)}"
+        return f"{head}\n{_wrap(line(verdict.why))}{note}\n{_next(verdict)}"
     rows = [_row(name, part) for name, part in verdict.parts.items()]
     return "\n".join([f"PART  {exercise.id}  {mark}", *rows]) + f"{note}\n{_next(verdict)}"
 
@@ -33,7 +34,7 @@ def render(verdict: Result) -> str:
 def _row(name: str, part: PartResult) -> str:
     state = "ok  " if part.ok else "lost"
     head = f"  {state}  {name} {_points(part.points)}/{_points(part.max_points)}: "
-    return _wrap(head + part.message, later="        ")
+    return _wrap(head + line(part.why), later="        ")
 
 
 def _next(verdict: Result) -> str:
@@ -49,16 +50,16 @@ def _next(verdict: Result) -> str:
 def _wrap(text: str, later: str = "  ") -> str:
     """Wrap long lines; lines that are short or indented (reports, code) stay as they are."""
     out = []
-    for line in text.splitlines():
-        if len(line) <= _WIDTH:
-            out.append(line)
+    for row in text.splitlines():
+        if len(row) <= _WIDTH:
+            out.append(row)
         else:
-            out += textwrap.wrap(line, _WIDTH, subsequent_indent=later, break_long_words=False)
+            out += textwrap.wrap(row, _WIDTH, subsequent_indent=later, break_long_words=False)
     return textwrap.indent("\n".join(out), "  ", lambda line: not line.startswith("  "))
 
 
-def _phrase(message: str) -> str:
-    return message.rstrip(".")
+def _phrase(text: str) -> str:
+    return text.rstrip(".")
 
 
 def _cases(names: tuple[str, ...]) -> str:

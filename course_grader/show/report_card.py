@@ -1,16 +1,17 @@
 """A verdict as JupyterLab shows it: what went wrong first, then a row a part, the rest below folds.
 
 Signs and words say what colours say. The text colour is the page's own, so the card reads on a light and on a
-dark theme. A terminal, and nbgrader's cells, get `present.render` instead.
+dark theme. A terminal, and nbgrader's cells, get `report.render` instead.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from dataclasses import dataclass
 
 from course_grader.exercise import PartResult, Result
+from course_grader.show.text import line
+from course_grader.why import Why
 
 GOOD, BAD, IDLE = "#009E73", "#D55E00", "#8C8C8C"  # Okabe and Ito's green and vermillion, and a grey
 OK, LOST, NOT_TRIED = "✓", "✗", "·"
@@ -30,45 +31,6 @@ _CELL = "text-align:left;vertical-align:top;padding:3px 14px 3px 0;border:0;whit
 _BUTTON = (
     "display:inline-block;cursor:pointer;border:1px solid currentColor;border-radius:4px;padding:2px 10px"
 )
-_CASE = re.compile(r"At ([^:\n]+): ")
-_POINTS = re.compile(r" (Wrong at \d+ of \d+ points), such as\n +")
-_SENTENCE_ENDS = re.compile(r"(?<=[.?!])\s+(?=[A-Z`])")
-
-
-@dataclass(frozen=True)
-class Said:
-    """A message taken apart: "At CASE: what must hold; what was seen. The mistake's name." and a report.
-
-    Attributes:
-        mistake: the sentences behind the first: a mistake's name, or what to do.
-        must: what must hold; all of the first sentence if it names nothing seen.
-        seen: what was seen instead.
-        case: in which case.
-        point: of an answer that is evaluated at many points: at how many it is wrong, and one of them.
-        report: further lines: a traceback, or what each rank waits for.
-    """
-
-    mistake: str
-    must: str
-    seen: str = ""
-    case: str = ""
-    point: str = ""
-    report: str = ""
-
-
-def take_apart(message: str) -> Said:
-    """Return the pieces of a message that is written as the course's errors are."""
-    first, _, report = message.strip().partition("\n")
-    found, at = _CASE.match(first), _POINTS.search(message)
-    case, point = found.group(1) if found else "", ""
-    if at:  # of all points one is shown: that it was one of so many says the same as the case
-        first, case, report = message[: at.start()].strip(), "", ""
-        point = f"{at.group(1)}, such as {' '.join(message[at.end() :].split())}"
-    sentences = _SENTENCE_ENDS.split(first[found.end() :] if found else first)
-    must, parted, seen = sentences[0].partition("; ")
-    if not parted or "must" not in must:
-        must, seen = sentences[0], ""
-    return Said(" ".join(sentences[1:]), must.rstrip("."), seen.rstrip("."), case, point, report.strip("\n"))
 
 
 def card_html(verdict: Result) -> str:
@@ -99,23 +61,30 @@ def _head(verdict: Result) -> str:
 def _gate(verdict: Result) -> str:
     stakes = ", ".join(f"{name} {points:g}" for name, points in verdict.exercise.points.items())
     later = f"<div>No points until this holds: {html.escape(stakes)}.</div>"
-    said = take_apart(verdict.message)
-    mistake = f"<div><b>{_prose(said.mistake)}</b></div>" if said.mistake else ""
-    return mistake + _first_sentence(said) + _report(said.report) + later
+    why = verdict.why
+    advice = f"<div><b>{_prose(why.advice)}</b></div>" if why.advice else ""
+    return advice + _what(why) + later
 
 
-def _first_sentence(said: Said) -> str:
-    """What must hold, what was seen and at which point, a line each; one line where nothing was seen."""
-    where = f" (at {html.escape(said.case)})" if said.case else ""
-    point = f"<div>{html.escape(said.point)}</div>" if said.point else ""
-    if not said.seen:
-        return f"<div>{_prose(said.must)}{where}.</div>{point}"
-    return f"<div>Expected: {_prose(said.must)}.</div><div>Seen{where}: {_prose(said.seen)}.</div>{point}"
+def _what(why: Why) -> str:
+    """What must hold, what was seen and at which point, a line each; one line where nothing was seen.
+
+    Of what quotes an answer, the first line: the others fold, as the report does.
+    """
+    must, _, more = why.must.partition("\n")
+    got, _, further = why.got.partition("\n")
+    where = f" (at {html.escape(why.case)})" if why.case else ""
+    point = f"<div>{html.escape(' '.join(why.point.split()))}</div>" if why.point else ""
+    if got:
+        lines = f"<div>Expected: {_sentence(must)}</div><div>Seen{where}: {_sentence(got)}</div>"
+    else:
+        lines = f"<div>{_sentence(must, where)}</div>"
+    return lines + point + _report("\n".join(filter(None, (more, further, why.report))))
 
 
 def _mistakes(verdict: Result) -> str:
     """The named mistakes of all lost parts, before everything else."""
-    said = dict.fromkeys(take_apart(p.message).mistake for p in verdict.parts.values() if not p.ok)
+    said = dict.fromkeys(part.why.advice for part in verdict.parts.values() if not part.ok)
     return "".join(f"<div><b>{_prose(words)}</b></div>" for words in said if words)
 
 
@@ -129,8 +98,7 @@ def _table(verdict: Result) -> str:
 
 
 def _row(name: str, part: PartResult) -> str:
-    said = take_apart(part.message)
-    what = f"{_prose(part.message).rstrip('.')}" if part.ok else _first_sentence(said) + _report(said.report)
+    what = f"{_prose(line(part.why)).rstrip('.')}" if part.ok else _what(part.why)
     sign = badge(OK, GOOD) if part.ok else badge(LOST, BAD)
     points = f"{part.points:g} of {part.max_points:g}"
     narrow = _CELL.replace("normal", "nowrap")
@@ -141,7 +109,7 @@ def _row(name: str, part: PartResult) -> str:
 def _report(report: str) -> str:
     if not report:
         return ""
-    lines = html.escape(report)
+    lines = html.escape(report.strip("\n"))
     return _fold("the whole report", f'<pre style="overflow-x:auto;white-space:pre">{lines}</pre>')
 
 
@@ -171,6 +139,11 @@ def badge(sign: str, color: str) -> str:
     """Return a sign on a ground of its colour: it reads on any theme."""
     style = f"background:{color};color:#fff;border-radius:3px;padding:0 5px;font-weight:bold"
     return f'<span style="{style}">{sign}</span>'
+
+
+def _sentence(text: str, where: str = "") -> str:
+    end = "" if text.endswith(("?", "!")) else "."
+    return f"{_prose(text.rstrip('.'))}{where}{end}"
 
 
 def _prose(text: str) -> str:

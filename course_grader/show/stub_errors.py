@@ -11,6 +11,7 @@ from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 from course_grader.answer.cells import statements
+from course_grader.answer.source import stub_of
 from course_grader.registry import ids, owner_of
 
 T = TypeVar("T")
@@ -49,11 +50,10 @@ def _codes(answer: Any) -> Iterator[CodeType]:
 def exercise_at_fault(error: BaseException) -> str | None:
     """Return the exercise whose stub raised `error`, here or on a rank; None for any other error."""
     failures = getattr(error, "errors", None)
-    messages = [str(error)] if isinstance(error, NotImplementedError) else []
+    texts = [str(error)] if isinstance(error, NotImplementedError) else []
     if isinstance(failures, dict):
-        messages += [f.message for f in failures.values() if getattr(f, "type", "") == "NotImplementedError"]
-    named = [message.removeprefix("exercise ") for message in messages if message.startswith("exercise ")]
-    return next((name for name in named if name in ids()), None)
+        texts += [f.message for f in failures.values() if getattr(f, "type", "") == "NotImplementedError"]
+    return next((name for name in map(stub_of, texts) if name in ids()), None)
 
 
 def _unwritten(error: BaseException, waiting: dict[str, str], shell: Any) -> str | None:

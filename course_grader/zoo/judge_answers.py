@@ -20,6 +20,7 @@ from course_grader.exercise import Exercise, Result
 from course_grader.judge.engine import OPEN_SEED, check
 from course_grader.registry import exercises, get
 from course_grader.show.report import render
+from course_grader.show.text import line
 from course_grader.zoo.answers import ANY_PART, Answer, answers_of
 from course_grader.zoo.answers import find_answer as find_answer
 from course_grader.zoo.answers import load_answers as load_answers
@@ -90,8 +91,8 @@ def _problem(answer: Answer, verdict: Result) -> str:
     gated = answer.loses == ("values",)
     if not (verdict.gate if gated else set(verdict.lost) == set(answer.loses)):
         return "loses other parts"
-    report = _flat(" ".join([verdict.message, *(p.message for p in verdict.parts.values())]))
-    missing = [text for text in answer.says if _flat(text) not in report]
+    shown = _flat(" ".join(map(line, [verdict.why, *(part.why for part in verdict.parts.values())])))
+    missing = [text for text in answer.says if _flat(text) not in shown]
     return f"does not say {missing[0]!r}" if missing else ""
 
 

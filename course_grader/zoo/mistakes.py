@@ -17,6 +17,7 @@ from course_grader.judge.compare import compare, gate_parts
 from course_grader.judge.exercise_file import ExerciseFile, equal_worlds, found, load, wants_by_name
 from course_grader.parts.number import judge_number
 from course_grader.parts.numbers import Answer, EveryPoint, Numbers, Point
+from course_grader.show.text import line
 from course_grader.types import Case, RankData, Seen, World
 
 
@@ -43,8 +44,9 @@ def _of_numbers(file: ExerciseFile) -> dict[str, str]:
         if isinstance(part, Answer):
             for words, value in part.number.mistakes.items():
                 judged = judge_number(part.part, part.number, {part.part: value})
-                if judged.ok or words.rstrip(".?") not in judged.message:
-                    found[f"{part.part}: {words}"] = "accepted" if judged.ok else judged.message
+                shown = line(judged.why)
+                if judged.ok or words.rstrip(".?") not in shown:
+                    found[f"{part.part}: {words}"] = "accepted" if judged.ok else shown
     return found
 
 
@@ -62,10 +64,10 @@ def _of_worlds(file: ExerciseFile, case: Case) -> Iterator[tuple[str, str]]:
         if any(equal_worlds(world, other) for other in others):
             yield words, ""  # cannot be told from another here
         else:
-            yield words, _message(file, case, _handed_back(case, {**right, **world}), want, words)
+            yield words, _refusal(file, case, _handed_back(case, {**right, **world}), want, words)
 
 
-def _message(file: ExerciseFile, case: Case, got: list[RankData], want: dict[str, Any], words: str) -> str:
+def _refusal(file: ExerciseFile, case: Case, got: list[RankData], want: dict[str, Any], words: str) -> str:
     named = file.explained(case, got, want)
     parts = gate_parts(case, got, named)
     later = (compare(name, case, got, one) for name, one in wants_by_name(named))
@@ -73,7 +75,7 @@ def _message(file: ExerciseFile, case: Case, got: list[RankData], want: dict[str
     if first is None:
         return ""
     is_degenerate = all(words not in one.mistakes for _, one in wants_by_name(named))
-    return "" if is_degenerate else first.message
+    return "" if is_degenerate else line(first.why)
 
 
 def _handed_back(case: Case, world: World) -> list[RankData]:
@@ -125,7 +127,7 @@ def _of_rules(part: EveryPoint, case: Case) -> Iterator[tuple[str, str]]:
 
 def _said(part: Numbers | EveryPoint, case: Case, answers: list[Any]) -> str:
     found = part.check(Seen(case, [RankData(values={"answers": answers})], {}))
-    return "" if found is None or found.ok else found.message
+    return "" if found is None or found.ok else line(found.why)
 
 
 def main(words: list[str]) -> int:

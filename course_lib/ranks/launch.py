@@ -19,7 +19,8 @@ import torch
 
 from course_lib.ranks import rank as this_process
 from course_lib.ranks import serialize
-from course_lib.ranks.world import MAX_OUTPUT_BYTES, RankFailure, RanksError, World
+from course_lib.ranks.failures import RankFailure, RanksError, Survived
+from course_lib.ranks.world import MAX_OUTPUT_BYTES, World
 
 if TYPE_CHECKING:
     from course_lib.trace import Trace
@@ -44,7 +45,7 @@ class RanksResult(Generic[T]):
         values: list[T],
         stdout: list[str],
         stderr: list[str],
-        warnings: list[str],
+        warnings: list[Survived],
         seed: int,
         trace: "Trace | None",
     ) -> None:

@@ -186,8 +186,23 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "frames": frames,
         "syntax": syntax,
         "cause": f"{type(cause).__name__}: {_text(cause)}" if cause else None,
+        "chain": [(type(link).__name__, _errno(link)) for link in _chain(error)],
         "texts": [arg[:MAX_MESSAGE] for arg in args if type(arg) is str],
     }
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those that it came from, the last one first."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _errno(error: BaseException) -> int | None:
+    number = error.errno if isinstance(error, OSError) else None
+    return number if type(number) is int else None
 
 
 def _text(error: BaseException) -> str:

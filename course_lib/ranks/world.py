@@ -20,6 +20,7 @@ import psutil
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from course_lib.ranks import report
+from course_lib.ranks.failures import RanksError, Survived
 from course_lib.ranks.forkserver import rank_environment, server, start_process, starting
 from course_lib.ranks.hang import STALL_S, WaitGraph
 from course_lib.ranks.monitor import HEARTBEAT_S, LogReader, end_children
@@ -37,46 +38,6 @@ _NOISE = (
     "instance of 'gloo::",
     "[enforce fail at",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class RankFailure:
-    """What happened on one rank: exception type and message, and its frames (file, line, function, text).
-
-    texts: those of the exception's arguments that are strings.
-    """
-
-    type: str
-    message: str
-    frames: list[Any]
-    cause: str | None = None
-    texts: tuple[str, ...] = ()
-
-
-class RanksError(RuntimeError):
-    """A world did not return. `str()` of it is the report to read.
-
-    kind: "exception", "hang", "mismatch", "died", "timeout" or "output".
-    first: the rank to look at first.
-    errors: the exceptions, by rank. stdout, stderr: each rank's output.
-    """
-
-    def __init__(
-        self, kind: str, text: str, first: int | None = None, graph: WaitGraph | None = None
-    ) -> None:
-        super().__init__(text)
-        self.kind, self.first = kind, first
-        self.stdout: list[str] = []
-        self.stderr: list[str] = []
-        failures = {r: s.failure for r, s in enumerate(graph.ranks) if s.failure} if graph else {}
-        self.errors = {
-            r: RankFailure(f["type"], f["message"], f["frames"], f["cause"], tuple(f["texts"]))
-            for r, f in failures.items()
-        }
-
-    def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the report, without the frames of the launcher."""
-        return [f"RanksError: {self}"]
 
 
 class World:
@@ -358,19 +319,21 @@ class World:
         paths = [f"{self.folder}/{s}.{r}" for s in ("stdout", "stderr") for r in range(self.world_size)]
         return sum(os.path.getsize(p) for p in paths if os.path.exists(p))
 
-    def warnings(self) -> list[str]:
+    def warnings(self) -> list[Survived]:
         """What a program should not do but survived."""
         found: dict[str, list[int]] = {}
         for rank, state in enumerate(self.graph.ranks):
             for call in state.never_waited:
                 text = f"never waited for its {call.op} at {report.where(call.site)}: call wait() on its Work"
                 found.setdefault(text, []).append(rank)
-        texts = [f"{report.names(list(dict.fromkeys(ranks)))} {text}" for text, ranks in found.items()]
+        left = [f"{report.names(list(dict.fromkeys(ranks)))} {text}" for text, ranks in found.items()]
+        texts = [Survived(text, "never waited") for text in left]
         for call, missing in self.graph.incomplete():
             what = f"{report.describe(call, self.world_size)} at {report.where(call.site)}"
-            texts.append(f"{what} never completed: {report.names(missing)} did not take part")
+            text = f"{what} never completed: {report.names(missing)} did not take part"
+            texts.append(Survived(text, "never completed"))
         aside = self._aside()
-        return [*texts, aside] if aside else texts
+        return [*texts, Survived(aside, "another thread")] if aside else texts
 
 
 def _open_store() -> tuple[TCPStore, int]:

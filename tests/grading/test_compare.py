@@ -5,6 +5,7 @@ import pytest
 
 from course_grader.exercise import Case, Expected, RankData
 from course_grader.judge.compare import close, gate_parts
+from course_grader.show.text import line
 
 N = 3
 RNG = np.random.default_rng(0)
@@ -18,7 +19,7 @@ def _message(arrays, want, name="out", gate="values"):
     parts = gate_parts(CASE, [RankData({name: a}, dtypes={name: str(a.dtype)}) for a in arrays], {name: want})
     assert [p.name for p in parts] == [gate]
     assert parts[0].gate
-    return parts[0].message.lower()
+    return line(parts[0].why).lower()
 
 
 WANT = Expected(FULL, local_only=ALONE, mistakes={"only the last microbatch was used": FULL[::-1] * 3})
@@ -74,7 +75,7 @@ def test_swapped_ranks():
 def test_one_process_hears_nothing_of_ranks():
     got = [RankData({"out": FULL * 5}, dtypes={"out": "float64"})]
     (part,) = gate_parts(Case(world_size=1, seed=0), got, {"out": FULL})
-    assert part.message.startswith("`out` must equal the plain result; got ")
+    assert line(part.why).startswith("`out` must equal the plain result; got ")
 
 
 def test_gradients_have_a_gate_of_their_own():
@@ -85,7 +86,7 @@ def test_shape_and_dtype_come_first():
     assert "shape (4, 2) on rank 0; got (2, 4)" in _message([FULL.T] * N, FULL, gate="shape")
     assert "dtype float64" in _message([FULL.astype(np.float32)] * N, FULL, gate="dtype")
     parts = gate_parts(CASE, [RankData()] * N, {"out": FULL})
-    assert "rank 0 has 'nothing'" in parts[0].message
+    assert "rank 0 has 'nothing'" in line(parts[0].why)
 
 
 def test_order_of_summation_is_no_mistake():
@@ -96,9 +97,9 @@ def test_order_of_summation_is_no_mistake():
 def test_plain_values():
     got = [RankData(values={"out": [0, "a", {"k": 1.0}]})] * N
     assert gate_parts(CASE, got, {"out": [0, "a", {"k": 1.0}], "_private": 1}) == []
-    assert "must be [1, 'a'" in gate_parts(CASE, got, {"out": [1, "a", {"k": 1.0}]})[0].message
+    assert "must be [1, 'a'" in line(gate_parts(CASE, got, {"out": [1, "a", {"k": 1.0}]})[0].why)
     assert gate_parts(CASE, [RankData(values={"out": True})] * N, {"out": 1})
-    assert "<nothing>" in gate_parts(CASE, [RankData()] * N, {"out": 1})[0].message
+    assert "<nothing>" in line(gate_parts(CASE, [RankData()] * N, {"out": 1})[0].why)
 
 
 def test_what_a_notebook_puts_into_numpy_changes_nothing(monkeypatch):
@@ -126,7 +127,7 @@ def _of_two_groups(arrays, alone, full):
     case = Case(world_size=4, seed=0, params={"mesh": {"dp": 2, "tp": 2}})
     want = Expected(full, per_rank=True, local_only=alone)
     data = [RankData({"w": np.array(a)}, dtypes={"w": "float64"}) for a in arrays]
-    return gate_parts(case, data, {"w": want})[0].message
+    return line(gate_parts(case, data, {"w": want})[0].why)
 
 
 def test_a_sum_over_the_world_instead_of_the_group():

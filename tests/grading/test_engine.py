@@ -15,6 +15,8 @@ from course_grader.exercise import Case, Expected, Part, RankData
 from course_grader.judge.engine import _parts_of, merge
 from course_grader.registry import spec
 from course_grader.show.report import render
+from course_grader.show.text import line
+from course_grader.why import Why
 
 
 def test_right_answer_by_source_and_by_object_get_the_same_verdict():
@@ -70,7 +72,7 @@ def test_bad_input_is_named(answer, says, capsys):
     verdict = grading.check("rank_hello", answer)
     assert verdict.gate in ("implemented", "signature")
     assert verdict.score == 0
-    assert says in verdict.message
+    assert says in line(verdict.why)
     assert "rank_hello" in capsys.readouterr().out
 
 
@@ -87,7 +89,7 @@ def test_class_of_another_exercise_is_named():
         return 1
 
     verdict = grading.check("rank_hello", mean_gradient, quiet=True)
-    assert "got `mean_gradient`, which belongs to exercise mean_gradient" in verdict.message
+    assert "got `mean_gradient`, which belongs to exercise mean_gradient" in line(verdict.why)
 
 
 def test_unknown_exercise_suggests_the_nearest():
@@ -120,8 +122,8 @@ def test_what_student_code_does_is_a_verdict(body, gate, says):
         f"import torch\nimport torch.distributed as dist\ndef rank_hello(secret):\n    secret = 0\n{body}\n"
     )
     assert verdict.gate == gate, render(verdict)
-    assert says in verdict.message
-    assert gate == "implemented" or verdict.message.startswith("At 2 ranks: ")
+    assert says in line(verdict.why)
+    assert gate == "implemented" or line(verdict.why).startswith("At 2 ranks: ")
     assert verdict.score == 0
 
 
@@ -140,13 +142,13 @@ def test_a_lost_part_keeps_the_others():
 def test_what_may_send_nothing_is_not_said_in_bytes():
     """Of a part with several windows the one that sends is reported; where none may, the card."""
     exercise = spec("row_parallel_linear").EXERCISE
-    nothing, some = Part("bytes", True, ""), Part("bytes", True, "576 bytes per rank, at most 576")
+    nothing, some = Part("bytes", True, Why("")), Part("bytes", True, Why("576 bytes per rank, at most 576"))
     case = Case(world_size=2, seed=0)
     said = [
-        merge(exercise, [case], [(case, part) for part in parts], None, 0).parts["bytes"].message
+        merge(exercise, [case], [(case, part) for part in parts], None, 0).parts["bytes"].why.must
         for parts in ([nothing, some, nothing], [nothing])
     ]
-    assert said == [some.message, exercise.graded["bytes"]]
+    assert said == [some.why.must, exercise.graded["bytes"]]
 
 
 def test_infinities_of_mistaken_worlds_are_no_warnings(recwarn):
@@ -156,7 +158,7 @@ def test_infinities_of_mistaken_worlds_are_no_warnings(recwarn):
         oracle=lambda _: far, explained=lambda *_: far, scenario=spec("rank_hello").scenario
     )
     (part,) = _parts_of(declared, case, [RankData({"y": np.ones(1)}, dtypes={"y": "float64"})])
-    assert "must equal" in part.message
+    assert "must equal" in line(part.why)
     assert not [w for w in recwarn if w.category is RuntimeWarning]
 
 
@@ -227,7 +229,7 @@ def test_verdict_is_plain_data():
 
 def test_same_seed_same_verdict():
     text = FromSource(HELLO.replace("total.item()", "secret"), "rank_hello")
-    first, again = (grading.check("rank_hello", text, seed=3, quiet=True).message for _ in range(2))
+    first, again = (grading.check("rank_hello", text, seed=3, quiet=True).why for _ in range(2))
     assert first == again
 
 
@@ -257,7 +259,7 @@ def test_behind_a_cache_is_refused_from_kernel_and_file_alike():
     for answer in (cached, FromSource(text, "rank_hello")):
         verdict = grading.check("rank_hello", answer, quiet=True)
         assert verdict.gate == "implemented"
-        assert "Remove the decorator" in verdict.message
+        assert "Remove the decorator" in line(verdict.why)
 
 
 @pytest.mark.parametrize(("looks", "lost"), [([True], []), ([False, True], []), ([False, False], ["memory"])])
@@ -265,7 +267,7 @@ def test_memory_is_lost_only_if_it_is_lost_again(looks, lost):
     held = iter(looks)
 
     def verdict_of(*_):
-        return [Part("memory", next(held), "bytes"), Part("bytes", True, "few")]
+        return [Part("memory", next(held), Why("bytes")), Part("bytes", True, Why("few"))]
 
     points = {"values": 1.0, "memory": 1.0, "bytes": 1.0}
     verdict = run(HELLO, points=points, verdict_of=verdict_of)

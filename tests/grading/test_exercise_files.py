@@ -32,6 +32,7 @@ from course_grader.parts.numbers import Answer
 from course_grader.registry import spec
 from course_grader.show.exercise_card import card
 from course_grader.show.report import render
+from course_grader.show.text import line
 from course_grader.types import Case, Exercise, World
 
 # ---- a linear layer by columns: every rank has some outputs, the gradient of x is summed over the axis "tp"
@@ -144,7 +145,7 @@ def test_a_right_answer_on_a_mesh_gets_all_parts() -> None:
 def test_a_mistake_is_named(old: str, new: str, says: str) -> None:
     verdict = judged(RIGHT.replace(old, new))
     assert verdict.score == 0
-    assert says in verdict.message
+    assert says in line(verdict.why)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from helpers import HELLO, run
 
 from course_grader.inside.entry_points import _COLLECTIVES, TORCH, closed_ops, torch_entries
 from course_grader.show.report import render
+from course_grader.show.text import line as line_of
 
 MODULE = "course_lib.model.transformer"  # stands for a module that solves an exercise
 
@@ -29,7 +30,7 @@ IMPORT_CHEATS = {
 def test_closed_module_is_refused(cheat):
     verdict = run(IMPORT_CHEATS[cheat], closed=(MODULE,))
     assert verdict.gate == "closed"
-    assert "asks you to write this" in verdict.message
+    assert "asks you to write this" in line_of(verdict.why)
     assert verdict.score == 0
 
 
@@ -89,8 +90,8 @@ def test_every_function_of_every_collective_is_closed_under_its_own_name():
         f"[n for n in {functions!r} if hasattr(dist, n) and not hasattr(getattr(dist, n), '__closed_here__')]"
     )
     text = HELLO.replace("    dist.all_reduce(total)", f"    raise RuntimeError({look})")
-    assert "raised RuntimeError: []" in run(text, closed=everything).message
-    message = run(HELLO, closed=everything).message
+    assert "raised RuntimeError: []" in line_of(run(text, closed=everything).why)
+    message = line_of(run(HELLO, closed=everything).why)
     assert "torch.distributed.all_reduce is closed here" in message, message
 
 
@@ -210,7 +211,7 @@ def test_what_stands_behind_a_name_is_closed(group, line):
 def test_a_backend_of_which_no_trace_sees_the_calls_is_closed_to_every_answer(line):
     verdict = run(HELLO.replace("    dist.all", f"    {line}\n    dist.all"))
     assert verdict.gate == "closed", render(verdict)
-    assert "torch.distributed only" in verdict.message
+    assert "torch.distributed only" in line_of(verdict.why)
 
 
 OPEN_IMPORTS = """\
@@ -240,7 +241,7 @@ def test_class_of_a_closed_module_given_as_object():
 
     verdict = run(Transformer, closed=(MODULE,), symbol="Transformer", signature="")
     assert verdict.gate == "closed"
-    assert MODULE in verdict.message
+    assert MODULE in line_of(verdict.why)
 
 
 def test_subclass_of_a_closed_class_given_as_object():

@@ -9,6 +9,7 @@ import torch
 
 from course_grader.inside.rank_worker import to_plain
 from course_grader.parts.number import Number, judge_number
+from course_grader.show.text import line
 
 
 @pytest.mark.parametrize(
@@ -69,10 +70,10 @@ def test_no_number_becomes_the_name_of_its_type(value):
 def test_messages_of_wrong_numbers(got, says):
     part = judge_number("size", Number(3.0, unit="GB"), {"size": got})
     assert not part.ok
-    assert says in part.message
+    assert says in line(part.why)
 
 
 def test_a_missing_number_is_named():
     part = judge_number("size", Number(3.0), {"sise": 3.0})
     assert not part.ok
-    assert part.message == "the dict must have the key 'size'; it has 'sise'."
+    assert line(part.why) == "the dict must have the key 'size'; it has 'sise'."

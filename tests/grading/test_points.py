@@ -1,6 +1,7 @@
 """Formulas judged at many points: names the mistake that explains all answers, and no other."""
 
 from course_grader.parts.points import Formula, judge
+from course_grader.show.text import line
 
 DOUBLE = Formula(
     want=lambda p: 2 * p["x"], mistakes=lambda p: {"x is squared": p["x"] ** 2, "x is kept": p["x"]}
@@ -24,25 +25,25 @@ def test_what_floats_leave_over_is_nought() -> None:
 
 
 def test_the_mistake_must_explain_every_answer() -> None:
-    message = part([4, 9, 25]).message
+    message = line(part([4, 9, 25]).why)
     assert "x is squared" in message
     assert "Wrong at 2 of 3" in message
-    assert "This is what you get" not in part([4, 9, 10]).message
+    assert "This is what you get" not in line(part([4, 9, 10]).why)
 
 
 def test_what_is_no_number_is_said() -> None:
     for got in (None, True, "4", float("nan"), [4]):
-        assert "must be a number" in part([4, got, 10]).message
+        assert "must be a number" in line(part([4, got, 10]).why)
 
 
 def test_words_are_compared_exactly() -> None:
     formula = Formula(want=lambda p: "big" if p["x"] > 2 else "small")
     assert part(["small", "big", "big"], formula).ok
     assert not part(["small", "Big", "big"], formula).ok
-    assert "must be a text" in part(["small", 1, "big"], formula).message
+    assert "must be a text" in line(part(["small", 1, "big"], formula).why)
 
 
 def test_numbers_that_differ_look_different() -> None:
     exact = Formula(want=lambda _: 9_548_734_464.0, rel=1e-12)
-    message = part([9_548_734_000.0] * 3, exact).message
+    message = line(part([9_548_734_000.0] * 3, exact).why)
     assert "must be 9,548,734,464; got 9,548,734,000." in message

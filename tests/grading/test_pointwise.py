@@ -8,6 +8,7 @@ import pytest
 
 from course_grader.exercise import GateFailed
 from course_grader.inside.pointwise import answers_at
+from course_grader.why import Why
 
 POINTS = [
     {"spec": {"name": name, "a": a, "b": [1, {"name": "inner", "c": 2.0}]}, "n": n}
@@ -73,7 +74,7 @@ def test_of_a_list_that_a_call_changed_a_list_is_advised() -> None:
 def test_an_answer_that_finds_nothing_at_some_points_is_written() -> None:
     def ask(point: dict[str, Any]) -> Any:
         if point["n"] > most:
-            raise GateFailed("implemented", "not written yet")
+            raise GateFailed("implemented", Why("not written yet"))
         return point["n"]
 
     most = 2

@@ -17,12 +17,13 @@ from course_grader import kernels
 from course_grader.exercise import PartResult, Result
 from course_grader.show import progress
 from course_grader.show.progress_table import progress_map
+from course_grader.why import Why
 
 
 def verdict(exercise_id: str, *lost: str, gate: str = "") -> Result:
     exercise = grading.get(exercise_id)
     parts = {
-        name: PartResult(name not in lost and not gate, 0.0 if name in lost or gate else most, most, "")
+        name: PartResult(name not in lost and not gate, 0.0 if name in lost or gate else most, most, Why(""))
         for name, most in exercise.points.items()
     }
     return Result(exercise, parts, seed=1, seconds=0.1, gate=gate)

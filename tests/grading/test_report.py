@@ -1,5 +1,6 @@
 """Cards and hints come from the declaration; hints never hold the solution."""
 
+import dataclasses
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import course_grader as grading
 from course_grader.exercise import PartResult, Result
 from course_grader.inside.import_guard import Guard
 from course_grader.show.report import hint
-from course_grader.show.report_card import card_html, take_apart
+from course_grader.show.report_card import card_html
+from course_grader.show.text import line
+from course_grader.why import Why
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,34 +76,51 @@ class Words(HTMLParser):
         assert self.open.pop() == tag
 
 
-VALUES = (
-    "At 3 ranks: `out` must equal the one-process result on every rank; wrong on rank 1: got 1.5 at [0], "
-    "expected 0.5. Off by exactly 3 = world_size: did you average?"
+VALUES = Why(
+    "`out` must equal the one-process result on every rank",
+    "wrong on rank 1: got 1.5 at [0], expected 0.5",
+    "Off by exactly 3 = world_size: did you average?",
+    case="3 ranks",
 )
 
 
-def test_a_message_is_taken_apart() -> None:
-    said = take_apart(VALUES)
-    assert said.case == "3 ranks"
-    assert said.must == "`out` must equal the one-process result on every rank"
-    assert said.seen == "wrong on rank 1: got 1.5 at [0], expected 0.5"
-    assert said.mistake == "Off by exactly 3 = world_size: did you average?"
+@pytest.mark.parametrize(
+    ("why", "text"),
+    [
+        (
+            VALUES,
+            "At 3 ranks: `out` must equal the one-process result on every rank; wrong on rank 1: got 1.5 at "
+            "[0], expected 0.5. Off by exactly 3 = world_size: did you average?",
+        ),
+        (Why("576 bytes per rank"), "576 bytes per rank"),
+        (Why("it must be 345", "got 830"), "it must be 345; got 830."),
+        (Why("it is late", advice="Hurry."), "it is late. Hurry."),
+        (Why("is it late?", advice="Hurry."), "is it late? Hurry."),
+        (Why("it is late.", point="Wrong at 1 of 2"), "it is late. Wrong at 1 of 2"),
+        (Why("Rank 0 raised E", report="  line 3", case="1 rank"), "At 1 rank: Rank 0 raised E\n  line 3"),
+    ],
+)
+def test_the_line_of_a_why(why: Why, text: str) -> None:
+    assert line(why) == text
 
 
 def test_of_many_points_the_card_shows_one_beside_what_was_seen() -> None:
-    text = "At 9 points: it must be 345; got 830. This is a slip. Wrong at 5 of 9 points, such as"
-    said = take_apart(f"{text}\n    k=1,\n    n=2")
-    assert (said.must, said.seen, said.mistake) == ("it must be 345", "got 830", "This is a slip.")
-    assert said.point == "Wrong at 5 of 9 points, such as k=1, n=2"
-    assert not said.report
-    assert not said.case
+    point = "Wrong at 5 of 9 points, such as\n    k=1,\n    n=2"
+    why = Why("it must be 345", "got 830", "A slip.", point=point)
+    page = Words(card_html(_one_part_lost(why)))
+    assert "Expected: it must be 345.Seen: got 830.Wrong at 5 of 9 points, such as k=1, n=2" in page.text
 
 
-def test_a_message_of_another_form_stays_whole() -> None:
-    said = take_apart("rank 0 stopped: ZeroDivisionError; nothing came back\n  line 3\n  line 4")
-    assert said.must == "rank 0 stopped: ZeroDivisionError; nothing came back"
-    assert said.report == "  line 3\n  line 4"
-    assert not said.seen
+def test_of_an_error_of_many_lines_the_card_shows_the_first() -> None:
+    page = Words(card_html(_one_part_lost(Why("it must run", "got ValueError: a\nb; c", report="d"))))
+    assert "Seen: got ValueError: a." in page.text
+    assert "the whole reportb; c\nd" in page.text
+
+
+def _one_part_lost(why: Why) -> Result:
+    exercise = grading.get("mean_gradient")
+    rows = {name: PartResult(False, 0.0, most, why) for name, most in exercise.points.items()}
+    return Result(exercise, rows, seed=7, seconds=0.1)
 
 
 @pytest.mark.parametrize("gate", ["", "values", "implemented"])
@@ -108,13 +128,12 @@ def test_a_card_is_whole_and_names_the_mistake_first(gate: str) -> None:
     exercise = grading.get("mean_gradient")
     rows = {
         name: PartResult(
-            not gate and i > 0, 0.0 if gate or i == 0 else points, points, "" if gate else VALUES
+            not gate and i > 0, 0.0 if gate or i == 0 else points, points, Why("") if gate else VALUES
         )
         for i, (name, points) in enumerate(exercise.points.items())
     }
-    verdict = Result(
-        exercise, rows, seed=7, seconds=0.1, gate=gate, message=VALUES + "\n<b>a & b" if gate else ""
-    )
+    why = dataclasses.replace(VALUES, report="<b>a & b") if gate else Why("")
+    verdict = Result(exercise, rows, seed=7, seconds=0.1, gate=gate, why=why)
     page = Words(card_html(verdict))
     assert not page.open
     assert page.text.index("did you average?") < page.text.index("must equal")
@@ -126,7 +145,8 @@ def test_a_card_is_whole_and_names_the_mistake_first(gate: str) -> None:
 def test_the_card_of_full_marks_has_no_hint() -> None:
     exercise = grading.get("mean_gradient")
     rows = {
-        name: PartResult(True, points, points, "as it must be") for name, points in exercise.points.items()
+        name: PartResult(True, points, points, Why("as it must be"))
+        for name, points in exercise.points.items()
     }
     page = Words(card_html(Result(exercise, rows, seed=7, seconds=0.1, cases=("2 ranks", "3 ranks"))))
     assert "Hint" not in page.text

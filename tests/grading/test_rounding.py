@@ -7,6 +7,7 @@ from course_grader.expected.toy_oracle import averaged
 from course_grader.expected.wrapped_training import trained
 from course_grader.judge.compare import compare
 from course_grader.judge.exercise_file import load, wants_by_name
+from course_grader.show.text import line
 from course_grader.types import RankData
 
 WIDE = 200  # such models are trained in a second, and gain nothing here
@@ -38,7 +39,7 @@ def test_replicas_that_average_are_right(name, seed):
     for case in _cases(name, seed):
         got = _handed_back(case, trained(case, combine=averaged))
         refused = [compare(n, case, got, want) for n, want in wants_by_name(load(name).oracle(case))]
-        assert not [part.message for part in refused if part is not None], case.label
+        assert not [line(part.why) for part in refused if part is not None], case.label
 
 
 @pytest.mark.parametrize("seed", range(3))

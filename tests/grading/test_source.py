@@ -15,6 +15,7 @@ from course_grader.exercise import GateFailed
 from course_grader.inside.rank_worker import execute
 from course_grader.show.report import render
 from course_grader.show.report_card import card_html
+from course_grader.show.text import line
 
 OK = {
     "imports of another cell": ["import math\nimport torch.nn as nn", "def f(x):\n    return math.sqrt(x)"],
@@ -121,8 +122,8 @@ def test_both_refuse_with_the_same_words(name):
         check_object(kernel(cells)["f"], "f", "x")
     with pytest.raises(GateFailed) as by_cells:
         definitions(cells, "f")
-    assert by_object.value.message == by_cells.value.message
-    assert f"`f` uses notebook variable `{variable}`, computed at run time" in by_cells.value.message
+    assert line(by_object.value.why) == line(by_cells.value.why)
+    assert f"`f` uses notebook variable `{variable}`, computed at run time" in line(by_cells.value.why)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,7 @@ def test_what_refuses_a_later_cell_names_it_too(later, says):
         definitions(
             ["def make():\n    return abs", "def f(x):\n    return 1", "y = make()", later + "\nf.y = y"], "f"
         )
-    assert f"`{later.splitlines()[0]}`" in caught.value.message
+    assert f"`{later.splitlines()[0]}`" in line(caught.value.why)
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,22 @@ from bs4 import BeautifulSoup
 from rich.console import Console
 from small_class import contents, hand_in
 
-from course_grader.answer.source import not_defined
+from course_grader.answer.source import not_defined, not_written
 from course_grader.authoring.filled_release import answer_cells, answers_of, filled_in
 from course_grader.authoring.source import notebook_of
-from course_grader.exercise import MAX_MESSAGE, Part, Result
-from course_grader.judge import traffic
+from course_grader.exercise import Result
+from course_grader.judge import sandbox_runner, traffic
 from course_grader.registry import get
 from course_grader.school import autograde, build, classwork, grade_one, judge, reports, submissions
 from course_grader.school.gradebook import Course
 from course_grader.school.ledger import LEDGER, Entry, Ledger
+from course_grader.show.text import line
+from course_grader.why import MAX_MESSAGE, Why
 
 pytestmark = pytest.mark.slow
 
 LAB = "00_start_here"
+FLAG = traffic._disagree(2_000_000, 1.0, "at most")
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "<script>alert(1)</script>"
 
@@ -180,16 +183,20 @@ def test_an_entry_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_message_is_short_and_a_terminal_obeys_none() -> None:
-    assert len(Part("values", False, "x" * 60_000_000).message) == MAX_MESSAGE
+    long = Why("x" * 60_000_000, "y" * 60_000_000)
+    assert sum(map(len, long.texts())) == MAX_MESSAGE
+    assert Why("a\0b\ud800").must == "a?b?"
     words = "ValueError: \x1b]0;mine\x07 \x1b[2J\u009b31m"
-    verdict = {"passed": False, "gate": "runs", "message": words, "parts": {}}
+    verdict = {"passed": False, "gate": "runs", "why": Why(words).to_plain(), "parts": {}}
     assert reports.diagnosis(verdict) == "runs: ValueError: ]#;mine [#J31m"
 
 
 def test_a_report_counts_who_handed_in_and_shows_mistakes_first() -> None:
-    stub = {"gate": "implemented", "message": "exercise rank_hello is not written yet: fill in its cell"}
-    wrong = {"gate": "runs", "message": "NameError: x"}
-    renamed = {"gate": "implemented", "message": not_defined("rank_hello", "rank_hello").part.message}
+    stub, renamed = (
+        {"gate": "implemented", "why": failed.why.to_plain()}
+        for failed in (not_written("rank_hello"), not_defined("rank_hello", "rank_hello"))
+    )
+    wrong = {"gate": "runs", "message": "NameError: x"}  # as older ledgers have it
     made = (stub, stub, wrong, renamed)
     verdicts = [{"rank_hello": {"score": 0.0, "passed": False, "parts": {}, **v}} for v in made]
     states = [*(("graded", v) for v in verdicts), ("unreadable", {}), ("missing", {})]
@@ -218,16 +225,16 @@ def test_words_of_a_students_are_no_markup() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "state"),
+    ("why", "state"),
     [
-        (traffic._message(2_000_000, 1.0, "at most"), "flagged"),
-        ("At 2 ranks: " + traffic._message(2_000_000, 1.0, "at most"), "flagged"),
-        ("At 2 ranks: Rank 0 raised E: " + traffic._message(2_000_000, 1.0, "at most"), "graded"),
+        (FLAG, "flagged"),
+        (Why(f"Rank 0 raised E: {line(FLAG)}", case="2 ranks"), "graded"),
+        (sandbox_runner._failed({"failed": ["runs", *FLAG.texts()]}).why, "graded"),  # an answer forged it
     ],
 )
-def test_only_the_judge_raises_the_alarm(message: str, state: str) -> None:
+def test_only_the_judge_raises_the_alarm(why: Why, state: str) -> None:
     entry = Entry(student="a", lab=LAB, digest="", state="graded")
-    verdict = Result(get("rank_hello"), {}, 0, 0.0, gate="runs", message=message)
+    verdict = Result(get("rank_hello"), {}, 0, 0.0, gate="runs", why=why)
     assert grade_one._with(entry, judge.Judgement({"rank_hello": verdict})).state == state
 
 

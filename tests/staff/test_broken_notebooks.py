@@ -292,7 +292,7 @@ def test_collect_says_which_of_two_notebooks_counts(tmp_path: Path) -> None:
 
 
 def test_why_not_more_ends_with_a_word() -> None:
-    verdict = {"passed": False, "gate": "runs", "message": "abcdefg " * 100, "parts": {}}
+    verdict = {"passed": False, "gate": "runs", "why": {"must": "abcdefg " * 100}, "parts": {}}
     said = reports.diagnosis(verdict)
     assert said.endswith("abcdefg ...")
     assert len(said) <= reports.MAX_WORDS + len("runs: ")

@@ -21,6 +21,8 @@ from course_grader.judge.sandbox_runner import SandboxRunner
 from course_grader.judge.traffic import check_traffic
 from course_grader.registry import exercises, get, program_of
 from course_grader.school import build, judge, submissions
+from course_grader.show.text import line
+from course_grader.why import Why
 from course_grader.zoo import judge_answers as zoo
 from course_lib.trace import RankTrace
 from course_lib.trace.calls import GroupKey
@@ -50,7 +52,7 @@ def judged(room: SandboxRunner, *cells: str) -> Result:
 @pytest.mark.needs("bubblewrap")
 def test_a_right_answer_gets_full_marks(room: SandboxRunner) -> None:
     verdict = judged(room, "print('not run')\nraise SystemExit", RIGHT)
-    assert verdict.passed, verdict.message
+    assert verdict.passed, line(verdict.why)
     assert verdict.hidden
 
 
@@ -64,7 +66,7 @@ def test_the_stub_and_a_missing_answer_are_not_written(room: SandboxRunner) -> N
 def test_who_writes_more_than_a_world_may_is_told_how_much_it_is(room: SandboxRunner) -> None:
     verdict = judged(room, RIGHT.replace("    total", "    open('x', 'wb').truncate(10**9)\n    total", 1))
     assert verdict.gate == "runs"
-    assert "may write 600 MB together, and 300 MB into a file: write less" in verdict.message
+    assert "may write 600 MB together, and 300 MB into a file: write less" in line(verdict.why)
 
 
 @pytest.mark.needs("bubblewrap")
@@ -102,7 +104,7 @@ def test_a_script_under_torchrun_runs_inside(room: SandboxRunner) -> None:
     notebook = notebook_of(lab.source, build.default_catalog())
     cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     verdict = judge.judge_exercise(room, get("repair_ddp_script"), cells, seed=7)
-    assert verdict.passed, verdict.message
+    assert verdict.passed, line(verdict.why)
 
 
 @pytest.mark.needs("bubblewrap")
@@ -131,8 +133,8 @@ def rank_hello(secret):
     raise ValueError(found)
 """
     verdict = judged(room, code)
-    found = [int(word) for word in re.findall(r"\d+", verdict.message.partition("ValueError")[2])]
-    assert found, verdict.message
+    found = [int(word) for word in re.findall(r"\d+", line(verdict.why).partition("ValueError")[2])]
+    assert found, line(verdict.why)
     assert not {os.fstat(fd).st_ino for fd in (room._to, room._from)} & set(found)
 
 
@@ -161,9 +163,9 @@ def test_an_answer_that_uses_the_library_gets_what_is_open_to_it(room: SandboxRu
     user = ["import course_lib.parallel.ddp as other", uses]
     shared = ("course_lib.parallel",)
     verdict = judge.judge_exercise(room, get("rank_hello"), user, seed=7, masked=shared)
-    assert verdict.passed, verdict.message
+    assert verdict.passed, line(verdict.why)
     verdict = judge.judge_exercise(room, get("rank_hello"), [RIGHT], seed=7, masked=shared)
-    assert verdict.passed, verdict.message
+    assert verdict.passed, line(verdict.why)
 
 
 def test_every_closed_module_is_masked_unless_the_sandbox_is_made_of_it() -> None:
@@ -243,7 +245,7 @@ def test_equal_code_is_judged_once_but_not_what_a_busy_machine_may_have_decided(
 
     def judge_cells(cells: list[str], *_: object) -> judge.Judgement:
         times[0] += 1
-        verdict = engine.merge(exercise, [], [], GateFailed(gate, str(cells)).part, 0)
+        verdict = engine.merge(exercise, [], [], GateFailed(gate, Why(str(cells))).part, 0)
         return judge.Judgement({exercise.id: verdict}, dict(killed))
 
     def judgements(*cells: str) -> int:
@@ -251,7 +253,7 @@ def test_equal_code_is_judged_once_but_not_what_a_busy_machine_may_have_decided(
         nbformat.write(notebook, tmp_path / "it.ipynb")
         before = times[0]
         found = [judge.judge_file(tmp_path / "it.ipynb", [exercise]) for _ in range(3)]
-        assert all(one.verdicts[exercise.id].message == str(list(cells)) for one in found)
+        assert all(one.verdicts[exercise.id].why.must == str(list(cells)) for one in found)
         return times[0] - before
 
     monkeypatch.setattr(judge, "_judged", {})

@@ -13,6 +13,7 @@ from course_grader.judge.sandbox_runner import SandboxRunner
 from course_grader.limits import Limits
 from course_grader.registry import get
 from course_grader.school import judge
+from course_grader.show.text import line
 
 # A process forks another as the fork server does a rank; both live below one user, as ranks do.
 PROGRAM = """
@@ -166,8 +167,8 @@ def test_the_ranks_of_the_judge_are_alone() -> None:
     )
     with SandboxRunner() as room:
         verdict = judge.judge_exercise(room, get("rank_hello"), [looks], seed=7)
-    said = " ".join(verdict.message.split())
-    assert re.search(r"\('', \['self', '\d+'\], \[\]\)", said), verdict.message
+    said = " ".join(line(verdict.why).split())
+    assert re.search(r"\('', \['self', '\d+'\], \[\]\)", said), line(verdict.why)
 
 
 LACKING = {

@@ -9,6 +9,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from course_grader.authoring.filled_release import VERDICT
 from course_grader.pages.feedback import SafePage, feedback_steps
 from course_grader.pages.what_was_lost import OwnMaximum, WhatWasLost
+from course_grader.why import Why
 
 
 def graded(exercise: str, *, gate: str = "", message: str = "", **lost: str) -> Any:
@@ -17,7 +18,7 @@ def graded(exercise: str, *, gate: str = "", message: str = "", **lost: str) -> 
             "ok": name not in lost,
             "points": 0.0 if name in lost else 2.0,
             "max_points": 2.0,
-            "message": why,
+            "why": Why(why).to_plain(),
         }
         for name, why in {"values": "equal", **lost}.items()
     }
@@ -27,7 +28,7 @@ def graded(exercise: str, *, gate: str = "", message: str = "", **lost: str) -> 
         "max_score": 2.0 * len(parts),
         "passed": not gate and not lost,
         "gate": gate,
-        "message": message,
+        "why": Why(message).to_plain(),
         "parts": parts,
     }
     output = new_output("display_data", data={"text/plain": "report", VERDICT: verdict})
@@ -46,6 +47,14 @@ def test_lost_parts_are_named_with_their_reason_and_a_link() -> None:
     assert "**[two](#test_two)**: 2 of 4 points" in text
     assert "bytes 0/2: at most 6; got 12. Send once." in text
     assert "one" not in text
+
+
+def test_a_verdict_of_before_has_one_text() -> None:
+    cell = graded("one", gate="values", message="off by 2")
+    verdict = cell.outputs[0]["data"][VERDICT]
+    del verdict["why"]
+    verdict["message"] = "off by 3"
+    assert "values: off by 3" in head_of(cell)
 
 
 def test_a_gate_says_what_it_says() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from course_grader.exercise import GateFailed
 from course_grader.inside.probe import Probe
+from course_grader.why import Why
 from course_lib.comm.mesh import make_mesh
 from course_lib.config import ModelConfig
 from course_lib.model.moe import MoE
@@ -38,8 +39,10 @@ def program(
     loss = impl(loss_sum, len(inputs["x"]), common, experts, mesh)
     probe.mark("ends")
     if any(not torch.equal(now.detach(), then) for now, then in zip(given, before, strict=True)):
-        text = "loss_sum and the parameters must stay as they are; one has changed. Reduce a copy of it."
-        raise GateFailed("inputs", text)
+        why = Why(
+            "loss_sum and the parameters must stay as they are", "one has changed", "Reduce a copy of it."
+        )
+        raise GateFailed("inputs", why)
     found = {f"grad:{name}": _gradient(param) for name, param in model.whole.named_parameters()}
     return {"loss": loss.detach().clone() if isinstance(loss, Tensor) else loss, **found}
 

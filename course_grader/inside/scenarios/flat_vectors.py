@@ -13,6 +13,7 @@ from torch import Size, Tensor, cat
 
 from course_grader.exercise import GateFailed
 from course_grader.inside.probe import Probe, storage_address
+from course_grader.why import Why
 
 PADDING = "padding"
 
@@ -39,7 +40,9 @@ def _flatten(
     probe.mark("ends")
     for i, home in enumerate(homes):
         if storage_address(inputs[f"tensor {i}"]) != home:
-            raise GateFailed("inputs", f"tensor {i} must stay as it was; its numbers now lie elsewhere.")
+            raise GateFailed(
+                "inputs", Why(f"tensor {i} must stay as it was", "its numbers now lie elsewhere")
+            )
     return {**_apart(shard, probe, total), "number of tensors in the list": len(tensors)}
 
 
@@ -62,7 +65,9 @@ def _unflatten(impl: Callable[..., Any], params: dict[str, Any], inputs: dict[st
     impl(flat * 2, [Size(shape) for shape in params["shapes"]])  # must not matter
     tensors = impl(flat, [Size(shape) for shape in params["shapes"]])
     if not isinstance(tensors, list | tuple):
-        raise GateFailed("shape", f"the result must be a list of tensors; got {type(tensors).__name__}.")
+        raise GateFailed(
+            "shape", Why("the result must be a list of tensors", f"got {type(tensors).__name__}")
+        )
     shared = [t.numel() == 0 or storage_address(t) == address for t in tensors]
     named = {f"tensor {i}": tensor.clone() for i, tensor in enumerate(tensors)}
     return {**named, "number of tensors": len(tensors), "shared": shared, "flat vector": flat.clone()}

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from course_grader.exercise import GateFailed
 from course_grader.inside.probe import Probe
+from course_grader.why import Why
 from course_lib.comm.mesh import Mesh, make_mesh
 
 
@@ -75,8 +76,11 @@ def renew_(parameters: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> No
         if part is not None and parameter.shape != part.shape:
             raise GateFailed(
                 "shape",
-                f"{name} must be this rank's part, of shape {list(part.shape)}; got {list(parameter.shape)}. "
-                "Cut it by the place in the group, which need not be the global rank.",
+                Why(
+                    f"{name} must be this rank's part, of shape {list(part.shape)}",
+                    f"got {list(parameter.shape)}",
+                    "Cut it by the place in the group, which need not be the global rank.",
+                ),
             )
         if part is not None:
             parameter.copy_(part)
@@ -99,7 +103,11 @@ def results_of(out: Any, names: str | Sequence[str]) -> dict[str, Any]:
     if not isinstance(out, tuple | list) or len(out) != len(names):
         raise GateFailed(
             "shape",
-            f"the answer must return ({', '.join(names)}); got {type(out).__name__}. Return all of them.",
+            Why(
+                f"the answer must return ({', '.join(names)})",
+                f"got {type(out).__name__}",
+                "Return all of them.",
+            ),
         )
     return dict(zip(names, out, strict=True))
 
@@ -113,16 +121,17 @@ def backward(results: Mapping[str, Any], inputs: Mapping[str, Tensor]) -> None:
     for name, value in tensors.items():
         want = inputs[f"grad_{name}"].shape if f"grad_{name}" in inputs else value.shape[:0]
         if value.requires_grad and value.shape != want:
-            text = (
-                f"`{name}` must have shape {tuple(want)} on rank {dist.get_rank()}; got {tuple(value.shape)}."
+            why = Why(
+                f"`{name}` must have shape {tuple(want)} on rank {dist.get_rank()}",
+                f"got {tuple(value.shape)}",
             )
-            raise GateFailed("shape", text)
+            raise GateFailed("shape", why)
     given = [(value, inputs.get(f"grad_{name}")) for name, value in tensors.items()]
     chosen = [(value, grad) for value, grad in given if value.requires_grad]
     if not chosen:
         raise GateFailed(
             "gradients",
-            "the results must depend on the inputs for autograd; they are detached. Keep the graph.",
+            Why("the results must depend on the inputs for autograd", "they are detached", "Keep the graph."),
         )
     torch.autograd.backward([value for value, _ in chosen], [grad for _, grad in chosen])
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from course_grader.exercise import GateFailed
 from course_grader.inside.probe import Probe
 from course_grader.inside.scenarios.on_ranks import results_of
+from course_grader.why import Why
 
 CALLS = ("", " of the second call")
 _INTS = (int, *(np.dtype(code).type for code in np.typecodes["AllInteger"]))
@@ -47,8 +48,8 @@ def _number(name: str, value: Any) -> Any:
 
 def _whole(name: str, value: Any) -> Any:
     if isinstance(value, Tensor):
-        text = f"`{name}` must be an int; got a tensor. Take its number with .item()."
-        raise GateFailed("values", text)
+        why = Why(f"`{name}` must be an int", "got a tensor", "Take its number with .item().")
+        raise GateFailed("values", why)
     return value
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from course_grader.exercise import GateFailed
 from course_grader.inside.probe import Probe
+from course_grader.why import Why
 
 WEIGHTS = ("weight", "gain", "bias")
 
@@ -80,8 +81,11 @@ def program(
     if stage.overwritten:
         raise GateFailed(
             "values",
-            f"what an F keeps for its B must stay as it came; on rank {probe.rank} {stage.overwritten} lies "
-            "in the memory of one whose B is yet to come. Receive each into a tensor of its own.",
+            Why(
+                "what an F keeps for its B must stay as it came",
+                f"on rank {probe.rank} {stage.overwritten} lies in the memory of one whose B is yet to come",
+                "Receive each into a tensor of its own.",
+            ),
         )
     found = {"loss": float(loss), "ran": "".join(stage.ran), "of": stage.of}
     if options.get("state"):

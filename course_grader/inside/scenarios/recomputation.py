@@ -17,6 +17,7 @@ from torch import Tensor
 from course_grader.exercise import GateFailed
 from course_grader.inside.probe import Probe
 from course_grader.inside.recompute_toy_models import USES, gradients, layers_of
+from course_grader.why import Why
 from course_lib.parallel.activation_checkpoint import checkpoint, function
 
 Impl = Callable[..., Any]
@@ -85,9 +86,12 @@ def _backward(out: Tensor, grad: Tensor) -> None:
             raise
         raise GateFailed(
             "runs",
-            "backward of a call must stop at its own inputs; it went on into the graph of the calls before, "
-            "which then came a second time. Detach the kept inputs, and give each its requires_grad again. "
-            "(torch's advice to specify retain_graph=True does not help here.)",
+            Why(
+                "backward of a call must stop at its own inputs",
+                "it went on into the graph of the calls before, which then came a second time",
+                "Detach the kept inputs, and give each its requires_grad again. (torch's advice to specify "
+                "retain_graph=True does not help here.)",
+            ),
         ) from error
 
 

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from course_grader.exercise import GateFailed
 from course_grader.inside.probe import Probe
 from course_grader.inside.torch_toy_model import LEARNING_RATE, Toy, shapes
+from course_grader.why import Why
 
 STEPS = 2
 
@@ -60,12 +61,13 @@ def _renew_(model: Any, weights: dict[str, Tensor]) -> None:
     if {name: tuple(param.shape) for name, param in held.items()} != {
         name: tuple(weight.shape) for name, weight in weights.items()
     }:
-        text = (
+        why = Why(
             "the answer must return the model with its parameters under their names, whole in shape (a "
-            f"DTensor is); got {type(model).__name__} with {len(held)} parameters. Change it in place and "
-            "return it."
+            "DTensor is)",
+            f"got {type(model).__name__} with {len(held)} parameters",
+            "Change it in place and return it.",
         )
-        raise GateFailed("shape", text)
+        raise GateFailed("shape", why)
     for name, param in held.items():
         if isinstance(param, DTensor):
             part = distribute_tensor(weights[name], param.device_mesh, param.placements, src_data_rank=None)

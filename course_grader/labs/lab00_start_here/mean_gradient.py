@@ -14,7 +14,7 @@ from course_grader.expected.rows_of_a_batch import (
 )
 from course_grader.parts.counts import Calls
 from course_grader.parts.rules import Rule
-from course_grader.types import Exercise, Seen
+from course_grader.types import Exercise, Seen, Why
 
 EXERCISE = Exercise(
     order=2,
@@ -72,13 +72,17 @@ MISTAKES: dict[str, dict[str, Any]] = {
 }
 
 
-def _weights_changed(seen: Seen) -> str:
+def _weights_changed(seen: Seen) -> Why | None:
     """Near enough is compared before this; here not a bit may differ."""
     for rank, data in enumerate(seen.got):
         for name, array in weights(seen.case).items():
             if data.tensors[after(name)].tobytes() != array.tobytes():
-                return f"`{name}` must stay as it is to the last bit; rank {rank} changed it. Work on a copy."
-    return ""
+                return Why(
+                    f"`{name}` must stay as it is to the last bit",
+                    f"rank {rank} changed it",
+                    "Work on a copy.",
+                )
+    return None
 
 
 PARTS = [

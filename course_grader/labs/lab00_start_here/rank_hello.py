@@ -5,7 +5,7 @@ import numpy as np
 from course_grader.expected.own_numbers import CALLS, WORDS, case, of_both_calls, own_numbers
 from course_grader.parts.counts import Calls
 from course_grader.parts.rules import Rule
-from course_grader.types import Array, Case, Exercise, Seen, World, rng
+from course_grader.types import Array, Case, Exercise, Seen, Why, World, rng
 
 NAMES = ("rank", "world_size", "sum")
 
@@ -80,16 +80,17 @@ MISTAKES = {
 }
 
 
-def _no_ints(seen: Seen) -> str:
+def _no_ints(seen: Seen) -> Why | None:
     for rank, data in enumerate(seen.got):
         for words in WORDS:
             types = [data.values["types" + words][name] for name in NAMES]
             if set(types) != {"int"}:
-                return (
-                    f"the results must be three ints; rank {rank} returned ({', '.join(types)}). Sum in an "
-                    "integer tensor."
+                return Why(
+                    "the results must be three ints",
+                    f"rank {rank} returned ({', '.join(types)})",
+                    "Sum in an integer tensor.",
                 )
-    return ""
+    return None
 
 
 PARTS = [

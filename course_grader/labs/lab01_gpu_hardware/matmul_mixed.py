@@ -11,7 +11,7 @@ import numpy as np
 from course_grader.expected.matrix_products import BITS, factors, matrix_products, products, sum_of_ones, sums
 from course_grader.parts.numbers import Point
 from course_grader.parts.rules import Rule
-from course_grader.types import Array, Exercise, Seen
+from course_grader.types import Array, Exercise, Seen, Why
 
 FP32_ERROR = 1e-5
 LARGE = 2.0**20  # beyond float16, well inside bfloat16
@@ -70,24 +70,26 @@ def _describe(p: Point) -> str:
     return f"K={p['k']}, tile={p['tile']}, accumulate_dtype=torch.{p['accumulate_dtype']}"
 
 
-def _other_shape(seen: Seen) -> str:
+def _other_shape(seen: Seen) -> Why | None:
     for i, p in enumerate(seen.case.params["points"]):
         tensors = seen.got[0].tensors
         if f"c{i}" not in tensors:
             other = seen.got[0].values.get(f"c{i}")
-            return f"the result must be a tensor; got a {type(other).__name__}, {other!r:.60}."
+            return Why("the result must be a tensor", f"got a {type(other).__name__}, {other!r:.60}")
         shape = tensors[f"c{i}"].shape
         if shape != (p["m"], p["n"]):
-            return f"the result must have shape {(p['m'], p['n'])}; got {shape}, with {_describe(p)}."
-    return ""
+            return Why(f"the result must have shape {(p['m'], p['n'])}", f"got {shape}, with {_describe(p)}")
+    return None
 
 
-def _other_dtype(seen: Seen) -> str:
+def _other_dtype(seen: Seen) -> Why | None:
     for i, p in enumerate(seen.case.params["points"]):
         dtype = seen.got[0].dtypes[f"c{i}"]
         if dtype != p["accumulate_dtype"]:
-            return f"the result must have dtype {p['accumulate_dtype']}; got {dtype}, with {_describe(p)}."
-    return ""
+            return Why(
+                f"the result must have dtype {p['accumulate_dtype']}", f"got {dtype}, with {_describe(p)}"
+            )
+    return None
 
 
 def _rows(seen: Seen, kind: str) -> Iterator[Row]:
@@ -109,46 +111,50 @@ SUMS: dict[str, Callable[[Point], float]] = {
 }
 
 
-def _wrong_ones(seen: Seen) -> str:
+def _wrong_ones(seen: Seen) -> Why | None:
     rows = [(p, c) for p, c, _, _ in _rows(seen, "ones")]
     wrong = [(p, c) for p, c in rows if not np.all(c == sum_of_ones(p))]
     if not wrong:
-        return ""
+        return None
     p, c = wrong[0]
-    text = f"{p['k']:,} ones must add up to {sum_of_ones(p):,.0f}; got {c.flat[0]:,.0f}, with {_describe(p)}."
     known = next((w for w, f in SUMS.items() if all(np.all(c == f(p)) for p, c in rows)), "")
-    return text + (f" This is what you get if {known}." if known else "")
+    return Why(
+        f"{p['k']:,} ones must add up to {sum_of_ones(p):,.0f}",
+        f"got {c.flat[0]:,.0f}, with {_describe(p)}",
+        f"This is what you get if {known}." if known else "",
+    )
 
 
-def _wrong_whole(seen: Seen) -> str:
+def _wrong_whole(seen: Seen) -> Why | None:
     """The other mistakes show here, too: one of them costs one part."""
     if _too_far(seen):
-        return ""
+        return None
     for p, c, a, b in _rows(seen, "whole"):
         wanted = sums(p, a, b, round_tiles=False)
         wrong = np.argwhere(c != wanted)
         # Who rounds the sum of a tile before it is added has rounded the accumulator as asked.
         if len(wrong) and not np.array_equal(c, sums(p, a, b, round_tiles=True)):
             place = tuple(int(i) for i in wrong[0])
-            return (
+            return Why(
                 f"whole numbers must add up to {wanted[place]:,.0f} with an accumulator that is rounded "
-                f"after each tile, in the order of K; got {c[place]:,.0f}, with {_describe(p)}."
+                "after each tile, in the order of K",
+                f"got {c[place]:,.0f}, with {_describe(p)}",
             )
-    return ""
+    return None
 
 
-def _too_far(seen: Seen) -> str:
+def _too_far(seen: Seen) -> Why | None:
     for p, c, a, b in sorted(_rows(seen, "random"), key=lambda row: row[0]["accumulate_dtype"] != "float32"):
         exact = a @ b
         with np.errstate(all="ignore"):  # infinities are wrong, not our warning
             error = float(np.linalg.norm(c - exact) / np.linalg.norm(exact))
         if not error <= _bound(p):
-            why = _why(p, c, a, b, error)
-            text = (
-                f"the relative error must be at most {_bound(p):.2g}; got {error:.2g}, with {_describe(p)}."
+            return Why(
+                f"the relative error must be at most {_bound(p):.2g}",
+                f"got {error:.2g}, with {_describe(p)}",
+                _mistake(p, c, a, b, error),
             )
-            return f"{text} {why}".rstrip()
-    return ""
+    return None
 
 
 def _bound(p: Point) -> float:
@@ -159,7 +165,7 @@ def _bound(p: Point) -> float:
     return float(2.0 ** -BITS[p["accumulate_dtype"]] * np.sqrt(steps))
 
 
-def _why(p: Point, c: Array, a: Array, b: Array, error: float) -> str:
+def _mistake(p: Point, c: Array, a: Array, b: Array, error: float) -> str:
     if not np.isfinite(c).all():
         return (
             f"It holds infinity or NaN: factors of this product reach {np.abs(a).max():.1g}, the largest "

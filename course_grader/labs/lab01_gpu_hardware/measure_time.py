@@ -8,7 +8,7 @@ from typing import Any
 
 from course_grader.expected.pretended_device import device, pretended_device, timed
 from course_grader.parts.numbers import EveryPoint, Formula, Numbers, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 EXERCISE = Exercise(
     order=4,
@@ -76,20 +76,21 @@ def _describe(p: Point) -> str:
     )
 
 
-def _another_clock(p: Point, answer: dict[str, Any]) -> str:
+def _another_clock(p: Point, answer: dict[str, Any]) -> Why | None:
     del p
     if answer["clock_reads"]:
-        return ""
-    return "`clock` must tell the time; it was never called. Read clock(), not time.perf_counter()."
+        return None
+    return Why("`clock` must tell the time", "it was never called", "Read clock(), not time.perf_counter().")
 
 
-def _other_calls(p: Point, answer: dict[str, Any]) -> str:
+def _other_calls(p: Point, answer: dict[str, Any]) -> Why | None:
     exact = p["warmup"] + p["repeats"]
     if answer["calls"] == exact:
-        return ""
-    return (
-        f"fn must be called warmup + repeats = {p['warmup']} + {p['repeats']} = {exact} times; it "
-        f"was called {answer['calls']} times. On a real machine each call costs time."
+        return None
+    return Why(
+        f"fn must be called warmup + repeats = {p['warmup']} + {p['repeats']} = {exact} times",
+        f"it was called {answer['calls']} times",
+        "On a real machine each call costs time.",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from course_grader.expected.collective import members
 from course_grader.parts.common import plural
-from course_grader.types import Case, Seen
+from course_grader.types import Case, Seen, Why
 from course_lib.trace import Launch, RankTrace, Wait
 
 
@@ -17,17 +17,18 @@ def rounds_needed(case: Case) -> int:
     return (len(members(case, case.params["root"])) - 1).bit_length()
 
 
-def problem_of_rounds(seen: Seen, what: str = "the tensor must reach all {n} ranks") -> str:
-    """Say how many rounds it took, and along which chain; "" if no more than needed."""
+def problem_of_rounds(seen: Seen, what: str = "the tensor must reach all {n} ranks") -> Why | None:
+    """Say how many rounds it took, and along which chain; None if no more than needed."""
     n, allowed = len(members(seen.case, seen.case.params["root"])), rounds_needed(seen.case)
     messages = rounds(seen.traces)
     last = max(messages, key=lambda m: m.round_, default=None)
     if last is None or last.round_ <= allowed:
-        return ""
+        return None
     chain = ", then ".join(f"{m.src} to {m.dst}" for m in last.chain())
-    return (
-        f"{what.format(n=n)} in ceil(log2 {n}) = {plural(allowed, 'round')}; it took {last.round_}: {chain}."
-        f"{_shape(messages, last)}"
+    return Why(
+        f"{what.format(n=n)} in ceil(log2 {n}) = {plural(allowed, 'round')}",
+        f"it took {last.round_}: {chain}",
+        _shape(messages, last),
     )
 
 
@@ -35,14 +36,14 @@ def _shape(messages: list[Message], last: Message) -> str:
     """Name messages in pieces, a star and a chain."""
     chain = last.chain()
     if len({(m.src, m.dst) for m in messages}) < len(messages):
-        return " A rank got several messages, and each takes a round: send the tensor in one."
+        return "A rank got several messages, and each takes a round: send the tensor in one."
     if all(m.src == last.src for m in messages):
-        return " The root sends everything itself: let those who have the tensor help."
+        return "The root sends everything itself: let those who have the tensor help."
     if len(chain) == len(messages) == len({m.src for m in chain}):
-        return " A chain: only one rank sends at a time."
+        return "A chain: only one rank sends at a time."
     if len({m.src for m in messages}) == len(messages):  # each sends once: a reduction
-        return " Pairs must add at the same time, in every round."
-    return " Everyone who has the tensor must send in every round."
+        return "Pairs must add at the same time, in every round."
+    return "Everyone who has the tensor must send in every round."
 
 
 @dataclass

@@ -6,7 +6,7 @@ import numpy as np
 
 from course_grader.expected.parameter_server import case, drawn, parameter_server, played
 from course_grader.parts.rules import Rule
-from course_grader.types import Case, Exercise, Seen, World
+from course_grader.types import Case, Exercise, Seen, Why, World
 
 EXERCISE = Exercise(
     order=9,
@@ -70,19 +70,22 @@ MISTAKES: dict[str, dict[str, Any]] = {
 }
 
 
-def _staleness(seen: Seen) -> str:
+def _staleness(seen: Seen) -> Why | None:
     right, got = played(seen.case)[1], seen.got[0].values.get("staleness")
     if got == right:
-        return ""
+        return None
     if not isinstance(got, list) or len(got) != len(right):
-        return f"staleness must be a list of {len(right)} ints, one per arrival; got {got!r:.80}."
+        return Why(f"staleness must be a list of {len(right)} ints, one per arrival", f"got {got!r:.80}")
     at = next(i for i, (a, b) in enumerate(zip(got, right, strict=True)) if a != b)
     worker = seen.case.params["arrivals"][at]
-    text = f"arrival {at} (worker {worker}) must have staleness {right[at]}; got {got[at]!r}."
-    return f"{text} {_why(seen.case.params['arrivals'], got, right)}"
+    return Why(
+        f"arrival {at} (worker {worker}) must have staleness {right[at]}",
+        f"got {got[at]!r}",
+        _mistake(seen.case.params["arrivals"], got, right),
+    )
 
 
-def _why(order: list[int], got: list[Any], right: list[int]) -> str:
+def _mistake(order: list[int], got: list[Any], right: list[int]) -> str:
     if got == [s + 1 for s in right]:
         return "All are one too large: a worker's own update does not make it stale."
     if not any(got):

@@ -15,7 +15,7 @@ from course_grader.parts.common import Window, calls_in
 from course_grader.parts.counts import Calls
 from course_grader.parts.order import Holds, NotPolled, each_rank
 from course_grader.parts.overlap import Hides
-from course_grader.types import Case, Exercise, Seen
+from course_grader.types import Case, Exercise, Seen, Why
 
 EXERCISE = Exercise(
     order=4,
@@ -120,7 +120,7 @@ def _has_order(case: Case) -> bool:
 UNTIL_LAST = [Window(step.start, "last gradient", step.words) for step in STEPS]
 
 
-def _late(seen: Seen, rank: int) -> str:
+def _late(seen: Seen, rank: int) -> Why | None:
     """Enough bytes were launched or few enough calls are left: wrong packing costs bytes, and not this."""
     trace, early = seen.traces[rank], _before_last(seen.case)
     due = sum(_bucket_bytes(seen.case)[:early])
@@ -129,20 +129,22 @@ def _late(seen: Seen, rank: int) -> str:
         ids = {call.id for call in every}
         waited = {w.launch_id for w in trace.between(window.start, window.end).waits()} & ids
         if waited:
-            return (
-                f"no bucket may be waited for before the last gradient is ready; rank {rank} waited for "
-                f"{len(waited)} in {step.words}. Launch with async_op=True in the hook, wait in "
-                "sync_gradients."
+            return Why(
+                "no bucket may be waited for before the last gradient is ready",
+                f"rank {rank} waited for {len(waited)} in {step.words}",
+                "Launch with async_op=True in the hook, wait in sync_gradients.",
             )
         left = len(every) - len(calls)
         enough = sum(call.bytes_ for call in calls) >= due or left <= len(seen.case.params["buckets"]) - early
         if not calls or not enough:
-            return (
+            return Why(
                 f"when the last gradient is ready, the {early} buckets before its own must have been "
-                f"launched; rank {rank} had launched {len(calls)} in {step.words}. Communication overlaps "
-                "with backward only if each bucket leaves from a hook, as soon as it is full."
+                "launched",
+                f"rank {rank} had launched {len(calls)} in {step.words}",
+                "Communication overlaps with backward only if each bucket leaves from a hook, as soon as it "
+                "is full.",
             )
-    return ""
+    return None
 
 
 POLL = "Polling keeps backward waiting: wait in sync_gradients."

@@ -13,7 +13,7 @@ import numpy as np
 from course_grader.expected.samples import samples
 from course_grader.parts.entries import entries, near
 from course_grader.parts.numbers import Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 NAMES = ("batch", "bytes_per_s", "speedup")
 
@@ -116,44 +116,45 @@ def _keeps_up(p: Point) -> bool:
 # ---- what must hold
 
 
-def _batch(p: Point, got: float) -> str:
+def _batch(p: Point, got: float) -> Why | None:
     if got != round(got) or got < 1:
-        return f"batch must be a whole number, at least 1; got {got:g}."
+        return Why("batch must be a whole number, at least 1", f"got {got:g}")
     here = {**p, "batch": got}
     if not _keeps_up(here):
-        return (
-            f"at batch {got:g} communication does not keep up: replayed, the last bucket "
-            f"starts {_s(_replay(here)[1])} after backward has ended. A larger batch is needed."
+        return Why(
+            f"at batch {got:g} communication does not keep up: replayed, the last bucket starts "
+            f"{_s(_replay(here)[1])} after backward has ended",
+            advice="A larger batch is needed.",
         )
     if got > 1 and _keeps_up({**p, "batch": got - 1}):
-        return f"batch {got:g} is hidden, but so is {got - 1:g}: the smallest is asked."
-    return ""
+        return Why(f"batch {got:g} is hidden, but so is {got - 1:g}: the smallest is asked.")
+    return None
 
 
-def _bandwidth(p: Point, got: float) -> str:
+def _bandwidth(p: Point, got: float) -> Why | None:
     _, backward_s, traffic_s = _times(p)
     if near(got, traffic_s * p["link_bytes_per_s"] / backward_s):
-        return ""
+        return None
     if p["world_size"] == 1:
-        return f"one rank communicates nothing: bytes_per_s must be 0; got {got:.4g}."
+        return Why("one rank communicates nothing: bytes_per_s must be 0", f"got {got:.4g}")
     if got <= 0:
-        return f"bytes_per_s must be positive; got {got:.4g}."
+        return Why("bytes_per_s must be positive", f"got {got:.4g}")
     there = {**p, "link_bytes_per_s": got}
     if not _keeps_up(there):
-        return (
+        return Why(
             f"on a link of {got:.4g} bytes/s communication does not keep up: replayed, the last bucket "
             f"starts {_s(_replay(there)[1])} after backward has ended."
         )
-    return f"{got:.4g} bytes/s hide communication; so does a slower link, and the smallest is asked."
+    return Why(f"{got:.4g} bytes/s hide communication; so does a slower link, and the smallest is asked.")
 
 
-def _speedup(p: Point, got: float) -> str:
+def _speedup(p: Point, got: float) -> Why | None:
     one_s, end_s = sum(_times(p)[:2]), _replay(p)[0]
     if near(got, p["world_size"] * one_s / end_s):
-        return ""
-    return (
-        f"speedup {got:.4g} does not fit the replay: a step of one rank takes {_s(one_s)}, "
-        f"one of {p['world_size']} ranks {_s(end_s)}."
+        return None
+    return Why(
+        f"speedup {got:.4g} does not fit the replay: a step of one rank takes {_s(one_s)}, one of "
+        f"{p['world_size']} ranks {_s(end_s)}."
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from course_grader.expected.samples import samples, separating
 from course_grader.labs.lab03_data_parallel._packing import Buckets, pack
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 RULES: dict[str, Callable[[Point], Buckets]] = {
     "parameters are taken in forward order: backward finishes the last ones first": lambda p: pack(
@@ -67,15 +67,15 @@ OPEN = [{"sizes": [80, 24, 40, 16], "bucket_bytes": 64}, {"sizes": [], "bucket_b
 HIDDEN = [30]
 
 
-def _problem(p: Point, answer: Any) -> str:
+def _problem(p: Point, answer: Any) -> Why | None:
     if not isinstance(answer, list) or not all(isinstance(bucket, list) for bucket in answer):
-        return f"the function must return a list of lists of places; got {answer!r:.80}."
+        return Why("the function must return a list of lists of places", f"got {answer!r:.80}")
     if answer == pack(p):
-        return ""
+        return None
     places = sorted(place for bucket in answer for place in bucket)
     if places != list(range(len(p["sizes"]))):
-        return f"each place, 0 to {len(p['sizes']) - 1}, must be in one bucket; got {answer!r:.80}."
-    return f"the rule gives {pack(p)!r:.120}; got {answer!r:.120}."
+        return Why(f"each place, 0 to {len(p['sizes']) - 1}, must be in one bucket", f"got {answer!r:.80}")
+    return Why(f"the rule gives {pack(p)!r:.120}", f"got {answer!r:.120}")
 
 
 PARTS = [EveryPoint(part="packing", problem=_problem, rules=RULES)]

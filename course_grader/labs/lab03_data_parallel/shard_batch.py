@@ -10,7 +10,7 @@ from typing import Any
 
 from course_grader.expected.calls import Calls, calls, case
 from course_grader.parts.rules import Rule
-from course_grader.types import Case, Exercise, Seen
+from course_grader.types import Case, Exercise, Seen, Why
 
 Schedule = list[list[int]]
 EPOCHS = (0, 1, 2, 3, 8, 10, 16, 100, 128, 1000)
@@ -97,24 +97,24 @@ def _due(seen: Seen) -> tuple[int, int]:
     return arguments["num_samples"], arguments["batch_size"]
 
 
-def _steps(seen: Seen) -> str:
+def _steps(seen: Seen) -> Why | None:
     samples, batch = _due(seen)
     due = math.ceil(samples / batch)
     for rank, schedule in enumerate(_ranks(seen)):
         if len(schedule) != due:
-            return (
-                f"every rank must have ceil({samples} / {batch}) = {due} steps; rank {rank} has "
-                f"{len(schedule)}. A rank with fewer steps than the others leaves them waiting in an "
-                "all_reduce; keep the smaller last batch, and return an empty shard where a rank has no "
-                "sample in it."
+            return Why(
+                f"every rank must have ceil({samples} / {batch}) = {due} steps",
+                f"rank {rank} has {len(schedule)}",
+                "A rank with fewer steps than the others leaves them waiting in an all_reduce; keep the "
+                "smaller last batch, and return an empty shard where a rank has no sample in it.",
             )
-    return ""
+    return None
 
 
-def _disjoint(seen: Seen) -> str:
+def _disjoint(seen: Seen) -> Why | None:
     ranks, must = _ranks(seen), "the shards of a step must be disjoint"
     if seen.n > 1 and all(schedule == ranks[0] for schedule in ranks):
-        return f"{must}; every rank got the same samples. Does `rank` enter?"
+        return Why(must, "every rank got the same samples", "Does `rank` enter?")
     for step in range(len(ranks[0])):
         shards = [schedule[step] for schedule in ranks]
         owner: dict[int, int] = {}
@@ -124,9 +124,9 @@ def _disjoint(seen: Seen) -> str:
                     other = owner[sample]
                     who = f"rank {rank} twice" if other == rank else f"ranks {other} and {rank}"
                     why = BORDER if _share_borders(shards) else ALIKE
-                    return f"{must}; at step {step} sample {sample} is with {who}. {why}"
+                    return Why(must, f"at step {step} sample {sample} is with {who}", why)
                 owner[sample] = rank
-    return ""
+    return None
 
 
 def _share_borders(shards: Schedule) -> bool:
@@ -135,95 +135,107 @@ def _share_borders(shards: Schedule) -> bool:
     return twice <= {a[-1] for a, b in pairwise(shards) if a and b and a[-1] == b[0]}
 
 
-def _whole_batches(seen: Seen) -> str:
+def _whole_batches(seen: Seen) -> Why | None:
     (samples, batch), ranks = _due(seen), _ranks(seen)
     for step in range(len(ranks[0])):
         size, due = sum(len(schedule[step]) for schedule in ranks), min(batch, samples - step * batch)
         if size != due:
             all_ranks = size == due * len(ranks)
-            hint = " `batch_size` counts the samples of all ranks together." if all_ranks else ""
-            return f"step {step} must hold {due} samples over all ranks; got {size}.{hint}"
-    return ""
+            hint = "`batch_size` counts the samples of all ranks together." if all_ranks else ""
+            return Why(f"step {step} must hold {due} samples over all ranks", f"got {size}", hint)
+    return None
 
 
-def _each_once(seen: Seen) -> str:
+def _each_once(seen: Seen) -> Why | None:
     held = [[sample for step in schedule for sample in step] for schedule in _ranks(seen)]
     every = Counter(sample for mine in held for sample in mine)
     missing = sorted(set(range(_due(seen)[0])) - set(every))
     twice = sorted(sample for sample, count in every.items() if count > 1)
     if not missing and not twice:
-        return ""
-    text = f"an epoch must hold each sample exactly once; missing {missing[:5]}, repeated {twice[:5]}."
-    return text if not twice or any(len(mine) > len(set(mine)) for mine in held) else f"{text} {ALIKE}"
+        return None
+    alike = bool(twice) and all(len(mine) == len(set(mine)) for mine in held)
+    return Why(
+        "an epoch must hold each sample exactly once",
+        f"missing {missing[:5]}, repeated {twice[:5]}",
+        ALIKE if alike else "",
+    )
 
 
-def _even(seen: Seen) -> str:
+def _even(seen: Seen) -> Why | None:
     for step, shards in enumerate(zip(*_ranks(seen), strict=True)):
         counts = [len(shard) for shard in shards]
         if max(counts) - min(counts) > 1:
-            return (
-                f"shards of a step may differ by one sample; at step {step} the ranks hold {counts}. The "
-                "others wait for the rank with the most."
+            return Why(
+                "shards of a step may differ by one sample",
+                f"at step {step} the ranks hold {counts}",
+                "The others wait for the rank with the most.",
             )
-    return ""
+    return None
 
 
-def _repeatable(seen: Seen) -> str:
+def _repeatable(seen: Seen) -> Why | None:
     for rank, data in enumerate(seen.got):
         if data.values["epoch 0"] != data.values["epoch 0 again"]:
-            return (
-                f"equal arguments must give equal schedules; rank {rank} got two. Seed a generator, in every "
-                "call."
+            return Why(
+                "equal arguments must give equal schedules",
+                f"rank {rank} got two",
+                "Seed a generator, in every call.",
             )
-    return ""
+    return None
 
 
-def _as_one_rank(seen: Seen) -> str:
+def _as_one_rank(seen: Seen) -> Why | None:
     alone: Schedule = seen.got[0].values["alone, epoch 0"]
     for step, shards in enumerate(zip(*_ranks(seen), strict=True)) if seen.n > 1 else ():
         together = sorted(sample for shard in shards for sample in shard)
         if step >= len(alone) or together != sorted(alone[step]):
-            why = _repeatable(seen) or "cut the batch first, then shard it; not the epoch."
-            return (
-                f"the batch of a step must be the same samples at any world size; at step {step} {seen.n} "
-                f"ranks train on others than one rank does. {why[0].upper()}{why[1:]}"
+            random = _repeatable(seen)
+            why = Why(
+                "the batch of a step must be the same samples at any world size",
+                f"at step {step} {seen.n} ranks train on others than one rank does",
             )
-    return ""
+            if random is None:
+                return why.advised("Cut the batch first, then shard it; not the epoch.")
+            return why.advised(f"Equal arguments must give equal schedules; {random.got}.", random.advice)
+    return None
 
 
-def _epochs_differ(seen: Seen) -> str:
+def _epochs_differ(seen: Seen) -> Why | None:
     """A handful of samples can meet the same order twice by chance: they are only asked to repeat."""
     if _due(seen)[0] < 20:
-        return ""
+        return None
     held, samples = seen.got[0].values, _due(seen)[0]
     for words in ("", " of seed 0"):
-        text = _shuffled(samples, [held[f"alone, epoch {e}{words}"] for e in EPOCHS], words)
-        if text:
-            return text
+        why = _shuffled(samples, [held[f"alone, epoch {e}{words}"] for e in EPOCHS], words)
+        if why is not None:
+            return why
     first = _together(held["alone, epoch 0"])
     if any(_together(held[f"alone, seed + {d}"]) == first for d in LATER):
-        return "another `seed` must be another shuffle; epoch 0 is the same with both. Does `seed` enter?"
+        return Why(
+            "another `seed` must be another shuffle", "epoch 0 is the same with both", "Does `seed` enter?"
+        )
     mine = [{sample for step in held[f"epoch {e}"] for sample in step} for e in (0, 1)]
     if seen.n > 1 and len(held["epoch 0"]) > 1 and mine[0] == mine[1]:
-        return "rank 0 must not see the same samples in every epoch; it does. Shuffle, then shard."
-    return ""
+        return Why("rank 0 must not see the same samples in every epoch", "it does", "Shuffle, then shard.")
+    return None
 
 
-def _shuffled(samples: int, schedules: list[Schedule], words: str) -> str:
+def _shuffled(samples: int, schedules: list[Schedule], words: str) -> Why | None:
     for i, batches in enumerate(schedules):
         if all(_is_run(batch, samples) for batch in batches):
-            return (
-                f"an epoch must be shuffled; in epoch {EPOCHS[i]}{words} every batch is a run of successive "
-                "numbers."
+            return Why(
+                "an epoch must be shuffled",
+                f"in epoch {EPOCHS[i]}{words} every batch is a run of successive numbers",
             )
         equal = next((e for e in range(i) if _together(schedules[e]) == _together(batches)), None)
         if equal is not None:
             how = "equals" if batches == schedules[equal] else "puts the same samples together as"
-            return (
-                f"epoch {EPOCHS[i]}{words} must be another shuffle; it {how} epoch {EPOCHS[equal]}. Does "
-                "`epoch` enter?"
+            return Why(
+                f"epoch {EPOCHS[i]}{words} must be another shuffle",
+                f"it {how} epoch {EPOCHS[equal]}",
+                "Does `epoch` enter?",
             )
-    return ""
+    return None
 
 
 def _is_run(batch: list[int], num_samples: int) -> bool:
@@ -247,7 +259,9 @@ GATES = (
 PARTS = [
     *(Rule(part="values", problem=problem, gate=True) for problem in GATES),
     Rule(
-        part="values", problem=lambda seen: "", passed="each sample once per epoch, shards disjoint and even"
+        part="values",
+        problem=lambda seen: None,
+        passed="each sample once per epoch, shards disjoint and even",
     ),
     Rule(part="epochs", problem=_repeatable),
     Rule(part="epochs", problem=_epochs_differ, passed="another shuffle each epoch, repeatable"),

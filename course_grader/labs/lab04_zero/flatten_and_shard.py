@@ -7,7 +7,7 @@ from course_grader.expected.flat_vectors import tensors_case as case
 from course_grader.parts.memory import Live
 from course_grader.parts.order import each_rank
 from course_grader.parts.rules import Rule
-from course_grader.types import Array, Case, Exercise, Seen, World
+from course_grader.types import Array, Case, Exercise, Seen, Why, World
 
 EXERCISE = Exercise(
     order=2,
@@ -67,11 +67,11 @@ def expected(case: Case, in_turn: bool = False) -> World:
     return {"shard": shards, "number of tensors in the list": [len(sizes(case))] * n}
 
 
-def _padding(seen: Seen, rank: int) -> str:
+def _padding(seen: Seen, rank: int) -> Why | None:
     found = seen.got[rank].values.get(PADDING, [])
     if not any(found):
-        return ""
-    return f"padding must be zeros; the shard of rank {rank} ends with {found[:3]}. Use new_zeros."
+        return None
+    return Why("padding must be zeros", f"the shard of rank {rank} ends with {found[:3]}", "Use new_zeros.")
 
 
 MISTAKES = {"shards are taken in turn, every n-th element: a shard is one range": {"in_turn": True}}

@@ -4,6 +4,7 @@ Longer than 120 lines: the account of the link has rules of its own.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 from course_grader.expected import offload as link
@@ -11,7 +12,7 @@ from course_grader.expected.offload import Log, case, parameter_bytes
 from course_grader.parts.memory import Live, Peak
 from course_grader.parts.order import each_rank
 from course_grader.parts.rules import Rule
-from course_grader.types import Case, Exercise, Seen
+from course_grader.types import Case, Exercise, Seen, Why
 
 EXERCISE = Exercise(
     order=6,
@@ -56,83 +57,89 @@ expected = link.trained
 MISTAKES = link.MISTAKES
 
 
-def _every_log(problem: Callable[[Case, Log], str]) -> Callable[[Seen], str]:
+def _every_log(problem: Callable[[Case, Log], Why | None]) -> Callable[[Seen], Why | None]:
     """A rule for the log of one step as a rule for all: the first one with a problem is reported."""
 
-    def of_rank(seen: Seen, rank: int) -> str:
+    def of_rank(seen: Seen, rank: int) -> Why | None:
         for step, log in enumerate(seen.got[rank].values["logs"]):
-            text = problem(seen.case, log)
-            if text:
-                return f"in step {step} on rank {rank} {text}"
-        return ""
+            why = problem(seen.case, log)
+            if why is not None:
+                return replace(why, must=f"in step {step} on rank {rank} {why.must}")
+        return None
 
     return each_rank(of_rank)
 
 
-def _bytes(case: Case, log: Log) -> str:
+def _bytes(case: Case, log: Log) -> Why | None:
     sizes = parameter_bytes(case)
     for kind, what in (("down", "gradient"), ("up", "parameter")):
         seen = [size for name, _, size in log if name == kind]
         if sorted(seen) != sorted(sizes):
-            return (
+            return Why(
                 f"the call must send each {what} {kind} once, {len(sizes)} transfers of {sum(sizes):,} bytes "
-                f"in all; it sent {len(seen)} of {sum(seen):,} bytes."
+                "in all",
+                f"it sent {len(seen)} of {sum(seen):,} bytes",
             )
     if any(kind == "device" for kind, _, _ in log):
-        return (
-            "the host must update with what came down; `update` got a tensor of the device. Give it what "
-            "`store.down(...).wait()` returned, and store.state[i]."
+        return Why(
+            "the host must update with what came down",
+            "`update` got a tensor of the device",
+            "Give it what `store.down(...).wait()` returned, and store.state[i].",
         )
-    return ""
+    return None
 
 
-def _arrived(case: Case, log: Log) -> str:
+def _arrived(case: Case, log: Log) -> Why | None:
     """Gradients that have arrived and are not used up live somewhere, if not in tensors.
 
     If more than gradients comes down, that costs the bytes.
     """
     coming = {number: size for kind, number, size in log if kind == "down"}
     if len(coming) != sum(kind == "update" for kind, _, _ in log):
-        return ""
+        return None
     arrived = most = 0
     for kind, number, size in log:
         arrived += coming.pop(number, 0) if kind == "wait" else -size if kind == "update" else 0
         most = max(most, arrived)
     if most <= _held(case):
-        return ""
-    return (
-        f"a call may hold at most {_held(case):,} bytes more than before it; gradients of {most:,} bytes had "
-        f"arrived and were not used up. {AHEAD}"
+        return None
+    return Why(
+        f"a call may hold at most {_held(case):,} bytes more than before it",
+        f"gradients of {most:,} bytes had arrived and were not used up",
+        AHEAD,
     )
 
 
-def _order(case: Case, log: Log) -> str:
+def _order(case: Case, log: Log) -> Why | None:
     del case
     downs = [number for kind, number, _ in log if kind == "down"]
     if not downs:
-        return "each gradient must go down to the host; none did."
+        return Why("each gradient must go down to the host", "none did")
     ups = {number for kind, number, _ in log if kind == "up"}
     where = {(kind, number): place for place, (kind, number, _) in enumerate(log)}
     for this, following in pairwise(downs):
         if where.get(("wait", this), -1) < where["down", following]:
-            return (
-                "a gradient was waited for, and the next was not on its way. Begin transfer i + 1 before you "
-                "wait for transfer i."
+            return Why(
+                "a gradient was waited for, and the next was not on its way",
+                advice="Begin transfer i + 1 before you wait for transfer i.",
             )
     updated = gone_up = 0
     for kind, _, _ in log:
         if kind == "update" and gone_up < updated - 1:
-            return (
-                "when an update begins, all new parameters but the last must be on their way up; "
-                f"{gone_up} of {updated} were. Send each once it is updated, while the host goes on."
+            return Why(
+                "when an update begins, all new parameters but the last must be on their way up",
+                f"{gone_up} of {updated} were",
+                "Send each once it is updated, while the host goes on.",
             )
         updated, gone_up = updated + (kind == "update"), gone_up + (kind == "up")
     last = max((where.get(("wait", number), -1) for number in downs), default=-1)
     if any(where.get(("wait", number), len(log)) < last for number in ups):
-        return (
-            "no parameter may be waited for before the last gradient has arrived; one was. Wait at the end."
+        return Why(
+            "no parameter may be waited for before the last gradient has arrived",
+            "one was",
+            "Wait at the end.",
         )
-    return ""
+    return None
 
 
 def _held(case: Case) -> int:

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from course_grader.expected import unit_chain as chain
 from course_grader.parts.memory import CameAhead
 from course_grader.parts.overlap import Exchange
-from course_grader.types import Case, Seen
+from course_grader.types import Case, Seen, Why
 from course_lib.replay import Replay
 from course_lib.trace import Launch, Mark, Trace, Wait
 
 PARAMETERS = (*CameAhead.ops, "send")
 
 
-def gathers(seen: Seen, rank: int) -> str:
+def gathers(seen: Seen, rank: int) -> Why | None:
     """When a unit begins to compute: are the gathers of the next `depth` units launched, one in flight?"""
     trace = seen.traces[rank].between("begins", "ends")
     for turn, due, ahead in _turns(seen.case):
@@ -27,17 +27,17 @@ def gathers(seen: Seen, rank: int) -> str:
         for other, size in ahead:
             due += size
             if launched < due:
-                return (
-                    f"when unit {unit} begins its {phase}, the gather of unit {other} must be launched; it "
-                    f"was not on rank {rank}."
+                return Why(
+                    f"when unit {unit} begins its {phase}, the gather of unit {other} must be launched",
+                    f"it was not on rank {rank}",
                 )
         waited = {wait.launch_id for wait in before.waits()}
         if ahead and all(call.id in waited for call in calls):
-            return (
-                f"when unit {unit} begins its {phase}, the next gather must be in flight; it was awaited on "
-                f"rank {rank}."
+            return Why(
+                f"when unit {unit} begins its {phase}, the next gather must be in flight",
+                f"it was awaited on rank {rank}",
             )
-    return ""
+    return None
 
 
 def _turns(case: Case) -> Iterator[tuple[str, int, list[tuple[int, int]]]]:
@@ -52,7 +52,7 @@ def _turns(case: Case) -> Iterator[tuple[str, int, list[tuple[int, int]]]]:
         yield f"backward {i}", sum(every) + sum(every[i:last]), [(j, every[j]) for j in ahead]
 
 
-def reductions(seen: Seen, rank: int) -> str:
+def reductions(seen: Seen, rank: int) -> Why | None:
     """Is each reduction on its way while the next unit computes?"""
     events = seen.traces[rank].between("begins", "ends").events
     for at, call in enumerate(events):
@@ -62,11 +62,12 @@ def reductions(seen: Seen, rank: int) -> str:
         waited = _first(isinstance(e, Wait) and e.launch_id == call.id for e in later)
         backward = _first(isinstance(e, Mark) and e.name.startswith("backward") for e in later)
         if backward is not None and waited is not None and waited < backward:
-            return (
+            return Why(
                 f"a {call.op} must not be awaited before the next unit's backward has begun, so that it "
-                f"travels meanwhile; it was on rank {rank}."
+                "travels meanwhile",
+                f"it was on rank {rank}",
             )
-    return ""
+    return None
 
 
 def _first(holds: Iterable[bool]) -> int | None:

@@ -16,7 +16,7 @@ from course_grader.labs.lab05_fsdp_hsdp._meshes import (
     words_of,
 )
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 EXERCISE = Exercise(
     order=8,
@@ -53,32 +53,32 @@ OPEN, HIDDEN = [12], [18]
 SAME = 1e-6  # relative; below it two times are a tie
 
 
-def _malformed(p: Point, answer: Any) -> str:
+def _malformed(p: Point, answer: Any) -> Why | None:
     right = isinstance(answer, list) and len(answer) == 2 and all(type(x) is int and x > 0 for x in answer)
     if not right:
-        return f"the result must be (dp_replicate, dp_shard), two positive ints; got {answer!r:.60}."
+        return Why("the result must be (dp_replicate, dp_shard), two positive ints", f"got {answer!r:.60}")
     if answer[0] * answer[1] != p["world_size"]:
         product = f"{answer[0]} x {answer[1]}"
-        return f"dp_replicate x dp_shard must be the world size {p['world_size']}; got {product}."
-    return ""
+        return Why(f"dp_replicate x dp_shard must be the world size {p['world_size']}", f"got {product}")
+    return None
 
 
-def _too_large(p: Point, answer: Any) -> str:
+def _too_large(p: Point, answer: Any) -> Why | None:
     need, room = memory_bytes(p["model"], answer[1]), room_bytes(p)
     if need <= room:
-        return ""
-    return (
-        f"a mesh must fit: dp_shard={answer[1]} needs {need / 1e9:.6g} GB on each GPU of {room / 1e9:.4g} GB "
-        "(16 P / dp_shard + 4 P / L + activations)."
+        return None
+    return Why(
+        f"a mesh must fit: dp_shard={answer[1]} needs {need / 1e9:.6g} GB on each GPU of "
+        f"{room / 1e9:.4g} GB (16 P / dp_shard + 4 P / L + activations)."
     )
 
 
-def _slower(p: Point, answer: Any) -> str:
+def _slower(p: Point, answer: Any) -> Why | None:
     if excess(p, answer[1]) <= 1 + SAME:
-        return ""
-    return (
-        f"no mesh that fits may take less time; dp_shard={answer[1]} takes {excess(p, answer[1]):.4g} "
-        f"times as long as dp_shard={fastest(p)}."
+        return None
+    return Why(
+        "no mesh that fits may take less time",
+        f"dp_shard={answer[1]} takes {excess(p, answer[1]):.4g} times as long as dp_shard={fastest(p)}",
     )
 
 

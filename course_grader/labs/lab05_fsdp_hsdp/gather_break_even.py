@@ -12,7 +12,7 @@ import numpy as np
 from course_grader.expected.samples import samples
 from course_grader.parts.entries import entries, near
 from course_grader.parts.numbers import Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 NAMES = ("tokens", "bytes_per_s", "step_s")
 
@@ -113,30 +113,32 @@ def _hides(p: Point) -> bool:
 # ---- what must hold
 
 
-def _tokens(p: Point, got: float) -> str:
+def _tokens(p: Point, got: float) -> Why | None:
     if got != round(got) or got < 1:
-        return f"tokens must be a whole number, at least 1; got {got:g}."
+        return Why("tokens must be a whole number, at least 1", f"got {got:g}")
     if not _hides({**p, "tokens": got}):
         late_s = _replay({**p, "tokens": got}) - _ends({**p, "tokens": got})
-        return f"with {got:,g} tokens units must not wait; replayed, they wait {late_s:.3g} s. Take more."
+        return Why(
+            f"with {got:,g} tokens units must not wait", f"replayed, they wait {late_s:.3g} s", "Take more."
+        )
     if got > 1 and _hides({**p, "tokens": got - 1}):
-        return f"{got:,g} tokens hide the gathers, but {got - 1:,g} do too: the fewest are asked."
-    return ""
+        return Why(f"{got:,g} tokens hide the gathers, but {got - 1:,g} do too: the fewest are asked.")
+    return None
 
 
-def _bandwidth(p: Point, got: float) -> str:
+def _bandwidth(p: Point, got: float) -> Why | None:
     if near(got, _least_bandwidth(p)):
-        return ""
+        return None
     if got <= 0:
-        return f"bytes_per_s must be positive; got {got:.4g}."
+        return Why("bytes_per_s must be positive", f"got {got:.4g}")
     if _hides({**p, "link_bytes_per_s": got}):
-        return f"{got:.4g} bytes/s hide the gathers; so does a slower link, and the least is asked."
-    return f"on a link of {got:.4g} bytes/s no unit but the first must wait; replayed, some do."
+        return Why(f"{got:.4g} bytes/s hide the gathers; so does a slower link, and the least is asked.")
+    return Why(f"on a link of {got:.4g} bytes/s no unit but the first must wait", "replayed, some do")
 
 
-def _step(p: Point, got: float) -> str:
+def _step(p: Point, got: float) -> Why | None:
     right_s = _replay(p)
-    return "" if near(got, right_s) else f"step_s must be {right_s:.4g} as replayed; got {got:.4g}."
+    return None if near(got, right_s) else Why(f"step_s must be {right_s:.4g} as replayed", f"got {got:.4g}")
 
 
 # ---- known mistakes

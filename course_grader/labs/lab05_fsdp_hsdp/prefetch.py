@@ -12,7 +12,7 @@ from course_grader.parts.counts import Once
 from course_grader.parts.memory import CameAhead, Live
 from course_grader.parts.order import Holds, NotPolled, each_rank
 from course_grader.parts.overlap import Hides
-from course_grader.types import Case, Exercise, Seen, World
+from course_grader.types import Case, Exercise, Seen, Why, World
 
 EXERCISE = Exercise(
     order=5,
@@ -99,17 +99,19 @@ def _least(case: Case) -> int:
     return (case.world_size - 1) * needed
 
 
-def _whole(seen: Seen) -> str:
+def _whole(seen: Seen) -> Why | None:
     """Parameters apart from gradients, which the bounds on live bytes do not tell."""
     largest = max(chain.sizes(seen.case)) // chain.item(seen.case)
     for rank, data in enumerate(seen.got):
         most = data.values[chain.MOST_WHOLE]
         if seen.n > 1 and (type(most) is not int or most > _ahead(seen.case) * largest):
-            return (
+            return Why(
                 f"when a unit computes, at most 1 + depth = {_ahead(seen.case)} units of {largest:,} "
-                f"elements may be whole or on the way; on rank {rank} there were {most} elements. {FREE}"
+                "elements may be whole or on the way",
+                f"on rank {rank} there were {most} elements",
+                FREE,
             )
-    return ""
+    return None
 
 
 def _turns(case: Case) -> list[tuple[str, int]]:

@@ -4,7 +4,7 @@ import numpy as np
 
 from course_grader.expected.samples import samples
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 Row = tuple[int, int, int]  # layers, boundary bytes, layer bytes
 
@@ -55,19 +55,18 @@ def _peak(point: Point, segments: int) -> int:
     return int(segments * point["boundary_bytes"] + longest * point["layer_bytes"])
 
 
-def _problem(point: Point, answer: object) -> str:
+def _problem(point: Point, answer: object) -> Why | None:
     most = point["num_layers"]
     if isinstance(answer, float) and answer.is_integer():
         answer = int(answer)
     if isinstance(answer, bool) or not isinstance(answer, int) or not 1 <= answer <= most:
-        return f"the number of segments must be a whole number, 1 to {most}; got {answer!r:.40}."
+        return Why(f"the number of segments must be a whole number, 1 to {most}", f"got {answer!r:.40}")
     best = min(range(1, most + 1), key=lambda c: _peak(point, c))
     if _peak(point, answer) <= _peak(point, best):
-        return ""
-    return (
-        f"no number of segments may have a lower peak; {answer} segments peak at {_peak(point, answer):,} "
-        f"bytes, "
-        f"{best} at {_peak(point, best):,}."
+        return None
+    return Why(
+        "no number of segments may have a lower peak",
+        f"{answer} segments peak at {_peak(point, answer):,} bytes, {best} at {_peak(point, best):,}",
     )
 
 

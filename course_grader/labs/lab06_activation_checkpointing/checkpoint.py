@@ -11,7 +11,7 @@ from course_grader.expected.recomputation import (
 from course_grader.parts.common import BEGINS_TO_ENDS
 from course_grader.parts.memory import Live, Peak
 from course_grader.parts.order import Holds, each_rank
-from course_grader.types import Case, Exercise, Seen
+from course_grader.types import Case, Exercise, Seen, Why
 
 EXERCISE = Exercise(
     order=2,
@@ -82,12 +82,14 @@ MISTAKES = {
 }
 
 
-def _runs(seen: Seen, rank: int) -> str:
+def _runs(seen: Seen, rank: int) -> Why | None:
     runs = seen.got[rank].values["runs"]
     fewest = min(range(len(runs)), key=lambda i: runs[i])
     if runs[fewest] < 2:
-        return (
-            f"layer {fewest} must run twice in a step; it ran {runs[fewest]} times. Run it again in backward."
+        return Why(
+            f"layer {fewest} must run twice in a step",
+            f"it ran {runs[fewest]} times",
+            "Run it again in backward.",
         )
     return twice(seen.case, runs)
 

@@ -11,7 +11,7 @@ from course_grader.expected.recomputation import (
 from course_grader.parts.common import BEGINS_TO_ENDS
 from course_grader.parts.memory import Peak
 from course_grader.parts.order import Holds, each_rank
-from course_grader.types import Case, Exercise, Seen
+from course_grader.types import Case, Exercise, Seen, Why
 
 EXERCISE = Exercise(
     order=3,
@@ -55,23 +55,27 @@ expected = computed
 MISTAKES = {"gradients of the layers are lost": {"slip": "chain"}}
 
 
-def _lengths(seen: Seen, rank: int) -> str:
+def _lengths(seen: Seen, rank: int) -> Why | None:
     wanted, layers = seen.case.params["segments"], seen.case.params["layers"]
     found = list(seen.got[rank].values["segments"])
     if not found and wanted > 1:
-        return (
-            f"each of the {wanted} segments but the last must run inside a call of checkpoint; it was never "
-            "called. Call checkpoint(function, x), where function runs a segment's layers."
+        return Why(
+            f"each of the {wanted} segments but the last must run inside a call of checkpoint",
+            "it was never called",
+            "Call checkpoint(function, x), where function runs a segment's layers.",
         )
     rest = layers - sum(found)
     if len(found) == wanted - 1 or rest > 0:
         found.append(rest)
     if len(found) != wanted or rest < 0:
-        return (
-            f"{layers} layers must be cut into {wanted} segments; checkpoint got {found} layers in its calls."
+        return Why(
+            f"{layers} layers must be cut into {wanted} segments",
+            f"checkpoint got {found} layers in its calls",
         )
     if max(found) - min(found) > 1:
-        return f"segments must differ by at most one layer; got lengths {found}. Spread the remainder."
+        return Why(
+            "segments must differ by at most one layer", f"got lengths {found}", "Spread the remainder."
+        )
     return twice(seen.case, seen.got[rank].values["runs"])
 
 

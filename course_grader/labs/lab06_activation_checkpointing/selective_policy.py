@@ -10,7 +10,7 @@ from course_grader.expected.recomputation import (
     scores_bytes,
 )
 from course_grader.parts.order import Holds, each_rank
-from course_grader.types import Case, Exercise, Seen
+from course_grader.types import Case, Exercise, Seen, Why
 
 EXERCISE = Exercise(
     order=5,
@@ -51,30 +51,32 @@ def _kept(case: Case) -> int:
     return layers * (matmul_result_bytes(case) + boundary) + 2 * boundary
 
 
-def _held(seen: Seen, rank: int) -> str:
+def _held(seen: Seen, rank: int) -> Why | None:
     bound, held = _kept(seen.case), seen.traces[rank].live_at_marks("begins").get("forward ends", 0)
     if held <= bound:
-        return ""
+        return None
     kept = [name for name in seen.got[rank].values["kept"] if name not in ("mm", "addmm")]
     large = [name for name in kept if name in ("bmm", "_softmax")]
     scores = f" {' and '.join(large)}: the scores have heads * S * S elements." if large else ""
-    return (
-        f"after the forward pass at most {bound:,} bytes may live, the products with weights among them; "
-        f"{held:,} do. Beside these products the policy keeps {', '.join(kept)}.{scores} Keep what is "
-        "dear to compute alone."
+    return Why(
+        f"after the forward pass at most {bound:,} bytes may live, the products with weights among them",
+        f"{held:,} do",
+        f"Beside these products the policy keeps {', '.join(kept)}.{scores} Keep what is dear to "
+        "compute alone.",
     )
 
 
-def _repeated(seen: Seen, rank: int) -> str:
+def _repeated(seen: Seen, rank: int) -> Why | None:
     bound = seen.case.params["layers"] * attention_flops(seen.case)
     repeated = [c for c in seen.traces[rank].computes("recompute") if c.flops]
     total = sum(c.flops for c in repeated)
     if total <= bound:
-        return ""
+        return None
     names = ", ".join(sorted({c.name for c in repeated}))
-    return (
-        f"backward may repeat {bound:,} FLOPs, those of attention; it repeated {total:,} ({names}). "
-        "Keep the results of products with weights."
+    return Why(
+        f"backward may repeat {bound:,} FLOPs, those of attention",
+        f"it repeated {total:,} ({names})",
+        "Keep the results of products with weights.",
     )
 
 

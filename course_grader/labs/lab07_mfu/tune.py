@@ -8,7 +8,7 @@ from typing import Any
 
 from course_grader.expected.tuning import fitting, tuning
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 from course_lib.cost.trials import Setting
 
 NEAR = 0.03
@@ -75,38 +75,44 @@ EXERCISE = Exercise(
 OPEN, HIDDEN = [8], [20]
 
 
-def _choice(point: Point, answer: Any) -> str:
+def _choice(point: Point, answer: Any) -> Why | None:
     known = [row[:3] for row in point["settings"]]
     if answer["setting"] in known:
-        return ""
-    return (
-        "the answer must be (microbatch_size, recompute, shard_size), each one of the choices; got "
-        f"{answer['setting']!r:.80}."
+        return None
+    return Why(
+        "the answer must be (microbatch_size, recompute, shard_size), each one of the choices",
+        f"got {answer['setting']!r:.80}",
     )
 
 
-def _memory(point: Point, answer: Any) -> str:
+def _memory(point: Point, answer: Any) -> Why | None:
     needs = next(row[3] for row in point["settings"] if row[:3] == answer["setting"])
-    text = f"it must fit into {point['limit_bytes'] / 1e9:.0f} GB; it needs {needs / 1e9:.1f} GB."
-    return text if needs > point["limit_bytes"] else ""
+    if needs <= point["limit_bytes"]:
+        return None
+    return Why(f"it must fit into {point['limit_bytes'] / 1e9:.0f} GB", f"it needs {needs / 1e9:.1f} GB")
 
 
-def _runs(point: Point, answer: Any) -> str:
+def _runs(point: Point, answer: Any) -> Why | None:
     if len(answer["tried"]) > point["max_runs"]:
-        booked = f"{point['max_runs']} runs are paid for; {len(answer['tried'])} were booked."
-        return f"{booked} Ask for memory first: it is free."
+        return Why(
+            f"{point['max_runs']} runs are paid for",
+            f"{len(answer['tried'])} were booked",
+            "Ask for memory first: it is free.",
+        )
     if answer["setting"] not in answer["tried"]:
         tried = len(answer["tried"])
-        return f"the setting must be one that was run; {answer['setting']} is none of the {tried} that were."
-    return ""
+        return Why(
+            "the setting must be one that was run", f"{answer['setting']} is none of the {tried} that were"
+        )
+    return None
 
 
-def _clock(point: Point, answer: Any) -> str:
+def _clock(point: Point, answer: Any) -> Why | None:
     fits, setting = fitting(point), tuple(answer["setting"])
     best, reached = max(fits, key=lambda one: fits[one]), fits.get(setting, 0.0)
     if reached >= (1 - NEAR) * fits[best]:
-        return ""
-    return f"the best MFU is {fits[best]:.1%} at {best}; {setting} has {reached:.1%}."
+        return None
+    return Why(f"the best MFU is {fits[best]:.1%} at {best}", f"{setting} has {reached:.1%}")
 
 
 def _words(point: Point) -> str:

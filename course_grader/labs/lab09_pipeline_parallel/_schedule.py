@@ -8,7 +8,7 @@ from typing import Any
 
 from course_grader.expected.samples import samples
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Case, Scenario
+from course_grader.types import Case, Scenario, Why
 from course_lib.schedules.actions import Schedule, schedule_of
 from course_lib.schedules.simulate import StageCosts, Timeline, simulate
 from course_lib.schedules.validate import validate
@@ -65,17 +65,17 @@ def timed(point: Point, answer: Any, costs: StageCosts = EQUAL) -> Timeline:
 def valid(kinds: str) -> list[EveryPoint]:
     """Gate, and part "values": the validator finds nothing, and all kinds of actions are among these."""
 
-    def problem(point: Point, answer: Any) -> str:
+    def problem(point: Point, answer: Any) -> Why | None:
         try:
             schedule = made(point, answer)
             validate(schedule, _num_ranks(point) * int(point.get("num_chunks", 1)), point["num_microbatches"])
         except ValueError as error:
-            return f"{error}{_long_warmup(point, answer)}"
+            return Why(f"{error}", advice=_long_warmup(point, answer))
         odd = {action.kind for actions in schedule.ranks for action in actions} - set(kinds)
         return (
-            f"actions must be of the kinds {', '.join(kinds)}; got {', '.join(sorted(odd))} too."
+            Why(f"actions must be of the kinds {', '.join(kinds)}", f"got {', '.join(sorted(odd))} too")
             if odd
-            else ""
+            else None
         )
 
     return [EveryPoint(part="values", problem=problem, gate=True), EveryPoint(part="values", problem=problem)]
@@ -89,8 +89,8 @@ def _long_warmup(point: Point, answer: Any) -> str:
     if m >= p or all(type(i) is int and 0 <= i < m for i in numbers):
         return ""
     return (
-        f" With fewer micro-batches ({m}) than stages ({p}) the warm-up of the first stages must end with "
-        "the micro-batches."
+        f"With fewer micro-batches ({m}) than stages ({p}) the warm-up of the first stages must end with the "
+        "micro-batches."
     )
 
 
@@ -101,15 +101,17 @@ def idle_at_most(
 ) -> EveryPoint:
     """Part "bubble": a step takes at most so long, with the costs of a point."""
 
-    def problem(point: Point, answer: Any) -> str:
+    def problem(point: Point, answer: Any) -> Why | None:
         timeline = timed(point, answer, costs(point))
         bound, step = bound_of(point), float(timeline.step_s)
         if step <= bound * (1 + 1e-9):
-            return ""
+            return None
         idle = 1 - float(timeline.busy_s.mean()) / bound
-        return (
-            f"a step must take at most {bound:g} ({100 * idle:.1f}% idle), with F = I = W = 1 of a rank's "
-            f"layers; this one takes {step:g} ({100 * float(timeline.bubble):.1f}% idle). {why}".rstrip()
+        return Why(
+            f"a step must take at most {bound:g} ({100 * idle:.1f}% idle), with F = I = W = 1 of a "
+            "rank's layers",
+            f"this one takes {step:g} ({100 * float(timeline.bubble):.1f}% idle)",
+            why,
         )
 
     return EveryPoint(part="bubble", problem=problem)
@@ -121,13 +123,13 @@ def holds_at_most(bubble: EveryPoint, bound_of: Callable[[Point, int], int], why
     One micro-batch after the other holds least, all forwards first have a small bubble: the lesson is both.
     """
 
-    def problem(point: Point, answer: Any) -> str:
+    def problem(point: Point, answer: Any) -> Why | None:
         if bubble.problem(point, answer):
-            return "few may be in flight while the bubble is small: mend the bubble first."
+            return Why("few may be in flight while the bubble is small: mend the bubble first.")
         for rank, held in enumerate(timed(point, answer).peak_in_flight):
             bound = bound_of(point, rank)
             if held > bound:
-                return f"rank {rank} may have at most {bound} in flight; it has {held}. {why}".rstrip()
-        return ""
+                return Why(f"rank {rank} may have at most {bound} in flight", f"it has {held}", why)
+        return None
 
     return EveryPoint(part="memory", problem=problem)

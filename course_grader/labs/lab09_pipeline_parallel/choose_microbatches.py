@@ -13,7 +13,7 @@ import numpy as np
 from course_grader.expected.samples import samples, separating
 from course_grader.labs.lab09_pipeline_parallel import _schedule
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 
 def step_s(point: Point, m: int) -> float:
@@ -96,7 +96,7 @@ def _draw_one(rng: np.random.Generator, place: int) -> Point:
 
 
 def _draw(rng: np.random.Generator, count: int) -> list[Point]:
-    return separating(_draw_one, list(RULES.values()), lambda p, m: _problem(p, m) != "", rng, count)
+    return separating(_draw_one, list(RULES.values()), lambda p, m: _problem(p, m) is not None, rng, count)
 
 
 EXERCISE = Exercise(
@@ -160,24 +160,26 @@ HIDDEN: list[Any] = [24]
 expected = _schedule.expected
 
 
-def _impossible(point: Point, answer: Any) -> str:
+def _impossible(point: Point, answer: Any) -> Why | None:
     batch = point["batch_size"]
     if type(answer) is not int or not 0 < answer <= batch or batch % answer:
-        return f"the number of micro-batches must be an integer that divides {batch}; got {answer!r:.80}."
+        return Why(
+            f"the number of micro-batches must be an integer that divides {batch}", f"got {answer!r:.80}"
+        )
     held, most = held_bytes(point, answer), point["memory_bytes"]
     if held > most:
-        return f"the first stage may hold {most / 1e9:g} GB; with {answer} it holds {held / 1e9:g} GB."
-    return ""
+        return Why(f"the first stage may hold {most / 1e9:g} GB", f"with {answer} it holds {held / 1e9:g} GB")
+    return None
 
 
-def _problem(point: Point, answer: Any) -> str:
+def _problem(point: Point, answer: Any) -> Why | None:
     if _impossible(point, answer):
         return _impossible(point, answer)
     right = fastest(point)
     if step_s(point, answer) <= step_s(point, right) * (1 + 1e-9):
-        return ""
+        return None
     times = f"{step_s(point, answer):.4g} s, {right} only {step_s(point, right):.4g} s"
-    return f"the step must be as short as possible; {answer} micro-batches take {times}."
+    return Why("the step must be as short as possible", f"{answer} micro-batches take {times}")
 
 
 PARTS = [

@@ -4,7 +4,7 @@ from typing import Any
 
 from course_grader.labs.lab09_pipeline_parallel import _schedule
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 EXERCISE = Exercise(
     order=2,
@@ -40,12 +40,12 @@ HIDDEN = _schedule.every_pair((5, 8, 16), (3, 12))
 expected = _schedule.expected
 
 
-def _early(_: Point, answer: Any) -> str:
+def _early(_: Point, answer: Any) -> Why | None:
     for stage, actions in enumerate(answer):
         kinds = [kind for kind, *_ in actions]
         if "F" in kinds[kinds.index("B") :]:
-            return f"all forwards of a stage must come first; stage {stage} has a B before an F."
-    return ""
+            return Why("all forwards of a stage must come first", f"stage {stage} has a B before an F")
+    return None
 
 
 PARTS = [

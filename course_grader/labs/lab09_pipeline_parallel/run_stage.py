@@ -8,7 +8,7 @@ from course_grader.labs.lab09_pipeline_parallel._lists import gpipe, one_f_one_b
 from course_grader.parts.bytes import EachRankAtMost
 from course_grader.parts.memory import Peak
 from course_grader.parts.order import Holds, each_rank
-from course_grader.types import Case, Exercise, Seen
+from course_grader.types import Case, Exercise, Seen, Why
 
 EXERCISE = Exercise(
     order=4,
@@ -71,16 +71,17 @@ MISTAKES = {
 }
 
 
-def _order(seen: Seen, rank: int) -> str:
+def _order(seen: Seen, rank: int) -> Why | None:
     want = [f"{kind}{i}" for kind, i, _ in seen.case.params["actions"][rank]]
     ran = stage.ran(seen.case, seen.got[rank].values, rank)
     for at, (due, did) in enumerate(zip_longest(want, ran, fillvalue="nothing")):
         if did != due:
-            return (
-                f"action {at} of rank {rank} must be {due} (kind and micro-batch); it computed {did}. Its "
-                f"list begins {' '.join(want[:12])}; it computed {' '.join(ran[:12])}."
+            return Why(
+                f"action {at} of rank {rank} must be {due} (kind and micro-batch)",
+                f"it computed {did}",
+                f"Its list begins {' '.join(want[:12])}; it computed {' '.join(ran[:12])}.",
             )
-    return ""
+    return None
 
 
 def _peak(case: Case) -> int:

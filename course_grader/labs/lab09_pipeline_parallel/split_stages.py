@@ -14,7 +14,7 @@ import numpy as np
 from course_grader.expected.samples import samples, separating
 from course_grader.labs.lab09_pipeline_parallel import _schedule
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 
 def slowest(costs: Sequence[float], layers: Sequence[int]) -> float:
@@ -70,7 +70,7 @@ def _draw_one(rng: np.random.Generator, place: int) -> Point:
 
 def _draw(rng: np.random.Generator, count: int) -> list[Point]:
     rules = (equally, to_the_average)
-    return separating(_draw_one, rules, lambda p, layers: _problem(p, layers) != "", rng, count)
+    return separating(_draw_one, rules, lambda p, layers: _problem(p, layers) is not None, rng, count)
 
 
 EXERCISE = Exercise(
@@ -127,19 +127,21 @@ def _sizes(answer: Any) -> Any:
     return [answer] if type(answer) is int else answer
 
 
-def _malformed(point: Point, answer: Any) -> str:
+def _malformed(point: Point, answer: Any) -> Why | None:
     costs, p, sizes = point["costs"], point["num_stages"], _sizes(answer)
     whole = isinstance(sizes, list) and all(type(size) is int and size > 0 for size in sizes)
     if whole and len(sizes) == p and sum(sizes) == len(costs):
-        return ""
-    return f"{p} positive integers that add up to {len(costs)} layers must come back; got {answer!r:.80}."
+        return None
+    return Why(
+        f"{p} positive integers that add up to {len(costs)} layers must come back", f"got {answer!r:.80}"
+    )
 
 
-def _problem(point: Point, answer: Any) -> str:
+def _problem(point: Point, answer: Any) -> Why | None:
     want, got = best(point["costs"], point["num_stages"]), slowest(point["costs"], _sizes(answer))
     if got <= want * (1 + 1e-9):
-        return ""
-    return f"the slowest stage can take {want:g}; with {answer!r:.80} it takes {got:g}."
+        return None
+    return Why(f"the slowest stage can take {want:g}", f"with {answer!r:.80} it takes {got:g}")
 
 
 PARTS = [

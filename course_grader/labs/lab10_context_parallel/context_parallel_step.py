@@ -6,7 +6,7 @@ from course_grader.expected import context_step as steps
 from course_grader.expected.context_step import case
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.order import Holds
-from course_grader.types import Case, Exercise, Seen, World
+from course_grader.types import Case, Exercise, Seen, Why, World
 
 EXERCISE = Exercise(
     order=6,
@@ -62,14 +62,15 @@ MISTAKES: dict[str, dict[str, Any]] = {
 }
 
 
-def _flops(seen: Seen) -> str:
+def _flops(seen: Seen) -> Why | None:
     most = 1.25 * steps.model_flops(seen.case) / steps.cp_size(seen.case)
     rank, spent = max(enumerate(trace.flops for trace in seen.traces), key=lambda pair: pair[1])
     if spent <= most:
-        return ""
-    return (
-        f"a rank's share are {most:,.0f} FLOPs at most; rank {rank} computed {spent:,}. Give the model "
-        "this rank's tokens only."
+        return None
+    return Why(
+        f"a rank's share are {most:,.0f} FLOPs at most",
+        f"rank {rank} computed {spent:,}",
+        "Give the model this rank's tokens only.",
     )
 
 

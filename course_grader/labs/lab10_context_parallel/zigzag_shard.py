@@ -6,7 +6,7 @@ import numpy as np
 
 from course_grader.expected.samples import samples
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 Row = tuple[int, int]  # tokens of a piece, cp_size
 
@@ -60,18 +60,18 @@ def visible(query: list[int], key: list[int]) -> int:
     return int((np.array(query)[:, None] >= np.array(key)[None, :]).sum())
 
 
-def _values(point: Point, answer: Any) -> str:
+def _values(point: Point, answer: Any) -> Why | None:
     n, seq_len = point["cp_size"], point["seq_len"]
     if not isinstance(answer, list) or len(answer) != n or not all(isinstance(kept, list) for kept in answer):
-        return f"the function must return {n} lists of positions; got {answer!r:.60}."
+        return Why(f"the function must return {n} lists of positions", f"got {answer!r:.60}")
     flat = [position for kept in answer for position in kept]
     if any(type(position) is not int for position in flat):
-        return f"positions must be whole numbers; got {answer!r:.60}."
+        return Why("positions must be whole numbers", f"got {answer!r:.60}")
     if sorted(flat) != list(range(seq_len)):
-        return f"each position from 0 to {seq_len - 1} must be kept once; got {sorted(flat)!r:.80}."
+        return Why(f"each position from 0 to {seq_len - 1} must be kept once", f"got {sorted(flat)!r:.80}")
     if any(len(kept) != seq_len // n or kept != sorted(kept) for kept in answer):
-        return f"every rank must keep {seq_len // n} positions in ascending order; got {answer!r:.80}."
-    return ""
+        return Why(f"every rank must keep {seq_len // n} positions in ascending order", f"got {answer!r:.80}")
+    return None
 
 
 def _spread(works: list[int], point: Point) -> str:
@@ -81,16 +81,16 @@ def _spread(works: list[int], point: Point) -> str:
     return f"{min(works):,} to {max(works):,} scores, which may differ by {bound:,}"
 
 
-def _balance(point: Point, answer: Any) -> str:
+def _balance(point: Point, answer: Any) -> Why | None:
     n, everything = point["cp_size"], list(range(point["seq_len"]))
     seen = _spread([visible(kept, everything) for kept in answer], point)
     if seen:
-        return f"ranks must compute equally much; they compute {seen}."
+        return Why("ranks must compute equally much", f"they compute {seen}")
     for step in range(n):
         seen = _spread([visible(answer[r], answer[(r - step) % n]) for r in range(n)], point)
         if seen:
-            return f"at step {step} ranks must compute equally much; they compute {seen}."
-    return ""
+            return Why(f"at step {step} ranks must compute equally much", f"they compute {seen}")
+    return None
 
 
 def _contiguous(point: Point) -> list[list[int]]:

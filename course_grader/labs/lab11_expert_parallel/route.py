@@ -11,7 +11,7 @@ import torch
 from course_grader.expected.on_ranks import case as on_ranks_case
 from course_grader.expected.on_ranks import on_ranks, own
 from course_grader.parts.order import Holds
-from course_grader.types import Array, Case, Exercise, Seen, World, rng
+from course_grader.types import Array, Case, Exercise, Seen, Why, World, rng
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
@@ -125,22 +125,23 @@ def right_kept(case: Case, order: str = "choices") -> Array:
     return kept
 
 
-def _drops(seen: Seen) -> str:
+def _drops(seen: Seen) -> Why | None:
     got, want = seen.got[0].tensors.get("kept"), right_kept(seen.case)
     if got is None or got.shape != want.shape or got.dtype != bool:
         found = "no tensor" if got is None else f"{got.dtype} {list(got.shape)}"
-        return f"kept must be a tensor, bool {list(want.shape)}; got {found}."
+        return Why(f"kept must be a tensor, bool {list(want.shape)}", f"got {found}")
     if np.array_equal(got, want):
-        return ""
+        return None
     t, i = np.argwhere(got != want)[0]
-    text = (
-        f"choice {i} of token {t} must be {'kept' if want[t, i] else 'dropped'}; kept says {bool(got[t, i])}."
+    why = Why(
+        f"choice {i} of token {t} must be {'kept' if want[t, i] else 'dropped'}",
+        f"kept says {bool(got[t, i])}",
     )
     if np.array_equal(got, right_kept(seen.case, "tokens")):
-        return f"{text} This is what you get token by token: first choices of all tokens come first."
+        return why.advised("This is what you get token by token: first choices of all tokens come first.")
     if np.all(got):
-        return f"{text} Nothing is dropped: an expert takes {seen.case.params['capacity']} tokens."
-    return f"{text} Number the choices of each expert in the order in which they are served."
+        return why.advised(f"Nothing is dropped: an expert takes {seen.case.params['capacity']} tokens.")
+    return why.advised("Number the choices of each expert in the order in which they are served.")
 
 
 MISTAKES: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ import numpy as np
 
 from course_grader.expected.samples import samples
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 AXES = ("pp", "dp", "cp", "tp")
 
@@ -43,17 +43,19 @@ def _plain(answer: Any) -> Any:
         return answer
 
 
-def _problem(point: Point, answer: Any) -> str:
+def _problem(point: Point, answer: Any) -> Why | None:
     want = _groups(point)
     if not isinstance(answer, list | tuple):
-        return f"the groups must be a list of lists of ranks; got {answer!s:.60}. Wrap it: list(...)."
+        return Why(
+            "the groups must be a list of lists of ranks", f"got {answer!s:.60}", "Wrap it: list(...)."
+        )
     if _plain(answer) == want:
-        return ""
+        return None
     along = " and ".join(point["axes"])
-    return (
-        f"the groups along {along} must be the {len(want)} lines of {len(want[0])} ranks that differ in "
-        f"nothing "
-        f"else, the first of them {want[0]}; got {answer!s:.120}."
+    return Why(
+        f"the groups along {along} must be the {len(want)} lines of {len(want[0])} ranks that differ "
+        f"in nothing else, the first of them {want[0]}",
+        f"got {answer!s:.120}",
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from course_grader.expected.samples import samples
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 from course_lib.cost.small_step import layout_memory_bytes, layout_time_s
 
 NAMES = ("tp", "pp", "dp", "microbatch_size", "recompute")
@@ -110,27 +110,29 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
     return points
 
 
-def _problem(point: Point, answer: Any) -> str:
+def _problem(point: Point, answer: Any) -> Why | None:
     problem = point["problem"]
     if (
         not isinstance(answer, dict)
         or not set(NAMES) <= set(answer)
         or not all(isinstance(answer[name], int) for name in NAMES)
     ):
-        return f"the layout must be a dict of whole numbers {', '.join(NAMES)}; got {answer!s:.100}."
+        return Why(f"the layout must be a dict of whole numbers {', '.join(NAMES)}", f"got {answer!s:.100}")
     answer = {name: answer[name] for name in NAMES}
     broken = valid(problem, answer) if min(answer[n] for n in NAMES[:4]) >= 1 else "sizes must be 1 or more"
     if broken:
-        return f"{broken}; got {answer}."
+        return Why(broken, f"got {answer}")
     need, have = layout_memory_bytes(problem, answer), problem["memory_bytes"]
     if need > have:
-        return f"the layout must fit into {have / 1e9:.1f} GB; {answer} needs {need / 1e9:.1f} GB."
+        return Why(f"the layout must fit into {have / 1e9:.1f} GB", f"{answer} needs {need / 1e9:.1f} GB")
     right = best(problem)
     assert right is not None, "points are drawn so that a layout fits"
     mine, theirs = layout_time_s(problem, answer), layout_time_s(problem, right)
     if mine <= SLACK * theirs:
-        return ""
-    return f"a step must take at most 3% more than the fastest, {theirs:.3g} s; {answer} takes {mine:.3g} s."
+        return None
+    return Why(
+        f"a step must take at most 3% more than the fastest, {theirs:.3g} s", f"{answer} takes {mine:.3g} s"
+    )
 
 
 EXERCISE = Exercise(

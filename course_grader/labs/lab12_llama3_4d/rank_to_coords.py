@@ -6,7 +6,7 @@ import numpy as np
 
 from course_grader.expected.samples import samples
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 AXES = ("pp", "dp", "cp", "tp")
 
@@ -30,11 +30,11 @@ def _coords(point: Point, *, first_fastest: bool = False) -> dict[str, int]:
     return found
 
 
-def _problem(point: Point, answer: Any) -> str:
+def _problem(point: Point, answer: Any) -> Why | None:
     want = {axis: _coords(point)[axis] for axis, _ in point["sizes"]}
     if answer == want:
-        return ""
-    return f"the place of a rank must be one number an axis, {want}; got {answer!r}."
+        return None
+    return Why(f"the place of a rank must be one number an axis, {want}", f"got {answer!r}")
 
 
 EXERCISE = Exercise(

@@ -8,7 +8,7 @@ import numpy as np
 
 from course_grader.expected.samples import samples
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 
 def _draw(rng: np.random.Generator, count: int) -> list[Point]:
@@ -20,53 +20,55 @@ def _draw(rng: np.random.Generator, count: int) -> list[Point]:
     return points
 
 
-def _runs(point: Point, answer: Any) -> list[list[int]] | str:
+def _runs(point: Point, answer: Any) -> list[list[int]] | Why:
     """The flat places of each box, or what is wrong with it; an array of one entry arrives as a number."""
     shape, runs = point["shape"], []
     for box in answer:
         try:
             offsets, sizes = ([part] if isinstance(part, int) else [int(i) for i in part] for part in box)
         except (TypeError, ValueError):
-            return f"each box must be (offsets, sizes); got {box!r:.60}."
+            return Why("each box must be (offsets, sizes)", f"got {box!r:.60}")
         if not len(offsets) == len(sizes) == len(shape):
-            return f"offsets and sizes must have {len(shape)} entries each; got {box!r:.60}."
+            return Why(f"offsets and sizes must have {len(shape)} entries each", f"got {box!r:.60}")
         if any(
             size < 1 or at < 0 or at + size > n for at, size, n in zip(offsets, sizes, shape, strict=True)
         ):
-            return f"a box must have elements and lie inside {shape}; got {box!r:.60}."
+            return Why(f"a box must have elements and lie inside {shape}", f"got {box!r:.60}")
         steps = [prod(shape[i + 1 :]) for i in range(len(shape))]
         spans = (range(at, at + size) for at, size in zip(offsets, sizes, strict=True))
         runs.append([sum(i * s for i, s in zip(place, steps, strict=True)) for place in product(*spans)])
     return runs
 
 
-def _problem(point: Point, answer: Any) -> str:
+def _problem(point: Point, answer: Any) -> Why | None:
     if not isinstance(answer, list | tuple):
-        return f"the function must return a list of (offsets, sizes); got {answer!r:.60}."
+        return Why("the function must return a list of (offsets, sizes)", f"got {answer!r:.60}")
     runs = _runs(point, answer)
-    if isinstance(runs, str):
+    if isinstance(runs, Why):
         return runs
     split = next((run for run in runs if run != list(range(run[0], run[0] + len(run)))), None)
     if split is not None:
-        return (
-            f"a box must be one piece of the flat range, so that it is a view of the shard; one has the flat "
-            f"places {split[:8]}. Cut it where it leaves a row."
+        return Why(
+            "a box must be one piece of the flat range, so that it is a view of the shard",
+            f"one has the flat places {split[:8]}",
+            "Cut it where it leaves a row.",
         )
     got, want = [place for run in runs for place in run], list(range(point["start"], point["stop"]))
     if got != want:
         missing = sorted(set(want) - set(got))
         what = f"place {missing[0]} is in none" if missing else "a place too many, or not in order"
-        return f"the boxes must hold the places {point['start']} to {point['stop']} once, in order; {what}."
-    return ""
+        return Why(f"the boxes must hold the places {point['start']} to {point['stop']} once, in order", what)
+    return None
 
 
-def _few(point: Point, answer: Any) -> str:
+def _few(point: Point, answer: Any) -> Why | None:
     most = max(2 * len(point["shape"]) - 1, 1)
     if not isinstance(answer, list | tuple) or len(answer) <= most:
-        return ""
-    return (
-        f"{len(point['shape'])} dims need at most {most} boxes; got {len(answer)}. Whole rows that "
-        "follow one another are one box."
+        return None
+    return Why(
+        f"{len(point['shape'])} dims need at most {most} boxes",
+        f"got {len(answer)}",
+        "Whole rows that follow one another are one box.",
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from course_grader.expected.samples import samples
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 WASTE = 0.01  # of what the best interval loses: Young's costs at most 0.4% where save < MTBF / 30
 
@@ -37,17 +37,17 @@ def _best(mtbf: float, save: float) -> float:
     return low
 
 
-def _problem(p: Point, answer: Any) -> str:
+def _problem(p: Point, answer: Any) -> Why | None:
     if isinstance(answer, bool) or not isinstance(answer, int | float) or not math.isfinite(answer):
-        return f"the interval must be a number of seconds; got {answer!r:.60}."
+        return Why("the interval must be a number of seconds", f"got {answer!r:.60}")
     mtbf, save = p["mtbf_per_gpu_s"] / p["num_gpus"], p["save_s"]
     best = _best(mtbf, save)
     most, got = _goodput(best, mtbf, save), _goodput(answer, mtbf, save) if answer > 0 else 0.0
     if most - got <= WASTE * (1 - most):
-        return ""
-    return (
-        f"the goodput must be near the best, {most:.4f} at an interval of {best:,.0f} s; got {got:.4f} at "
-        f"{answer:,.0f} s."
+        return None
+    return Why(
+        f"the goodput must be near the best, {most:.4f} at an interval of {best:,.0f} s",
+        f"got {got:.4f} at {answer:,.0f} s",
     )
 
 

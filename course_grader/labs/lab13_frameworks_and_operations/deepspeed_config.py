@@ -10,7 +10,7 @@ import numpy as np
 
 from course_grader.expected.samples import samples
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 
 def _keys(words: str) -> set[str]:
@@ -83,42 +83,43 @@ def _part(answer: Any, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _batch(p: Point, answer: Any) -> str:
+def _batch(p: Point, answer: Any) -> Why | None:
     if not isinstance(answer, dict):
-        return f"the function must return a dict; got {answer!r:.60}."
+        return Why("the function must return a dict", f"got {answer!r:.60}")
     if not _multiplies(p):
-        text = "no number of micro-batches makes this batch: the config must be {}; it is not."
-        return text if answer else ""
+        why = Why("no number of micro-batches makes this batch: the config must be {}", "it is not")
+        return why if answer else None
     steps = p["batch_size"] // (p["microbatch_size"] * p["world_size"])
     for key, want in zip(KEYS, (p["batch_size"], p["microbatch_size"], steps), strict=True):
         got = answer.get(key)
         if type(got) is not int or got != want:
-            return (
-                f"{key} must be {want}; got {got!r}. DeepSpeed asserts that micro-batch x accumulation x "
-                "ranks is the batch, in whole numbers."
+            return Why(
+                f"{key} must be {want}",
+                f"got {got!r}",
+                "DeepSpeed asserts that micro-batch x accumulation x ranks is the batch, in whole numbers.",
             )
-    return ""
+    return None
 
 
-def _stage(p: Point, answer: Any) -> str:
+def _stage(p: Point, answer: Any) -> Why | None:
     if not _multiplies(p):
-        return ""
+        return None
     odd = sorted(str(key) for key in set(answer) - TOP) if isinstance(answer, dict) else []
     if odd:
-        return f"DeepSpeed ignores a top-level key it does not know, without a word; got {odd[0]!r}."
+        return Why("DeepSpeed ignores a top-level key it does not know, without a word", f"got {odd[0]!r}")
     zero, odd = _part(answer, "zero_optimization"), sorted(set(_part(answer, "zero_optimization")) - ZERO)
     if odd:
-        return f"DeepSpeed stops at a key of zero_optimization that it does not know; got {odd[0]!r}."
+        return Why("DeepSpeed stops at a key of zero_optimization that it does not know", f"got {odd[0]!r}")
     if zero.get("stage", 0) != p["stage"] or isinstance(zero.get("stage", 0), bool):
-        return f"zero_optimization.stage must be {p['stage']}; got {zero.get('stage')!r}."
+        return Why(f"zero_optimization.stage must be {p['stage']}", f"got {zero.get('stage')!r}")
     if _part(answer, "bf16").get("enabled") is not True or _part(answer, "fp16").get("enabled"):
-        return "bf16.enabled must be True, and fp16 not besides."
-    return ""
+        return Why("bf16.enabled must be True, and fp16 not besides.")
+    return None
 
 
-def _offload(p: Point, answer: Any) -> str:
+def _offload(p: Point, answer: Any) -> Why | None:
     if not _multiplies(p):
-        return ""
+        return None
     zero = _part(answer, "zero_optimization")
     where = {
         "offload_optimizer": p["stage"] > 0 and p["offload"] != "none",
@@ -128,19 +129,17 @@ def _offload(p: Point, answer: Any) -> str:
         device = _part(zero, key).get("device", "none")
         odd = sorted(set(_part(zero, key)) - OFFLOAD[key])
         if odd:
-            return f"DeepSpeed stops at a key of {key} that it does not know; got {odd[0]!r}."
+            return Why(f"DeepSpeed stops at a key of {key} that it does not know", f"got {odd[0]!r}")
         if key in zero and not isinstance(zero[key], dict):
-            return f"{key} must be a dict that names a device; got {zero[key]!r:.40}."
+            return Why(f"{key} must be a dict that names a device", f"got {zero[key]!r:.40}")
         if device != ("cpu" if wanted else "none"):
-            why = (
-                ""
-                if wanted
-                else " What a stage does not shard it cannot offload; what was not asked for stays."
+            advice = "What a stage does not shard it cannot offload; what was not asked for stays."
+            return Why(
+                f"{key} must be {'on the device cpu' if wanted else 'absent'}",
+                f"its device is {device!r}",
+                "" if wanted else advice,
             )
-            return (
-                f"{key} must be {'on the device cpu' if wanted else 'absent'}; its device is {device!r}.{why}"
-            )
-    return ""
+    return None
 
 
 EXERCISE = Exercise(

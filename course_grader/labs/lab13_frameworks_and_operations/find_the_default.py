@@ -9,7 +9,7 @@ import numpy as np
 
 from course_grader.expected.samples import samples
 from course_grader.parts.numbers import EveryPoint, Point
-from course_grader.types import Exercise
+from course_grader.types import Exercise, Why
 
 Call = tuple[str, str, int]
 
@@ -63,34 +63,35 @@ def _right(point: Point) -> dict[str, Any]:
     return {"calls": again, "now": _moved(calls) / whole, "without": _moved(rest) / whole}
 
 
-def _places(point: Point, answer: Any) -> str:
+def _places(point: Point, answer: Any) -> Why | None:
     if not isinstance(answer, dict) or set(answer) != {"calls", "now", "without"}:
-        return f'the function must return a dict with "calls", "now" and "without"; got {answer!r:.60}.'
+        return Why('the function must return a dict with "calls", "now" and "without"', f"got {answer!r:.60}")
     try:
         found = answer["calls"]
         got = sorted(int(place) for place in (found if isinstance(found, list | tuple) else [found]))
     except (TypeError, ValueError):
-        return f"calls must be places, whole numbers; got {answer['calls']!r:.60}."
+        return Why("calls must be places, whole numbers", f"got {answer['calls']!r:.60}")
     want = _right(point)["calls"]
     missing, odd = sorted(set(want) - set(got)), sorted(set(got) - set(want))
     if missing:
         lost = tuple(point["calls"][missing[0]])
-        return f"place {missing[0]} is missing: {lost} fetches what the forward before it had."
+        return Why(f"place {missing[0]} is missing: {lost} fetches what the forward before it had.")
     if odd:
         what: Any = point["calls"][odd[0]] if 0 <= odd[0] < len(point["calls"]) else "not a call of it"
-        return f"a step cannot do without the call at place {odd[0]}, {what}."
-    return "each place must be there once." if len(got) != len(want) else ""
+        return Why(f"a step cannot do without the call at place {odd[0]}, {what}.")
+    return Why("each place must be there once.") if len(got) != len(want) else None
 
 
-def _multiples(point: Point, answer: Any) -> str:
+def _multiples(point: Point, answer: Any) -> Why | None:
     for key in ("now", "without"):
         got, want = answer.get(key) if isinstance(answer, dict) else None, _right(point)[key]
         if not isinstance(got, int | float) or not np.isclose(got, want, rtol=1e-6, atol=0):
-            return (
-                f"{key} must be {want:.6g} P; got {got!r:.40}. P is what one "
-                "forward gathers; a ring moves an all_reduce's buffer twice."
+            return Why(
+                f"{key} must be {want:.6g} P",
+                f"got {got!r:.40}",
+                "P is what one forward gathers; a ring moves an all_reduce's buffer twice.",
             )
-    return ""
+    return None
 
 
 EXERCISE = Exercise(

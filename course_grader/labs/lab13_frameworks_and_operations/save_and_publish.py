@@ -6,7 +6,7 @@ at which the job may be killed.
 
 from course_grader.expected.publishing import BESIDE, DONE, SAVES, case, moments, published, publishing
 from course_grader.parts.rules import Rule
-from course_grader.types import Exercise, Seen
+from course_grader.types import Exercise, Seen, Why
 
 EXERCISE = Exercise(
     order=6,
@@ -50,54 +50,61 @@ expected = published
 MISTAKES = {"a save counts as published though a rank's disk was full": {"however": True}}
 
 
-def _atomic(seen: Seen) -> str:
+def _atomic(seen: Seen) -> Why | None:
     for moment in moments(seen):
         if moment.missing:
-            return f"rank {moment.rank} renames {moment.name}, which is there no more. Let one rank rename."
+            return Why(
+                f"rank {moment.rank} renames {moment.name}, which is there no more",
+                advice="Let one rank rename.",
+            )
         for name in moment.steps:
             whole = [r for r in range(seen.n) if moment.files[name].get(r) == DONE]
             if len(whole) < seen.n:
                 short = next(r for r in range(seen.n) if r not in whole)
-                return (
-                    f"{name} must hold the whole file of every rank as soon as it has this name; killed when "
-                    f"rank {moment.rank} {moment.what} {moment.name}, rank {short}'s is missing or torn."
+                return Why(
+                    f"{name} must hold the whole file of every rank as soon as it has this name",
+                    f"killed when rank {moment.rank} {moment.what} {moment.name}, rank {short}'s is "
+                    "missing or torn",
                 )
         if (
             moment.what == "returns"
             and moment.name == "True"
             and f"step-{int(moment.new):08d}" not in moment.steps
         ):
-            return (
-                f"step-{int(moment.new):08d} must be there when a rank returns True; rank {moment.rank} "
-                "returned before, or it has another name. Meet once more behind the rename."
+            return Why(
+                f"step-{int(moment.new):08d} must be there when a rank returns True",
+                f"rank {moment.rank} returned before, or it has another name",
+                "Meet once more behind the rename.",
             )
-    return ""
+    return None
 
 
-def _kept(seen: Seen) -> str:
+def _kept(seen: Seen) -> Why | None:
     keep, most = seen.case.params["keep"], 0
     last = None
     for moment in moments(seen):
         if BESIDE not in moment.files:
-            return (
-                f"{BESIDE}, which is no save, must stay; rank {moment.rank} {moment.what} it. Look for names "
-                "that begin with step-."
+            return Why(
+                f"{BESIDE}, which is no save, must stay",
+                f"rank {moment.rank} {moment.what} it",
+                "Look for names that begin with step-.",
             )
         most = max(most, len(moment.steps))
         if len(moment.steps) < min(keep, most):
-            return (
-                f"there must always be {min(keep, most)} saves once there were; when rank {moment.rank} "
-                f"{moment.what} {moment.name} there are {len(moment.steps)}. Remove the old one last."
+            return Why(
+                f"there must always be {min(keep, most)} saves once there were",
+                f"when rank {moment.rank} {moment.what} {moment.name} there are {len(moment.steps)}",
+                "Remove the old one last.",
             )
         last = moment
     if last is None:
-        return ""
+        return None
     steps = [step for step in SAVES if str(step) not in seen.case.params["full"]][-keep:]
     want, names = [f"step-{step:08d}" for step in steps], sorted(set(last.files) - {BESIDE})
     if names != want:
         found = ", ".join(names) or "nothing"
-        return f"in the end there must be {', '.join(want)}, and nothing else; there is {found}."
-    return ""
+        return Why(f"in the end there must be {', '.join(want)}, and nothing else", f"there is {found}")
+    return None
 
 
 PARTS = [

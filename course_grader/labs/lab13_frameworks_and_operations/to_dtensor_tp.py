@@ -5,7 +5,7 @@ from course_grader.inside.torch_toy_model import DIM, shapes
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import Window
 from course_grader.parts.order import Holds, each_rank
-from course_grader.types import Case, Exercise, Seen
+from course_grader.types import Case, Exercise, Seen, Why
 
 EXERCISE = Exercise(
     order=2,
@@ -59,16 +59,18 @@ def _kept(case: Case) -> int:
     return ITEM * sum(_part(k, *size, n) for k, size in shapes(case.params["num_blocks"]).items())
 
 
-def _held(seen: Seen, rank: int) -> str:
+def _held(seen: Seen, rank: int) -> Why | None:
     n = seen.case.params["mesh"]["tp"]
     for name, (rows, columns) in shapes(seen.case.params["num_blocks"]).items():
         held, most = seen.got[rank].values["held"][name], _part(name, rows, columns, n)
         if held > most:
-            return (
+            return Why(
                 f"a rank may keep {most} of the {rows * columns} elements of {name}, cut along the hidden "
-                f"units; rank {rank} keeps {held}. `nn.Linear` of dim to hidden is a column layer."
+                "units",
+                f"rank {rank} keeps {held}",
+                "`nn.Linear` of dim to hidden is a column layer.",
             )
-    return ""
+    return None
 
 
 def _whole(case: Case) -> int:

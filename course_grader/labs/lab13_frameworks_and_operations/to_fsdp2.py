@@ -10,7 +10,7 @@ from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import Window, calls_in
 from course_grader.parts.memory import Peak
 from course_grader.parts.order import Holds, each_rank
-from course_grader.types import Case, Exercise, Seen
+from course_grader.types import Case, Exercise, Seen, Why
 
 FORWARD = Window("forward 1", "backward 1", "forward")
 BACKWARD = Window("backward 1", "ends 1", "backward")
@@ -76,16 +76,17 @@ def _bytes_of(case: Case, prefix: str = "") -> int:
     return sum(n * ITEM * ceil_share(k, blocks, n) for k in shapes(blocks) if k.startswith(prefix))
 
 
-def _held(seen: Seen, rank: int) -> str:
+def _held(seen: Seen, rank: int) -> Why | None:
     n, blocks = _shards(seen.case), seen.case.params["num_blocks"]
     for name, held in seen.got[rank].values["held"].items():
         most = ceil_share(name, blocks, n)
         if held > most:
-            return (
-                f"between steps a rank may keep {most} elements of {name}, its share of {n}; rank {rank} "
-                f"keeps {held}. Is every parameter inside a unit of `fully_shard`, on this mesh?"
+            return Why(
+                f"between steps a rank may keep {most} elements of {name}, its share of {n}",
+                f"rank {rank} keeps {held}",
+                "Is every parameter inside a unit of `fully_shard`, on this mesh?",
             )
-    return ""
+    return None
 
 
 def _gathers(seen: Seen, rank: int, window: Window) -> list[int]:
@@ -93,21 +94,23 @@ def _gathers(seen: Seen, rank: int, window: Window) -> list[int]:
     return [c.moved_bytes for c in calls if c.op.startswith("all_gather")]
 
 
-def _one_at_a_time(seen: Seen, rank: int) -> str:
+def _one_at_a_time(seen: Seen, rank: int) -> Why | None:
     block, blocks = _bytes_of(seen.case, "blocks.0."), seen.case.params["num_blocks"]
     largest = max((*_gathers(seen, rank, FORWARD), *_gathers(seen, rank, BACKWARD)), default=0)
     if largest > block:
-        return (
-            f"a gather may bring one block, {block:,} bytes; on rank {rank} one brings {largest:,}. Make "
-            "each block a unit of its own before the model becomes one."
+        return Why(
+            f"a gather may bring one block, {block:,} bytes",
+            f"on rank {rank} one brings {largest:,}",
+            "Make each block a unit of its own before the model becomes one.",
         )
     again = sum(_gathers(seen, rank, BACKWARD))
     if _shards(seen.case) > 1 and again < blocks * block:
-        return (
-            f"blocks must be freed after forward and gathered again in backward, {blocks * block:,} bytes; "
-            f"rank {rank} gathers {again:,} there. Say so with `reshard_after_forward`."
+        return Why(
+            f"blocks must be freed after forward and gathered again in backward, {blocks * block:,} bytes",
+            f"rank {rank} gathers {again:,} there",
+            "Say so with `reshard_after_forward`.",
         )
-    return ""
+    return None
 
 
 def _forward_peak(case: Case) -> int:
@@ -127,15 +130,16 @@ def _bytes(case: Case) -> int:
     return 3 * whole + (2 * whole // _shards(case) if copies > 1 else 0) + 64
 
 
-def _from_whom(seen: Seen, rank: int) -> str:
+def _from_whom(seen: Seen, rank: int) -> Why | None:
     n = _shards(seen.case)
     calls = calls_in(seen.traces[rank], STEP)
     far = next((c for c in calls if c.op.startswith("all_gather") and len(c.group.ranks) > n), None)
     if far is None:
-        return ""
-    return (
-        f"weights are gathered from the {n} rank{'s' * (n > 1)} of dp_shard; on rank {rank} a gather "
-        f"asks {len(far.group.ranks)}. Hand the mesh to `fully_shard`."
+        return None
+    return Why(
+        f"weights are gathered from the {n} rank{'s' * (n > 1)} of dp_shard",
+        f"on rank {rank} a gather asks {len(far.group.ranks)}",
+        "Hand the mesh to `fully_shard`.",
     )
 
 

@@ -1,0 +1,62 @@
+"""What a run of ranks comes to if it fails, or survives what a program should not do."""
+
+import dataclasses
+from typing import Any
+
+from course_lib.ranks.hang import WaitGraph
+
+
+@dataclasses.dataclass(frozen=True)
+class RankFailure:
+    """What happened on one rank: exception type and message, and its frames (file, line, function, text).
+
+    texts: those of the exception's arguments that are strings.
+    chain: name of the type and errno of the exception and of those that it came from.
+    """
+
+    type: str
+    message: str
+    frames: list[Any]
+    cause: str | None = None
+    texts: tuple[str, ...] = ()
+    chain: tuple[tuple[str, int | None], ...] = ()
+
+
+class Survived(str):
+    """What a program should not do but survived, in words; `kind` says what, for programs."""
+
+    kind: str
+
+    def __new__(cls, text: str, kind: str) -> "Survived":
+        """Kinds: "never waited", "never completed", "another thread"."""
+        self = super().__new__(cls, text)
+        self.kind = kind
+        return self
+
+
+class RanksError(RuntimeError):
+    """A world did not return. `str()` of it is the report to read.
+
+    kind: "exception", "hang", "mismatch", "died", "timeout" or "output".
+    first: the rank to look at first.
+    errors: the exceptions, by rank. stdout, stderr: each rank's output.
+    """
+
+    def __init__(
+        self, kind: str, text: str, first: int | None = None, graph: WaitGraph | None = None
+    ) -> None:
+        super().__init__(text)
+        self.kind, self.first = kind, first
+        self.stdout: list[str] = []
+        self.stderr: list[str] = []
+        failures = {r: s.failure for r, s in enumerate(graph.ranks) if s.failure} if graph else {}
+        self.errors = {
+            r: RankFailure(
+                f["type"], f["message"], f["frames"], f["cause"], tuple(f["texts"]), tuple(f["chain"])
+            )
+            for r, f in failures.items()
+        }
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the report, without the frames of the launcher."""
+        return [f"RanksError: {self}"]
