@@ -144,8 +144,10 @@ class _Problem:
     def of(cls, place: Place, parts: Sequence[Part], fabrics: Iterable[str]) -> _Problem:
         """Take the constants that change what a part predicts."""
         own, keys = calibration(), []
+        kernels = [part for part in parts if part.name != RUNS]
         for key in candidates(place, fabrics):
-            if value_of(own, key) > 0 and any(_counts(parts, own, key, by) for by in (NEAR, -HALF)):
+            told = kernels if key[0].startswith("half_") else parts  # a step cannot tell sides apart
+            if value_of(own, key) > 0 and any(_counts(told, own, key, by) for by in (NEAR, -HALF)):
                 keys.append(key)
         centre = [np.log(value_of(own, key)) for key in keys]
         spread = [_spread(key) for key in keys]
@@ -235,17 +237,21 @@ def _percent(off: Array) -> float:
 
 
 def _left_out(problem: _Problem, parts: Sequence[Part], runs: Runs, values: Array) -> Error | None:
-    """Predict each run by a fit to everything else."""
+    """Predict the runs of each model, layout and precision by a fit to the others, or one by one."""
     count = len(runs.seconds)
     if count < LEAST_FOR_LEFT_OUT:
         return None
+    kinds = np.unique(runs.kinds, return_inverse=True)[1]
+    groups = kinds if kinds.max() else np.arange(count)
     off = []
-    for i in range(count):
-        others = runs.part(np.delete(np.arange(count), i))
+    for group in np.unique(groups):
+        others = runs.part(np.flatnonzero(groups != group))
         found = problem.solve([*parts, others], start=values)
-        off.append(problem.off(runs.part(np.array([i])), found))
+        off.append(problem.off(runs.part(np.flatnonzero(groups == group)), found))
     before = _percent(problem.off(runs.part(), problem.centre))
-    return Error(f"{RUNS}, each by a fit to the others", count, before, _percent(np.concatenate(off)))
+    what = "layout" if kinds.max() else "run"
+    name = f"{RUNS}, each {what} by a fit to the others"
+    return Error(name, count, before, _percent(np.concatenate(off)))
 
 
 def _check_most(change: Change, place: Place) -> None:

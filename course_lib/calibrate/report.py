@@ -151,20 +151,20 @@ def _text(found: Fit, place: Place, said: Sequence[str]) -> str:
 def _on_level(found: Fit, name: str, what: str) -> str:
     line = f"short bursts of {what} are {found.levels[name]:.2f} times as fast as held calls"
     is_held = any(what in error.name and error.name.endswith("sustained") for error in found.errors)
-    return line if is_held else f"{line}: assumed, since none was held"
+    return line if is_held else f"{line}: fitted with the ceiling, since none was held"
 
 
 def _on_left_out(found: Fit) -> list[str]:
     left = found.left_out
     if left is None:
         few = any(error.name == "runs" for error in found.errors)
-        return ["with four runs or more each would be predicted by a fit to the others"] if few else []
+        return ["with four runs or more each would also be predicted by a fit to the others"] if few else []
     line = f"{left.name:<44}{left.count:>6}{left.before:>12.1f}{left.after:>10.1f}"
     if left.after <= left.before:
         return [line]
     return [
         line,
-        f"warning: a run that the fit did not see is predicted worse than before ({left.after:.1f}% for "
+        f"warning: what the fit did not see is predicted worse than before ({left.after:.1f}% for "
         f"{left.before:.1f}%): keep the course's constants, or add runs",
     ]
 

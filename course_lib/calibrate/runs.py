@@ -15,7 +15,7 @@ import numpy as np
 
 from course_lib.calibrate.parts import Part
 from course_lib.calibrate.table import seconds_of
-from course_lib.cost.constants import FABRICS, Array, Calibration
+from course_lib.cost.constants import FABRICS, Array, Calibration, Index
 from course_lib.cost.lines import Machine
 from course_lib.cost.sizes import ModelSizes, StepLayout
 from course_lib.cost.step_time import step_time
@@ -41,8 +41,10 @@ class Runs:
     seconds: Array
     accelerator: str
     fabrics: tuple[str, ...]
+    kinds: tuple[str, ...]
+    """Model, layout and precision of each: runs that share them differ by GPUs and batch only."""
 
-    def part(self, rows: Array | slice = slice(None)) -> Part:
+    def part(self, rows: Index | slice = slice(None)) -> Part:
         """Return them, or some, as measurements of one kind."""
         sizes, layout = _picked(self.sizes, rows), _picked(self.layout, rows)
         machine = _picked(self.machine, rows)
@@ -86,6 +88,7 @@ def read_runs(path: Path) -> Runs:
         seconds=np.array(seconds),
         accelerator=_one_gpu(requests, path),
         fabrics=tuple(sorted(used)),
+        kinds=tuple(f"{r['model']} {r['layout']} {r.get('precision', '')}" for _, r in lines),
     )
 
 
@@ -125,6 +128,6 @@ def _joined(items: Sequence[Fields]) -> Fields:
     return type(items[0])(**columns)
 
 
-def _picked(item: Fields, rows: Array | slice) -> Fields:
+def _picked(item: Fields, rows: Index | slice) -> Fields:
     columns: dict[str, Any] = {f.name: getattr(item, f.name)[rows] for f in fields(item)}
     return type(item)(**columns)

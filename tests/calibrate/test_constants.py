@@ -55,7 +55,7 @@ def test_the_courses_own_h100_is_met_by_the_courses_constants(tmp_path: Path) ->
     text = calibrate(path).text
     ceiling = next(line for line in text.splitlines() if line.startswith("matmul_ceiling"))
     assert float(ceiling.split()[3]) == pytest.approx(calibration().at("matmul_ceiling", 1), rel=0.05)
-    assert "assumed, since none was held" in text
+    assert "fitted with the ceiling, since none was held" in text
 
 
 def test_constants_change_the_plan_and_the_plan_says_whose_they_are(tmp_path: Path, gpu_file: Path) -> None:

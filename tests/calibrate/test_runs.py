@@ -8,6 +8,7 @@ import pytest
 
 from course_lib.calibrate.fit import fit, value_of, with_values
 from course_lib.calibrate.parts import Place
+from course_lib.calibrate.report import calibrate
 from course_lib.calibrate.runs import Runs, read_runs
 from course_lib.cost.constants import calibration
 from course_lib.cost.hardware import accelerator
@@ -62,6 +63,30 @@ def test_each_run_is_predicted_by_the_others(tmp_path: Path) -> None:
     assert found.left_out is not None
     assert found.left_out.count == len(LAYOUTS)
     assert found.left_out.after < 0.3 * found.left_out.before
+
+
+def test_steps_alone_leave_the_curve_of_matmuls_as_it_is(tmp_path: Path) -> None:
+    changed = {change.key[0] for change in fit(H100, [], planted(tmp_path, 0.66)).changes}
+    assert "matmul_ceiling" in changed
+    assert not any(name.startswith("half_") for name in changed)
+
+
+def test_it_says_when_what_was_left_out_is_predicted_worse(tmp_path: Path) -> None:
+    empty = read_runs(file(tmp_path))
+    noise = [1.15, 1.15, 0.9, 1.1, 0.9, 0.9, 1.1]
+    seconds = empty.part().predict(calibration()) * noise
+    text = calibrate(None, file(tmp_path, [float(s) for s in seconds])).text
+    assert "runs, each layout by a fit to the others" in text
+    assert "warning: what the fit did not see is predicted worse than before" in text
+
+
+def test_runs_of_one_layout_are_left_out_one_by_one(tmp_path: Path) -> None:
+    rows = [f'llama3-8b,{n},dgx-h100,8K,{32 * n}K,"tp=1",{3.1 + n / 1e4}' for n in (8, 16, 32, 64)]
+    path = tmp_path / "same.csv"
+    path.write_text("\n".join([HEAD, *rows]), encoding="utf-8")
+    assert "runs, each run by a fit to the others" in calibrate(None, path).text
+    path.write_text("\n".join([HEAD, *rows[:3]]), encoding="utf-8")
+    assert "with four runs or more each would also be predicted" in calibrate(None, path).text
 
 
 def test_runs_of_two_gpus_are_refused(tmp_path: Path) -> None:
