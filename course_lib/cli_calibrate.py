@@ -49,6 +49,8 @@ def fit(
 
     if not out.absolute().parent.is_dir():
         raise ValueError(f"--out must lie in a folder that exists; got {out}. Make it first.")
+    if out.absolute() in {path.absolute() for path in (measured, runs) if path}:
+        raise ValueError(f"--out must be another file than those that are read; got {out}. Rename it.")
     answer = calibrate(measured, runs, gpu, network, fabric)
     out.write_text(answer.constants, encoding="utf-8")
     typer.echo(f"{answer.text}\n-> {out}: course plan --constants {out}")

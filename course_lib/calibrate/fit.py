@@ -30,8 +30,9 @@ SPREAD = 0.3
 COUNTS = 0.02
 """A measurement counts for a constant if a change of the constant changes it by so much of the change."""
 NEAR, HALF = 0.01, float(np.log(2))
-PART_WEIGHT, RUNS_WEIGHT, RUN_WEIGHT = 30.0, 100.0, 4.0
-"""Parts count the same from 30 rows on; a run counts as four measurements, 25 runs and more as 100."""
+PART_WEIGHT, HELD_WEIGHT, RUNS_WEIGHT, RUN_WEIGHT = 30.0, 4.0, 100.0, 4.0
+"""Parts count the same from 30 rows on. A held call, of which steps are made, and a run count as four bursts;
+25 runs and more as 100."""
 LEAST_FOR_LEFT_OUT = 4
 MOST = {
     "matmul_ceiling": 1.0,
@@ -223,7 +224,8 @@ def _weight(part: Part) -> float:
     count = len(part.seconds)
     if part.name == RUNS:
         return float(np.sqrt(min(RUNS_WEIGHT / count, RUN_WEIGHT)))
-    return float(np.sqrt(min(PART_WEIGHT / count, 1.0)))
+    is_held = part.name.endswith("sustained")
+    return float(np.sqrt(min(PART_WEIGHT / count, 1.0) * (HELD_WEIGHT if is_held else 1.0)))
 
 
 def _errors(problem: _Problem, parts: Sequence[Part], values: Array) -> Iterable[Error]:

@@ -15,9 +15,9 @@ from course_lib.calibrate.fit import Fit, fit, value_of
 from course_lib.calibrate.parts import Part, Place, parts_of
 from course_lib.calibrate.runs import Runs, read_runs
 from course_lib.calibrate.table import Measured, read_measured
-from course_lib.cost.constants import FABRICS
+from course_lib.cost.constants import FABRICS, GENERATIONS
 from course_lib.cost.hardware import accelerator, accelerators
-from course_lib.cost.lines import fabric_of
+from course_lib.cost.lines import fabric_of, generation_of
 from course_lib.cost.tables import rows
 from course_lib.planner.named import CARDS
 from course_lib.planner.request import choice_of
@@ -135,6 +135,7 @@ def _text(found: Fit, place: Place, said: Sequence[str]) -> str:
     for change in found.changes:
         name, of = change.key
         lines.append(f"{name:<22}{of:<16}{change.before:>12.4g}{change.after:>12.4g}{change.count:>6}")
+    lines += _on_generation(place)
     lines += ["", f"{'error in percent (mean)':<44}{'rows':>6}{'the course':>12}{'yours':>10}"]
     for error in found.errors:
         lines.append(f"{error.name:<44}{error.count:>6}{error.before:>12.1f}{error.after:>10.1f}")
@@ -146,6 +147,12 @@ def _text(found: Fit, place: Place, said: Sequence[str]) -> str:
         if what in levels:
             lines.append(_on_level(found, name, what))
     return "\n".join([*lines, *said])
+
+
+def _on_generation(place: Place) -> list[str]:
+    name, own = place.accelerator.name, GENERATIONS[generation_of(place.accelerator.name)]
+    is_own = name.startswith(own)
+    return [] if is_own else [f"{name} has no rows of its own: in this file {own}'s hold its constants"]
 
 
 def _on_level(found: Fit, name: str, what: str) -> str:

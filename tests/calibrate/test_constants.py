@@ -89,6 +89,18 @@ def test_the_command_writes_the_file(tmp_path: Path, gpu_file: Path) -> None:
     assert fitted.at("matmul_ceiling", 1) < 0.9 * calibration().at("matmul_ceiling", 1)
 
 
+def test_what_is_read_is_not_written_over(gpu_file: Path) -> None:
+    found = course("calibrate", "fit", str(gpu_file), "--out", str(gpu_file))
+    assert "--out must be another file than those that are read" in str(found.exception)
+    assert gpu_file.read_text("utf-8") == matmuls(slower=1.3)
+
+
+def test_a_gpu_without_rows_of_its_own_says_whose_hold_its_constants(tmp_path: Path) -> None:
+    path = tmp_path / "my_gpu.csv"
+    path.write_text(matmuls(device="NVIDIA H200"), encoding="utf-8")
+    assert "H200 has no rows of its own: in this file H100's hold its constants" in calibrate(path).text
+
+
 def test_constants_of_another_gpu_are_refused(tmp_path: Path, gpu_file: Path) -> None:
     own = made(tmp_path, gpu_file)
     found = course(*PLAN, "--cluster", "dgx-h200", "--constants", str(own))
