@@ -51,6 +51,7 @@ EXTRAS = {
         "sphinx-mathjax-offline",
         "axe-playwright-python",
     ),
+    "frameworks": ("deepspeed", "torchao"),
 }
 
 

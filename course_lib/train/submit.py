@@ -6,6 +6,7 @@ functions as jobs; this course needs neither.
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from course_lib.train.options import TrainOptions, parse
 
+TIME = re.compile(r"\d+(:[0-5]?\d){0,2}|\d+-\d+(:[0-5]?\d){0,2}")  # as sbatch takes it
 TEMPLATE = """\
 #!/bin/bash
 #SBATCH --job-name={name}
@@ -77,6 +79,11 @@ def sbatch_text(job: Job, train_words: Sequence[str]) -> str:
         raise ValueError(
             f"the nodes must divide the layout's ranks; got {options.ranks} ranks for --nodes {job.nodes}. "
             "Take another number of nodes, or another layout."
+        )
+    if not TIME.fullmatch(job.time):
+        raise ValueError(
+            f"--time must be minutes, H:MM:SS or D-HH:MM:SS, as Slurm writes it; got {job.time!r}. "
+            "Write 2:00:00."
         )
     if not options.save_every:
         raise ValueError(

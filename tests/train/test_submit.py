@@ -45,6 +45,7 @@ def test_a_dry_run_prints_it_and_wrong_input_is_one_sentence(monkeypatch: pytest
     assert done.stdout == sbatch_text(Job(nodes=2, head="10.0.0.1"), ["--out", "run", *WORDS])
     for words, says in (
         (["--nodes", "3", "--out", "x", *WORDS], "must divide the layout's ranks; got 2 ranks for --nodes 3"),
+        (["--time", "99:99:99x", "--out", "x", *WORDS], "--time must be minutes, H:MM:SS"),
         (["--dp-shard", "2"], "a job that may be requeued must save"),
         (["--dp-shrd", "2"], "Did you mean --dp-shard"),
     ):
