@@ -782,7 +782,7 @@ def find_the_default(calls):
     ### END SOLUTION
 
 
-# %%
+# %% tags=["demonstration"]
 step = run_ranks(train_by, 2, "FSDP2", 1, quiet=True, trace=True).trace[0]
 calls = [(call.phase, call.op.removesuffix("_single"), call.moved_bytes) for call in step.launches()]
 found = find_the_default([call for call in calls if call[1] in ("all_gather", "reduce_scatter")])

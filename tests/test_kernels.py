@@ -39,7 +39,7 @@ print(os.getpid())
 INTERRUPTED = """
 import os, signal, sys
 from nbformat.v4 import new_code_cell, new_notebook
-from course_lib import kernels
+from course_grader import kernels
 
 def interrupted(cell_index, **_):
     if cell_index == 1:

@@ -483,7 +483,7 @@ def test_a_class_gets_its_labs_and_neither_solutions_nor_hidden_sizes(tmp_path: 
     for path in (made / "course_grader" / "labs").glob("*/[a-z]*.py"):
         assert verdict_module(path).HIDDEN == [], path.stem
     staged = export.git(made, "diff", "--cached", "--name-only").splitlines()
-    assert "course_grader/cli.py" in staged
+    assert "course_grader/cli/__init__.py" in staged
     with pytest.raises(ValueError, match="must go to a new folder"):
         export.command(origin, made, QUIET)
     shutil.rmtree(origin / ".git")
