@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import published_nvidia  # noqa: F401  (adds its readers)
-import published_simumax  # noqa: F401
+import published_simumax  # noqa: F401  (adds its readers)
 from measured_matmuls import read_matmuls
 from published import Run, Table, arrays, read
 from published_bus import read_bus

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from course_lib.cost.tables import read_lines
+from course_lib.planner.request import choice_of
 
 MATMULS = ("matmul", "grouped", "batched")
 ATTENTION = ("attention_forward", "attention_backward")
@@ -111,10 +112,10 @@ def seconds_of(text: str, where: str, column: str = "seconds") -> float:
 def _row(cells: Mapping[str, str], where: str) -> Row:
     kind = cells["kind"]
     found = {"kind": kind, "seconds": seconds_of(cells["seconds"], where)}
-    one_of(f"{where}: kind", kind, KINDS)
+    choice_of(f"{where}: kind", kind, KINDS)
     for name, known in (("precision", PRECISIONS), ("held", HELD)):
         if cells.get(name):
-            found[name] = one_of(f"{where}: {name}", cells[name], known)
+            found[name] = choice_of(f"{where}: {name}", cells[name], known)
     given = {"groups": "1"} | {name: text for name, text in cells.items() if text}
     for name in NEEDED[kind]:
         text = given.get(name, "")
@@ -131,10 +132,3 @@ def _row(cells: Mapping[str, str], where: str) -> Row:
             f"per_server={row.per_server}. Give whole servers."
         )
     return row
-
-
-def one_of(what: str, got: str, known: Sequence[str]) -> str:
-    """Return `got` if it is known. Raises: ValueError otherwise."""
-    if got not in known:
-        raise ValueError(f"{what} must be one of {', '.join(known)}; got {got!r}. Choose one.")
-    return got

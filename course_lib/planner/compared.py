@@ -62,7 +62,7 @@ def _rows(sides: tuple[Side, Side]) -> Iterator[tuple[str, float, float]]:
     for name in sorted(a["terms_s"], key=lambda name: -max(a["terms_s"][name], b["terms_s"][name])):
         yield f"  {name}", a["terms_s"][name], b["terms_s"][name]
     yield "tokens/s per GPU", a["tokens_per_s_per_gpu"], b["tokens_per_s_per_gpu"]
-    yield "TFLOP/s a GPU", a["flops_per_s_per_gpu"] / 1e12, b["flops_per_s_per_gpu"] / 1e12
+    yield "TFLOP/s per GPU", a["flops_per_s_per_gpu"] / 1e12, b["flops_per_s_per_gpu"] / 1e12
     totals = [report.total_bytes(row) / 1e9 for _, row in sides]
     yield "memory, GB", totals[0], totals[1]
     for name, size in a["memory_bytes"].items():

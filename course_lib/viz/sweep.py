@@ -37,7 +37,7 @@ def draw_sweep(rows: Sequence[Row], varied: Mapping[str, Sequence[str]]) -> styl
     with style.course_style():
         figure = style.new_figure(8.4, 3.4, _alt(lines, over))
         panels = figure.subplots(1, 2)
-        for ax, (key, label) in zip(panels, (("tflops_per_gpu", "TFLOP/s a GPU"), last), strict=True):
+        for ax, (key, label) in zip(panels, (("tflops_per_gpu", "TFLOP/s per GPU"), last), strict=True):
             _draw(ax, lines, over, varied[over], key)
             ax.set(title=label, xlabel=LABELS.get(over, over))
         if rest or any(row["none"] for row in rows):

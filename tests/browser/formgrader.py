@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 from jupyter_page import server
 from playwright.sync_api import Browser, expect
 from rich.console import Console
 from small_class import LAB, gradebook_scores, hand_in_class, small_course
 
 from course_grader.school import autograde
+
+pytestmark = pytest.mark.needs("chromium")
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -20,6 +20,8 @@ from course_grader import exercises
 from course_grader.authoring.execute import without_outputs
 from course_lib import IS_PUBLISHED
 
+pytestmark = pytest.mark.needs("chromium")
+
 ROOT = Path(__file__).resolve().parents[2]
 HANG = """\
 import time
