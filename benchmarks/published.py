@@ -426,10 +426,12 @@ def arrays(runs: list[Run]) -> tuple[ModelSizes, StepLayout, Machine]:
         head_dim=np.where(column("H", 0) > 0, column("H", 0), column("D") / heads),
         num_layers=column("L"), vocab_size=column("V"), gated=column("gated", 0),
         tied=column("tied", 0) > 0, num_experts=column("experts"), experts_per_token=column("top_k"),
+        expert_bias=column("bias", 0) > 0,
     )  # fmt: skip
     layout = StepLayout(
         seq_len=column("S"), tp=column("tp"), cp=column("cp"), pp=column("pp"), virtual_stages=column("v"),
-        dp=column("dp"), shard=column("dp"), ep=column("ep"), zero=column("zero", 0).astype(np.int64),
+        dp=column("dp"), shard=column("dp"), ep=column("ep"), ffn_tp=column("etp", "tp"),
+        zero=column("zero", 0).astype(np.int64),
         microbatch_size=column("mbs"), num_microbatches=column("m"),
         recompute=column("recompute", 0).astype(np.int64), sequence_parallel=column("sp", 0) > 0,
         fused_attention=column("flash", 0) > 0, overlap_reduce=column("overlap", 0),

@@ -66,6 +66,7 @@ def _dgxc_sizes(row: Csv, model: str) -> dict[str, float]:
     found["m"] = number(row, "gbs") / found["dp"] / found["mbs"]
     if model.startswith("grok"):
         found |= {"experts": 8, "top_k": 2, "L": number(row, "layers"), "ep": number(row, "ep", 1.0)}
+        found["etp"] = number(row, "etp", found["tp"])
     return found
 
 
@@ -90,8 +91,10 @@ def _bridge(rows: list[Csv]) -> Iterator[Table]:
             "cp": number(row, "cp", 1.0),
             "v": number(row, "vp", 1.0),
             "ep": number(row, "ep", 1.0),
+            "etp": 1.0 if found.get("experts") else found["tp"],  # of all its recipes
             **_recipe(found["tp"], precision),
         }
+        found["bias"] = float(row["model"].startswith("GPT OSS"))
         found["dp"] = number(row, "gpus") / (found["tp"] * found["pp"] * found["cp"])
         if number(row, "fsdp", 0.0) > 1:
             found["zero"] = 3

@@ -38,6 +38,10 @@ def plan(
         str,
         typer.Option(help="tensor-parallel collectives beside matmuls: none, ring or pipe (NVIDIA: ring)"),
     ] = "none",
+    ep_overlap: Annotated[
+        str,
+        typer.Option(help="tokens travel to experts beside another micro-batch's pass: none or 1f1b"),
+    ] = "none",
     schedule: Annotated[str, typer.Option(help="1f1b (interleaved or not) or zb-h1")] = "1f1b",
     fix: Annotated[
         list[str] | None,
@@ -107,6 +111,7 @@ def plan(
         precision=precision,
         grads=grads,
         tp_overlap=tp_overlap,
+        ep_overlap=ep_overlap,
         schedule=schedule,
         train_tokens=train_tokens,
         price_per_gpu_hour=price_per_gpu_hour,

@@ -53,6 +53,8 @@ class ModelConfig:
     """Hidden width of one expert."""
     num_dense_layers: int = 0
     """Layers, counted from the first, that stay dense in an MoE model."""
+    expert_bias: bool = False
+    """Whether experts have biases (GPT-OSS): priced, their parameters not counted; `model` has none."""
 
     def __post_init__(self) -> None:
         self._check_positive()

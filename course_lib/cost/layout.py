@@ -18,7 +18,8 @@ SWITCHES = ("sequence_parallel", "reshard_after_forward")
 class Layout:
     """Say how a step is split over devices. Every field may be an array.
 
-    A rank has the mesh coordinates pp, dp, cp, tp; ranks of one expert-parallel group lie along dp and cp.
+    A rank has the mesh coordinates pp, dp, cp, tp; ranks of one expert-parallel group lie along dp and cp,
+    and along tp where no expert is split.
     """
 
     tp: Numbers = 1
@@ -31,6 +32,9 @@ class Layout:
     """Ranks that parameters, gradients or optimizer state are sharded over (dp_shard), beside cp."""
     ep: Numbers = 1
     """Expert parallel: splits experts."""
+    expert_tp: Numbers | None = None
+    """Ranks that split one expert's matrices; those of tp if not given. With 1, the ranks of tp hold
+    different experts, and ep counts them, too."""
     sequence_parallel: Numbers = True
     """Whether norms, too, are split over tp."""
     zero_stage: Numbers = 0
@@ -46,7 +50,7 @@ class Layout:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = np.asarray(getattr(self, field.name))
-            if field.name in SWITCHES:
+            if field.name in SWITCHES or getattr(self, field.name) is None:
                 continue
             least = 0 if field.name == "zero_stage" else 1
             if value.dtype.kind not in "iuf" or np.any(value < least) or np.any(value != np.floor(value)):

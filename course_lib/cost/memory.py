@@ -67,7 +67,7 @@ def layers_of_stage(config: ModelConfig, pp: Numbers) -> Numbers:
 
 
 def layer_params(config: ModelConfig, layout: Layout) -> Numbers:
-    """Return what one rank holds of an average layer before ZeRO: matrices / tp, experts / (tp ep)."""
+    """Return what one rank holds of an average layer before ZeRO: matrices / tp, experts / (expert_tp ep)."""
     dense, routed = _layer_params(config, layout)
     return dense + routed
 
@@ -80,7 +80,11 @@ def _layer_params(config: ModelConfig, layout: Layout) -> tuple[Numbers, Numbers
     whole = 2 * config.model_dim * num_layers + config.model_dim * config.num_experts * moe
     routed = config.num_experts * config.num_expert_params * moe
     dense = (matrices / layout.tp + whole) / num_layers
-    return dense, routed / (layout.tp * layout.ep) / num_layers
+    return dense, routed / (_expert_tp(layout) * layout.ep) / num_layers
+
+
+def _expert_tp(layout: Layout) -> Numbers:
+    return layout.tp if layout.expert_tp is None else layout.expert_tp
 
 
 def edge_params(config: ModelConfig, layout: Layout, stage: Numbers) -> Numbers:
@@ -135,11 +139,12 @@ def memory_per_gpu(
     dense, routed = _layer_params(config, layout)
     dense_of_stage = layers * dense + edge_params(config, layout, stage)
     ranks = array(layout.dp) * layout.cp
+    holders = ranks * layout.tp / (layout.ep * array(_expert_tp(layout)))  # of one expert's shard
     zero = array(layout.zero_stage)
 
     def sharded(bytes_each: float, from_stage: int) -> Numbers:
         split = np.where(zero >= from_stage, ranks, 1)
-        split_routed = np.where(zero >= from_stage, ranks / layout.ep, 1)
+        split_routed = np.where(zero >= from_stage, np.maximum(holders, 1), 1)
         return bytes_each * (dense_of_stage / split + layers * routed / split_routed)
 
     def saved_by_layer(recompute: Recompute) -> Numbers:

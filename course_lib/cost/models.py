@@ -7,6 +7,7 @@ A model is what `ModelConfig` can say of it; `note` in the table says what it ca
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from course_lib.config import COUNTS, SIZES, ModelConfig
 from course_lib.cost.tables import rows
@@ -31,7 +32,7 @@ def model(name: str) -> ModelConfig:
             f"a model must be one of the table; got {name!r}. Choose one of {', '.join(models())}."
         )
     row = found[0]
-    sizes = {key: int(row[key]) for key in INTEGERS if row[key]}
+    sizes: dict[str, Any] = {key: int(row[key]) for key in INTEGERS if row[key]}
     return ModelConfig(
         rope_theta=float(row["rope_theta"]),
         tied_embeddings=row["tied_embeddings"] == "yes",

@@ -27,6 +27,8 @@ class ModelSizes:
     num_experts: Array
     """1 for a dense feed-forward network."""
     experts_per_token: Array
+    expert_bias: Flags | bool = False
+    """Whether experts have biases (GPT-OSS); their parameters are not counted."""
 
     @property
     def attention_params(self) -> Array:
@@ -57,6 +59,9 @@ class StepLayout:
     dp: Array
     shard: Array
     ep: Array
+    ffn_tp: Array
+    """Ranks that split the matrices of a feed-forward network, or of an expert: those of tp, or 1. In a
+    mixture the others of tp then hold other experts, and ep counts them, too."""
     zero: Index
     microbatch_size: Array
     num_microbatches: Array
@@ -73,6 +78,8 @@ class StepLayout:
     """Whether the pipeline runs ZB-H1: weights' gradients, put off, fill a part of the bubble."""
     tp_overlap: Index | int = 0
     """Index of `constants.TP_OVERLAP`: how tensor parallelism's collectives run beside matmuls."""
+    ep_overlap: Flags | bool = False
+    """Whether tokens travel to their experts beside the pass of another micro-batch."""
     eight_bit: Flags | bool = False
     """Whether a block's matrices multiply in FP8; attention's core and the output head stay in 16 bits."""
 

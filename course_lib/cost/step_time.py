@@ -13,9 +13,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from course_lib.cost.constants import Array, Calibration, Flags
+from course_lib.cost.constants import Array, Calibration
 from course_lib.cost.kernels import Pass, attention_time_s, linear_time_s, smooth_max
-from course_lib.cost.lines import Machine, all_reduce_time_s, all_to_all_time_s, gather_time_s, send_time_s
+from course_lib.cost.lines import Machine, all_reduce_time_s, gather_time_s, send_time_s
+from course_lib.cost.mixture import biases, dispatch_s, expert_matmuls, sorting
 from course_lib.cost.sizes import ModelSizes, StepLayout
 
 STALL_SERVERS = 8  # the largest number of servers on which stalls were measured and understood
@@ -35,7 +36,7 @@ class StepTime:
     context_s: Array
     """Context-parallel communication that compute does not hide."""
     experts_s: Array
-    """Sending tokens to their experts and back; nothing hides it."""
+    """Sending tokens to their experts and back, as far as nothing hides it."""
     ends_s: Array
     """Embedding, output head and loss, averaged over stages."""
     bubble_s: Array
@@ -97,10 +98,20 @@ def step_time(
 
 def params_per_rank(model: ModelSizes, layout: StepLayout) -> Array:
     """Return parameters of the largest stage's rank, before data parallelism shards them."""
-    experts = model.num_experts / layout.ep
-    block = model.attention_params + experts * model.expert_params
+    dense, ffn = _params(model, layout)
+    return dense + ffn
+
+
+def _params(model: ModelSizes, layout: StepLayout) -> tuple[Array, Array]:
+    """Return what every rank of dp and cp holds a copy of, and feed-forward networks, which ep spreads."""
     tables = np.where((layout.pp > 1) | model.tied, 1.0, 2.0) * model.vocab_size * model.model_dim
-    return (model.num_layers / layout.pp * block + tables) / layout.tp
+    layers = model.num_layers / layout.pp
+    return (layers * model.attention_params + tables) / layout.tp, layers * _ffn_params(model, layout)
+
+
+def _ffn_params(model: ModelSizes, layout: StepLayout) -> Array:
+    """Return a block's parameters of feed-forward networks on a rank."""
+    return model.num_experts / layout.ep * model.expert_params / layout.ffn_tp
 
 
 def block_time(
@@ -112,7 +123,7 @@ def block_time(
     moved = _elementwise(model, layout, machine, fitted)
     device = linears + core + moved + _tensor_parallel(model, layout, machine, fitted, linears)
     device = device + _accumulate(model, layout, machine)
-    host = _host(layout, machine, fitted)
+    host = _host(model, layout, machine, fitted)
     block = Pass(
         forward=_with_host(model, device.forward, host.forward),
         backward=_with_host(model, device.backward, host.backward),
@@ -123,7 +134,7 @@ def block_time(
     exposed = np.where(layout.recompute == FULL, 4.0, 3.0) * (1 - fitted["context_hidden"]) * gather
     selective = np.where(layout.fused_attention, 0.0, core.forward)
     again = np.choose(layout.recompute, [np.zeros_like(block.forward), selective, block.forward])
-    return block, again, exposed, _experts_s(model, layout, machine, fitted)
+    return block, again, exposed, _experts_s(model, layout, machine, fitted, block)
 
 
 def _with_host(model: ModelSizes, device: Array, host: Array) -> Array:
@@ -131,32 +142,19 @@ def _with_host(model: ModelSizes, device: Array, host: Array) -> Array:
 
     It asks the GPU how many tokens each expert gets before it can launch what follows.
     """
-    mixture = device + MIXTURE_LAUNCHES * host
-    return np.where(model.num_experts > 1, mixture, smooth_max(device, host))
+    return np.where(model.num_experts > 1, device + host, smooth_max(device, host))
 
 
 def _linears(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
     tp, tokens, dim = layout.tp, layout.tokens, model.model_dim
     qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim / tp
     mixed = model.num_heads * model.head_dim / tp
-    ffn = model.ffn_dim / tp
-    routed = tokens * model.experts_per_token
-    grouped = np.maximum(model.num_experts / layout.ep, 1)
-    mixture = model.num_experts > 1
     cast_bytes = fitted.at("cast_bytes", layout.stack)
 
-    def linear(rows: Array, inner: Array, outer: Array, grouped: Flags | bool = False) -> Pass:
-        return linear_time_s(
-            rows, inner, outer, machine, fitted, layout.eight_bit, grouped, cast_bytes=cast_bytes
-        )
+    def linear(inner: Array, outer: Array) -> Pass:
+        return linear_time_s(tokens, inner, outer, machine, fitted, layout.eight_bit, cast_bytes=cast_bytes)
 
-    up = linear(routed / grouped, dim, ffn * (1 + model.gated), mixture)
-    down = linear(routed / grouped, ffn, dim, mixture)
-    experts = Pass(
-        forward=grouped * (up.forward + down.forward), backward=grouped * (up.backward + down.backward)
-    )
-    into, out_of = linear(tokens, dim, qkv), linear(tokens, mixed, dim)
-    return into + out_of + experts
+    return linear(dim, qkv) + linear(mixed, dim) + expert_matmuls(model, layout, machine, fitted)
 
 
 def _attention(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
@@ -170,24 +168,21 @@ def _attention(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: 
 
 
 def _elementwise(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
-    """Norms, residuals, dropout on [tokens, D]; the activation function on [tokens, F]; 2 bytes each.
-
-    A mixture also sorts its k copies of each token by expert and back: written and read, twice.
-    """
+    """Norms, residuals, dropout on [tokens, D]; the activation function on [tokens, F]; 2 bytes each."""
     split = np.where(layout.sequence_parallel, layout.tp, 1.0)
-    sorted_ = np.where(model.num_experts > 1, 4 * model.experts_per_token, 0.0)
-    norms = (fitted.at("norm_traffic", layout.stack) + sorted_) * model.model_dim / split
+    norms = fitted.at("norm_traffic", layout.stack) * model.model_dim / split
     routed = model.experts_per_token * model.ffn_dim / layout.tp
     hidden = (2 + model.gated) * routed * fitted.at("ffn_traffic", layout.stack)
     forward = 2 * layout.tokens * (norms + hidden) / machine.memory_bytes_per_s
-    return Pass(forward=forward, backward=fitted.at("backward_traffic", layout.stack) * forward)
+    own = Pass(forward=forward, backward=fitted.at("backward_traffic", layout.stack) * forward)
+    return own + sorting(model, layout, machine, fitted) + biases(model, layout, machine, fitted)
 
 
 def _accumulate(model: ModelSizes, layout: StepLayout, machine: Machine) -> Pass:
     """Each micro-batch after the first adds gradients to what is there, a shard with ZeRO-2 and 3."""
-    params = model.attention_params + model.num_experts / layout.ep * model.expert_params
+    params = model.attention_params / layout.tp + _ffn_params(model, layout)
     not_first = 1 - 1 / layout.num_microbatches
-    kept = layout.tp * np.where(layout.zero >= 2, layout.shard * layout.cp, 1.0)
+    kept = np.where(layout.zero >= 2, layout.shard * layout.cp, 1.0)
     moved = 2 * layout.grad_bytes * not_first * params / kept
     return Pass(forward=np.zeros_like(moved), backward=moved / machine.memory_bytes_per_s)
 
@@ -199,8 +194,9 @@ def _tensor_parallel(
 
     Overlapped, they run in tiles beside the matmul that needs or makes them: what cannot hide is the first
     tile, what a matmul does not outlast, and the share that both lose by sharing the GPU. `ring` has tp
-    tiles, `pipe` four. In a mixture the feed-forward half carries every copy of a token, and nothing
-    hides it. Reference: Calculon (SC'23), section 2; Megatron-Core's --tp-comm-overlap.
+    tiles, `pipe` four. In a mixture whose experts are split the feed-forward half carries every copy of a
+    token, and nothing hides it; experts that are whole need no such collective.
+    Reference: Calculon (SC'23), section 2; Megatron-Core's --tp-comm-overlap.
 
     Then backward gathers the inputs of both column-parallel layers once more; Megatron hides that behind
     the input's gradient (Korthikanti et al., arXiv:2205.05198, section 4.2.2), nanotron does not.
@@ -213,29 +209,38 @@ def _tensor_parallel(
     tiles = np.choose(layout.tp_overlap, [ones, layout.tp, np.minimum(layout.tp, PIPE_TILES)])
     share = fitted["tp_hidden"] * (1 - 1 / tiles)
     mixture = model.num_experts > 1
-    plain = plain * np.where(mixture, (1 + model.experts_per_token) / 2, 1.0)
-    copies = np.where(mixture, 2 * (model.experts_per_token - 1), 0.0)  # of tokens, split over tp
+    copies = np.where(layout.ffn_tp > 1, model.experts_per_token, 0.0)
+    plain = plain * np.where(mixture, (1 + copies) / 2, 1.0)
+    gathers = np.where(mixture, 2 + 2 * copies, 4.0)
     forward, backward = (
-        (4 + copies) * gather - np.where(mixture, 0.5, 1.0) * share * np.minimum(4 * gather, beside)
+        gathers * gather - np.where(mixture, 0.5, 1.0) * share * np.minimum(4 * gather, beside)
         for beside in (linears.forward, linears.backward)
     )
     return Pass(forward=np.where(split, forward, plain), backward=np.where(split, backward + again, plain))
 
 
-def _experts_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Array:
+def _experts_s(
+    model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration, block: Pass
+) -> Array:
     """Dispatch and combine, forward and backward: four all_to_alls a block, in 16 bits.
 
-    Full recomputation runs the forward's two again.
+    Full recomputation runs the forward's two again. Overlapped, a forward runs beside the backward of another
+    micro-batch and each hides the other's, but while the pipeline fills and drains: it has no pair there.
+    Reference: DualPipe (arXiv:2412.19437, section 3.2.1); Megatron-Core's
+    --overlap-moe-expert-parallel-comm.
     """
-    copies = model.experts_per_token
-    sent = 2 * layout.tokens * copies * model.model_dim / layout.tp
+    # Simplification: sending takes some of the GPU's multiprocessors (DeepEP: 20 of 132); not priced.
     times = np.where(layout.recompute == FULL, 6.0, 4.0)
-    return times * all_to_all_time_s(layout.ep, layout.tp * layout.cp, sent, copies, machine, fitted)
+    whole = times * dispatch_s(model, layout, machine, fitted)
+    p, v = layout.pp, layout.virtual_stages
+    alone = np.minimum((2 * (p - 1) + (v - 1) * p + 1) / (v * layout.num_microbatches), 1)
+    beside = np.maximum(whole - block.forward - block.backward, 0)
+    return np.where(layout.ep_overlap, alone * whole + (1 - alone) * beside, whole)
 
 
-def _host(layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
+def _host(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
     """Time the host needs to launch a block's kernels; a pipeline across servers slows some stacks."""
-    launch = fitted.at("host_s", layout.stack)
+    launch = fitted.at("host_s", layout.stack) * np.where(model.num_experts > 1, MIXTURE_LAUNCHES, 1)
     collectives = np.where(layout.tp > 1, 2 * fitted.at("host_collective_s", layout.stack), 0.0)
     spans = (layout.pp > 1) & (layout.world_size > machine.server_size)
     slow = fitted.at("host_pipeline_s", layout.stack)
@@ -332,7 +337,10 @@ def _beyond(seconds: Array, compute: Array, count: Array) -> Array:
 
 
 def _optimizer_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Array:
-    own = params_per_rank(model, layout) / np.where(layout.zero >= 1, layout.shard * layout.cp, 1)
+    dense, ffn = _params(model, layout)
+    ranks = layout.shard * layout.cp
+    copies = np.maximum(ranks * layout.tp / (layout.ep * layout.ffn_tp), 1)
+    own = np.where(layout.zero >= 1, dense / ranks + ffn / copies, dense + ffn)
     moved = own * fitted["optimizer_bytes"] / machine.memory_bytes_per_s
     return moved + fitted.at("step_s", layout.stack)
 

@@ -61,6 +61,8 @@ class MoE(nn.Module):
         super().__init__()
         if not config.num_experts:
             raise ValueError("a mixture must have experts; got num_experts=0. Set it in the ModelConfig.")
+        if config.expert_bias:
+            raise ValueError("experts must have no biases; got expert_bias=True. `course plan` prices them.")
         self.k, self.capacity_factor, self.score = config.experts_per_token, capacity_factor, score
         self.router = Router(config)
         self.experts = Experts(config.num_experts, config.model_dim, config.expert_ffn_dim)

@@ -34,6 +34,7 @@ class Asked:
     precision: str = "bf16"
     grads: str = "fp32"
     tp_overlap: str = "none"
+    ep_overlap: str = "none"
     schedule: str = "1f1b"
     train_tokens: str = ""
     price_per_gpu_hour: str = ""
@@ -62,6 +63,7 @@ class Asked:
             grads=self.grads,
             notes=notes_on(self.model),
             tp_overlap=self.tp_overlap,
+            ep_overlap=self.ep_overlap,
             fixed=fixed_in(self.fix),
             forbidden=forbidden_in(self.forbid),
             train_tokens=large_of(self.train_tokens, "--train-tokens") if self.train_tokens else 0.0,

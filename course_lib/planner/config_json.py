@@ -51,7 +51,7 @@ def model_in_json(file: str) -> tuple[ModelConfig, list[str]]:
             f"{file}: model_type must be one of {', '.join((*DENSE, *MIXTURES))}; got {kind!r}. Describe the "
             "model in a .toml file."
         )
-    sizes = {
+    sizes: dict[str, Any] = {
         "model_dim": _size(file, given, "hidden_size"),
         "num_layers": _size(file, given, LAYERS),
         "num_heads": _size(file, given, HEADS),
@@ -75,7 +75,7 @@ def model_in_json(file: str) -> tuple[ModelConfig, list[str]]:
     return config, _notes(given)
 
 
-def _experts(file: str, given: dict[str, Any]) -> dict[str, int]:
+def _experts(file: str, given: dict[str, Any]) -> dict[str, Any]:
     """Read a mixture, by the names that its family gives to the same sizes."""
     if given.get("mlp_only_layers") or given.get("decoder_sparse_step", 1) != 1:
         raise ValueError(
@@ -97,6 +97,7 @@ def _experts(file: str, given: dict[str, Any]) -> dict[str, int]:
         "experts_per_token": _size(file, given, chosen),
         "expert_ffn_dim": width,
         "num_shared_experts": shared // width,
+        "expert_bias": given["model_type"] == "gpt_oss",
     }
 
 

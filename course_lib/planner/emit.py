@@ -26,6 +26,7 @@ BRIDGE = {
     "data-parallel-sharding-strategy": "ddp.", "num-distributed-optimizer-instances": "ddp.",
     "ckpt-format": "checkpoint.", "grad-reduce-in-bf16": "ddp.grad_reduce_in_fp32",
     "no-gradient-accumulation-fusion": "model.gradient_accumulation_fusion",
+    "overlap-moe-expert-parallel-comm": "comm_overlap.overlap_moe_expert_parallel_comm",
 }  # fmt: skip
 """Flag of Megatron-Core -> field of Megatron-Bridge: a section keeps the name; others are the model's."""
 
@@ -191,8 +192,14 @@ def _megatron_settings(layout: Settings, request: Request) -> tuple[list[str], S
     if layout["zero"] >= 1 and layout["dp_replicate"] > 1:
         flags["num-distributed-optimizer-instances"] = layout["dp_replicate"]
     if config.num_experts:
-        flags |= {"expert-model-parallel-size": layout["ep"], "expert-tensor-parallel-size": layout["tp"]}
+        flags |= {"expert-model-parallel-size": layout["ep"], "expert-tensor-parallel-size": 1}
         flags |= {"moe-grouped-gemm": True, "moe-token-dispatcher-type": "alltoall"}
+        if layout["ep"] > request.cluster.server_size:  # a token goes once to each server
+            flags |= {"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "deepep"}
+            flags["moe-router-dtype"] = "fp32"
+        can_overlap = layout["ep"] > 1 and (layout["pp"] == 1 or layout["v"] > 1)
+        if request.ep_overlap != "none" and can_overlap and layout["recompute"] != "full":
+            flags["overlap-moe-expert-parallel-comm"] = True
     if layout["recompute"] == "full":
         flags |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
     return notes, flags

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from course_lib.config import ModelConfig
 from course_lib.cost.flops import Recompute
 from course_lib.planner.request import Request
 from course_lib.planner.stages import Counts, Flags, splits
@@ -136,6 +137,12 @@ class _Grid:
         return self.columns
 
 
+def split_widths(config: ModelConfig) -> list[int]:
+    """Return the widths of feed-forward networks that tp splits: all but those of routed experts."""
+    has_dense = config.num_moe_layers < config.num_layers
+    return [config.ffn_dim] * has_dense + [config.expert_ffn_dim] * (config.num_shared_experts > 0)
+
+
 def _rules(request: Request) -> dict[str, Callable[[dict[str, Counts]], Flags]]:
     config = request.config
 
@@ -154,12 +161,14 @@ def _rules(request: Request) -> dict[str, Callable[[dict[str, Counts]], Flags]]:
     one_chunk = {"zero bubble: ZB-H1 has one stage per rank": lambda c: c["v"] == 1}
     return (one_chunk if request.schedule == "zb-h1" else {}) | {
         "kv heads: neither divide tp nor are divided by it": kv_heads,
-        "ffn: not divided by tp": lambda c: config.ffn_dim % c["tp"] == 0,
+        "ffn: not divided by tp": lambda c: (
+            sum((width % c["tp"] for width in split_widths(config)), start=0 * c["tp"]) == 0
+        ),
         "batch: data-parallel ranks x micro-batch do not divide it": whole_microbatches,
         "interleaving: micro-batches are no multiple of the stages": lambda c: (
             (c["v"] == 1) | (microbatches(c) % c["pp"] == 0)
         ),
-        "experts: ep exceeds data- and context-parallel ranks": lambda c: (
-            (c["dp_replicate"] * c["dp_shard"] * c["cp"]) % c["ep"] == 0
+        "experts: ep exceeds data-, context- and tensor-parallel ranks": lambda c: (
+            (c["dp_replicate"] * c["dp_shard"] * c["cp"] * c["tp"]) % c["ep"] == 0
         ),
     }

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from course_lib.planner.grid import AXES, RECOMPUTE
+from course_lib.planner.grid import AXES, RECOMPUTE, split_widths
 from course_lib.planner.request import Request, choice_of
 from course_lib.planner.stages import Counts, splits
 
@@ -147,7 +147,8 @@ def _check_model(values: dict[str, int], request: Request) -> None:
             f"the {layers} layers must split over the stages, equally but for the first and last; got "
             f"pp={values['pp']}. Use pp of {', '.join(map(str, fit))}."
         )
-    for what, count in (("heads", config.num_heads), ("feed-forward units", config.ffn_dim)):
+    units = [("feed-forward units", width) for width in split_widths(config)]
+    for what, count in (("heads", config.num_heads), *units):
         if count % tp:
             raise ValueError(f"tp must divide the {count:,} {what}; got tp={tp}. {_fitting(request)}")
     if config.num_kv_heads % tp and tp % config.num_kv_heads:
@@ -165,8 +166,11 @@ def _check_model(values: dict[str, int], request: Request) -> None:
             f"ep must divide the model's experts; got ep={ep} for {config.num_experts} experts. "
             + ("Use a smaller ep." if config.num_experts else "Leave ep out: the model is dense.")
         )
-    if (values["dp_replicate"] * values["dp_shard"] * values["cp"]) % ep:
-        raise ValueError(f"ep must divide data-parallel x cp ranks; got ep={ep}. Use a smaller ep.")
+    ranks = values["dp_replicate"] * values["dp_shard"] * values["cp"] * tp
+    if ranks % ep:
+        raise ValueError(
+            f"ep must divide data-parallel x cp x tp ranks, {ranks:,}; got ep={ep}. Use a smaller ep."
+        )
 
 
 def _splits(layers: int, pp: int) -> bool:
@@ -180,7 +184,7 @@ def _fitting(request: Request) -> str:
         n
         for n in range(1, 65)
         if config.num_heads % n == 0
-        and config.ffn_dim % n == 0
+        and all(width % n == 0 for width in split_widths(config))
         and (config.num_kv_heads % n == 0 or n % config.num_kv_heads == 0)
     ]
     return f"Use tp of {', '.join(map(str, fit))}."

@@ -47,6 +47,7 @@ def _layout(request: Request, c: dict[str, NDArray[np.float64]]) -> Layout:
         cp=c["cp"],
         dp=c["dp_shard"],
         ep=c["ep"],
+        expert_tp=1 if request.config.num_experts else None,
         zero_stage=c["zero"],
         microbatch_size=c["mbs"],
         num_microbatches=np.maximum(1, request.num_sequences // (dp * c["mbs"])),

@@ -104,7 +104,8 @@ def warnings(request: Request, layout: dict[str, Any]) -> list[str]:
     said = [*request.notes, *unusual(request, layout)]
     if request.config.num_experts:
         said.append(
-            "mixtures took up to twice as long as predicted, and more with software of 2025: docs/accuracy.md"
+            "mixtures took up to a third longer than predicted, with software of 2025 twice as long: "
+            "docs/accuracy.md"
         )
     return said
 

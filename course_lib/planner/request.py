@@ -15,6 +15,7 @@ from course_lib.cost.constants import TP_OVERLAP, Calibration
 from course_lib.units import bandwidth, quantity
 
 PRECISIONS, SCHEDULES, GRADS = ("bf16", "fp8"), ("1f1b", "zb-h1"), {"fp32": 4.0, "bf16": 2.0}
+EP_OVERLAP = ("none", "1f1b")
 COUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KkMm]?)\s*$")
 LARGE = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([MmBbTt]?)\s*$")
 
@@ -41,6 +42,8 @@ class Request:
     """What the price leaves out of the model: a warning of every layout."""
     tp_overlap: str = "none"
     """How tensor parallelism's collectives run beside matmuls: "none", as Llama 3, "ring" or "pipe"."""
+    ep_overlap: str = "none"
+    """How tokens travel to their experts: "none", or beside another micro-batch's pass, "1f1b"."""
     grads: str = "fp32"
     """What gradients are kept and reduced in: "fp32", as Llama 3, or "bf16", as NVIDIA's recipes for H100."""
 
@@ -59,6 +62,12 @@ class Request:
         choice_of("--precision", self.precision, PRECISIONS)
         choice_of("--schedule", self.schedule, SCHEDULES)
         choice_of("--tp-overlap", self.tp_overlap, TP_OVERLAP)
+        choice_of("--ep-overlap", self.ep_overlap, EP_OVERLAP)
+        if self.ep_overlap != "none" and not self.config.num_experts:
+            raise ValueError(
+                f"--ep-overlap must come with a mixture of experts; got {self.ep_overlap} for a dense model. "
+                "Leave it out."
+            )
         choice_of("--grads", self.grads, tuple(GRADS))
         if self.train_tokens < 0 or self.price_per_gpu_hour < 0:
             raise ValueError(

@@ -18,7 +18,7 @@ from course_lib.cost.lines import Machine, machine_of
 from course_lib.cost.memory import Memory
 from course_lib.cost.sizes import ModelSizes, StepLayout
 from course_lib.cost.step_time import StepTime, step_time
-from course_lib.planner.grid import AXES, candidates, chosen
+from course_lib.planner.grid import AXES, RECOMPUTE, candidates, chosen
 from course_lib.planner.needs import memory_of
 from course_lib.planner.request import Request
 from course_lib.planner.stages import Counts
@@ -102,6 +102,7 @@ def sizes_of(config: ModelConfig) -> ModelSizes:
         tied=one(config.tied_embeddings),
         num_experts=one(float(max(1, config.num_experts + config.num_shared_experts))),
         experts_per_token=one(float(max(1, config.experts_per_token + config.num_shared_experts))),
+        expert_bias=one(config.expert_bias),
     )
 
 
@@ -117,6 +118,7 @@ def _step_layout(request: Request, c: dict[str, NDArray[np.float64]]) -> StepLay
         dp=dp,
         shard=c["dp_shard"],
         ep=c["ep"],
+        ffn_tp=np.ones(count) if request.config.num_experts else c["tp"],
         zero=c["zero"].astype(np.int64),
         microbatch_size=c["mbs"],
         num_microbatches=request.num_sequences / (dp * c["mbs"]),
@@ -128,9 +130,17 @@ def _step_layout(request: Request, c: dict[str, NDArray[np.float64]]) -> StepLay
         grad_bytes=np.full(count, request.grad_bytes),
         stack=np.full(count, STACKS.index(stack_of(request.cluster.accelerator.name))),
         tp_overlap=np.full(count, TP_OVERLAP.index(request.tp_overlap)),
+        ep_overlap=_ep_overlap(request, c),
         zero_bubble=request.schedule == "zb-h1",
         eight_bit=request.precision == "fp8",
     )
+
+
+def _ep_overlap(request: Request, c: dict[str, NDArray[np.float64]]) -> NDArray[np.bool_]:
+    """Megatron overlaps without a pipeline or in chunks of one, and not beside full recomputation."""
+    can_be = ((c["pp"] == 1) | (c["v"] > 1)) & (c["recompute"] != RECOMPUTE.index("full"))
+    overlapped: NDArray[np.bool_] = can_be & (request.ep_overlap != "none")
+    return overlapped
 
 
 def stack_of(accelerator: str) -> str:

@@ -20,7 +20,7 @@ from course_lib.units import bandwidth, quantity
 
 SIZES = ("model_dim", "num_layers", "num_heads", "num_kv_heads", "ffn_dim", "vocab_size")
 """What a [model] must give; the other fields of `ModelConfig` have defaults."""
-SWITCHES, NUMBERS = ("tied_embeddings", "gated_ffn"), ("rope_theta", "norm_eps")
+SWITCHES, NUMBERS = ("tied_embeddings", "gated_ffn", "expert_bias"), ("rope_theta", "norm_eps")
 PARTS = ("accelerator", "devices_per_server", "inside", "across", "servers")
 """What a [cluster] must give."""
 

@@ -1,0 +1,91 @@
+"""Time what a mixture of experts adds to a block: matmuls by expert, sorting and sending tokens, launches.
+
+Each token goes to k experts: its copies are sorted by rank, sent (all_to_all), sorted by expert where a rank
+holds several, multiplied expert by expert, and all of it back. Tokens are taken to be routed evenly, as in
+benchmarks that force it. Labs 11 and 12. Production fuses some of the passes (DeepEP, HybridEP) and hides
+others under another micro-batch; neither is priced.
+References: Megatron-Core's `moe/experts.py` and `moe/token_dispatcher.py`; arXiv:2603.07685.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.cost.constants import Array, Calibration
+from course_lib.cost.kernels import Pass, linear_time_s, smooth_max
+from course_lib.cost.lines import Machine, all_to_all_time_s
+from course_lib.cost.sizes import ModelSizes, StepLayout
+
+MATMULS = Pass(forward=2.0, backward=4.0)  # type: ignore[arg-type]
+"""Launches of an expert: its two layers; backward, for each, the gradients of input and weight."""
+CASTS = 4.0
+"""In FP8 each layer's input (forward) or output gradient (backward) is cast: its scale, and the cast."""
+BIAS_BYTES = Pass(forward=28.0, backward=40.0)  # type: ignore[arg-type]
+"""Bytes moved for each number a biased expert gives: the bias times the token's weight, in float32, is added
+and cast back, each operation by itself."""
+
+
+def expert_matmuls(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
+    """Time both layers of the feed-forward network: of one, or of the experts on a rank one by one.
+
+    The host launches each expert's kernels: where they are short, its time counts.
+    """
+    local = np.maximum(model.num_experts / layout.ep, 1)
+    rows, several = routed_tokens(model, layout) / local, local > 1
+
+    def linear(inner: Array, outer: Array) -> Pass:
+        cast = fitted.at("cast_bytes", layout.stack)
+        return linear_time_s(rows, inner, outer, machine, fitted, layout.eight_bit, several, cast_bytes=cast)
+
+    width = model.ffn_dim / layout.ffn_tp
+    one = linear(model.model_dim, width * (1 + model.gated)) + linear(width, model.model_dim)
+    casts = np.where(layout.eight_bit, CASTS, 0.0)
+
+    def launched(device: Array, launches: Array | float) -> Array:
+        alone = local * device
+        return np.where(several, smooth_max(alone, local * launches * fitted["launch_s"]), alone)
+
+    return Pass(
+        forward=launched(one.forward, MATMULS.forward + casts),
+        backward=launched(one.backward, MATMULS.backward + casts),
+    )
+
+
+def routed_tokens(model: ModelSizes, layout: StepLayout) -> Array:
+    """Return the rows that the experts of a rank multiply: copies of tokens, of all ranks that send here."""
+    return layout.tokens * layout.ffn_tp / layout.tp * model.experts_per_token
+
+
+def sorting(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
+    """Time the passes over [copies, D] that put tokens in order, and back; backward the same once more.
+
+    By rank: each token is read once and written k times, and on the way back read k times and written once.
+    By expert, where a rank that got tokens holds several: every copy read and written, twice. In FP8 copies
+    are written once more, and back, so that each expert has a whole number of tiles.
+    """
+    k, routed = model.experts_per_token, routed_tokens(model, layout)
+    passes = 2 * (1 + k) * layout.tokens / layout.tp
+    passes = passes + np.where((layout.ep > 1) & (model.num_experts > layout.ep), 4.0, 0.0) * routed
+    passes = passes + np.where(layout.eight_bit, 4.0, 0.0) * routed
+    moved = 2 * passes * model.model_dim / (fitted["sorting_efficiency"] * machine.memory_bytes_per_s)
+    seconds = np.where(model.num_experts > 1, moved, 0.0)
+    return Pass(forward=seconds, backward=seconds)
+
+
+def biases(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
+    """Time the biases of experts' second layers, each added in float32 by several passes."""
+    numbers = np.where(model.expert_bias, routed_tokens(model, layout) * model.model_dim, 0.0)
+    each = numbers / (fitted["eager_efficiency"] * machine.memory_bytes_per_s)
+    return Pass(forward=BIAS_BYTES.forward * each, backward=BIAS_BYTES.backward * each)
+
+
+def dispatch_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Array:
+    """Time one all_to_all that sends every token's copies to their experts, in 16 bits.
+
+    Ranks of one group are neighbours. Where experts are split they lie along dp, as Megatron placed them
+    before it let experts have axes of their own.
+    """
+    stride = np.where(layout.ffn_tp > 1, layout.tp * layout.cp, 1.0)
+    copies = model.experts_per_token
+    sent = 2 * layout.tokens * copies * model.model_dim / layout.tp
+    return all_to_all_time_s(layout.ep, stride, sent, copies, machine, fitted)
