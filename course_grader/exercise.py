@@ -110,10 +110,10 @@ def _no_marks(case: Case) -> Sequence[tuple[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """How an answer is run: a module of `scenarios/` inside the ranks, and its data on the judge's side.
+    """How an answer is run: a program inside the ranks, and its data on the judge's side.
 
     Attributes:
-        rank_side: the module; it holds `program(impl, params, inputs, probe)`.
+        rank_side: the program, "module:function", called as function(impl, params, inputs, probe).
         inputs: (case, rank) -> this rank's arrays, and no others.
         options: plain data for the rank side, the same in every case; there it is `params["options"]`.
         cases: (what OPEN and HIDDEN list, seed) -> the cases of one check.

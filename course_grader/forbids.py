@@ -63,7 +63,7 @@ TECHNIQUES = {
     ),
     "ddp": Technique(
         words="the library's own DDP, and torch's DDP and FSDP",
-        modules=(*_PARALLEL, "course_grader.inside.supplied_ddp"),
+        modules=(*_PARALLEL,),
         torch=("ddp", "fsdp", "comm_hooks"),
     ),
     "zero": Technique(

@@ -28,7 +28,7 @@ def spec(exercise_id: str) -> ExerciseFile:
 
 
 def program_of(exercise: Exercise) -> str:
-    """Module that runs the answer inside a rank."""
+    """What runs the answer inside a rank, "module:function"."""
     assert exercise.scenario is not None, "an exercise file has a scenario"
     return exercise.scenario.rank_side
 

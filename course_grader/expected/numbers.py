@@ -17,5 +17,8 @@ def _one_case(chosen: Sequence[Any], seed: int) -> list[Case]:
 def numbers() -> Scenario:
     """A numeric problem: `PARTS = answers({name: Number(...)})`, and OPEN = HIDDEN = []."""
     return Scenario(
-        rank_side="course_grader.inside.scenarios.numbers", inputs=no_inputs, cases=_one_case, numeric=True
+        rank_side="course_grader.inside.scenarios.numbers:program",
+        inputs=no_inputs,
+        cases=_one_case,
+        numeric=True,
     )

@@ -134,7 +134,7 @@ def on_ranks(
         **({"construct": list(construct)} if construct is not None else {}),
     }
     return Scenario(
-        rank_side="course_grader.inside.scenarios.on_ranks",
+        rank_side="course_grader.inside.scenarios.on_ranks:program",
         inputs=renewed,
         options=options,
         returned=_returned(options),

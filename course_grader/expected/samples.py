@@ -41,7 +41,7 @@ def samples(
         return point_case(seed, [point for row in rows for point in expand(row)])
 
     return Scenario(
-        rank_side="course_grader.inside.scenarios.samples",
+        rank_side="course_grader.inside.scenarios.samples:program",
         inputs=no_inputs,
         options=options,
         cases=cases,

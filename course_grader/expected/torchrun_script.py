@@ -45,7 +45,7 @@ def data(case: Case, rank: int = 0) -> dict[str, Array]:
 def torchrun_script() -> Scenario:
     """The answer returns the text of a script; of the cases listed, the last one alone is run."""
     return Scenario(
-        rank_side="course_grader.inside.scenarios.torchrun_script",
+        rank_side="course_grader.inside.scenarios.torchrun_script:program",
         inputs=data,
         cases=_cases,
         starts_processes=True,

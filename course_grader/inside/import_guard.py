@@ -28,7 +28,7 @@ from course_grader.why import Why
 
 # Oracles, cases and bounds: never where student code runs.
 JUDGE_SIDE = tuple(f"course_grader.{folder}" for folder in ("labs", "expected", "parts"))
-ALWAYS = (*JUDGE_SIDE, "course_grader.inside.scenarios")
+ALWAYS = (*JUDGE_SIDE, "course_grader.inside.scenarios", "course_grader.inside.programs")
 _ENTRIES = every_entry()
 _WHOLE = tuple(entry.removesuffix(":*") for entry in _ENTRIES if entry.endswith(":*"))
 _names = {entry.rpartition(":")[2].rpartition(".")[2] for entry in _ENTRIES} - {"*"}  # of entry points

@@ -9,12 +9,12 @@ from __future__ import annotations
 import ast
 import codeop
 import functools
-import importlib
 import inspect
 import linecache
 import numbers
 import os
 import pickle
+import pkgutil
 import sys
 import time
 import types
@@ -49,7 +49,7 @@ class Job:
         closed: what the answer may not reach.
         answer: source text, or a pickled object.
         params: of the case.
-        program: module that holds the program.
+        program: "module:function".
         processes: the program starts some.
         inbox: folder with one file of inputs a rank; the launcher fills it in.
     """
@@ -87,7 +87,7 @@ def rank_job(job: Job, close_doors: Callable[..., None] = lambda *_, **__: None)
     `close_doors` is called between the rank's inputs and the first line of the answer.
     """
     arrays = _take_inputs(job.inbox)
-    program = importlib.import_module(job.program).program
+    program = pkgutil.resolve_name(job.program)
     close_doors(dist.get_world_size(), processes=job.processes)
     guard = Guard(job.exercise_id, job.closed)
     guard.install()

@@ -13,6 +13,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -53,7 +54,7 @@ class ExerciseFile:
             raise self._error(
                 "EXERCISE must be an Exercise with a scenario",
                 got,
-                "Write scenario=..., what a function of grading/worlds returns.",
+                "Write scenario=..., what `on_ranks(...)` returns, say.",
             )
         self.scenario: Scenario = given.scenario
         self.EXERCISE = replace(
@@ -108,12 +109,13 @@ class ExerciseFile:
             )  # fmt: skip
 
     def _check_scenario(self) -> None:
-        module = self.scenario.rank_side
-        if importlib.util.find_spec(module) is None:
+        module, _, function = self.scenario.rank_side.partition(":")
+        found = importlib.util.find_spec(module)
+        if found is None or f"\ndef {function}(" not in Path(str(found.origin)).read_text(encoding="utf-8"):
             raise self._error(
-                "the scenario's rank_side must be a module of grading/scenarios",
-                module,
-                "Write that module, or correct its name in grading/worlds.",
+                'the scenario\'s rank_side must name a function of course_grader/inside, "module:function"',
+                repr(self.scenario.rank_side),
+                "Write that program, or correct its name.",
             )
 
     def _check_parts(self) -> None:

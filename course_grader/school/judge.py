@@ -166,7 +166,7 @@ def masked_modules(exercise: Exercise) -> tuple[str, ...]:
 
 
 def _needed(exercise: Exercise) -> frozenset[str]:
-    return course_modules((*_WORKER, program_of(exercise)))
+    return course_modules((*_WORKER, program_of(exercise).partition(":")[0]))
 
 
 def _overlaps(name: str, needed: Collection[str]) -> bool:

@@ -174,11 +174,10 @@ def test_the_example_of_the_docs_is_the_exercise() -> None:
 # ---- malformed files
 
 POINTS = column_linear().EXERCISE.points
-NOWHERE = dataclasses.replace(
-    column_linear().EXERCISE.scenario, rank_side="course_grader.inside.scenarios.nowhere"
+NO_MODULE, NO_FUNCTION = (
+    dataclasses.replace(column_linear().EXERCISE.scenario, rank_side=f"course_grader.inside.{name}")
+    for name in ("programs.lab98:layer", "scenarios.on_ranks:layer")
 )
-
-
 WHERE = "course_grader/labs/lab98_test/column_linear.py: "
 
 
@@ -191,7 +190,8 @@ WHERE = "course_grader/labs/lab98_test/column_linear.py: "
         ({"graded": {"values": "x"}}, "one sentence for each part", "graded="),
         ({"forbids": ("sorcery",)}, "forbids must name techniques among .*got 'sorcery'", "forbids.py"),
         ({"scenario": None}, "an Exercise with a scenario", "scenario="),
-        ({"scenario": NOWHERE}, "must be a module of grading/scenarios; got .*nowhere", "Write that module"),
+        ({"scenario": NO_MODULE}, "must name a function .*got .*lab98:layer", "Write that program"),
+        ({"scenario": NO_FUNCTION}, "must name a function .*got .*on_ranks:layer", "Write that program"),
         ({"points": {"values": 1.0, "bytes": 1.0}, "graded": dict.fromkeys(("values", "bytes"), "x")},
          "part of a Peak in PARTS must be one of points .*got 'memory'", "points="),
         ({"points": {**POINTS, "clock": 1.0}, "graded": dict.fromkeys((*POINTS, "clock"), "x")},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -91,23 +92,25 @@ def test_the_folders_of_the_judge_are_closed_and_masked_whole() -> None:
     assert all((GRADING / name.rpartition(".")[2]).is_dir() for name in JUDGE_SIDE)
 
 
+MODULES = {".".join(("course_grader", *p.relative_to(GRADING).with_suffix("").parts)): p for p in TREES}
+
+
 def reached_from(roots: list[Path]) -> set[Path]:
     """Return the files of grading that `roots` import, or name in a string, at any depth."""
-    modules = {".".join(("course_grader", *p.relative_to(GRADING).with_suffix("").parts)): p for p in TREES}
     todo, seen = list(roots), set[Path]()
     while todo:
         path = todo.pop()
-        if path in seen:
-            continue
-        seen.add(path)
-        todo += [file for name, file in modules.items() if name in named_in(TREES[path])]
+        if path not in seen:
+            seen.add(path)
+            todo += [MODULES[name] for name in named_in(path) if name in MODULES]
     return seen
 
 
-def named_in(tree: ast.AST) -> set[str]:
+@functools.cache
+def named_in(path: Path) -> set[str]:
     """Return modules that a file imports or names in strings."""
     names = set[str]()
-    for node in ast.walk(tree):
+    for node in ast.walk(TREES[path]):
         if isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
@@ -124,6 +127,31 @@ def test_what_runs_in_a_rank_reaches_no_oracle() -> None:
     assert len(roots) > 40
     assert [
         path for path in reached_from(roots) if any(path.is_relative_to(folder) for folder in judge)
+    ] == []
+
+
+def test_what_serves_one_lab_lies_with_it() -> None:
+    """In `inside/` among the programs, on the judge's side in `labs/`: elsewhere a module serves two labs.
+
+    What the grader itself runs in ranks serves all.
+    """
+    inside, expected, programs = GRADING / "inside", GRADING / "expected", GRADING / "inside" / "programs"
+    serves = {path: set[str]() for folder in (inside, expected) for path in folder.rglob("*.py")}
+    for exercise in registry.exercises():
+        module, _, _ = registry.program_of(exercise).partition(":")
+        program = GRADING.parent.joinpath(*module.split(".")).with_suffix(".py")
+        own = program.is_relative_to(programs)
+        assert not own or program.relative_to(programs).parts[0].startswith(f"lab{exercise.lab[:2]}")
+        for path in reached_from([program, GRADING / "labs" / f"lab{exercise.lab}" / f"{exercise.id}.py"]):
+            serves.get(path, set()).add(exercise.lab)
+    grader = [path for room in ("judge", "pages", "school") for path in (GRADING / room).rglob("*.py")]
+    everywhere = reached_from([GRADING / "__init__.py", *grader])
+    assert sum(path.is_relative_to(programs) for path in serves) > 12
+    assert [
+        path
+        for path, labs in serves.items()
+        if len(labs) < 2 and path not in everywhere and not path.is_relative_to(programs)
+        if path.name != "__init__.py"
     ] == []
 
 

@@ -16,10 +16,9 @@ from course_grader.exercise import GateFailed, Result
 from course_grader.forbids import is_course
 from course_grader.judge import engine, zygotes
 from course_grader.judge.bubblewrap import SandboxMissing
-from course_grader.judge.needs import course_modules
 from course_grader.judge.sandbox_runner import SandboxRunner
 from course_grader.judge.traffic import check_traffic
-from course_grader.registry import exercises, get, program_of
+from course_grader.registry import exercises, get
 from course_grader.school import build, judge, submissions
 from course_grader.show.text import line
 from course_grader.why import Why
@@ -170,7 +169,7 @@ def test_an_answer_that_uses_the_library_gets_what_is_open_to_it(room: SandboxRu
 
 def test_every_closed_module_is_masked_unless_the_sandbox_is_made_of_it() -> None:
     for exercise in exercises():
-        needed = course_modules((*judge._WORKER, program_of(exercise)))
+        needed = judge._needed(exercise)
         closed = {c for c in exercise.closed if not c.startswith("torch:")}
         names = {c if is_course(c) else f"course_lib.{c}" for c in closed}
         left = names - set(judge.masked_modules(exercise))

@@ -244,6 +244,6 @@ def test_a_zygote_has_loaded_nothing_of_the_judge() -> None:
 
 
 def test_a_zygote_refuses_to_load_oracles() -> None:
-    zygote = zygotes.Zygote.start(["course_grader.expected.toy_oracle"])
+    zygote = zygotes.Zygote.start(["course_grader.labs.lab03_data_parallel._toy_oracle"])
     zygote._send({}, [])
     assert not zygote._is_loaded

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from course_grader.expected.own_numbers import CALLS, case, of_both_calls, own_numbers
+from course_grader.labs.lab00_start_here._own_numbers import CALLS, case, of_both_calls, own_numbers
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.types import Array, Case, Exercise, World, rng
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from course_grader.expected.own_numbers import CALLS, WORDS, case, of_both_calls, own_numbers
+from course_grader.labs.lab00_start_here._own_numbers import CALLS, WORDS, case, of_both_calls, own_numbers
 from course_grader.parts.counts import Calls
 from course_grader.parts.rules import Rule
 from course_grader.types import Array, Case, Exercise, Seen, Why, World, rng

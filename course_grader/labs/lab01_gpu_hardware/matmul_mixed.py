@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from course_grader.expected.matrix_products import BITS, factors, matrix_products, products, sum_of_ones, sums
+from course_grader.labs.lab01_gpu_hardware._matrix_products import (
+    BITS,
+    factors,
+    matrix_products,
+    products,
+    sum_of_ones,
+    sums,
+)
 from course_grader.parts.numbers import Point
 from course_grader.parts.rules import Rule
 from course_grader.types import Array, Exercise, Seen, Why

@@ -6,7 +6,7 @@ Each usual slip is played on the same device and so has its own number: no warm-
 from statistics import fmean
 from typing import Any
 
-from course_grader.expected.pretended_device import device, pretended_device, timed
+from course_grader.labs.lab01_gpu_hardware._pretended_device import device, pretended_device, timed
 from course_grader.parts.numbers import EveryPoint, Formula, Numbers, Point
 from course_grader.types import Exercise, Why
 

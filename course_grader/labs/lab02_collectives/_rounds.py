@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from course_grader.expected.collective import members
+from course_grader.labs.lab02_collectives._collective import members
 from course_grader.parts.common import plural
 from course_grader.types import Case, Seen, Why
 from course_lib.trace import Launch, RankTrace, Wait

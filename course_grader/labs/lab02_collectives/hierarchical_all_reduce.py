@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from course_grader.expected.collective import (
+from course_grader.labs.lab02_collectives._collective import (
     OTHER_MEMORY,
     ceil_div,
     collective,

@@ -1,6 +1,6 @@
 """`reduce_to_root_`: the tree of a broadcast turned round; partial sums flow to the root."""
 
-from course_grader.expected.collective import (
+from course_grader.labs.lab02_collectives._collective import (
     OTHER_ROOTS,
     case,
     collective,

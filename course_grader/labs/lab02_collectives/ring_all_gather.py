@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from course_grader.expected.collective import case, cast, ceil_div, chunk_of, collective, members, rings
+from course_grader.labs.lab02_collectives._collective import (
+    case,
+    cast,
+    ceil_div,
+    chunk_of,
+    collective,
+    members,
+    rings,
+)
 from course_grader.parts.bytes import Messages, SentAtLeast
 from course_grader.types import Array, Case, Exercise, World, rng
 

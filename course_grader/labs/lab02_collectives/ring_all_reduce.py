@@ -1,6 +1,6 @@
 """`ring_all_reduce_`: an all-reduce is a reduce-scatter, then an all-gather."""
 
-from course_grader.expected.collective import (
+from course_grader.labs.lab02_collectives._collective import (
     OTHER_MEMORY,
     case,
     ceil_div,

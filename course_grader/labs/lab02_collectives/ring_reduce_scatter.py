@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from course_grader.expected.collective import (
+from course_grader.labs.lab02_collectives._collective import (
     case,
     ceil_div,
     chunk_of,

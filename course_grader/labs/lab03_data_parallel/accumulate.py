@@ -1,6 +1,6 @@
 """`accumulate`: many micro-batches, one synchronisation, the gradient of the whole batch."""
 
-from course_grader.expected.accumulation import (
+from course_grader.labs.lab03_data_parallel._accumulation import (
     ONE,
     Sizes,
     accumulation,

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from course_grader.expected.parameter_server import case, drawn, parameter_server, played
+from course_grader.labs.lab03_data_parallel._parameter_server import case, drawn, parameter_server, played
 from course_grader.parts.rules import Rule
 from course_grader.types import Case, Exercise, Seen, Why, World
 

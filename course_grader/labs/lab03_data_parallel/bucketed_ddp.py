@@ -6,10 +6,16 @@ Longer than 120 lines: an order that only buckets have, and models whose buckets
 from collections.abc import Sequence
 from typing import Any
 
-from course_grader.expected import wrapped_training
-from course_grader.expected.wrapped_training import AWKWARD, CONSTRUCTION, STEPS, case, model_bytes
 from course_grader.inside.toy_models import NUM_STEPS, ToyNet, nbytes
+from course_grader.labs.lab03_data_parallel import _wrapped_training as wrapped_training
 from course_grader.labs.lab03_data_parallel._packing import pack
+from course_grader.labs.lab03_data_parallel._wrapped_training import (
+    AWKWARD,
+    CONSTRUCTION,
+    STEPS,
+    case,
+    model_bytes,
+)
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import Window, calls_in
 from course_grader.parts.counts import Calls

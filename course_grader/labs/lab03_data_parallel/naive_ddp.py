@@ -1,8 +1,15 @@
 """`NaiveDDP`: one all_reduce per parameter, after backward."""
 
-from course_grader.expected import wrapped_training
-from course_grader.expected.wrapped_training import AWKWARD, CONSTRUCTION, STEPS, case, model_bytes, used
 from course_grader.inside.toy_models import NUM_STEPS, nbytes
+from course_grader.labs.lab03_data_parallel import _wrapped_training as wrapped_training
+from course_grader.labs.lab03_data_parallel._wrapped_training import (
+    AWKWARD,
+    CONSTRUCTION,
+    STEPS,
+    case,
+    model_bytes,
+    used,
+)
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.counts import Calls
 from course_grader.types import Case, Exercise

@@ -8,7 +8,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-from course_grader.expected.calls import Calls, calls, case
+from course_grader.labs.lab03_data_parallel._calls import Calls, calls, case
 from course_grader.parts.rules import Rule
 from course_grader.types import Case, Exercise, Seen, Why
 

@@ -1,6 +1,6 @@
 """What both stages are asked: the constructor's bytes, the state of a share, what may stay after a step."""
 
-from course_grader.expected import sharded_training as training
+from course_grader.labs.lab04_zero import _sharded_training as training
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import WHOLE
 from course_grader.parts.memory import Live, Peak

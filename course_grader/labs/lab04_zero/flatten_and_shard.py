@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from course_grader.expected.flat_vectors import PADDING, flat_vectors, sizes, tensors
-from course_grader.expected.flat_vectors import tensors_case as case
+from course_grader.labs.lab04_zero._flat_vectors import PADDING, flat_vectors, sizes, tensors
+from course_grader.labs.lab04_zero._flat_vectors import tensors_case as case
 from course_grader.parts.memory import Live
 from course_grader.parts.order import each_rank
 from course_grader.parts.rules import Rule

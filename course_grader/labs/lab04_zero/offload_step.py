@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-from course_grader.expected import offload as link
-from course_grader.expected.offload import Log, case, parameter_bytes
+from course_grader.labs.lab04_zero import _offload as link
+from course_grader.labs.lab04_zero._offload import Log, case, parameter_bytes
 from course_grader.parts.memory import Live, Peak
 from course_grader.parts.order import each_rank
 from course_grader.parts.rules import Rule

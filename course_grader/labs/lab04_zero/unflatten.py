@@ -1,7 +1,7 @@
 """`unflatten`: the tensors of a padded flat vector, as views of it."""
 
-from course_grader.expected.flat_vectors import flat_vectors, sizes, vector
-from course_grader.expected.flat_vectors import vector_case as case
+from course_grader.labs.lab04_zero._flat_vectors import flat_vectors, sizes, vector
+from course_grader.labs.lab04_zero._flat_vectors import vector_case as case
 from course_grader.parts.counts import Reported
 from course_grader.types import Case, Exercise, World
 

@@ -1,7 +1,7 @@
 """`Zero2Optimizer`, stage 2: gradients are reduced to their owner during backward, and freed."""
 
-from course_grader.expected import sharded_training as training
-from course_grader.expected.sharded_training import BACKWARDS, STEP_WINDOWS, case
+from course_grader.labs.lab04_zero import _sharded_training as training
+from course_grader.labs.lab04_zero._sharded_training import BACKWARDS, STEP_WINDOWS, case
 from course_grader.labs.lab04_zero._zero import AFTER_STEPS, CONSTRUCTOR, STATE, STAYS, WIRE
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.memory import Live, Peak

@@ -1,7 +1,7 @@
 """`ZeroOptimizer`, stage 1: every rank keeps 1/n of the optimizer state and updates 1/n of the parameters."""
 
-from course_grader.expected import sharded_training as training
-from course_grader.expected.sharded_training import STEP_WINDOWS, case, padded_bytes
+from course_grader.labs.lab04_zero import _sharded_training as training
+from course_grader.labs.lab04_zero._sharded_training import STEP_WINDOWS, case, padded_bytes
 from course_grader.labs.lab04_zero._zero import AFTER_STEPS, CONSTRUCTOR, STATE, WIRE
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.types import Exercise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from course_grader.expected import unit_chain as chain
+from course_grader.labs.lab05_fsdp_hsdp import _unit_chain as chain
 from course_grader.parts.memory import CameAhead
 from course_grader.parts.overlap import Exchange
 from course_grader.types import Case, Seen, Why

@@ -1,7 +1,7 @@
 """`fsdp_backward`: gather again, compute, reduce to shards, free."""
 
-from course_grader.expected import unit_chain as chain
-from course_grader.expected.unit_chain import SHARDS, case
+from course_grader.labs.lab05_fsdp_hsdp import _unit_chain as chain
+from course_grader.labs.lab05_fsdp_hsdp._unit_chain import SHARDS, case
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import BEGINS_TO_ENDS
 from course_grader.parts.memory import Live

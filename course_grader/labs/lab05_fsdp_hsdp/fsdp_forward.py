@@ -1,7 +1,7 @@
 """`fsdp_forward`: gather each unit from equal shards, compute, reshard; keep the last."""
 
-from course_grader.expected import unit_chain as chain
-from course_grader.expected.unit_chain import SHARDS, case
+from course_grader.labs.lab05_fsdp_hsdp import _unit_chain as chain
+from course_grader.labs.lab05_fsdp_hsdp._unit_chain import SHARDS, case
 from course_grader.parts.memory import Live
 from course_grader.types import Case, Exercise, World
 

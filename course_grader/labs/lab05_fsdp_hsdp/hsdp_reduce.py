@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 
 from course_grader.expected.on_ranks import sizes_of
-from course_grader.expected.sharded_gradient import AXES, case, shard_bytes, sharded_gradient, shards
+from course_grader.labs.lab05_fsdp_hsdp._sharded_gradient import (
+    AXES,
+    case,
+    shard_bytes,
+    sharded_gradient,
+    shards,
+)
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import BEGINS_TO_ENDS
 from course_grader.types import Case, Exercise, World

@@ -1,7 +1,7 @@
 """`owner_fsdp_backward`: gradients are reduced to each unit's owner, who updates."""
 
-from course_grader.expected import unit_chain as chain
-from course_grader.expected.unit_chain import OWNED, owned
+from course_grader.labs.lab05_fsdp_hsdp import _unit_chain as chain
+from course_grader.labs.lab05_fsdp_hsdp._unit_chain import OWNED, owned
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import BEGINS_TO_ENDS
 from course_grader.parts.memory import Live

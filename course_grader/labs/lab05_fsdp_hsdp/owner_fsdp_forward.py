@@ -1,7 +1,7 @@
 """`owner_fsdp_forward`: each unit's owner broadcasts it, everybody computes, the others delete it."""
 
-from course_grader.expected import unit_chain as chain
-from course_grader.expected.unit_chain import OWNED, owned
+from course_grader.labs.lab05_fsdp_hsdp import _unit_chain as chain
+from course_grader.labs.lab05_fsdp_hsdp._unit_chain import OWNED, owned
 from course_grader.parts.memory import Live
 from course_grader.types import Case, Exercise, World
 

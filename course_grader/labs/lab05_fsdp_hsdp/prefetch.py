@@ -3,9 +3,9 @@
 Longer than 120 lines: memory, order and clock are judged apart, each in forward and backward.
 """
 
-from course_grader.expected import unit_chain as chain
-from course_grader.expected.unit_chain import SHARDS, case
+from course_grader.labs.lab05_fsdp_hsdp import _unit_chain as chain
 from course_grader.labs.lab05_fsdp_hsdp._prefetch import GATHER, gathers, reductions
+from course_grader.labs.lab05_fsdp_hsdp._unit_chain import SHARDS, case
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import BEGINS_TO_ENDS
 from course_grader.parts.counts import Once

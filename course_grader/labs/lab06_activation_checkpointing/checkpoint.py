@@ -1,6 +1,6 @@
 """`checkpoint`: keep a function's inputs, run it again in backward."""
 
-from course_grader.expected.recomputation import (
+from course_grader.labs.lab06_activation_checkpointing._recomputation import (
     boundary_bytes,
     case,
     computed,

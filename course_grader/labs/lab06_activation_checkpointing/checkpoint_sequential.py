@@ -1,6 +1,6 @@
 """`checkpoint_sequential`: a chain of layers in segments, each kept by its input."""
 
-from course_grader.expected.recomputation import (
+from course_grader.labs.lab06_activation_checkpointing._recomputation import (
     boundary_bytes,
     case,
     computed,

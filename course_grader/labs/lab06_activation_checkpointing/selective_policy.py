@@ -1,6 +1,6 @@
 """`selective_policy`: keep what is dear to compute and small, compute the rest again."""
 
-from course_grader.expected.recomputation import (
+from course_grader.labs.lab06_activation_checkpointing._recomputation import (
     attention_flops,
     boundary_bytes,
     case,

@@ -6,7 +6,7 @@ Longer than 120 lines: six rules of thumb, each of which must lose at some clust
 from collections.abc import Callable
 from typing import Any
 
-from course_grader.expected.tuning import fitting, tuning
+from course_grader.labs.lab07_mfu._tuning import fitting, tuning
 from course_grader.parts.numbers import EveryPoint, Point
 from course_grader.types import Exercise, Why
 from course_lib.cost.trials import Setting

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_grader.expected import pipeline_stage as stage
-from course_grader.expected.pipeline_stage import case
+from course_grader.labs.lab09_pipeline_parallel import _pipeline_stage as stage
 from course_grader.labs.lab09_pipeline_parallel._lists import one_f_one_b
+from course_grader.labs.lab09_pipeline_parallel._pipeline_stage import case
 from course_grader.parts.memory import Peak
 from course_grader.types import Case, Exercise, World
 

@@ -2,9 +2,9 @@
 
 from itertools import zip_longest
 
-from course_grader.expected import pipeline_stage as stage
-from course_grader.expected.pipeline_stage import case
+from course_grader.labs.lab09_pipeline_parallel import _pipeline_stage as stage
 from course_grader.labs.lab09_pipeline_parallel._lists import gpipe, one_f_one_b
+from course_grader.labs.lab09_pipeline_parallel._pipeline_stage import case
 from course_grader.parts.bytes import EachRankAtMost
 from course_grader.parts.memory import Peak
 from course_grader.parts.order import Holds, each_rank

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from course_grader.expected import context_step as steps
-from course_grader.expected.context_step import case
+from course_grader.labs.lab10_context_parallel import _context_step as steps
+from course_grader.labs.lab10_context_parallel._context_step import case
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.order import Holds
 from course_grader.types import Case, Exercise, Seen, Why, World

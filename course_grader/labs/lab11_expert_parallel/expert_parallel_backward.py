@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from course_grader.expected import expert_step as steps
-from course_grader.expected.expert_step import case
+from course_grader.labs.lab11_expert_parallel import _expert_step as steps
+from course_grader.labs.lab11_expert_parallel._expert_step import case
 from course_grader.parts.bytes import EachRankAtMost
 from course_grader.parts.common import BEGINS_TO_ENDS
 from course_grader.types import Case, Exercise, World

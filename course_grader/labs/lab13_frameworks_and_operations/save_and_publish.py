@@ -1,10 +1,17 @@
 """`save_and_publish`: what is called step-N is whole at every moment; old ones stay until a new one is there.
 
-Judged from the ranks' logs of a shared folder: each entry of them, in the order of their times, is a moment
-at which the job may be killed.
+Judged from the ranks' logs of a shared folder: the job may be killed after each of their entries.
 """
 
-from course_grader.expected.publishing import BESIDE, DONE, SAVES, case, moments, published, publishing
+from course_grader.labs.lab13_frameworks_and_operations._publishing import (
+    BESIDE,
+    DONE,
+    SAVES,
+    case,
+    moments,
+    published,
+    publishing,
+)
 from course_grader.parts.rules import Rule
 from course_grader.types import Exercise, Seen, Why
 

@@ -1,7 +1,14 @@
 """`to_dtensor_tp`: columns, then rows, by torch's DTensor: one all_reduce per block in forward."""
 
-from course_grader.expected.torch_model import ITEM, ROWS, case, kept_at_most, torch_model, trained
-from course_grader.inside.torch_toy_model import DIM, shapes
+from course_grader.inside.programs.lab13.toy import DIM, shapes
+from course_grader.labs.lab13_frameworks_and_operations._torch_model import (
+    ITEM,
+    ROWS,
+    case,
+    kept_at_most,
+    torch_model,
+    trained,
+)
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import Window
 from course_grader.parts.order import Holds, each_rank

@@ -3,9 +3,16 @@
 Longer than 120 lines: what is gathered, when, how much and from whom are rules of its own.
 """
 
-from course_grader.expected.torch_model import ITEM, case, ceil_share, kept_at_most, torch_model, trained
-from course_grader.inside.torch_toy_model import DIM, shapes
-from course_grader.inside.torch_toy_model import HIDDEN as HIDDEN_DIM
+from course_grader.inside.programs.lab13.toy import DIM, shapes
+from course_grader.inside.programs.lab13.toy import HIDDEN as HIDDEN_DIM
+from course_grader.labs.lab13_frameworks_and_operations._torch_model import (
+    ITEM,
+    case,
+    ceil_share,
+    kept_at_most,
+    torch_model,
+    trained,
+)
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import Window, calls_in
 from course_grader.parts.memory import Peak
