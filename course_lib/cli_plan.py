@@ -42,6 +42,9 @@ def plan(
         str,
         typer.Option(help="tokens travel to experts beside another micro-batch's pass: none or 1f1b"),
     ] = "none",
+    offload: Annotated[
+        str, typer.Option(help="what lies in the host's memory: none, or Adam's moments: optimizer")
+    ] = "none",
     schedule: Annotated[str, typer.Option(help="1f1b (interleaved or not) or zb-h1")] = "1f1b",
     fix: Annotated[
         list[str] | None,
@@ -112,6 +115,7 @@ def plan(
         grads=grads,
         tp_overlap=tp_overlap,
         ep_overlap=ep_overlap,
+        offload=offload,
         schedule=schedule,
         train_tokens=train_tokens,
         price_per_gpu_hour=price_per_gpu_hour,

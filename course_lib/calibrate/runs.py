@@ -1,7 +1,7 @@
 """Read a user's own runs, a row each, and predict their step times through the planner's price.
 
 Columns: model, gpus, seq, tokens, layout, step_s; cluster, or gpu and network; and where they are not the
-usual ones precision, grads, tp_overlap, ep_overlap, schedule. All as `course plan` takes them.
+usual ones precision, grads, tp_overlap, ep_overlap, offload, schedule. All as `course plan` takes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from course_lib.planner.request import Request
 from course_lib.planner.search import step_inputs
 
 REQUIRED = ("model", "gpus", "seq", "tokens", "layout", "step_s")
-MORE = ("cluster", "gpu", "network", "memory", "precision", "grads", "tp_overlap", "ep_overlap", "schedule")
+MORE = (
+    "cluster", "gpu", "network", "memory", "precision", "grads", "tp_overlap", "ep_overlap", "offload",
+    "schedule",
+)  # fmt: skip
 NAME = "runs"
 Fields = TypeVar("Fields", ModelSizes, StepLayout, Machine)
 

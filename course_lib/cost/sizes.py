@@ -78,6 +78,8 @@ class StepLayout:
     """Whether the pipeline runs ZB-H1: weights' gradients, put off, fill a part of the bubble."""
     tp_overlap: Index | int = 0
     """Index of `constants.TP_OVERLAP`: how tensor parallelism's collectives run beside matmuls."""
+    offload: Flags | bool = False
+    """Whether Adam's moments lie in the host's memory, and the host updates the weights."""
     ep_overlap: Flags | bool = False
     """Whether tokens travel to their experts beside the pass of another micro-batch."""
     eight_bit: Flags | bool = False

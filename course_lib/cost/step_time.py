@@ -342,7 +342,7 @@ def _optimizer_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted
     copies = np.maximum(ranks * layout.tp / (layout.ep * layout.ffn_tp), 1)
     own = np.where(layout.zero >= 1, dense / ranks + ffn / copies, dense + ffn)
     moved = own * fitted["optimizer_bytes"] / machine.memory_bytes_per_s
-    return moved + fitted.at("step_s", layout.stack)
+    return np.where(layout.offload, own * fitted["host_adam_s"], moved) + fitted.at("step_s", layout.stack)
 
 
 def _stall_s(layout: StepLayout, machine: Machine, fitted: Calibration, used_bytes: Array | None) -> Array:

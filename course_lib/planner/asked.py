@@ -35,6 +35,7 @@ class Asked:
     grads: str = "fp32"
     tp_overlap: str = "none"
     ep_overlap: str = "none"
+    offload: str = "none"
     schedule: str = "1f1b"
     train_tokens: str = ""
     price_per_gpu_hour: str = ""
@@ -64,6 +65,7 @@ class Asked:
             notes=notes_on(self.model),
             tp_overlap=self.tp_overlap,
             ep_overlap=self.ep_overlap,
+            offload=self.offload,
             fixed=fixed_in(self.fix),
             forbidden=forbidden_in(self.forbid),
             train_tokens=large_of(self.train_tokens, "--train-tokens") if self.train_tokens else 0.0,

@@ -97,6 +97,6 @@ def _verdict(sides: tuple[Side, Side]) -> str:
         return "A and B are the same."
     word = "more" if faster >= 0 else "fewer"
     return (
-        f"B trains {abs(100 * faster):.1f}% {word} tokens a second than A{close}; "
+        f"B trains {abs(100 * faster):.1f}% {word} tokens per second than A{close}; "
         f'the term that differs most is "{most}".'
     )

@@ -26,6 +26,8 @@ BRIDGE = {
     "data-parallel-sharding-strategy": "ddp.", "num-distributed-optimizer-instances": "ddp.",
     "ckpt-format": "checkpoint.", "grad-reduce-in-bf16": "ddp.grad_reduce_in_fp32",
     "no-gradient-accumulation-fusion": "model.gradient_accumulation_fusion",
+    "optimizer-cpu-offload": "optimizer.", "optimizer-offload-fraction": "optimizer.",
+    "overlap-cpu-optimizer-d2h-h2d": "optimizer.",
     "overlap-moe-expert-parallel-comm": "comm_overlap.overlap_moe_expert_parallel_comm",
 }  # fmt: skip
 """Flag of Megatron-Core -> field of Megatron-Bridge: a section keeps the name; others are the model's."""
@@ -40,6 +42,7 @@ def emit(layout: Settings, request: Request, form: str) -> str:
     for what, value, only in (
         ("FP8", request.precision == "fp8", ("torchtitan", "megatron", "megatron-bridge")),
         ("ZB-H1", request.schedule == "zb-h1", ("torchtitan", "megatron")),
+        ("Offloading", request.offload != "none", ("megatron", "megatron-bridge", "deepspeed")),
     ):
         if value and form not in only:
             raise ValueError(f"{what} must be what the stack has; got {form}. Emit {' or '.join(only)}.")
@@ -184,6 +187,10 @@ def _megatron_settings(layout: Settings, request: Request) -> tuple[list[str], S
     flags["overlap-grad-reduce"] = True
     if layout["zero"] > 0:
         flags |= {"use-distributed-optimizer": True, "overlap-param-gather": True}
+    if request.offload != "none":
+        _refuse("Megatron's offloading", layout, zero=(1,))
+        flags |= {"optimizer-cpu-offload": True, "optimizer-offload-fraction": 1.0}
+        flags["overlap-cpu-optimizer-d2h-h2d"] = True
     if layout["zero"] >= 2:
         notes.append("# Megatron-FSDP: CUDA_DEVICE_MAX_CONNECTIONS must not be 1")
         shared = "optim_grads" if layout["zero"] == 2 else "optim_grads_params"
@@ -235,6 +242,8 @@ def _deepspeed(layout: Settings, request: Request) -> str:
     zero: Settings = {"stage": layout["zero"], "overlap_comm": True, "contiguous_gradients": True}
     if layout["zero"] == 3 and layout["dp_replicate"] > 1:
         zero["mics_shard_size"] = layout["dp_shard"]
+    if request.offload != "none":
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     found: Settings = {
         "train_batch_size": request.num_sequences,
         "train_micro_batch_size_per_gpu": layout["mbs"],

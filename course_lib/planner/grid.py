@@ -158,8 +158,12 @@ def _rules(request: Request) -> dict[str, Callable[[dict[str, Counts]], Flags]]:
         holds: Flags = (config.num_kv_heads % c["tp"] == 0) | (c["tp"] % config.num_kv_heads == 0)
         return holds
 
-    one_chunk = {"zero bubble: ZB-H1 has one stage per rank": lambda c: c["v"] == 1}
-    return (one_chunk if request.schedule == "zb-h1" else {}) | {
+    own: dict[str, Callable[[dict[str, Counts]], Flags]] = {}
+    if request.schedule == "zb-h1":
+        own["zero bubble: ZB-H1 has one stage per rank"] = lambda c: c["v"] == 1
+    if request.offload != "none":
+        own["offloading: needs a sharded optimizer, ZeRO-1 or more"] = lambda c: c["zero"] >= 1
+    return own | {
         "kv heads: neither divide tp nor are divided by it": kv_heads,
         "ffn: not divided by tp": lambda c: (
             sum((width % c["tp"] for width in split_widths(config)), start=0 * c["tp"]) == 0

@@ -58,8 +58,8 @@ def _axes(text: str) -> dict[str, str]:
         name = SHORT.get(name, name)
         if name in OFFLOAD:
             raise ValueError(
-                f"a layout must stay on the GPU; got {name}: moving state or activations to the host is not "
-                "priced. Use zero=3, recompute=full or more GPUs."
+                f"a layout must name axes; got {name}. --offload optimizer moves Adam's moments to the host; "
+                "moving weights or activations is not priced."
             )
         if name not in AXES:
             near = difflib.get_close_matches(name, AXES, n=1, cutoff=0.5)
@@ -133,6 +133,8 @@ def _shards(values: dict[str, int], num_gpus: int) -> int:
 def _check_model(values: dict[str, int], request: Request) -> None:
     """Refuse what the model cannot be split into."""
     config, tp, ep = request.config, values["tp"], values["ep"]
+    if request.offload != "none" and not values["zero"]:
+        raise ValueError("--offload must come with ZeRO-1 or more; got zero=0. Use zero=1, or leave it out.")
     layers, chunks = config.num_layers, values["pp"] * values["v"]
     if values["pp"] == 1 and values["v"] > 1:
         raise ValueError(f"virtual stages must come with a pipeline; got v={values['v']}, pp=1. Leave v out.")

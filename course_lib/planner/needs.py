@@ -93,6 +93,6 @@ def _stage_memory(
         stage=stage,
         num_stage_layers=layers,
         recompute=recompute,
-        precision=Precision(grad_bytes=request.grad_bytes),
+        precision=Precision(grad_bytes=request.grad_bytes, optimizer_bytes=request.optimizer_bytes),
     )
     return at_peak(config, layout, seq_len=seq_len, stage=stage, resident=kept)

@@ -116,8 +116,8 @@ def unusual(request: Request, layout: dict[str, Any]) -> list[str]:
     chunks, layers = layout["pp"] * layout["v"], request.config.num_layers
     if layout["v"] > 1 and layers % chunks and (layers + 2) % chunks:
         said.append(
-            f"{layers} layers do not divide over {chunks} chunks: priced as if they did; Megatron refuses "
-            f"it. Use v of {virtual_stages_of(layers, layout['pp'])}"
+            f"{layers} layers do not divide over {chunks} chunks: priced with each stage's layers in equal "
+            f"chunks; Megatron refuses it. Use v of {virtual_stages_of(layers, layout['pp'])}"
         )
     if layout["tp"] > size:
         said.append(f"tp={layout['tp']} leaves the server of {size}: its collectives run over the network")
@@ -155,7 +155,7 @@ def explain(found: Plan, i: int) -> str:
     text = [
         f"{words(row['layout'])}; {row['num_microbatches']} micro-batches a rank",
         f"step {row['step_s']:.3g} s ({_compared(row, found.request)}), "
-        f"{row['flops_per_s_per_gpu'] / 1e12:.0f} TFLOP/s a GPU, MFU {row['mfu']:.1%} of the bf16 peak "
+        f"{row['flops_per_s_per_gpu'] / 1e12:.0f} TFLOP/s per GPU, MFU {row['mfu']:.1%} of the bf16 peak "
         "(full attention counted):",
     ]
     for name, seconds in sorted(row["terms_s"].items(), key=lambda item: -item[1]):

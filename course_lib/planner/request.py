@@ -15,7 +15,8 @@ from course_lib.cost.constants import TP_OVERLAP, Calibration
 from course_lib.units import bandwidth, quantity
 
 PRECISIONS, SCHEDULES, GRADS = ("bf16", "fp8"), ("1f1b", "zb-h1"), {"fp32": 4.0, "bf16": 2.0}
-EP_OVERLAP = ("none", "1f1b")
+EP_OVERLAP, OFFLOAD = ("none", "1f1b"), ("none", "optimizer")
+MASTER_BYTES, MOMENTS_BYTES = 4.0, 8.0  # of each parameter in Adam's state
 COUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KkMm]?)\s*$")
 LARGE = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([MmBbTt]?)\s*$")
 
@@ -42,6 +43,8 @@ class Request:
     """What the price leaves out of the model: a warning of every layout."""
     tp_overlap: str = "none"
     """How tensor parallelism's collectives run beside matmuls: "none", as Llama 3, "ring" or "pipe"."""
+    offload: str = "none"
+    """What lies in the host's memory: nothing, or Adam's moments, "optimizer"."""
     ep_overlap: str = "none"
     """How tokens travel to their experts: "none", or beside another micro-batch's pass, "1f1b"."""
     grads: str = "fp32"
@@ -63,6 +66,7 @@ class Request:
         choice_of("--schedule", self.schedule, SCHEDULES)
         choice_of("--tp-overlap", self.tp_overlap, TP_OVERLAP)
         choice_of("--ep-overlap", self.ep_overlap, EP_OVERLAP)
+        choice_of("--offload", self.offload, OFFLOAD)
         if self.ep_overlap != "none" and not self.config.num_experts:
             raise ValueError(
                 f"--ep-overlap must come with a mixture of experts; got {self.ep_overlap} for a dense model. "
@@ -105,6 +109,11 @@ class Request:
             return "Give a sequence length of 1 or more."
         below = max(1, self.tokens_per_step // self.seq_len) * self.seq_len
         return f"Use {below:,} or {below + self.seq_len:,}."
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """Bytes of Adam's state of a parameter on the GPU: the weight in float32, and both moments."""
+        return MASTER_BYTES + (MOMENTS_BYTES if self.offload == "none" else 0.0)
 
     @property
     def grad_bytes(self) -> float:
@@ -152,7 +161,7 @@ def choice_of(what: str, got: str, known: tuple[str, ...]) -> str:
 
 
 def with_network(cluster: Cluster, text: str) -> Cluster:
-    """Return the cluster with another network between servers: "25 GB/s" a GPU, pods' borders in proportion.
+    """Return the cluster with another network between servers: "25 GB/s" per GPU, pods' in proportion.
 
     Raises: ValueError for anything else than a bandwidth, or a cluster of one server.
     """
@@ -161,7 +170,7 @@ def with_network(cluster: Cluster, text: str) -> Cluster:
     wanted, why = _quantity(text, "bytes_per_s")
     if wanted <= 0:
         raise ValueError(
-            f"--network must be bytes a second of a GPU, more than 0, with their unit; got {text!r}. "
+            f"--network must be bytes per second of a GPU, more than 0, with their unit; got {text!r}. "
             "Write '25 GB/s', or '200 Gb/s' where it is sold in bits."
         ) from why
     factor = wanted / cluster.spans[1].link.bandwidth_bytes_per_s

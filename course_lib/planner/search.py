@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def tokens_per_s_per_gpu(self) -> NDArray[np.float64]:
-        """Tokens a second and GPU, best first."""
+        """Tokens per second and GPU, best first."""
         return self.request.tokens_per_step / self.step_s / self.request.num_gpus
 
 
@@ -130,6 +130,7 @@ def _step_layout(request: Request, c: dict[str, NDArray[np.float64]]) -> StepLay
         grad_bytes=np.full(count, request.grad_bytes),
         stack=np.full(count, STACKS.index(stack_of(request.cluster.accelerator.name))),
         tp_overlap=np.full(count, TP_OVERLAP.index(request.tp_overlap)),
+        offload=request.offload != "none",
         ep_overlap=_ep_overlap(request, c),
         zero_bubble=request.schedule == "zb-h1",
         eight_bit=request.precision == "fp8",

@@ -103,7 +103,7 @@ def test_the_gpus_that_are_advised_are_enough():
 
 def test_a_network_without_its_unit_names_the_option():
     with pytest.raises(
-        ValueError, match=r"--network must be bytes a second.*got '25'\. Write '25 GB/s', or '200 Gb/s'"
+        ValueError, match=r"--network must be bytes per second.*got '25'\. Write '25 GB/s', or '200 Gb/s'"
     ):
         with_network(cluster_named("dgx-h100", 64), "25")
     bits = with_network(cluster_named("dgx-h100", 64), "200 Gbit/s")

@@ -87,7 +87,7 @@ def test_the_layout_of_llama_3_405b_misses_by_the_gradients_it_does_not_hold() -
         ("recompute=core_attn", "got recompute=core_attn: attention is fused"),
         ("recompute=mlp", "got recompute=mlp: recomputing a part of each block is not priced"),
         ("recompute=4", "got recompute=4: recomputing some layers is not priced"),
-        ("offload=1", "got offload: moving state or activations to the host is not priced"),
+        ("offload=1", "got offload. --offload optimizer moves Adam's moments to the host"),
         ("recompute=ful", "Did you mean 'full'"),
     ],
 )

@@ -27,7 +27,7 @@ def run(*more: str) -> Any:
 
 
 def test_gpt_3_takes_the_days_its_formula_gives() -> None:
-    """Narayanan et al. (arXiv:2104.04473), section 5.1: 8 T P / (n X) is 34 days at 140 TFLOP/s a GPU."""
+    """Narayanan et al. (arXiv:2104.04473), section 5.1: 8 T P / (n X) is 34 days at 140 TFLOP/s per GPU."""
     asked = Asked(
         model="gpt3-175b", cluster="dgx-a100", gpus="1024", seq="2048", tokens=str(1536 * 2048),
         train_tokens="300B", price_per_gpu_hour="2",
@@ -97,13 +97,13 @@ def test_layouts_side_by_side_are_what_each_is_alone() -> None:
         f"{b['step_s'] / a['step_s']:.3f}",
     ]  # fmt: skip
     gain = 100 * (a["step_s"] / b["step_s"] - 1)
-    assert f"B trains {abs(gain):.1f}% {'more' if gain > 0 else 'fewer'} tokens a second than A" in text
+    assert f"B trains {abs(gain):.1f}% {'more' if gain > 0 else 'fewer'} tokens per second than A" in text
 
 
 def test_requests_side_by_side_are_planned() -> None:
-    """Twice the GPUs and the batch: twice the tokens a second, nearly; FP8 changes blocks."""
+    """Twice the GPUs and the batch: twice the tokens per second, nearly; FP8 changes blocks."""
     text = run("--compare", "gpus=64", "gpus=128, tokens=2M").output
-    assert re.search(r"B trains (9\d|10\d)\.\d% more tokens a second than A", text)
+    assert re.search(r"B trains (9\d|10\d)\.\d% more tokens per second than A", text)
     assert 'differs most is "blocks"' in run("--compare", "precision=bf16,tp=8", "precision=fp8,tp=8").output
     plain = json.loads(run("--compare", "tp=8", "network=100 Gb/s, tp=8", "--json").output)
     assert plain["A"]["layout"] == plain["B"]["layout"]
