@@ -100,7 +100,7 @@ class Checkpoints:
         if manifest["optimizer"] != training.optimizer_class:
             raise CheckpointError(
                 f"the optimizer must be the one that was saved; got {training.optimizer_class} for a saved "
-                f"{manifest['optimizer']}. Nothing was loaded: build a {manifest['optimizer']}."
+                f"{manifest['optimizer']}. Nothing was loaded: build {manifest['optimizer']}."
             )
         saved = FileSystemReader(folder).read_metadata().state_dict_metadata
         sizes = {

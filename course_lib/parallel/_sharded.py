@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
@@ -36,19 +37,50 @@ def at_end_of_backward(callback: Callable[[], None]) -> None:
 # ---- wrappers
 
 
-class _Claim:
-    """Whose a parameter is. Neither copied nor pickled with it."""
+class Note:
+    """What a technique knows of a parameter, as its attribute. Neither copied nor pickled with it."""
 
-    def __init__(self, owner: object) -> None:
-        self.owner = owner
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def __reduce__(self) -> Any:
         return type(None), ()
 
 
+def note_of(param: Tensor, name: str) -> Any:
+    """Return what is noted under a name, or None."""
+    return getattr(getattr(param, name, None), "value", None)
+
+
 def owner_of(param: Tensor) -> object:
     """Return the wrapper that synchronises this parameter's gradient, or None."""
-    return getattr(getattr(param, "_claim", None), "owner", None)
+    return note_of(param, "_owner")
+
+
+def mark_cut(param: nn.Parameter, group: dist.ProcessGroup | None) -> nn.Parameter:
+    """Note that each rank of a group has another part of this parameter."""
+    param._cut_over = Note(group)  # type: ignore[attr-defined]
+    return param
+
+
+def check_not_cut(params: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Raise ValueError if ranks of the group have different parts: one rank's would overwrite the others'."""
+    params = list(params)
+    if any(hasattr(param, "placements") for param in params):
+        raise ValueError(
+            "parameters must be plain tensors; got DTensors, which torch's fully_shard or parallelize_module "
+            "synchronises. Wrap the plain module, once."
+        )
+    cuts = {id(cut): cut for cut in (note_of(param, "_cut_over") for param in params) if cut is not None}
+    own = set(dist.get_process_group_ranks(group))
+    for cut in cuts.values():
+        shared = own & set(dist.get_process_group_ranks(cut))
+        if len(shared) > 1:
+            raise ValueError(
+                "data-parallel ranks must hold equal parameters; got a group in which ranks "
+                f"{sorted(shared)} have parts of one tensor or other experts. Pass the group of the ranks "
+                "with equal parts, such as mesh.group('dp_replicate')."
+            )
 
 
 class Wrapper(nn.Module):
@@ -60,21 +92,34 @@ class Wrapper(nn.Module):
     advice: str
     copying: str
 
-    def claim(self, params: Iterable[Tensor]) -> None:
-        """Make the trained ones of these parameters this wrapper's; raise ValueError if one is another's."""
-        params = list(params)
-        for owner in filter(None, map(owner_of, params)):
-            raise ValueError(
-                f"a module must be in one wrapper; got a {type(self).__name__} around what is in "
-                f"{type(owner).__name__} already. {self.advice}."
-            )
+    def claim(self, module: nn.Module, *groups: dist.ProcessGroup | None) -> None:
+        """Make the trained parameters of a module this wrapper's.
+
+        Raises: ValueError if one is another wrapper's, or cut over one of the groups.
+        """
+        params = list(module.parameters())
+        for group in groups:
+            check_not_cut(params, group)
+        inner = [m for m in module.modules() if isinstance(m, nn.parallel.DistributedDataParallel)]
+        for owner in (*filter(None, map(owner_of, params)), *inner):
+            self._refuse_nested(type(self).__name__, type(owner).__name__)
         for param in params:
             if param.requires_grad:
                 self.own(param)
 
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> NoReturn:
+        """Asked for by torch's DDP, before it averages again, or gives every rank the part of rank 0."""
+        self._refuse_nested("DistributedDataParallel", type(self).__name__)
+
+    def _refuse_nested(self, outer: str, inner: str) -> NoReturn:
+        raise ValueError(
+            f"a module must be in one wrapper; got {outer} around what is in {inner} already. {self.advice}."
+        )
+
     def own(self, param: Tensor) -> None:
         """Mark a parameter as this wrapper's."""
-        param._claim = _Claim(self)  # type: ignore[attr-defined]
+        param._owner = Note(self)  # type: ignore[attr-defined]
 
     def check_sent(self) -> None:
         """Raise ValueError if gradients are this rank's own."""
@@ -86,10 +131,9 @@ class Wrapper(nn.Module):
         self._refuse_copy("pickle, as torch.save does,")
 
     def _refuse_copy(self, what: str) -> NoReturn:
-        name = type(self).__name__
         raise ValueError(
-            f"a {name} must stay with its ranks: its hooks and groups are not copied; got a {what} of one. "
-            f"{self.copying}."
+            f"{type(self).__name__} must stay with its ranks: its hooks and groups are not copied; got a "
+            f"{what} of one. {self.copying}."
         )
 
 
@@ -199,6 +243,41 @@ def own_values(grad: Tensor) -> Tensor:
     with torch._C.DisableTorchFunctionSubclass():
         plain: Tensor = grad.as_subclass(Tensor) if isinstance(grad, ShardedGradient | Guarded) else grad
         return plain
+
+
+def check_gradient(grad: Tensor, place: Tensor) -> None:
+    """Raise ValueError for a gradient that cannot be added up where it was planned."""
+    if grad.is_sparse:
+        raise ValueError(
+            f"gradients must be dense: they travel in flat vectors; got a sparse one of {list(grad.shape)}. "
+            "Build the embedding with sparse=False."
+        )
+    if (grad.dtype, grad.device) != (place.dtype, place.device):
+        raise ValueError(
+            "parameters must keep their dtype and device; got a gradient of "
+            f"{grad.dtype} on {grad.device}, planned as {place.dtype} on {place.device}. "
+            "Convert or move the model before wrapping it or building its ZeroOptimizer."
+        )
+
+
+class PartsAlone(TorchFunctionMode):
+    """Refuse what makes fewer numbers of a tensor: an optimizer inside would get those of a part."""
+
+    def __torch_function__(
+        self, func: Any, _types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Refuse what `_OF_THE_WHOLE` names, where it is not element by element."""
+        out = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in _OF_THE_WHOLE:
+            sizes = [leaf.numel() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            made = sum(leaf.numel() if isinstance(leaf, Tensor) else 1 for leaf in tree_leaves(out))
+            if made < max(sizes, default=0):
+                raise ValueError(
+                    "the optimizer must update each element on its own, as SGD and Adam do; got "
+                    f"{func.__name__} of this rank's part in its step, as LAMB and LARS do. Use one that "
+                    "does, or torch's ZeroRedundancyOptimizer."
+                )
+        return out
 
 
 def check_elementwise(optimizer: object) -> None:

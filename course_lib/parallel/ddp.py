@@ -26,7 +26,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from course_lib.parallel._sharded import Wrapper, at_end_of_backward, in_backward, own_values, pack_buckets
+from course_lib.parallel._sharded import (
+    Wrapper,
+    at_end_of_backward,
+    check_gradient,
+    in_backward,
+    own_values,
+    pack_buckets,
+)
 
 
 @torch.no_grad()
@@ -52,15 +59,16 @@ def broadcast_(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None
 
 @torch.no_grad()
 def average_gradients_(params: Iterable[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
-    """Replace every gradient by its mean over the ranks.
+    """Replace every gradient by its mean over the ranks; a rank without one contributes zeros.
 
-    Communication: one all_reduce per parameter with a gradient, on all ranks the same ones. World size 1:
-    none.
+    Communication: one all_reduce per trained parameter. World size 1: none.
     """
     world_size = dist.get_world_size(group)
     for param in params if world_size > 1 else ():
-        if param.grad is not None:
-            message = own_values(param.grad).contiguous()
+        if param.requires_grad:
+            grad = torch.zeros_like(param) if param.grad is None else own_values(param.grad)
+            check_gradient(grad, param)
+            message = grad.contiguous()
             dist.all_reduce(message, group=group)
             param.grad = message.div_(world_size)
 
@@ -75,7 +83,7 @@ class _DataParallel(Wrapper):
         self, module: nn.Module, process_group: dist.ProcessGroup | None, broadcast_buffers: bool
     ) -> None:
         super().__init__()
-        self.claim(module.parameters())
+        self.claim(module, process_group)
         self.module = module
         self.process_group = process_group
         self.broadcast_buffers = broadcast_buffers
@@ -156,7 +164,7 @@ class _DataParallel(Wrapper):
         ]
         raise ValueError(
             "parameters must be frozen, unfrozen, added and removed before wrapping; got a change of "
-            f"{', '.join(names) or 'the parameters'} since. Wrap the module after it."
+            f"{', '.join(names) or 'the parameters'} since. Change it, then wrap a copy.deepcopy of .module."
         )
 
     def _begin_backward(self, _: Tensor) -> None:
@@ -199,17 +207,13 @@ class NaiveDDP(_DataParallel):
     `no_sync()`, or each backward sends: the sum is the same.
     Layout (local shapes): parameters, buffers and gradients Replicate; the batch Shard(0).
     Communication: at construction one broadcast per parameter or buffer; per backward one all_reduce per
-    parameter with a gradient, num_params elements in all. Nothing overlaps: the ranks compute, then they
-    wait.
+    trained parameter, num_params elements in all. Nothing overlaps: the ranks compute, then they wait.
     Memory: params + gradients, as without data parallelism.
     Oracle: the module on the whole batch, where the shards are equal.
     broadcast_buffers: before the first forward after one in training, take rank 0's buffers.
     Raises: ValueError for a module that is wrapped already, parameters frozen, unfrozen or added since, and
     an optimizer that stepped gradients before they were averaged: in the next forward.
     """
-
-    # Simplification: all ranks must use the same parameters, or their all_reduces do not pair up.
-    # BucketedDDP sends zeros for what a rank did not use.
 
     def __init__(
         self,
@@ -343,6 +347,7 @@ class BucketedDDP(_DataParallel):
         if param.grad is None:
             view.zero_()
         else:
+            check_gradient(param.grad, view)
             torch.mul(param.grad.detach(), 1 / self.world_size, out=view)
         param.grad = view
         bucket.ready.add(position)

@@ -20,6 +20,7 @@ from course_lib.config import ModelConfig
 from course_lib.model.moe import Experts, MoE, add_up, sort_by_expert
 from course_lib.model.routing import Routing, Score, route_all
 from course_lib.model.transformer import default_dtype
+from course_lib.parallel._sharded import mark_cut
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,8 @@ def shard_experts(experts: Experts, group: Group, tp_group: Group = None) -> Exp
         part.gate.copy_(experts.gate[chosen, cut])
         part.up.copy_(experts.up[chosen, cut])
         part.down.copy_(experts.down[chosen, :, cut])
+    for param in part.parameters():
+        mark_cut(param, group)
     return part
 
 

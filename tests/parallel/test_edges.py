@@ -1,6 +1,7 @@
 """Edges of tensor, context, pipeline and expert parallelism that peers report: as torch, or refused."""
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -24,8 +25,10 @@ from course_lib.parallel.activation_checkpoint import checkpoint
 from course_lib.parallel.context import AllGatherAttention, RingAttention
 from course_lib.parallel.context.step import context_parallel_loss
 from course_lib.parallel.pipeline.engine import Pipeline
+from course_lib.parallel.pipeline.loop import one_f_one_b_step
 from course_lib.parallel.tensor import (
     ColumnParallelLinear,
+    RowParallelLinear,
     VocabParallelEmbedding,
     vocab_parallel_cross_entropy,
 )
@@ -252,9 +255,27 @@ def test_a_column_parallel_linear_takes_a_vector_and_refuses_second_order() -> N
         assert "must be of first order" in said
 
 
+@pytest.mark.parametrize("make", [ColumnParallelLinear, RowParallelLinear])
+def test_a_vector_has_no_sequence_to_cut(make: type[Any]) -> None:
+    def program() -> None:
+        tp = TensorParallel(dist.group.WORLD, sequence_parallel=True)
+        make(nn.Linear(4, 4), tp)(torch.ones(4 if make is ColumnParallelLinear else 2))
+
+    with pytest.raises(RanksError, match=r"sequence.*; got shape \[[42]\]"):
+        ranks(program, 2)
+
+
+def doubled(_module: nn.Module, _args: Any, out: Tensor) -> Tensor:
+    return out * 2
+
+
 class Skip(nn.Linear):
     def forward(self, x: Tensor) -> Any:
         return super().forward(x), x
+
+
+def squares(out: Tensor, target: Tensor) -> Tensor:
+    return (out - target).square().sum()
 
 
 def stage_pair(kind: str, schedule: str) -> tuple[float, list[float] | None]:
@@ -263,25 +284,30 @@ def stage_pair(kind: str, schedule: str) -> tuple[float, list[float] | None]:
     last = nn.ReLU() if kind == "no parameters last" else nn.Linear(4, 4).to(D)
     if kind == "frozen":
         first.requires_grad_(False)
+    if kind == "hooked":
+        first.register_forward_hook(doubled)
+    whole = copy.deepcopy(nn.Sequential(first, last))
     mine = (first, last)[dist.get_rank()]
-    make = {"1f1b": one_f_one_b, "zb": zb_h1}[schedule]
-    pipeline = Pipeline({dist.get_rank(): mine}, make(2, 2), activation_shape=(2, 4), dtype=D)
     x = torch.randn(3 if kind == "short" else 4, 4, dtype=D)
     pieces = list(x.split(2))
-    loss = pipeline.step(pieces, pieces, lambda out, target: (out - target).square().sum())
-    whole = nn.Sequential(first, last)
+    shape: Any = {"activation_shape": (2, 4), "dtype": D}
+    if schedule == "loop":
+        loss = one_f_one_b_step(mine, pieces, pieces, squares, **shape)
+    else:
+        make = {"1f1b": one_f_one_b, "zb": zb_h1}[schedule]
+        loss = Pipeline({dist.get_rank(): mine}, make(2, 2), **shape).step(pieces, pieces, squares)
     want = (whole(x) - x).square().sum()
     got = [p.grad.clone() for p in mine.parameters() if p.grad is not None]
     if not want.requires_grad:
         return 0.0, []
-    params = [p for p in mine.parameters() if p.requires_grad]
+    params = [p for p in whole[dist.get_rank()].parameters() if p.requires_grad]
     grads = torch.autograd.grad(want, params, allow_unused=True) if params else []
     off = [float((a - b).abs().max()) for a, b in zip(got, grads, strict=True)]
     return (0.0 if loss is None else float(loss - want)), off
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb"])
-@pytest.mark.parametrize("kind", ["plain", "frozen", "no parameters", "no parameters last"])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb", "loop"])
+@pytest.mark.parametrize("kind", ["plain", "frozen", "hooked", "no parameters", "no parameters last"])
 def test_a_pipeline_has_frozen_stages_and_stages_without_parameters(kind: str, schedule: str) -> None:
     for loss, off in ranks(stage_pair, 2, kind, schedule):
         assert loss == pytest.approx(0, abs=1e-12)

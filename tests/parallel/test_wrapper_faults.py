@@ -17,10 +17,18 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
+from course_lib.config import ModelConfig
 from course_lib.parallel.ddp import BucketedDDP, NaiveDDP
+from course_lib.parallel.expert import ExpertParallelMoE
 from course_lib.parallel.fsdp import FSDP
+from course_lib.parallel.tensor import ColumnParallelLinear
+from course_lib.parallel.tensor.shards import TensorParallel
+from course_lib.parallel.zero import ZeroOptimizer
 from course_lib.ranks import RanksError, run_ranks
 
 Wrap = Callable[..., Any]
@@ -51,6 +59,57 @@ def nested(outer: Wrap, inner: Wrap) -> None:
     outer(inner(linear()))
 
 
+def of_fully_shard(outer: Wrap) -> None:
+    outer(fully_shard(linear(), mesh=init_device_mesh("cpu", (2,))))
+
+
+def zero_of_all(module: nn.Module) -> None:
+    ZeroOptimizer(module.parameters(), torch.optim.SGD, lr=0.1)
+
+
+@pytest.mark.parametrize("ours", [NaiveDDP, BucketedDDP, FSDP])
+def test_a_module_is_in_one_wrapper_torchs_counted(ours: Any) -> None:
+    for outer, inner in ((ours, DistributedDataParallel), (DistributedDataParallel, ours)):
+        with pytest.raises(RanksError, match=f"got {outer.__name__} around what is in {inner.__name__}"):
+            run_ranks(nested, 2, outer, inner, quiet=True)
+
+
+@pytest.mark.parametrize("outer", [NaiveDDP, BucketedDDP, FSDP, zero_of_all])
+def test_a_module_in_fully_shard_is_refused(outer: Any) -> None:
+    with pytest.raises(RanksError, match="must be plain tensors; got DTensors"):
+        run_ranks(of_fully_shard, 2, outer, quiet=True)
+
+
+def parts(kind: str) -> nn.Module:
+    if kind == "tp":
+        return ColumnParallelLinear(nn.Linear(4, 4), TensorParallel(dist.group.WORLD))
+    config = ModelConfig(num_experts=2, experts_per_token=1, expert_ffn_dim=8)
+    return ExpertParallelMoE(config, dist.group.WORLD)
+
+
+def around_parts(outer: Wrap, kind: str) -> None:
+    outer(parts(kind))
+
+
+@pytest.mark.parametrize("outer", [NaiveDDP, BucketedDDP, FSDP, zero_of_all])
+@pytest.mark.parametrize("kind", ["tp", "ep"])
+def test_data_parallel_ranks_hold_equal_parts(outer: Any, kind: str) -> None:
+    with pytest.raises(RanksError, match=r"got a group in which ranks \[0, 1\] have parts"):
+        run_ranks(around_parts, 2, outer, kind, quiet=True)
+
+
+def around_parts_of_others() -> None:
+    alone = dist.new_subgroups(group_size=1)[0]
+    for kind in ("tp", "ep"):
+        module = parts(kind)
+        torch.save(list(module.parameters()), io.BytesIO())
+        BucketedDDP(module, process_group=alone)
+
+
+def test_ranks_with_equal_parts_are_data_parallel() -> None:
+    run_ranks(around_parts_of_others, 2)
+
+
 def wrapped_again(outer: Wrap, inner: Wrap) -> None:
     module = linear()
     inner(module)
@@ -61,7 +120,7 @@ def wrapped_again(outer: Wrap, inner: Wrap) -> None:
 @pytest.mark.parametrize("outer", [NaiveDDP, BucketedDDP, FSDP])
 @pytest.mark.parametrize("inner", [NaiveDDP, BucketedDDP, FSDP])
 def test_a_module_is_in_one_wrapper(how: Callable[..., None], outer: Any, inner: Any) -> None:
-    says = f"got a {outer.__name__} around what is in {inner.__name__} already"
+    says = f"got {outer.__name__} around what is in {inner.__name__} already"
     with pytest.raises(RanksError, match=says):
         run_ranks(how, 2, outer, inner, quiet=True)
 
@@ -339,3 +398,157 @@ def test_importing_a_technique_changes_nothing_outside_itself() -> None:
         "assert state() == before, (before, state())"
     )
     subprocess.run([sys.executable, "-c", "import torch\n" + program], check=True, timeout=120)
+
+
+# ---- what is neither trained nor sent as a dense tensor of one dtype
+
+
+class Quantised(nn.Module):
+    """A weight of whole numbers beside a trained one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = nn.Parameter(torch.tensor([300, 301, 302, 303]), requires_grad=False)
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = (self.whole.dtype, self.whole.tolist())
+        out: Tensor = self.linear(x)
+        return out * self.whole
+
+
+def whole_numbers() -> tuple[torch.dtype, list[int]]:
+    module = Quantised()
+    FSDP(module, param_dtype=torch.bfloat16)(torch.ones(2, 4)).sum().backward()
+    return module.seen
+
+
+def test_fsdp_casts_no_whole_numbers() -> None:
+    assert list(run_ranks(whole_numbers, 2)) == [(torch.int64, [300, 301, 302, 303])] * 2
+
+
+def unlike_gradient(wrap: Wrap, kind: str) -> None:
+    module: nn.Module = nn.Embedding(4, 4, sparse=True) if kind == "sparse" else nn.Linear(4, 4)
+    model = wrap(module) or module
+    x = torch.tensor([0, 1]) if kind == "sparse" else torch.ones(2, 4).double()
+    (model if kind == "sparse" else model.double())(x).sum().backward()
+
+
+@pytest.mark.parametrize("wrap", [NaiveDDP, BucketedDDP, zero_of_all])
+def test_sparse_gradients_are_refused(wrap: Wrap) -> None:
+    with pytest.raises(RanksError, match=r"must be dense.*got a sparse one of \[4, 4\]"):
+        run_ranks(unlike_gradient, 2, wrap, "sparse", quiet=True)
+
+
+@pytest.mark.parametrize("wrap", [BucketedDDP, zero_of_all])
+def test_a_model_converted_after_wrapping_is_refused(wrap: Wrap) -> None:
+    with pytest.raises(RanksError, match=r"got a gradient of torch.float64 on cpu, planned as torch.float32"):
+        run_ranks(unlike_gradient, 2, wrap, "double", quiet=True)
+
+
+class OneOfTwo(nn.Module):
+    """Two layers of one shape, of which a rank uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = two()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers[dist.get_rank()](x)
+        return out
+
+
+def one_of_two() -> list[Tensor]:
+    model = NaiveDDP(OneOfTwo())
+    model(ones()).sum().backward()
+    return [param.grad for param in model.parameters() if param.grad is not None]
+
+
+def test_naive_ddp_adds_zeros_for_what_a_rank_does_not_use() -> None:
+    for grads in run_ranks(one_of_two, 2):
+        torch.testing.assert_close(torch.stack(grads), torch.ones(2, 4, 4, dtype=torch.float64))
+
+
+# ---- gradients of gradients, and modules compiled since
+
+
+def second_order() -> None:
+    x = ones().requires_grad_()
+    out = FSDP(two())(x).square().sum()
+    torch.autograd.grad(out, x, create_graph=True)
+
+
+def compiled_since() -> None:
+    module = two()
+    model = FSDP(module, units=[module[0]])
+    module[0].compile(backend="eager")
+    backward(model)
+
+
+@pytest.mark.parametrize(
+    ("misuse", "says"),
+    [
+        (second_order, "must be of first order; got create_graph=True"),
+        (compiled_since, "must stay outside torch.compile; got the compiled module '0'"),
+    ],
+)
+def test_fsdp_says_what_it_cannot_differentiate_or_hook(misuse: Callable[[], None], says: str) -> None:
+    with pytest.raises(RanksError, match=says):
+        run_ranks(misuse, 2, quiet=True)
+
+
+# ---- one ZeroOptimizer after another, and optimizers that look at whole tensors
+
+
+def built_again(stage: int, forgets: bool) -> float:
+    module, plain = two(), two()
+    once = torch.optim.SGD(plain.parameters(), lr=0.01)
+    for _phase in range(2):  # another optimizer over the same parameters
+        optimizer = ZeroOptimizer(module.parameters(), torch.optim.SGD, stage=stage, lr=0.01)
+        for step in range(2):
+            backward(module)
+            optimizer.step()
+            once.zero_grad()
+            for rank in range(2):
+                (plain(ones() * (1 + rank)).square().sum() / 2).backward()
+            once.step()
+            if forgets or step == 0:
+                optimizer.zero_grad()
+    pairs = zip(module.parameters(), plain.parameters(), strict=True)
+    return max(float((a - b).abs().max()) for a, b in pairs)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_zero_optimizer_built_again_takes_over(stage: int) -> None:
+    assert max(run_ranks(built_again, 2, stage, True)) < 1e-12
+    with pytest.raises(RanksError, match=r"got some of an earlier one. Call its zero_grad"):
+        run_ranks(built_again, 2, stage, False, quiet=True)
+
+
+class Trusting(torch.optim.Optimizer):
+    """LAMB's trust ratio, from the parameter and what the optimizer keeps."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, _closure: Any = None) -> None:
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    update = torch.zeros_like(param).add_(param.grad)
+                    ratio = param.pow(2).sum().sqrt() / update.pow(2).sum().sqrt()
+                    param.add_(update * ratio, alpha=-group["lr"])
+
+
+def trusts(stage: int) -> None:
+    module = two()
+    optimizer = ZeroOptimizer(module.parameters(), Trusting, stage=stage, lr=0.1)
+    backward(module)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_zero_refuses_an_optimizer_that_adds_up_a_part(stage: int) -> None:
+    with pytest.raises(RanksError, match="got sum of this rank's part in its step, as LAMB and LARS"):
+        run_ranks(trusts, 2, stage, quiet=True)

@@ -103,14 +103,16 @@ class FlatParam:
         params = [slot.param for slot in slots]
         self.trains = params[0].requires_grad
         self.divisor = wire.divisor or mesh.size(*wire.axes) * mesh.size("dp_replicate")
-        self.reduce_dtype = wire.reduce_dtype or wire.param_dtype or params[0].dtype
+        is_cast = params[0].is_floating_point()  # whole numbers, of a quantised weight, stay what they are
+        param_dtype = wire.param_dtype if is_cast else None
+        self.reduce_dtype = (wire.reduce_dtype if is_cast else None) or param_dtype or params[0].dtype
         # Cut the values of the mesh's first rank.
         group = mesh.group(*wire.axes)
         self.flat = FlatShard(
             params,
             group,
             broadcast_over=(group, mesh.group("dp_replicate")),
-            full_dtype=wire.param_dtype,
+            full_dtype=param_dtype,
             copies=True,
         )
         self.layout, self.shard = self.flat.layout, self.flat.shard

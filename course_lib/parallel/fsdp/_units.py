@@ -73,17 +73,8 @@ def cut_into_units(
 
 def _unit_names(model: nn.Module, units: Sequence[nn.Module]) -> dict[nn.Module, str]:
     """Name the model and its units, in the model's order."""
+    check_not_compiled(model)
     inside = {module: name for name, module in model.named_modules()}
-    compiled = [
-        name
-        for name, module in model.named_modules()
-        if getattr(module, "_compiled_call_impl", None) or hasattr(module, "_orig_mod")
-    ]
-    if compiled:
-        raise ValueError(
-            f"FSDP's hooks must stay outside torch.compile; got the compiled module {compiled[0]!r}. Compile "
-            "what a unit runs: unit.forward = torch.compile(unit.forward)."
-        )
     for unit in units:
         if unit is model or unit not in inside:
             what = "the model itself" if unit is model else f"a {type(unit).__name__} from elsewhere"
@@ -98,6 +89,16 @@ def _unit_names(model: nn.Module, units: Sequence[nn.Module]) -> dict[nn.Module,
         for module, name in inside.items()
         if module is model or module in set(units)
     }
+
+
+def check_not_compiled(model: nn.Module) -> None:
+    """Raise ValueError for a compiled module."""
+    for name, module in model.named_modules():
+        if "_orig_mod" in module._modules or module._compiled_call_impl is not None:  # type: ignore[truthy-function]
+            raise ValueError(
+                f"FSDP's hooks must stay outside torch.compile; got the compiled module {name!r}. Compile "
+                "what a unit runs: unit.forward = torch.compile(unit.forward)."
+            )
 
 
 def _slots_of_units(model: nn.Module, names: dict[nn.Module, str]) -> dict[nn.Module, list[Slot]]:

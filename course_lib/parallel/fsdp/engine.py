@@ -37,7 +37,14 @@ from course_lib.parallel._sharded import (
     in_backward,
 )
 from course_lib.parallel.fsdp._flat_param import UNSENT, FlatParam, Reduction, Wire
-from course_lib.parallel.fsdp._units import ALONE, RECOMPUTED, Unit, cut_into_units, tensors_of
+from course_lib.parallel.fsdp._units import (
+    ALONE,
+    RECOMPUTED,
+    Unit,
+    check_not_compiled,
+    cut_into_units,
+    tensors_of,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +113,7 @@ class FSDP(Wrapper):
         wire = Wire(param_dtype=param_dtype, reduce_dtype=reduce_dtype, divisor=gradient_divisor, axes=axes)
         self.axes, self.reshard_after_forward = axes, reshard_after_forward
         self.module, self.mesh, self.prefetch, self.param_dtype = module, mesh, prefetch, param_dtype
-        self.claim(module.parameters())
+        self.claim(module, mesh.group(*axes), mesh.group("dp_replicate"))
         self._units = cut_into_units(module, units, mesh, wire, init_)
         for flat in self.flats():
             for part in flat.parts:
@@ -130,6 +137,7 @@ class FSDP(Wrapper):
             self._reset()  # after a backward that failed
         if torch.is_grad_enabled():
             self._check_parameters()
+        check_not_compiled(self.module)
         if self.param_dtype is not None:
             args, kwargs = cast_floating((args, kwargs), self.param_dtype)
         self._phase, self._calls = "forward", []
@@ -214,6 +222,11 @@ class FSDP(Wrapper):
 
     def _before_backward(self, call: _Call, _grad: Tensor) -> None:
         """The gradient of a unit's output is there: what ran after the unit has finished its backward."""
+        if torch.is_grad_enabled():
+            raise ValueError(
+                "a gradient through FSDP must be of first order; got create_graph=True. Compute gradients of "
+                "gradients on whole parameters, in DDP."
+            )
         if call.versions != call.unit.versions:
             raise ValueError(
                 "parameters must not change between a forward and its backward; got a backward of unit "

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,42 +52,25 @@ def apply(deferred: list[WeightGrad]) -> None:
 
 
 def defer_linears_(module: nn.Module) -> WeightGradStore:
-    """Replace every nn.Linear inside by one whose weight gradient can wait; parameters and names stay.
+    """Let the weight gradient of every nn.Linear inside wait; modules, parameters and hooks stay.
 
     All other parameters (norms, embeddings) get their gradients with the input's: they cost next to nothing.
-    Raises: ValueError for a linear that holds a part of its weight, as inside FSDP.
+    Raises: ValueError for a linear that does not hold its weight, as inside FSDP.
     """
     store = WeightGradStore()
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear:
-                setattr(parent, name, DeferredLinear(child, store))
+    for child in module.modules():
+        if type(child) is nn.Linear:
+            if not isinstance(child.weight, nn.Parameter):  # a stand-in, or made from other parameters
+                raise ValueError(
+                    "a linear whose weight gradient waits must hold its weight as a parameter; got "
+                    f"a {type(child.weight).__name__}. With FSDP around a stage, take a schedule without I "
+                    "and W, such as 1F1B; for weight_norm that of nn.utils.parametrizations."
+                )
+            # Keeps the output in the graph where x is data. The weight itself stays out of it: backward would
+            # run its hooks (a data-parallel wrapper's) although nothing has come yet.
+            anchor = child.weight.new_zeros((), requires_grad=True)
+            child.forward = partial(_run, _Linear, anchor, child, store)
     return store
-
-
-class DeferredLinear(nn.Module):
-    """x @ weight.T + bias, with the linear's own parameters.
-
-    Layout: x [..., in] -> [..., out].
-    """
-
-    def __init__(self, linear: nn.Linear, store: WeightGradStore) -> None:
-        super().__init__()
-        is_here = isinstance(linear.weight, nn.Parameter)  # in FSDP a stand-in
-        if not is_here or tuple(linear.weight.shape) != (linear.out_features, linear.in_features):
-            raise ValueError(
-                "a linear whose weight gradient waits must hold its whole weight, "
-                f"{[linear.out_features, linear.in_features]}; got {list(linear.weight.shape)}. "
-                "With FSDP around a stage, take a schedule without I and W, such as 1F1B."
-            )
-        self.weight, self.bias = linear.weight, linear.bias
-        self._store = store
-        # Keeps the output in the graph where x is data. The weight itself stays out of it: backward would run
-        # its hooks (a data-parallel wrapper's) although nothing has come yet.
-        self._anchor = linear.weight.new_zeros((), requires_grad=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _run(_Linear, x, self._anchor, self)
 
 
 def _run(function: type[torch.autograd.Function], *args: Any) -> Tensor:
@@ -96,22 +80,22 @@ def _run(function: type[torch.autograd.Function], *args: Any) -> Tensor:
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, _anchor: Tensor, linear: DeferredLinear) -> Tensor:
+    def forward(ctx: Any, _anchor: Tensor, linear: nn.Linear, store: WeightGradStore, x: Tensor) -> Tensor:
         ctx.save_for_backward(x, linear.weight)
-        ctx.linear = linear
+        ctx.bias, ctx.store = linear.bias, store
         return F.linear(x, linear.weight, linear.bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        bias, store = ctx.linear.bias, ctx.linear._store
+        bias, store = ctx.bias, ctx.store
         if weight.requires_grad or (bias is not None and bias.requires_grad):
             needed = (weight, bias, x.detach(), grad.detach())  # detached: else the graph would live on
             if store.collected is None:
                 apply([needed])
             else:
                 store.collected.append(needed)
-        return grad @ weight if ctx.needs_input_grad[0] else None, None, None
+        return None, None, None, grad @ weight if ctx.needs_input_grad[3] else None
 
 
 class _Product(torch.autograd.Function):

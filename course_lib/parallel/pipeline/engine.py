@@ -67,7 +67,7 @@ class Pipeline:
 
         Args:
             chunks: stage -> module, for the stages that the schedule gives this rank. If the schedule splits
-                backwards, their linears are replaced by deferred ones.
+                backwards, their linears get another forward (`deferred`).
             activation_shape: of one micro-batch between stages, [B, S, D].
             dtype: of activations.
             group: the pipeline's ranks in order; the world by default.

@@ -62,8 +62,9 @@ def one_f_one_b_step(
 
     def backward(received: Sequence[Tensor]) -> list[Tensor]:
         x, out = in_flight.popleft()
-        torch.autograd.backward(out, received[0] if after else None)
-        return [x.grad] if before and x.grad is not None else []
+        if out.requires_grad:  # not of a frozen first stage
+            torch.autograd.backward(out, received[0] if after else None)
+        return [torch.zeros_like(x) if x.grad is None else x.grad] if before else []
 
     # 1. Warm-up: forwards until the last stage has its first micro-batch.
     warm_up = min(p - 1 - rank, len(inputs))

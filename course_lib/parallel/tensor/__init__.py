@@ -16,7 +16,7 @@ from course_lib.parallel.tensor.linear import ColumnParallelLinear, RowParallelL
 from course_lib.parallel.tensor.mlp import ParallelMLP, ParallelSwiGLU
 from course_lib.parallel.tensor.sequence import SequenceParallelDropout, SequenceParallelRMSNorm
 from course_lib.parallel.tensor.shards import ShardSpec
-from course_lib.parallel.tensor.transformer import shard_transformer_, sharded_parameters
+from course_lib.parallel.tensor.transformer import clip_grad_norm_, shard_transformer_, sharded_parameters
 from course_lib.parallel.tensor.vocabulary import VocabParallelEmbedding, vocab_parallel_cross_entropy
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "SequenceParallelRMSNorm",
     "ShardSpec",
     "VocabParallelEmbedding",
+    "clip_grad_norm_",
     "column_parallel",
     "shard_transformer_",
     "sharded_parameters",

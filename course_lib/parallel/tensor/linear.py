@@ -48,8 +48,8 @@ class ColumnParallelLinear(nn.Module):
         super().__init__()
         self.tp = tp
         self.spec = tp.spec("the output features", linear.out_features, 0, num_shards)
-        self.weight = shard_parameter(linear.weight, self.spec)
-        self.bias = None if linear.bias is None else shard_parameter(linear.bias, self.spec)
+        self.weight = shard_parameter(linear.weight, self.spec, tp.group)
+        self.bias = None if linear.bias is None else shard_parameter(linear.bias, self.spec, tp.group)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return this rank's outputs."""
@@ -80,8 +80,10 @@ class RowParallelLinear(nn.Module):
         super().__init__()
         self.tp = tp
         self.spec = tp.spec("the input features", linear.in_features, 1)
-        self.weight = shard_parameter(linear.weight, self.spec)
-        self.bias = None if linear.bias is None else shard_parameter(linear.bias, ShardSpec(0, 0, 1))
+        self.weight = shard_parameter(linear.weight, self.spec, tp.group)
+        self.bias = (
+            None if linear.bias is None else shard_parameter(linear.bias, ShardSpec(0, 0, 1), tp.group)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the sum over ranks, whole or this rank's positions of it."""
@@ -89,8 +91,8 @@ class RowParallelLinear(nn.Module):
             total = reduce_from(F.linear(x, self.weight), self.tp.group)  # [..., D], Partial -> Replicate
             return total if self.bias is None else total + self.bias
         # [..., S, F/tp] -> [..., S/tp, D]: the sum over ranks, of this rank's positions.
+        check_sequence(x, self.tp)
         if self.tp.overlap and self.tp.size > 1:
-            check_sequence(x, self.tp)
             part: Tensor = run(_RowRing, x, self.weight, self.tp.group)
         else:
             part = reduce_scatter(F.linear(x, self.weight), self.tp.group, -2)
@@ -114,6 +116,11 @@ def column_parallel(x: Tensor, linears: Sequence[ColumnParallelLinear]) -> tuple
         raise ValueError(
             f"layers that share an input must share their group and settings; got {[x.tp for x in linears]}. "
             "Make them with one TensorParallel."
+        )
+    if tp.sequence_parallel and x.dim() < 2:
+        raise ValueError(
+            f"with sequence_parallel x must be [..., S/tp, D]; got shape {list(x.shape)}. "
+            "Add the sequence dim."
         )
     weights = [linear.own(linear.weight) for linear in linears]
     biases = [None if linear.bias is None else linear.own(linear.bias) for linear in linears]

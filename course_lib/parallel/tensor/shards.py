@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.comm.autograd import Group, group_rank, group_size
+from course_lib.parallel._sharded import mark_cut
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class TensorParallel:
         return ShardSpec(dim, self.rank * num_shards // self.size, num_shards)
 
 
-def shard_parameter(full: Tensor, spec: ShardSpec) -> nn.Parameter:
+def shard_parameter(full: Tensor, spec: ShardSpec, group: Group) -> nn.Parameter:
     """Copy a rank's part of a full parameter, so that the full one can be freed; frozen stays frozen."""
     part = spec.cut(full.detach()).clone(memory_format=torch.contiguous_format)
-    return nn.Parameter(part, requires_grad=full.requires_grad)
+    param = nn.Parameter(part, requires_grad=full.requires_grad)
+    return mark_cut(param, group) if spec.num_shards > 1 else param

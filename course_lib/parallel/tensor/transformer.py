@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 
-from course_lib.comm.autograd import Group
+from course_lib.comm.autograd import Group, group_size, reduce_from
 from course_lib.comm.mesh import Mesh
 from course_lib.model.attention import Attention
 from course_lib.model.transformer import GeluFFN, RMSNorm, SwiGLU
@@ -36,7 +37,7 @@ def shard_transformer_(
     elements for the loss of T tokens.
     Memory: 1/tp of the parameters; norms whole. Activations between the pairs whole, with sequence_parallel
     1/tp.
-    Oracle: the model before it.
+    Oracle: the model before it. Clip its gradients with `clip_grad_norm_` of this package.
     Raises: ValueError, and leaves the model as it was, if tp does not divide features, query heads or
     vocabulary, if it and the kv heads do not divide one another, or for a layer without such a form.
     """
@@ -64,6 +65,28 @@ def sharded_parameters(model: nn.Module) -> dict[str, ShardSpec]:
                 if name in own and not (isinstance(module, RowParallelLinear) and name.endswith("bias")):
                     specs[name] = module.spec
     return specs
+
+
+@torch.no_grad()
+def clip_grad_norm_(model: nn.Module, max_norm: float, group: Group) -> Tensor:
+    """Scale a tensor-parallel model's gradients so that their global norm is at most max_norm; return it.
+
+    torch's function would take this rank's parts for the whole, and scale each rank by another factor.
+    Communication: one all_reduce of one float64.
+    Oracle: `torch.nn.utils.clip_grad_norm_` of the model before it was sharded.
+    """
+    specs, tp = sharded_parameters(model), group_size(group)
+    total = torch.zeros((), dtype=torch.float64)
+    for name, param in model.named_parameters():
+        if param.grad is not None:
+            copies = tp // specs[name].num_shards if name in specs else tp  # each counts once over the group
+            total = total.to(param.device) + param.grad.double().square().sum() / copies
+    norm = reduce_from(total, group).sqrt()
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for param in model.parameters():
+        if param.grad is not None:
+            param.grad.mul_(scale.to(param.grad.dtype))
+    return norm
 
 
 def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[nn.Module, str, nn.Module, str]]:

@@ -45,7 +45,7 @@ class VocabParallelEmbedding(nn.Module):
             )
         self.tp = tp
         self.spec = tp.spec("the vocabulary", embedding.num_embeddings, 0)
-        self.weight = shard_parameter(embedding.weight, self.spec)
+        self.weight = shard_parameter(embedding.weight, self.spec, tp.group)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the tokens' rows, whole or this rank's positions of them."""

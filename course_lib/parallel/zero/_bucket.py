@@ -12,10 +12,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from course_lib.comm.flat import FlatShard, same_memory
 from course_lib.comm.p2p import wait_for
-from course_lib.parallel._sharded import check_elementwise, column, guarded, owner_of, sharded_gradient
+from course_lib.parallel._sharded import (
+    Guarded,
+    Note,
+    check_elementwise,
+    check_gradient,
+    check_not_cut,
+    column,
+    guarded,
+    note_of,
+    owner_of,
+    sharded_gradient,
+)
 
 OWN = (
     "a gradient must be the mean before it is used; got {} of this rank's own, which ZeroOptimizer averages "
@@ -83,7 +95,8 @@ class ShardedBucket:
         view = self.views[position]
         if grad is None:
             view.zero_()
-        elif not same_memory(grad, view):
+        elif grad.is_sparse or not same_memory(grad, view):
+            check_gradient(grad, view)
             view.copy_(grad)
         self.filled.add(position)
 
@@ -182,7 +195,11 @@ def as_groups(params: Params) -> list[dict[str, Any]]:
 
 
 def check_arguments(
-    params: list[nn.Parameter], optimizer_class: Callable[..., Optimizer], stage: int, reduce_by: str
+    params: list[nn.Parameter],
+    optimizer_class: Callable[..., Optimizer],
+    stage: int,
+    reduce_by: str,
+    group: dist.ProcessGroup | None,
 ) -> None:
     """Raise ValueError for what a ZeroOptimizer cannot step."""
     if reduce_by not in ("reduce_scatter", "all_to_all"):
@@ -190,6 +207,7 @@ def check_arguments(
     if stage not in (1, 2):
         raise ValueError(f"stage must be 1 or 2; got {stage}. Stage 3 is parallel.fsdp.FSDP.")
     check_elementwise(optimizer_class)
+    check_not_cut(params, group)
     if len({id(param) for param in params}) < len(params):
         raise ValueError("every parameter must be given once; got one twice. Put it into one group.")
     meta = [index for index, param in enumerate(params) if param.is_meta]
@@ -197,8 +215,20 @@ def check_arguments(
         raise ValueError(
             f"parameters must hold data; got meta parameters {meta}. Initialise the model first."
         )
+    if any(isinstance(param.grad, Guarded) for param in params):
+        raise ValueError(
+            "gradients must be forgotten before another ZeroOptimizer takes the parameters; got some of an "
+            "earlier one. Call its zero_grad() first."
+        )
     if any(getattr(owner_of(param), "shards", False) for param in params):
         raise ValueError(
             "parameters must be whole; got those of FSDP, each rank's own part. "
             "Step them with a plain optimizer."
         )
+
+
+def take_over(param: nn.Parameter, *handles: RemovableHandle) -> None:
+    """Leave a parameter the hooks of its newest ZeroOptimizer alone."""
+    for handle in note_of(param, "_zero_hooks") or ():
+        handle.remove()
+    param._zero_hooks = Note(handles)  # type: ignore[attr-defined]

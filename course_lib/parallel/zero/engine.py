@@ -9,6 +9,7 @@ optimizers that look at whole matrices.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, NoReturn
 
@@ -21,6 +22,7 @@ from course_lib.comm.flat import same_memory
 from course_lib.comm.p2p import wait_for
 from course_lib.parallel._sharded import (
     Guarded,
+    PartsAlone,
     Wrapper,
     at_end_of_backward,
     clip_sharded_norm_,
@@ -28,7 +30,14 @@ from course_lib.parallel._sharded import (
     owner_of,
     pack_buckets,
 )
-from course_lib.parallel.zero._bucket import OWN, Params, ShardedBucket, as_groups, check_arguments
+from course_lib.parallel.zero._bucket import (
+    OWN,
+    Params,
+    ShardedBucket,
+    as_groups,
+    check_arguments,
+    take_over,
+)
 
 
 class ZeroOptimizer(Optimizer):
@@ -73,12 +82,12 @@ class ZeroOptimizer(Optimizer):
     ) -> None:
         groups = as_groups(params)
         self.params: list[nn.Parameter] = [param for entry in groups for param in entry["params"]]
-        check_arguments(self.params, optimizer_class, stage, reduce_by)
+        check_arguments(self.params, optimizer_class, stage, reduce_by, process_group)
         self.stage, self.group, self.gradients_averaged = stage, process_group, gradients_averaged
         self.by_all_to_all = reduce_by == "all_to_all"
         self.world_size, self.group_rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         self.group_sizes = [len(entry["params"]) for entry in groups]
-        self._is_built = self._is_synced = self._in_backward = False
+        self._is_built = self._is_synced = self._in_backward = self._has_stepped = False
         self._num_launched = 0
         # Cut every parameter group into buckets; the optimizer gets this rank's parts of them.
         numbers = {id(param): index for index, param in enumerate(self.params)}
@@ -99,8 +108,9 @@ class ZeroOptimizer(Optimizer):
         self._broadcast_frozen()
         for bucket in self.buckets:
             for position, param in enumerate(bucket.params):
-                param.register_hook(self._before_gradient)
-                param.register_post_accumulate_grad_hook(partial(self._on_gradient, bucket, position))
+                before = param.register_hook(self._before_gradient)
+                after = param.register_post_accumulate_grad_hook(partial(self._on_gradient, bucket, position))
+                take_over(param, before, after)
 
     # ---- what a training loop calls
 
@@ -158,7 +168,8 @@ class ZeroOptimizer(Optimizer):
                 bucket.set_(grads)
             else:
                 bucket.set_part_gradients(used(), guards=False)
-            self.inner.step()
+            with nullcontext() if self._has_stepped else PartsAlone():
+                self.inner.step()
             bucket.take_part_gradients()
             works.append(bucket.flat.gather_(async_op=True))
             if self.stage == 1:
@@ -166,6 +177,7 @@ class ZeroOptimizer(Optimizer):
         for bucket, grads in zip(self.buckets, synced, strict=True):
             bucket.set_(grads)
         wait_for(works)
+        self._has_stepped = True
         return loss
 
     def refresh_masters(self) -> None:
@@ -282,7 +294,8 @@ class ZeroOptimizer(Optimizer):
         if position in bucket.filled:
             raise ValueError(
                 "a gradient must come once in a backward; got one twice, from two checkpointed uses of a "
-                "parameter. Use stage=1, or checkpoint both uses as one."
+                "parameter, or after a backward that failed. Use stage=1, or checkpoint both uses as one; "
+                "after a failure call the optimizer's zero_grad()."
             )
         bucket.fill(position, param.grad)
         bucket.reached.add(position)

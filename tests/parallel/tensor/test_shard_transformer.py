@@ -16,6 +16,7 @@ from course_lib.model.transformer import Block, Transformer, cross_entropy
 from course_lib.parallel.ddp import BucketedDDP
 from course_lib.parallel.tensor import (
     ShardSpec,
+    clip_grad_norm_,
     shard_transformer_,
     sharded_parameters,
     vocab_parallel_cross_entropy,
@@ -95,6 +96,31 @@ def test_two_steps_equal_one_process(n: int, mode: str) -> None:
         cut = {name for name, spec in specs.items() if spec.num_shards > 1}
         assert cut == ({name for name in want if name in specs} if n > 1 else set())
         assert all("norm" in name for name in want.keys() - specs.keys() - {"loss"} if "grad" not in name)
+
+
+def clipped(sizes: ModelConfig, sequence_parallel: bool) -> tuple[float, dict[str, Tensor]]:
+    plain, model = new_model(sizes), new_model(sizes)
+    cross_entropy(plain(batch().tokens), batch().targets).backward()
+    want = nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
+    shard_transformer_(model, dist.group.WORLD, sequence_parallel=sequence_parallel)
+    loss = vocab_parallel_cross_entropy(model(batch().tokens), batch().targets, dist.group.WORLD)
+    loss.backward()
+    norm = clip_grad_norm_(model, 0.1, dist.group.WORLD)
+    specs, grads = sharded_parameters(model), dict(model.named_parameters())
+    off = {}
+    for name, param in plain.named_parameters():
+        if param.grad is not None:  # one is frozen
+            part = specs[name].cut(param.grad) if name in specs else param.grad
+            off[name] = grads[name].grad - part
+    return float(norm - want), off
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("n", [2, 4])
+def test_the_clipped_norm_is_the_whole_models(n: int, sequence_parallel: bool) -> None:
+    for off, grads in run_ranks(clipped, n, SIZES, sequence_parallel):
+        assert abs(off) < 1e-9
+        assert max(float(grad.abs().max()) for grad in grads.values()) < 1e-9
 
 
 def with_data_parallel(sequence_parallel: bool) -> tuple[dict[str, Tensor], dict[str, ShardSpec]]:
