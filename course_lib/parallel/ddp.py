@@ -209,6 +209,7 @@ class NaiveDDP(_DataParallel):
     Communication: at construction one broadcast per parameter or buffer; per backward one all_reduce per
     trained parameter, num_params elements in all. Nothing overlaps: the ranks compute, then they wait.
     Memory: params + gradients, as without data parallelism.
+    A parameter that no rank used gets a zero gradient.
     Oracle: the module on the whole batch, where the shards are equal.
     broadcast_buffers: before the first forward after one in training, take rank 0's buffers.
     Raises: ValueError for a module that is wrapped already, parameters frozen, unfrozen or added since, and

@@ -94,7 +94,7 @@ def _unit_names(model: nn.Module, units: Sequence[nn.Module]) -> dict[nn.Module,
 def check_not_compiled(model: nn.Module) -> None:
     """Raise ValueError for a compiled module."""
     for name, module in model.named_modules():
-        if "_orig_mod" in module._modules or module._compiled_call_impl is not None:  # type: ignore[truthy-function]
+        if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
             raise ValueError(
                 f"FSDP's hooks must stay outside torch.compile; got the compiled module {name!r}. Compile "
                 "what a unit runs: unit.forward = torch.compile(unit.forward)."

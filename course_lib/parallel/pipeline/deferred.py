@@ -69,7 +69,7 @@ def defer_linears_(module: nn.Module) -> WeightGradStore:
             # Keeps the output in the graph where x is data. The weight itself stays out of it: backward would
             # run its hooks (a data-parallel wrapper's) although nothing has come yet.
             anchor = child.weight.new_zeros((), requires_grad=True)
-            child.forward = partial(_run, _Linear, anchor, child, store)
+            child.forward = partial(_run, _Linear, anchor, child, store)  # type: ignore[method-assign]
     return store
 
 
