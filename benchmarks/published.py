@@ -44,10 +44,15 @@ MODELS = {  # D, F, N, K, L, V, gated, tied
     "qwen3-235b-a22b": (4096, 1536, 64, 4, 94, 151936, 1, 0),
     "gpt-oss-120b": (2880, 2880, 64, 8, 36, 201088, 1, 0),
     "grok1-314b": (6144, 32768, 48, 8, 64, 131072, 1, 1),
+    "deepseekv2": (5120, 1536, 128, 1, 60, 102400, 1, 0),
+    "deepseekv3": (7168, 2048, 128, 1, 61, 129280, 1, 0),
 }
+"""Latent attention is written as one key and value head, layers without experts as the others."""
 MIXTURES = {  # experts, experts per token, size of a head
     "qwen3-30b-a3b": (128, 8, 128), "qwen3-235b-a22b": (128, 8, 128), "gpt-oss-120b": (128, 4, 64),
+    "deepseekv2": (162, 8, 128), "deepseekv3": (257, 9, 128),
 }  # fmt: skip
+"""Shared experts count as experts that every token goes to."""
 
 
 @dataclass(frozen=True)
