@@ -123,7 +123,6 @@ class Scenario:
         returned: (mark, words for it) where a call of the answer has returned. There the answer must have
             waited for every call it launched, as at the end of the run.
         numeric: the answer takes no arguments and returns {name: number}; each name is a part.
-        starts_processes: the rank side runs torchrun.
     """
 
     rank_side: str
@@ -134,7 +133,6 @@ class Scenario:
     follows: Callable[[str], bool] = lambda name: False
     returned: Callable[[Case], Sequence[tuple[str, str]]] = _no_marks
     numeric: bool = False
-    starts_processes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

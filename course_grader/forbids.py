@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PACKAGES = ("course_lib", "course_grader")  # the course's own
+# Oracles, cases and bounds: never where student code runs.
+JUDGE_SIDE = tuple(f"course_grader.{folder}" for folder in ("labs", "expected", "parts"))
 
 
 def is_course(module: str) -> bool:

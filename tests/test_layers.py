@@ -152,7 +152,7 @@ def test_environment_variables_are_read_where_processes_start() -> None:
         "course_grader.judge",
         "course_grader.pages",
         "course_grader.inside.torchrun",
-        "course_grader.inside.zygote",
+        "course_grader.inside.page_kernel",
         "course_lib.train.__main__",
         "course_lib.train.world",
         "course_grader.learner.jupyter",

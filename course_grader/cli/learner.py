@@ -21,24 +21,25 @@ def doctor(
     """Say what this machine lacks, and what to do about it."""
     from course_lib import doctor as examination
 
-    findings = [] if programs else [*examination.examine(world=world), *_ranks_alone(examination)]
+    findings = [] if programs else [*examination.examine(world=world), *_sandbox(examination)]
     last = examination.missing_programs() if programs else examination.how_to_get(examination.PROGRAMS)
     for line in filter(None, [*(finding.line() for finding in findings), last]):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(code=examination.exit_code(findings))
 
 
-def _ranks_alone(examination: types.ModuleType) -> Iterator[Any]:
-    """Say whether students' ranks can be kept from one another where they are graded."""
+def _sandbox(examination: types.ModuleType) -> Iterator[Any]:
+    """Say whether students' code can be graded in a sandbox here."""
     if examination.PROGRAMS["bubblewrap"].problem:
         return
     from course_grader.judge import bubblewrap, sandbox
 
+    problem = ""
     try:
-        lacks = sandbox.require(trust=False)
+        sandbox.require(trust=False)
     except bubblewrap.SandboxMissing as error:
-        lacks = str(error)
-    yield examination.Finding(not lacks, "ranks alone", lacks or "namespaces for each rank", necessary=False)
+        problem = str(error)
+    yield examination.Finding(not problem, "sandbox", problem or "starts", necessary=False)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})

@@ -48,7 +48,6 @@ def torchrun_script() -> Scenario:
         rank_side="course_grader.inside.scenarios.torchrun_script:program",
         inputs=data,
         cases=_cases,
-        starts_processes=True,
     )
 
 

@@ -2,8 +2,7 @@
 
 The guard blocks the library's closed modules at import and drops those that are already imported. torch
 cannot be imported twice, so its entry points are made to raise instead. This stops accidental and lazy use.
-The guard also notes each attempt: an answer that swallows the error fails all the same. In the judge's
-sandbox the closed files do not exist.
+The guard also notes each attempt: an answer that swallows the error fails all the same.
 """
 
 from __future__ import annotations
@@ -14,21 +13,23 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import itertools
+import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
+import course_lib
 from course_grader.exercise import GateFailed
-from course_grader.forbids import is_course
+from course_grader.forbids import JUDGE_SIDE, is_course
 from course_grader.inside.entry_points import SIDE_DOORS, every_entry, torch_entries
 from course_grader.why import Why
 
-# Oracles, cases and bounds: never where student code runs.
-JUDGE_SIDE = tuple(f"course_grader.{folder}" for folder in ("labs", "expected", "parts"))
 ALWAYS = (*JUDGE_SIDE, "course_grader.inside.scenarios", "course_grader.inside.programs")
+_ROOT = Path(course_lib.__file__).resolve().parents[1]  # of both packages
 _ENTRIES = every_entry()
 _WHOLE = tuple(entry.removesuffix(":*") for entry in _ENTRIES if entry.endswith(":*"))
 _names = {entry.rpartition(":")[2].rpartition(".")[2] for entry in _ENTRIES} - {"*"}  # of entry points
@@ -141,6 +142,15 @@ class Guard(importlib.abc.MetaPathFinder):
     def _raise(self, why: Why) -> NoReturn:
         self.reached.append(why)
         raise GateFailed("closed", why)
+
+    def files(self) -> tuple[str, ...]:
+        """Where the closed modules lie: how the paths of their files begin, source or compiled."""
+        places = [_ROOT.joinpath(*name.split(".")) for name in self.modules if is_course(name)]
+        return tuple(
+            start
+            for at in places
+            for start in (f"{at}{os.sep}", f"{at}.py", f"{at.parent / '__pycache__' / at.name}.")
+        )
 
     def is_closed(self, module: str) -> bool:
         """True for a closed module and all modules below it."""

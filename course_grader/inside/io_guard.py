@@ -1,15 +1,15 @@
-"""Refuse, inside a rank, the ways around torch.distributed by which an answer could reach other ranks.
+"""Refuse, inside a rank, ways around torch.distributed, and the text of what an exercise asks to write.
 
 The trace counts what goes through torch.distributed. An answer that sends its data another way would pass a
-count of bytes. In the judge's sandbox the kernel closes the other ways (seclusion.py); what is watched here
-are those that an honest answer may take too, so that it hears of it before the grade, and the rendezvous
-store and sockets, which ranks share.
+count of bytes. This makes lazy shortcuts fail, in the notebook as in the judge's sandbox; who takes the watch
+apart fools only the ranks of one answer.
 """
 
 from __future__ import annotations
 
 import importlib
 import io
+import linecache
 import os
 import sys
 import sysconfig
@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 import course_lib
+from course_lib.ranks.rank import rank_main
 
 _c10d: Any = dist.distributed_c10d
 _importing: Any = importlib
@@ -78,6 +79,33 @@ def shut(refuse: Callable[[str], None]) -> None:
         wrap(_c10d.Store, method, "the rendezvous store")
     for owner, name in ((torch, "save"), (torch, "from_file"), (torch.UntypedStorage, "from_file")):
         wrap(owner, name, f"torch.{name}")
+
+
+def close_files(folders: tuple[str, ...], refuse: Callable[[str], None]) -> None:
+    """Call `refuse(path)` when the answer reads what lies in `folders`, or is one of them."""
+    inside, absolute, is_a, text, by_answer = folders, os.path.abspath, isinstance, str, _reader()
+
+    def audit(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open" and is_a(args[0], text):
+            path = absolute(args[0])
+            if path.startswith(inside) and by_answer():
+                refuse(path)
+
+    sys.addaudithook(audit)
+
+
+def _reader() -> Callable[[], bool]:
+    """Return what says whether the answer is among the callers, and not for the lines of a traceback."""
+    libraries, frame_of, starts = _LIBRARIES, sys._getframe, str.startswith
+    others = frozenset((rank_main.__code__, linecache.updatecache.__code__))
+
+    def by_answer() -> bool:
+        frame: Any = frame_of(2)
+        while frame is not None and starts(frame.f_code.co_filename, libraries):
+            frame = None if frame.f_code in others else frame.f_back
+        return frame is not None
+
+    return by_answer
 
 
 def _watcher() -> Callable[[], bool]:

@@ -17,12 +17,11 @@ import numpy as np
 from course_grader.answer.source import not_written, stub_of
 from course_grader.exercise import Array, Case, GateFailed, RankData
 from course_grader.inside.causes import cause_of
-from course_grader.inside.rank_worker import Job, RankJob
+from course_grader.inside.rank_worker import Job, rank_job
 from course_grader.why import Why
 from course_lib.ranks import RanksError, report, run_ranks
 
 Shards = Sequence[Mapping[str, Array]]  # one rank's inputs each
-_RANK_JOB = RankJob()
 Launcher = Callable[[Job, Case, Shards], list[RankData]]
 report.hide_frames_of(os.path.dirname(os.path.dirname(__file__)))
 
@@ -31,7 +30,7 @@ def run_here(
     job: Job,
     case: Case,
     shards: Shards,
-    on_rank: Callable[[Job], Any] = _RANK_JOB,
+    on_rank: Callable[[Job], Any] = rank_job,
     read: Callable[[Any], dict[str, Any]] = dict,
 ) -> list[RankData]:
     """Run one case on fresh ranks of this machine; each takes its own shard from a file.

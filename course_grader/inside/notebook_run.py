@@ -1,15 +1,13 @@
-"""Run a notebook's cells inside the sandbox, for its feedback only: `python -m ... IN OUT`.
+"""Run a notebook's cells inside the sandbox, for its feedback only.
 
-One frame comes in with the cells, one goes out for each cell that has ended: when the kernel dies or a limit
-strikes, what was shown before is kept. Checks are not run here: the judge's verdicts take their place.
+One frame goes out for each cell that has ended: when the kernel dies or a limit strikes, what was shown
+before is kept. Checks are not run here: the judge's verdicts take their place.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import sys
 from typing import Any
 
 import nbformat
@@ -19,7 +17,6 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
 from course_grader import frames as wire
-from course_grader.inside import page_kernel
 from course_grader.inside.forked import Waiting
 from course_grader.kernels import LimitedRun, PrivateKernel
 
@@ -43,11 +40,6 @@ from course_lib.viz.style import CourseFigure as _CourseFigure
 _CourseFigure.is_quick = True
 del _CourseFigure
 """
-
-
-def _be_kernel(arguments: list[str]) -> None:
-    os.setsid()
-    page_kernel.main(arguments)
 
 
 class _Provisioner(LocalProvisioner):
@@ -74,16 +66,10 @@ class PageKernel(PrivateKernel):
         return await super()._async_pre_start_kernel(**options)
 
 
-def run(requests: int, answers: int) -> None:
-    """Run the cells of one request; `timeouts_s` has the limit of each."""
-    for fd in (requests, answers):
-        os.set_inheritable(fd, False)
-    PageKernel.fork = Waiting(_be_kernel)
-    if sys.platform == "linux":
-        # PR_SET_DUMPABLE: the kernel, which runs as the same user, cannot open our pipes through /proc.
-        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
-    plain, _ = wire.unpack(wire.receive(requests))
-    sources: list[str] = [SETUP, *plain["cells"]]
+def run(plain: dict[str, Any], answers: int, kernel: Waiting) -> None:
+    """Run the cells of one request in `kernel`; `timeouts_s` has the limit of each."""
+    PageKernel.fork = kernel
+    sources: list[str] = [SETUP, *plain["sources"]]
     timeouts_s: list[int] = [60, *plain["timeouts_s"]]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in sources])
     for cell, timeout_s in zip(notebook.cells, timeouts_s, strict=True):
@@ -149,7 +135,3 @@ def _short(output: Any) -> dict[str, Any]:
             elif picture:
                 kept["data"][mime] = picture
     return kept
-
-
-if __name__ == "__main__":
-    run(int(sys.argv[1]), int(sys.argv[2]))

@@ -5,22 +5,17 @@ It shows matplotlib's figures as JupyterLab does, with fewer dots where a figure
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from course_grader.inside.own_server import fork_server
 
 MAX_SIDE = 2_000  # pixels of a figure
-# What a zygote loads for it: not pyplot, which looks for the shell that is to show its figures.
-LOADED = (
-    "course_grader.kernels",
-    "ipykernel.kernelapp",
-    "ipykernel.ipkernel",
-    "IPython.core.pylabtools",
-    "matplotlib.backends.backend_agg",
-    "matplotlib.figure",
-    "matplotlib.font_manager",
-    "course_lib.viz.style",
-)
+ENVIRONMENT = {
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    "JUPYTER_PLATFORM_DIRS": "1",
+}
 
 
 def show_figures(shell: Any) -> None:
@@ -39,8 +34,10 @@ def show_figures(shell: Any) -> None:
     formatter.for_type_by_name("matplotlib.figure", "Figure", print_figure)
 
 
-def main(arguments: list[str]) -> None:
+def be_kernel(arguments: list[str]) -> None:
     """Be the kernel that IPython's command line describes; never returns."""
+    os.setsid()
+    os.environ.update(ENVIRONMENT)
     fork_server()
     from ipykernel.kernelapp import launch_new_instance
 

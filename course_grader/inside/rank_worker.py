@@ -29,7 +29,7 @@ import torch.distributed as dist
 
 from course_grader.answer.source import FromSource, behind_a_cache, not_defined, not_written, stub_of
 from course_grader.exercise import Array, GateFailed
-from course_grader.inside import io_guard, torchrun_fork
+from course_grader.inside import io_guard
 from course_grader.inside.causes import cause_of
 from course_grader.inside.import_guard import Guard
 from course_grader.inside.probe import Probe
@@ -50,7 +50,6 @@ class Job:
         answer: source text, or a pickled object.
         params: of the case.
         program: "module:function".
-        processes: the program starts some.
         inbox: folder with one file of inputs a rank; the launcher fills it in.
     """
 
@@ -61,36 +60,16 @@ class Job:
     answer: FromSource | bytes
     params: dict[str, Any]
     program: str
-    processes: bool = False
     inbox: str = ""
 
 
-class RankJob:
-    """Runs one case on this rank: `rank_job`, as the function that `run_ranks` calls."""
-
-    def __call__(self, job: Job) -> Any:
-        """Run it. Returns what `rank_job` does."""
-        return rank_job(job)
-
-    def before_group(self, job: Job) -> None:
-        """Fork what is to be torchrun, if the program starts that, before anything of the check is here."""
-        if job.processes:
-            torchrun_fork.fork(self.follow)
-
-    def follow(self) -> None:
-        """Close, in a process that has this rank's namespaces, the doors that this rank has closed."""
-
-
-def rank_job(job: Job, close_doors: Callable[..., None] = lambda *_, **__: None) -> dict[str, Any]:
-    """Run one case on this rank. Returns {"failed": (gate, texts)} or tensors, values, mutated, reached.
-
-    `close_doors` is called between the rank's inputs and the first line of the answer.
-    """
+def rank_job(job: Job) -> dict[str, Any]:
+    """Run one case on this rank. Returns {"failed": (gate, texts)} or tensors, values, mutated, reached."""
     arrays = _take_inputs(job.inbox)
     program = pkgutil.resolve_name(job.program)
-    close_doors(dist.get_world_size(), processes=job.processes)
     guard = Guard(job.exercise_id, job.closed)
     guard.install()
+    io_guard.close_files(guard.files(), guard.refuse)
     if dist.get_world_size() > 1:
         io_guard.shut(guard.refuse_side_door)
     try:

@@ -1,9 +1,7 @@
-"""Entry of the judge's sandbox: `python -m course_grader.inside.sandbox_entry IN OUT alone`.
+"""Entry of the judge's sandbox: `python -m course_grader.inside.sandbox_entry IN OUT`, two file descriptors.
 
-IN and OUT are file descriptors; "alone", which only a sandbox makes possible, gives each
-rank namespaces of its own.
-
-The fork server closes both descriptors before it forks a rank: no rank can write to the judge.
+This process loads torch once. It forks what becomes the kernel of the feedback page, then the server of all
+ranks, and serves the judge's requests; both forks close its descriptors, so no answer can write to the judge.
 """
 
 from __future__ import annotations
@@ -11,24 +9,24 @@ from __future__ import annotations
 import importlib
 import sys
 
+from course_grader.inside.forked import Waiting
 from course_grader.inside.import_guard import look_around
 from course_grader.inside.own_server import fork_server
-from course_grader.inside.seclusion import prepare_server
-from course_lib.ranks.forkserver import preload
+from course_grader.inside.page_kernel import be_kernel
+from course_lib.ranks.forkserver import preload, preloaded
+
+_WORKER = "course_grader.inside.sandbox_worker"
 
 
-def main(requests: int, answers: int, alone: bool) -> None:
-    """Load torch, fork the server of ranks, then serve. `alone`: each rank in namespaces of its own."""
-    preload("course_grader.inside.sandbox_worker")  # or each rank would import it: a sixth of its work
-
-    def prepare() -> None:
-        look_around()
-        if alone:
-            prepare_server()
-
-    fork_server(prepare=prepare)
-    importlib.import_module("course_grader.inside.sandbox_worker").serve(requests, answers)
+def main(requests: int, answers: int) -> None:
+    """Load torch, fork the page's kernel and the server of ranks, then serve."""
+    preload(_WORKER)  # or each rank would import it: a sixth of its work
+    for name in preloaded():
+        importlib.import_module(name)
+    kernel = Waiting(be_kernel)
+    fork_server(prepare=look_around)
+    importlib.import_module(_WORKER).serve(requests, answers, kernel)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] == ["alone"])
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import dataclasses
 import functools
+import importlib
 import os
 import resource
 import signal
@@ -24,10 +25,10 @@ import psutil
 from course_grader import frames as wire
 from course_grader.answer.source import FromSource, definitions
 from course_grader.exercise import Array, Case, GateFailed
-from course_grader.inside import seclusion
 from course_grader.inside.causes import TooMuchTime
+from course_grader.inside.forked import Waiting
 from course_grader.inside.launcher import run_here
-from course_grader.inside.rank_worker import Job, RankJob, rank_job
+from course_grader.inside.rank_worker import Job, rank_job
 from course_grader.why import Cause
 from course_lib.ranks import serialize
 
@@ -36,8 +37,11 @@ _WRITE_LESS = "The ranks of a world may write 600 MB together, and 300 MB into a
 _TO_END_S = 20  # far more than killing all of a sandbox's processes takes
 
 
-def serve(requests: int, answers: int) -> None:
-    """Say that it is there, then answer requests until there are no more; both are file descriptors."""
+def serve(requests: int, answers: int, kernel: Waiting) -> None:
+    """Say that it is there, then answer requests until there are no more.
+
+    `requests` and `answers` are file descriptors; `kernel` is to run the notebook.
+    """
     for fd in (requests, answers):
         os.set_inheritable(fd, False)
     if sys.platform == "linux":
@@ -50,15 +54,19 @@ def serve(requests: int, answers: int) -> None:
             plain, arrays = wire.unpack(wire.receive(requests))
         except wire.Broken:
             os._exit(0)
-        wire.send(answers, _answer(plain, arrays))
+        if "sources" in plain:
+            # Imported now: most of a second, where a page is asked for.
+            importlib.import_module("course_grader.inside.notebook_run").run(plain, answers, kernel)
+        else:
+            wire.send(answers, _answer(plain, arrays, kernel.pid))
 
 
-def _answer(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
+def _answer(plain: dict[str, Any], arrays: dict[str, Array], kernel: int) -> bytes:
     try:
         if "cells" in plain:
             answer = definitions(plain["cells"], plain["symbol"], plain["exercise_id"])
             return wire.pack({"text": answer.text, "before": answer.before, "note": answer.note})
-        return _run(plain, arrays)
+        return _run(plain, arrays, kernel)
     except GateFailed as failed:
         gate, why = failed.gate, failed.why
         output = [[text[:MAX_TEXT] for text in texts] for texts in failed.output or ([], [])]
@@ -69,7 +77,7 @@ def _answer(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
         return wire.pack({"failed": [gate, *why.texts()], "output": output})
 
 
-def _run(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
+def _run(plain: dict[str, Any], arrays: dict[str, Array], kernel: int) -> bytes:
     fields = plain["job"]
     answer = FromSource(fields.pop("text"), fields["symbol"], fields.pop("before"))
     job = Job(answer=answer, closed=tuple(fields.pop("closed")), **fields)
@@ -78,11 +86,11 @@ def _run(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
     for key, array in arrays.items():
         rank, _, name = key.partition("/")
         shards[int(rank)][name] = array
-    on_rank = LimitedRankJob(int(case.timeout_s / 5))
+    on_rank = functools.partial(_limited_job, int(case.timeout_s / 5))
     try:
         got = run_here(job, case, shards, on_rank, _read)
     finally:
-        _end_left_behind()
+        _end_left_behind(kernel)
     ranks = [
         {"values": r.values, "dtypes": r.dtypes, "trace": r.trace.to_plain() if r.trace else None}
         for r in got
@@ -92,14 +100,14 @@ def _run(plain: dict[str, Any], arrays: dict[str, Array]) -> bytes:
 
 
 def _read(frame: Any) -> dict[str, Any]:
-    """Read what `LimitedRankJob` returned on a rank. Raises: wire.Broken if a student's code forged it."""
+    """Read what `_limited_job` returned on a rank. Raises: wire.Broken if a student's code forged it."""
     if not isinstance(frame, bytes):
         raise wire.Broken("not a frame")
     plain, tensors = wire.unpack(frame[8:])
     return {**plain, "tensors": tensors}
 
 
-def _end_left_behind() -> None:
+def _end_left_behind(kernel: int) -> None:
     """Kill the student's processes that have outlived their rank: they must not see the next case.
 
     They are descendants of this process or of the fork server. If they start new ones faster than this kills
@@ -107,7 +115,7 @@ def _end_left_behind() -> None:
     """
     server: Any = forkserver  # typeshed does not know these attributes
     tracker: Any = resource_tracker
-    ours = {server._forkserver._forkserver_pid, tracker._resource_tracker._pid}
+    ours = {server._forkserver._forkserver_pid, tracker._resource_tracker._pid, kernel}
     end_s = time.monotonic() + _TO_END_S
     while time.monotonic() < end_s:
         runs = False
@@ -126,26 +134,19 @@ def _end_left_behind() -> None:
     os._exit(1)
 
 
-class LimitedRankJob(RankJob):
-    """Runs `rank_job` for at most `cpu_s` seconds of processor time, however loaded the machine is."""
+def _limited_job(cpu_s: int, job: Job) -> bytes:
+    """Run `rank_job` for at most `cpu_s` seconds of processor time, however loaded the machine is.
 
-    def __init__(self, cpu_s: int) -> None:
-        self.cpu_s = cpu_s
-
-    def __call__(self, job: Job) -> bytes:
-        """Run it behind closed doors. Returns a frame of `wire` with what `rank_job` does."""
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        limit_s = int(used.ru_utime + used.ru_stime) + max(5, self.cpu_s)
-        signal.signal(signal.SIGXCPU, functools.partial(_too_much, self.cpu_s))
-        _, hard = resource.getrlimit(resource.RLIMIT_CPU)  # kept: a script under torchrun has one of its own
-        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard))
-        result = rank_job(job, seclusion.close_doors)
-        tensors = result.pop("tensors", {})
-        return wire.pack(result, tensors)
-
-    def follow(self) -> None:
-        """Close the doors of a process that shares this rank's namespaces."""
-        seclusion.follow()
+    Returns a frame of `wire` with what `rank_job` does.
+    """
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit_s = int(used.ru_utime + used.ru_stime) + max(5, cpu_s)
+    signal.signal(signal.SIGXCPU, functools.partial(_too_much, cpu_s))
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)  # kept: a script under torchrun has one of its own
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard))
+    result = rank_job(job)
+    tensors = result.pop("tensors", {})
+    return wire.pack(result, tensors)
 
 
 def _too_much(cpu_s: int, *_: object) -> None:

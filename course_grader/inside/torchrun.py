@@ -19,12 +19,9 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import psutil
-
-from course_grader.inside import torchrun_fork
-from course_grader.inside.forked import Waiting
 
 LIMIT_S = 75.0  # without what its processes wait for a core that others use
 MOST_WAITED_S = 3 * LIMIT_S  # of that waiting, no more is left out
@@ -36,7 +33,6 @@ _AGENT = "from course_grader.inside.torchrun_agent import main; main()"
 _LOGS = "logs/*/attempt_0"  # where torchrun puts a folder a worker
 _LAUNCHED = "launched"  # torchrun_agent's count in it; importing that module stops garbage collection
 _BUSY = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP, psutil.STATUS_WAKING)  # not asleep, ended, stopped
-Process: TypeAlias = "subprocess.Popen[bytes] | Waiting"
 _STALE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -77,7 +73,9 @@ def _result(status: str, error: str = "", line: int | None = None, rank: int | N
 
 
 @contextlib.contextmanager
-def _torchrun(folder: Path, num_processes: int, arguments: Sequence[str]) -> Iterator[Process]:
+def _torchrun(
+    folder: Path, num_processes: int, arguments: Sequence[str]
+) -> Iterator[subprocess.Popen[bytes]]:
     """Start torchrun on a free port of the loopback; end its whole tree on leaving."""
     environment = {
         k: v for k, v in os.environ.items() if k not in _STALE and not k.startswith("TORCHELASTIC")
@@ -88,20 +86,15 @@ def _torchrun(folder: Path, num_processes: int, arguments: Sequence[str]) -> Ite
     logs = [f"--log-dir={folder / 'logs'}", "--redirects=3"]
     script = [str(folder / "train.py"), *arguments]
     words = [*rendezvous, *where, *logs, *script]
-    agent: Process
-    if torchrun_fork.waiting is not None:
-        agent, torchrun_fork.waiting = torchrun_fork.waiting, None
-        agent.begin([words, str(folder), environment])
-    else:
-        with open(folder / "agent.txt", "wb") as output:
-            agent = subprocess.Popen(
-                [sys.executable, "-c", _AGENT, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=folder,
-                env=environment,
-            )
+    with open(folder / "agent.txt", "wb") as output:
+        agent = subprocess.Popen(
+            [sys.executable, "-c", _AGENT, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            env=environment,
+        )
     try:
         yield agent
     finally:
@@ -113,19 +106,19 @@ def _torchrun(folder: Path, num_processes: int, arguments: Sequence[str]) -> Ite
         agent.wait()
 
 
-def _below(agent: Process, direct: bool = False) -> list[psutil.Process]:
+def _below(agent: subprocess.Popen[bytes], direct: bool = False) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(agent.pid).children(recursive=not direct)
     return []
 
 
-def _workers(agent: Process) -> list[psutil.Process]:
+def _workers(agent: subprocess.Popen[bytes]) -> list[psutil.Process]:
     """The agent's children are its fork server and multiprocessing's tracker; below them is the script."""
     own = _below(agent, direct=True)
     return [process for process in _below(agent) if process not in own]
 
 
-def _watch(agent: Process, sockets: list[socket.socket]) -> str:
+def _watch(agent: subprocess.Popen[bytes], sockets: list[socket.socket]) -> str:
     """Wait for torchrun; "ok" or "failed" by itself, "timeout", "idle" or "port" if it must be ended."""
     started_s = quiet_since_s = time.monotonic()
     seen_cpu_s = waited_s = 0.0

@@ -7,13 +7,11 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import course_lib
-from course_grader.forbids import PACKAGES
-from course_grader.inside import system_calls
-from course_grader.judge.zygotes import HIDDEN
+from course_grader.forbids import JUDGE_SIDE, PACKAGES
 from course_grader.limits import Limits
 
 ROOT = Path(course_lib.__file__).resolve().parents[1]  # of both packages
@@ -30,6 +28,8 @@ _ETC = (
 )
 # Of a checkout, should it lie below a folder that everything in the sandbox can read, /usr/src say.
 _PRIVATE = ("solutions", "notebooks", "tests", "grading", "build", ".git")
+# Never needed where student code runs: oracles and hidden sizes, the instructor's side, the zoo's sources.
+HIDDEN = (*JUDGE_SIDE, *(f"course_grader.{room}" for room in ("authoring", "pages", "school", "zoo")))
 _LOWEST_UID, _UIDS = 61_184, 4_000  # systemd's range of user ids for processes without a user of their own
 DESCRIPTORS = 512  # of one process
 HOME = "/home/student"
@@ -40,7 +40,7 @@ class SandboxMissing(ValueError):
     """Student code would have to run unprotected."""
 
 
-def own_uid() -> int | None:
+def _own_uid() -> int | None:
     """Return an id for a sandbox's user: as root one that no other sandbox of this machine has, else None."""
     if os.geteuid() != 0:
         return None
@@ -51,27 +51,24 @@ def command(
     argv: Sequence[str],
     *,
     limits: Limits,
-    uid: int | None,
-    masked: Sequence[str],
     empty: Path,
-    variables: Mapping[str, str],
     info_fd: int,
-    filter_fd: int,
+    filter_fd: int | None,
 ) -> list[str]:
-    """Return the command that runs `argv` in a new sandbox, as user `uid`.
+    """Return the command that runs `argv` in a new sandbox.
 
     `empty`: a folder with nothing in it; beside it is an empty file of that name in Python. `info_fd` is told
     the first process's pid, and `filter_fd` holds the filter of system calls.
     """
     return [
         *(_bwrap(), "--die-with-parent", "--new-session", "--clearenv", "--info-fd", str(info_fd)),
-        *(("--seccomp", str(filter_fd)) if system_calls.MACHINE else ()),
+        *(("--seccomp", str(filter_fd)) if filter_fd is not None else ()),
         *_namespaces(),
         *_folders(limits.disk_bytes),
-        *(word for name in (*HIDDEN, *masked) for word in _mask(name, empty)),
-        *(word for name, value in variables.items() for word in ("--setenv", name, value)),
+        *(word for name in HIDDEN for word in _mask(name, empty)),
+        *(word for name, value in _environment().items() for word in ("--setenv", name, value)),
         *("--chdir", HOME),
-        *_limited(limits, uid),
+        *_limited(limits),
         *argv,
     ]
 
@@ -140,27 +137,34 @@ def _mask(name: str, empty: Path) -> Iterator[str]:
         return
     file = path.with_suffix(".py")
     if not file.exists():
-        raise ValueError(f"a masked module must be one of the course; got {name!r}. Correct its `closed`")
+        raise ValueError(f"a hidden module must be one of the course; got {name!r}. Correct HIDDEN")
     yield from ("--ro-bind", f"{empty}.py", str(file))
     if (file.parent / "__pycache__").is_dir():
         yield from ("--ro-bind", str(empty), str(file.parent / "__pycache__"))
 
 
-def bounds(limits: Limits) -> dict[str, int]:
-    """Limits of each process, by the names of prlimit."""
+def _environment() -> dict[str, str]:
     return {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": HOME,
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONSAFEPATH": "1",  # no module comes from a folder that a student can write to
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _limited(limits: Limits) -> list[str]:
+    """Limits of each process, and, as root, a user without rights and with an id of its own."""
+    bounds = {
         "as": limits.process_bytes,
         "nproc": limits.processes,
         "fsize": limits.file_bytes,
         "core": 0,
         "nofile": DESCRIPTORS,
     }
-
-
-def _limited(limits: Limits, uid: int | None) -> list[str]:
-    """Limits of each process, and, as root, a user without rights and with an id of its own."""
-    words = ["prlimit", *(f"--{name}={most}" for name, most in bounds(limits).items())]
-    if uid is not None:
+    words = ["prlimit", *(f"--{name}={most}" for name, most in bounds.items())]
+    if (uid := _own_uid()) is not None:
         words += ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all"]
         words += ["--bounding-set=-all", "--no-new-privs"]
     return words

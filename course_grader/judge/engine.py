@@ -76,7 +76,6 @@ def job_factory(exercise: Exercise, answer: FromObject | FromSource) -> Callable
             answer=payload,
             params=dict(case.params),
             program=program_of(exercise),
-            processes=exercise.scenario is not None and exercise.scenario.starts_processes,
         )
 
     return job_of

@@ -5,9 +5,6 @@ a private home and /tmp, its own process and network namespace (loopback only), 
 solutions, the zoo, the gradebook or another submission. As root it drops to a user id of its own: the limit
 on processes holds only there. Memory, processes, file size, output and time are limited; what goes over ends
 the whole sandbox.
-
-A Python command may come from a zygote, which has loaded what it imports: bubblewrap then runs a shell that
-waits in the same sandbox, and a fork of the zygote enters it.
 """
 
 from __future__ import annotations
@@ -23,21 +20,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from course_grader.inside import system_calls
-from course_grader.inside.zygote import Entry
-from course_grader.judge import bubblewrap
+from course_grader.judge import bubblewrap, seccomp
 from course_grader.judge.bubblewrap import DESCRIPTORS, SandboxMissing
-from course_grader.judge.zygotes import CannotEnter, Zygote, base_environment
 from course_grader.limits import Limits
 
 _DESCRIPTOR_BYTES = 200_000  # that Linux may buffer for each socket
-_TRIAL = "from course_grader.inside.seclusion import trial; print('it works', trial())"
-# Says that the sandbox is there, waits for the exit status of what has entered, and ends with it.
-_HOLDER = ("sh", "-c", "echo; read status; exit ${status:-1}")
 
 
 class Sandbox:
@@ -53,30 +43,20 @@ class Sandbox:
         argv: Sequence[str],
         *,
         limits: Limits | None = None,
-        masked: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
         trust: bool = False,
-        zygote: Zygote | None = None,
     ) -> None:
-        """Start `argv`.
-
-        `masked`: modules of the course that are not there. `trust`: run it unprotected. `zygote`: who forks
-        it; `argv` is a command of Python then.
-        """
+        """Start `argv`. `trust`: run it unprotected."""
         self.limits = limits or Limits()
         self.killed = ""
         self.pid = 0
         self._output = bytearray()
         self._written = 0
-        self._entered: psutil.Process | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="course_sandbox_")
-        self._uid = bubblewrap.own_uid()
-        variables = {**base_environment(), "HOME": bubblewrap.HOME, **(environment or {})}
         if trust:
-            self._process = self._popen(argv, pass_fds, {**os.environ, **(environment or {})})
-        elif zygote is None or not self._from_zygote(zygote, argv, masked, variables, pass_fds):
-            self._process = self._in_bubblewrap(argv, masked, variables, pass_fds)
+            self._process = self._popen(argv, pass_fds, os.environ)
+        else:
+            self._process = self._in_bubblewrap(argv, pass_fds)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._reader.start()
@@ -89,88 +69,33 @@ class Sandbox:
         self.close()
 
     def _popen(
-        self, command: Sequence[str], pass_fds: Sequence[int], variables: Mapping[str, str], **pipes: Any
+        self, command: Sequence[str], pass_fds: Sequence[int], variables: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | pipes
-        started: Any = subprocess.Popen(  # typed by hand: mypy takes `pipes` for text
+        return subprocess.Popen(
             command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             pass_fds=pass_fds,
             start_new_session=True,
             cwd=self._folder.name,
             env=dict(variables),
-            **pipes,
         )
-        return started  # type: ignore[no-any-return]
 
-    def _in_bubblewrap(
-        self,
-        argv: Sequence[str],
-        masked: Sequence[str],
-        variables: Mapping[str, str],
-        pass_fds: Sequence[int] = (),
-        **pipes: Any,
-    ) -> subprocess.Popen[bytes]:
+    def _in_bubblewrap(self, argv: Sequence[str], pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
         """Start a command in a new sandbox, and learn the pid of its first process."""
         read_fd, info_fd = os.pipe()
-        filter_fd = system_calls.filter_descriptor()
+        filter_fd = seccomp.descriptor()
         command = bubblewrap.command(
-            argv,
-            limits=self.limits,
-            uid=self._uid,
-            masked=masked,
-            empty=self._empty(),
-            variables=variables,
-            info_fd=info_fd,
-            filter_fd=filter_fd,
+            argv, limits=self.limits, empty=self._empty(), info_fd=info_fd, filter_fd=filter_fd
         )
-        fds = [*pass_fds, info_fd, filter_fd]
-        process = self._popen(command, fds, {"PATH": os.environ.get("PATH", "")}, **pipes)
-        for fd in (info_fd, filter_fd):
+        own = [info_fd] if filter_fd is None else [info_fd, filter_fd]
+        process = self._popen(command, [*pass_fds, *own], {"PATH": os.environ.get("PATH", "")})
+        for fd in own:
             os.close(fd)
         with os.fdopen(read_fd, "rb") as info:
             self.pid = bubblewrap.first_process(info.read())
         return process
-
-    def _from_zygote(
-        self,
-        zygote: Zygote,
-        argv: Sequence[str],
-        masked: Sequence[str],
-        variables: Mapping[str, str],
-        pass_fds: Sequence[int],
-    ) -> bool:
-        """Let a fork of `zygote` enter a new sandbox; return whether it did."""
-        with contextlib.ExitStack() as stack:
-            ready, holds = os.pipe()
-            waits, ended = os.pipe()
-            said, output = os.pipe()
-            for fd in (ready, waits, ended, output):
-                stack.callback(os.close, fd)
-            self._process = self._in_bubblewrap(
-                _HOLDER, masked, variables, stdin=waits, stdout=holds, stderr=output
-            )
-            self._process.stdout = os.fdopen(said, "rb")
-            os.close(holds)
-            limits = bubblewrap.bounds(self.limits)
-            entry = Entry(
-                inside=self.pid,
-                argv=argv[1:],
-                environment=variables,
-                folder=bubblewrap.HOME,
-                limits={f"RLIMIT_{name.upper()}": most for name, most in limits.items()},
-                uid=self._uid,
-                fds=pass_fds,
-            )
-            with contextlib.suppress(CannotEnter):
-                if self.pid and os.read(ready, 1) == b"\n":
-                    pid = zygote.enter(entry, ended, output, pass_fds)
-                    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
-                        self._entered = psutil.Process(pid)
-                    return True
-        self._signal()
-        self._process.wait()
-        self._process.stdout.close()
-        return False
 
     def _empty(self) -> Path:
         """Return a folder with nothing in it; beside it is an empty file of that name in Python."""
@@ -212,9 +137,6 @@ class Sandbox:
         found: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
             found += psutil.Process(self._process.pid).children(recursive=True)
-        if self._entered is not None:
-            with contextlib.suppress(psutil.Error):
-                found += [*self._entered.children(recursive=True), self._entered]
         return found
 
     def private_bytes(self) -> int:
@@ -263,36 +185,28 @@ class Sandbox:
         self._folder.cleanup()
 
 
-def require(trust: bool) -> str:
+def require(trust: bool) -> None:
     """Refuse to run student code unprotected, unless that is what the instructor typed.
-
-    Returns: which of a student's doors stay open because this machine cannot close them, "" if none does.
 
     Raises: SandboxMissing.
     """
     if trust:
-        return ""
+        return
     if shutil.which("bwrap") is None:
         raise SandboxMissing(
             "students' code must run in a sandbox, and bubblewrap is missing: `bwrap` is not on PATH. "
             "Install it (Debian, Ubuntu: apt-get install bubblewrap), "
             "or type --trust-students to run without one"
         )
-    with Sandbox([sys.executable, "-c", _TRIAL], limits=Limits(wall_s=60.0)) as box:
+    with Sandbox([sys.executable, "-c", "print('it works')"], limits=Limits(wall_s=60.0)) as box:
         box.wait()
         box.finish_output()
-        head, works, lacks = box.output().strip().partition("it works")
-        if head or not works:
+        if (said := box.output().strip()) != "it works":
             raise SandboxMissing(
                 f"students' code must run in a sandbox, and bubblewrap does not start one here: "
-                f"{box.output().strip()[-300:]!r}. Containers often forbid it: grade on a machine or in a "
+                f"{said[-300:]!r}. Containers often forbid it: grade on a machine or in a "
                 "container that allows user namespaces, or type --trust-students to run without one"
             )
-    return lacks and (
-        f"ranks must have namespaces of their own in the sandbox; this machine gives none ({lacks.strip()}). "
-        "Ranks of one submission can read each other's output there, which nothing watches, and write files "
-        "for each other, which is watched; allow user namespaces and mounts in them to close that"
-    )
 
 
 def _private_bytes(process: psutil.Process) -> int:

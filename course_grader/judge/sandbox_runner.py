@@ -1,8 +1,8 @@
 """Run worlds of student code in a sandbox: the launcher that the judge gives to the engine.
 
-One sandbox serves exercises that close the same modules. After a crash, a limit or a process left behind, the
-next case gets a fresh one. The runner counts a case's bytes from outside, on the loopback of the sandbox's
-network namespace; a forged trace does not match that count.
+One sandbox serves all exercises of a submission and, last, its feedback page. After a crash, a limit or a
+process left behind, the next case gets a fresh one. The runner counts a case's bytes from outside, on the
+loopback of the sandbox's network namespace; a forged trace does not match that count.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from course_grader import frames as wire
@@ -20,7 +21,6 @@ from course_grader.answer.source import FromSource
 from course_grader.exercise import GATES, Array, Case, Exercise, GateFailed, RankData
 from course_grader.inside.launcher import Shards
 from course_grader.inside.rank_worker import Job
-from course_grader.judge import zygotes
 from course_grader.judge.bubblewrap import SandboxMissing
 from course_grader.judge.sandbox import Sandbox
 from course_grader.judge.traffic import check_traffic
@@ -34,7 +34,7 @@ GRACE_S = 20.0  # beyond a case's own limit, which can explain what happened
 
 
 class SandboxRunner:
-    """Sandboxes for the exercises of one submission; `with SandboxRunner() as runner`.
+    """The sandbox of one submission; `with SandboxRunner() as runner`.
 
     Attributes:
         killed: limits that ended a sandbox, in order.
@@ -43,7 +43,6 @@ class SandboxRunner:
     def __init__(self, limits: Limits | None = None, *, trust: bool = False) -> None:
         self.limits, self.trust = limits or Limits(), trust
         self.killed: list[str] = []
-        self._masked: tuple[str, ...] = ()
         self._box: Sandbox | None = None
         self._to, self._from = -1, -1
         self._processes = 0
@@ -63,11 +62,10 @@ class SandboxRunner:
             os.close(fd)
         self._box = None
 
-    def open_for(self, masked: Sequence[str]) -> None:
-        """Let the next case run where these modules of the course are not there."""
-        if tuple(masked) != self._masked or not self._is_clean():
+    def clean(self) -> None:
+        """End a sandbox in which something of an answer still runs: what comes next gets a fresh one."""
+        if not self._is_clean():
             self.close()
-        self._masked = tuple(masked)
 
     def definitions(self, exercise: Exercise, cells: list[str]) -> FromSource:
         """Take the answer from the text of cells; even parsing is done inside.
@@ -105,6 +103,28 @@ class SandboxRunner:
             raise self._broken(error) from error
         return got
 
+    def pieces(self, request: dict[str, Any], within_s: float, most_bytes: int) -> Iterator[dict[str, Any]]:
+        """Send a request and yield what comes, until there is an "end"; the sandbox ends with it.
+
+        Raises: wire.Broken; SandboxMissing.
+        """
+        self.clean()
+        until_s = time.monotonic() + within_s
+        try:
+            if self._box is None:
+                self._open()
+            wire.send(self._to, wire.pack(request))
+            plain: dict[str, Any] = {}
+            while "end" not in plain:
+                left_s = max(0.0, until_s - time.monotonic())
+                plain, _ = wire.unpack(wire.receive(self._from, left_s, most_bytes))
+                yield plain
+        except wire.Broken as error:
+            self._broken(error)
+            raise
+        finally:
+            self.close()
+
     def _count(self) -> int | None:
         return self._box.loopback_bytes() if self._box is not None else 0
 
@@ -121,15 +141,7 @@ class SandboxRunner:
         inward, self._to = os.pipe()
         self._from, outward = os.pipe()
         argv = [sys.executable, "-m", "course_grader.inside.sandbox_entry", str(inward), str(outward)]
-        argv += [] if self.trust else ["alone"]
-        self._box = Sandbox(
-            argv,
-            limits=self.limits,
-            masked=self._masked,
-            pass_fds=(inward, outward),
-            trust=self.trust,
-            zygote=None if self.trust else zygotes.of_ranks(),
-        )
+        self._box = Sandbox(argv, limits=self.limits, pass_fds=(inward, outward), trust=self.trust)
         os.close(inward)
         os.close(outward)
         try:

@@ -8,46 +8,37 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import dataclasses
 import html
 import json
-import os
-import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import nbformat
 
-from course_grader import frames as wire
 from course_grader.authoring.demonstrations import is_demonstration, not_run
 from course_grader.authoring.execute import FIGURE
 from course_grader.authoring.filled_release import storable
 from course_grader.inside.notebook_run import ENDS, MAX_CELL_BYTES, MAX_PICTURE, MAX_TEXT
-from course_grader.judge import zygotes
-from course_grader.judge.sandbox import Sandbox
-from course_grader.limits import Limits
+from course_grader.judge.sandbox_runner import SandboxRunner
 from course_grader.pages import pictures
 
 MAX_PAGE_BYTES = 20_000_000  # of all outputs of a notebook
 START_S = 60.0
 
 
-def with_outputs(
-    notebook: nbformat.NotebookNode, *, trust: bool = False, limits: Limits | None = None
-) -> str:
-    """Run the code cells of `notebook` and put their outputs into it.
+def with_outputs(notebook: nbformat.NotebookNode, room: SandboxRunner) -> str:
+    """Run the code cells of `notebook` in the submission's sandbox and put their outputs into it.
 
     Locked graded cells are not run, nor are demonstrations, which say so.
 
     Returns why the run ended early, "" if it did not.
     """
-    limits = limits or Limits()
+    limits = room.limits
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell in cells:
         cell.outputs, cell.execution_count = [], None
     request = {
-        "cells": ["" if _is_graded(cell) or is_demonstration(cell) else str(cell.source) for cell in cells],
+        "sources": ["" if _is_graded(cell) or is_demonstration(cell) else str(cell.source) for cell in cells],
         "timeouts_s": [
             limits.page_answer_cell_s if "nbgrader" in cell.metadata else limits.page_cell_s for cell in cells
         ],
@@ -55,7 +46,7 @@ def with_outputs(
     for cell in filter(is_demonstration, cells):
         cell.outputs = [not_run()]
     end, reached, left = "", 0, MAX_PAGE_BYTES
-    for frame in _frames(wire.pack(request), len(cells), trust, limits):
+    for frame in _frames(request, len(cells), room):
         if isinstance(frame, str):
             end = frame
         elif not _is_graded(cells[frame[0]]) and not is_demonstration(cells[frame[0]]):
@@ -80,51 +71,28 @@ def _is_graded(cell: Any) -> bool:
     return bool(cell.metadata.get("nbgrader", {}).get("grade"))
 
 
-def _frames(request: bytes, count: int, trust: bool, limits: Limits) -> Iterator[tuple[int, list[Any]] | str]:
+def _frames(
+    request: dict[str, Any], count: int, room: SandboxRunner
+) -> Iterator[tuple[int, list[Any]] | str]:
     """Yield (cell, its outputs) as cells end, then why the run ended early if it did.
 
     What comes may be forged by the student's code: of `count` cells each is believed once, in order.
     """
-    inward, to = os.pipe()
-    come, outward = os.pipe()
-    argv = [sys.executable, "-m", "course_grader.inside.notebook_run", str(inward), str(outward)]
-    whole_s = limits.page_s + START_S
-    with contextlib.ExitStack() as stack:
-        for fd in (to, come):
-            stack.callback(os.close, fd)
-        try:
-            box = stack.enter_context(
-                Sandbox(
-                    argv,
-                    limits=dataclasses.replace(limits, wall_s=whole_s),
-                    environment=zygotes.PAGE_ENVIRONMENT,
-                    pass_fds=(inward, outward),
-                    trust=trust,
-                    zygote=None if trust else zygotes.of_pages(),
-                )
-            )
-        finally:
-            os.close(inward)
-            os.close(outward)
-        deadline_s = time.monotonic() + whole_s
-        try:
-            wire.send(to, request)
-            last = -1
-            while True:
-                left_s = max(0.0, deadline_s - time.monotonic())
-                plain, _ = wire.unpack(wire.receive(come, left_s, MAX_CELL_BYTES + 10_000))
-                if "end" in plain:
-                    yield ENDS[ENDS.index(plain["end"])]
-                    return
-                cell, outputs = plain["cell"], plain["outputs"]
-                if type(cell) is not int or not last < cell < count or not isinstance(outputs, list):
-                    raise wire.Broken("no cell that could be next")
-                last = cell
-                yield cell, outputs
-        except Exception:  # whatever a forged frame leads to; the page says that it ended
-            with contextlib.suppress(Exception):
-                box.wait(0.5)
-            yield f"the limit on {box.killed} was reached" if box.killed else "the kernel was ended"
+    room.killed.clear()
+    last = -1
+    try:
+        for plain in room.pieces(request, room.limits.page_s + START_S, MAX_CELL_BYTES + 10_000):
+            if "end" in plain:
+                yield ENDS[ENDS.index(plain["end"])]
+                return
+            cell, outputs = plain["cell"], plain["outputs"]
+            if type(cell) is not int or not last < cell < count or not isinstance(outputs, list):
+                break
+            last = cell
+            yield cell, outputs
+    except Exception:  # whatever a forged frame leads to; the page says that it ended
+        pass
+    yield f"the limit on {room.killed[-1]} was reached" if room.killed else "the kernel was ended"
 
 
 def _harmless(outputs: list[Any]) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import nbformat
 
-from course_grader.judge import zygotes
+from course_grader.judge.sandbox_runner import SandboxRunner
 from course_grader.limits import Limits
 from course_grader.pages import feedback, feedback_run
 from course_grader.registry import exercises, get
@@ -64,29 +64,26 @@ def grade(options: Options, one: Submission, known: Entry | None) -> Outcome:
     start = time.monotonic()
     digest = ""
     try:
-        _load(options.lab, options.trust, options.show)
+        _load(options.lab)
         digest = one.digest()
-        if options.only and known is not None:
-            entry = _judged_again(options, one, known)
-            if known.recorded:
-                return Outcome(entry)
-            return Outcome(entry, nbformat.writes(copy_for_feedback(options, one, entry)))
-        is_judged = known is not None and known.state != "failed" and known.digest == digest
-        entry = known if known is not None and is_judged else _judged(options, one, digest, start)
-        return Outcome(entry, nbformat.writes(copy_for_feedback(options, one, entry)))
+        with SandboxRunner(options.limits, trust=options.trust) as room:
+            if options.only and known is not None:
+                entry = _judged_again(options, one, known, room)
+                if known.recorded:
+                    return Outcome(entry)
+                return Outcome(entry, nbformat.writes(copy_for_feedback(options, one, entry, room)))
+            is_judged = known is not None and known.state != "failed" and known.digest == digest
+            entry = known if known is not None and is_judged else _judged(options, one, digest, start, room)
+            return Outcome(entry, nbformat.writes(copy_for_feedback(options, one, entry, room)))
     except Exception as error:
         text = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         return Outcome(failed(options, one, digest, text))
 
 
 @functools.cache
-def _load(lab: str, trust: bool, show: bool) -> None:
-    """Load, once a worker, what each submission needs; garbage collection does not look at it again."""
-    if not trust:
-        zygotes.of_ranks()
+def _load(lab: str) -> None:
+    """Load, once per worker, what each submission needs; garbage collection does not look at it again."""
     exercises(lab)
-    if show and not trust:
-        zygotes.of_pages()
     gc.collect()
     gc.freeze()
 
@@ -96,14 +93,12 @@ def failed(options: Options, one: Submission, digest: str, why: str) -> Entry:
     return Entry(student=one.student, lab=options.lab, digest=digest, state="failed", detail=why)
 
 
-def _judged(options: Options, one: Submission, digest: str, start: float) -> Entry:
+def _judged(options: Options, one: Submission, digest: str, start: float, room: SandboxRunner) -> Entry:
     entry = Entry(student=one.student, lab=options.lab, digest=digest, state="graded")
     try:
         if one.notebook is None:
             raise submissions.Unreadable("there is no notebook")
-        found = judge.judge_file(
-            one.notebook, exercises(options.lab), trust=options.trust, limits=options.limits
-        )
+        found = judge.judge_file(one.notebook, exercises(options.lab), room)
     except submissions.Unreadable as error:
         why = "; ".join(filter(None, (str(error) if one.notebook else "", one.note)))
         return dataclasses.replace(entry, state="unreadable", detail=why)
@@ -111,11 +106,10 @@ def _judged(options: Options, one: Submission, digest: str, start: float) -> Ent
     return dataclasses.replace(_with(entry, found), seconds=seconds)
 
 
-def _judged_again(options: Options, one: Submission, known: Entry) -> Entry:
+def _judged_again(options: Options, one: Submission, known: Entry, room: SandboxRunner) -> Entry:
     """Return `known` with a new verdict on one exercise; nothing else of it changes."""
     assert one.notebook is not None
-    chosen = [get(options.only)]
-    return _with(known, judge.judge_file(one.notebook, chosen, trust=options.trust, limits=options.limits))
+    return _with(known, judge.judge_file(one.notebook, [get(options.only)], room))
 
 
 def _with(entry: Entry, found: judge.Judgement) -> Entry:
@@ -134,7 +128,7 @@ def _with(entry: Entry, found: judge.Judgement) -> Entry:
     return dataclasses.replace(entry, state=state, detail=detail, verdicts=verdicts, recorded=False)
 
 
-def copy_for_feedback(options: Options, one: Submission, entry: Entry) -> Any:
+def copy_for_feedback(options: Options, one: Submission, entry: Entry, room: SandboxRunner) -> Any:
     """Return the submission as nbgrader gets it: marked cells restored, outputs of a run, verdicts."""
     release: Any = nbformat.read(submissions.release_of(options.root, options.lab), as_version=4)
     if entry.state == "unreadable" or one.notebook is None:
@@ -143,5 +137,5 @@ def copy_for_feedback(options: Options, one: Submission, entry: Entry) -> Any:
         notebook = submissions.restored(submissions.notebook_of(one.notebook), release, one.folder)
         feedback.make_harmless(notebook, release)
         if options.show and entry.state != "killed by limit":
-            feedback_run.with_outputs(notebook, trust=options.trust, limits=options.limits)
+            feedback_run.with_outputs(notebook, room)
     return record.with_verdicts(notebook, entry)

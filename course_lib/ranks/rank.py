@@ -101,8 +101,6 @@ def _run(options: RankOptions, log: Log, pulse: Pulse, pid: int) -> None:
     multiprocessing.set_start_method(None, force=True)
     seed_everything(options.seed, options.rank)
     fn, args = serialize.loads(_read(f"{options.folder}/call"))
-    if hasattr(type(fn), "before_group"):  # while this process has no thread but the heartbeat's
-        fn.before_group(*args)
     with ExitStack() as files, warnings.catch_warnings():
         # Opened now: the function may take the folder out of sight, as the judge's does.
         kept = {

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import course_grader
 from course_grader import parts, registry
-from course_grader.inside.import_guard import ALWAYS, JUDGE_SIDE
+from course_grader.forbids import JUDGE_SIDE
+from course_grader.inside.import_guard import ALWAYS
+from course_grader.judge.bubblewrap import HIDDEN
 from course_grader.judge.exercise_file import found, load
-from course_grader.judge.zygotes import HIDDEN
 
 GRADING = Path(course_grader.__file__).parent
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(GRADING.rglob("*.py"))}

@@ -110,3 +110,20 @@ def test_calls_in_another_thread_are_closed(before):
 def test_open(what):
     verdict = _check(OPEN[what])
     assert verdict.passed, render(verdict)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "open(file).read()",
+        "__import__('pathlib').Path(file).read_text()",
+        "__import__('os').open(file, 0)",
+        "__import__('importlib.machinery').machinery.SourceFileLoader('elsewhere', file).load_module()",
+        "__import__('sys').path.insert(0, __import__('os').path.dirname(file)); import hook",
+    ],
+)
+def test_the_text_of_what_an_exercise_asks_for_is_closed(way):
+    path = "import course_lib; file = course_lib.__file__.replace('__init__.py', 'parallel/zero/engine.py')"
+    verdict = _check(f"{path}; {way}".replace("import hook", "import engine"))
+    assert verdict.gate == "closed"
+    assert "asks you to write this" in line(verdict.why)

@@ -12,9 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from course_grader.inside import torchrun, torchrun_fork
+from course_grader.inside import torchrun
 from course_grader.inside.torchrun import run_script
-from course_lib.ranks import run_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -114,23 +113,8 @@ def test_the_line_that_raised_is_named(tmp_path: Path) -> None:
     assert done["error"] == "ZeroDivisionError: division by zero"
 
 
-class FromARank:
-    """Runs a script as a rank does whose exercise starts torchrun."""
-
-    def __call__(self, text: str, folder: Path) -> str:
-        return str(run_script(text, 1, [OWN.format(folder)], folder)["status"])
-
-    def before_group(self, text: str, folder: Path) -> None:  # noqa: ARG002
-        torchrun_fork.fork(lambda: None)
-
-
-@pytest.mark.parametrize("is_rank", [False, True])
-def test_a_worker_lives_and_ends_as_an_interpreter(tmp_path: Path, is_rank: bool) -> None:
-    run = FromARank()
-    if is_rank:
-        assert run_ranks(run, 1, LOOKS_AT_ITSELF, tmp_path, monitor=False).values == ["ok"]
-    else:
-        assert run(LOOKS_AT_ITSELF, tmp_path) == "ok"
+def test_a_worker_lives_and_ends_as_an_interpreter(tmp_path: Path) -> None:
+    assert run_script(LOOKS_AT_ITSELF, 1, [OWN.format(tmp_path)], tmp_path)["status"] == "ok"
     said = (tmp_path / "0" / "rank0.json").read_text()
     command = [sys.executable, "-u", str(tmp_path / "train.py"), str(tmp_path / "0")]
     environment = {**os.environ, "RANK": "1"}

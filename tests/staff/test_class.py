@@ -26,6 +26,7 @@ from small_class import (
 )
 
 from course_grader import class_file
+from course_grader.judge.sandbox_runner import SandboxRunner
 from course_grader.limits import Limits
 from course_grader.pages import reflections
 from course_grader.registry import exercises
@@ -503,5 +504,6 @@ def test_limits_are_what_the_file_says(tmp_path: Path) -> None:
 
 @pytest.mark.needs("bubblewrap")
 def test_a_submission_has_the_time_the_class_gives_it() -> None:
-    found = judge.judge_cells(["x = 1"], exercises("00")[:1], limits=Limits(submission_s=0.0))
+    room = SandboxRunner(Limits(submission_s=0.0))
+    found = judge.judge_cells(["x = 1"], exercises("00")[:1], room)
     assert set(found.killed.values()) == {"time"}

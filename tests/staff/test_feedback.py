@@ -16,6 +16,8 @@ from small_class import formgrader_page
 
 from course_grader import frames as wire
 from course_grader.inside import notebook_run
+from course_grader.judge.sandbox import Sandbox
+from course_grader.judge.sandbox_runner import SandboxRunner
 from course_grader.pages import feedback_run
 from course_grader.pages.feedback import MAX_MARKDOWN, RENDER_S, SafePage, harmless, make_harmless
 from course_grader.school import judge
@@ -197,34 +199,31 @@ def test_a_copy_can_be_written_whatever_a_cell_holds() -> None:
     nbformat.writes(copy).encode()
 
 
-class Forger:
-    """In the place of a sandbox: says what it is told to."""
-
-    killed = ""
+class Forger(SandboxRunner):
+    """Its sandbox says what it is told to."""
 
     def __init__(self, *frames: bytes) -> None:
+        super().__init__()
         self.frames = frames
 
-    def __call__(self, *_: Any, pass_fds: tuple[int, int], **__: Any) -> Forger:
-        self.reader = os.dup(pass_fds[0])  # of the request
+    def _open(self) -> None:
+        self.reader, self._to = os.pipe()
+        self._from, answers = os.pipe()
         for frame in self.frames:
-            os.write(pass_fds[1], frame)
-        return self
+            os.write(answers, frame)
+        os.close(answers)
+        self._box = Sandbox([sys.executable, "-c", ""], trust=True)
 
-    def __enter__(self) -> Forger:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.reader)
-
-    def wait(self, timeout_s: float) -> None: ...
+    def close(self) -> None:
+        if self._box is not None:
+            os.close(self.reader)
+        super().close()
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, *frames: bytes) -> list[str]:
+def shown(*frames: bytes) -> list[str]:
     """Return what the page of a notebook of three cells says, each cell its number."""
-    monkeypatch.setattr(feedback_run, "Sandbox", Forger(*frames))
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x") for _ in range(3)])
-    feedback_run.with_outputs(notebook)
+    feedback_run.with_outputs(notebook, Forger(*frames))
     nbformat.writes(notebook).encode()
     return ["".join(output.text for output in cell.outputs) for cell in notebook.cells]
 
@@ -243,10 +242,8 @@ def said(cell: Any, text: str) -> bytes:
         b"\0" * 7 + b"\x09" + b"no frame",
     ],
 )
-def test_a_forged_frame_ends_the_page_and_nothing_else(
-    forged: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = shown(monkeypatch, said(0, "a\ud800"), forged, said(1, "later"))
+def test_a_forged_frame_ends_the_page_and_nothing_else(forged: bytes) -> None:
+    texts = shown(said(0, "a\ud800"), forged, said(1, "later"))
     assert texts[0] == "a?"
     assert texts[1].startswith("The run for this page ended here: the kernel was ended.")
     assert texts[2] == ""
@@ -254,7 +251,7 @@ def test_a_forged_frame_ends_the_page_and_nothing_else(
 
 def test_a_page_as_a_whole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feedback_run, "MAX_PAGE_BYTES", 1000)
-    texts = shown(monkeypatch, said(0, "a" * 800), said(1, "b" * 800), said(2, ""), wire.pack({"end": ""}))
+    texts = shown(said(0, "a" * 800), said(1, "b" * 800), said(2, ""), wire.pack({"end": ""}))
     assert texts[0] == "a" * 800
     assert texts[1].startswith("Not shown: ")
 

@@ -13,12 +13,12 @@ from rich.console import Console
 
 from course_grader.authoring.source import notebook_of
 from course_grader.exercise import GateFailed, Result
-from course_grader.forbids import is_course
-from course_grader.judge import engine, zygotes
+from course_grader.judge import engine
 from course_grader.judge.bubblewrap import SandboxMissing
 from course_grader.judge.sandbox_runner import SandboxRunner
 from course_grader.judge.traffic import check_traffic
-from course_grader.registry import exercises, get
+from course_grader.pages import feedback_run
+from course_grader.registry import get
 from course_grader.school import build, judge, submissions
 from course_grader.show.text import line
 from course_grader.why import Why
@@ -140,40 +140,22 @@ def rank_hello(secret):
 @pytest.mark.needs("bubblewrap")
 def test_a_sandbox_that_does_not_start_is_nobodys_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
-    monkeypatch.setattr(zygotes, "of_ranks", lambda: zygotes.Zygote.start([]))
     with SandboxRunner() as broken, pytest.raises(SandboxMissing, match="it did not"):
         judged(broken, RIGHT)
 
 
-def test_exercises_share_a_sandbox_where_nothing_that_one_needs_is_masked() -> None:
-    for lab in {exercise.lab for exercise in exercises()}:
-        chosen = exercises(lab)
-        shared = list(judge.in_sandboxes(chosen))
-        assert sorted(e.id for e, _ in shared) == sorted(e.id for e in chosen)
-        assert len({masked for _, masked in shared}) <= 2, lab
-        for exercise, masked in shared:
-            assert set(judge.masked_modules(exercise)) <= set(masked)
-            assert not any(judge._overlaps(name, judge._needed(exercise)) for name in masked)
-
-
-@pytest.mark.needs("bubblewrap")
-def test_an_answer_that_uses_the_library_gets_what_is_open_to_it(room: SandboxRunner) -> None:
-    uses = RIGHT.replace("    total =", "    assert other\n    total =", 1)
-    user = ["import course_lib.parallel.ddp as other", uses]
-    shared = ("course_lib.parallel",)
-    verdict = judge.judge_exercise(room, get("rank_hello"), user, seed=7, masked=shared)
-    assert verdict.passed, line(verdict.why)
-    verdict = judge.judge_exercise(room, get("rank_hello"), [RIGHT], seed=7, masked=shared)
-    assert verdict.passed, line(verdict.why)
-
-
-def test_every_closed_module_is_masked_unless_the_sandbox_is_made_of_it() -> None:
-    for exercise in exercises():
-        needed = judge._needed(exercise)
-        closed = {c for c in exercise.closed if not c.startswith("torch:")}
-        names = {c if is_course(c) else f"course_lib.{c}" for c in closed}
-        left = names - set(judge.masked_modules(exercise))
-        assert all(any(n == m or n.startswith(f"{m}.") for n in needed) for m in left), exercise.id
+def test_a_submission_has_one_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch is loaded once for all exercises and the page."""
+    opened: list[SandboxRunner] = []
+    usual = SandboxRunner._open
+    monkeypatch.setattr(SandboxRunner, "_open", lambda room: (opened.append(room), usual(room)))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("print(6 * 7)")])
+    with SandboxRunner() as one:
+        for _ in range(2):
+            assert judged(one, RIGHT).passed
+        assert feedback_run.with_outputs(notebook, one) == ""
+    assert notebook.cells[0].outputs[0].text == "42\n"
+    assert len(opened) == 1
 
 
 def traces(op: str, bytes_: int, world_size: int = 4) -> list[RankTrace]:
@@ -251,7 +233,7 @@ def test_equal_code_is_judged_once_but_not_what_a_busy_machine_may_have_decided(
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
         nbformat.write(notebook, tmp_path / "it.ipynb")
         before = times[0]
-        found = [judge.judge_file(tmp_path / "it.ipynb", [exercise]) for _ in range(3)]
+        found = [judge.judge_file(tmp_path / "it.ipynb", [exercise], SandboxRunner()) for _ in range(3)]
         assert all(one.verdicts[exercise.id].why.must == str(list(cells)) for one in found)
         return times[0] - before
 

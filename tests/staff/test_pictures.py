@@ -17,6 +17,7 @@ from PIL import Image
 from small_class import formgrader_page
 
 from course_grader.inside import notebook_run
+from course_grader.judge.sandbox_runner import SandboxRunner
 from course_grader.pages import feedback_run, pictures
 from course_grader.pages.feedback import SafePage, make_harmless
 from course_grader.school.submissions import restored
@@ -43,7 +44,8 @@ def encoded(width: int, height: int, kind: str) -> str:
 def test_a_page_has_the_students_plots_and_names_what_it_cannot_show() -> None:
     cells = [nbformat.v4.new_code_cell(text) for text in (*PLOTS.values(), HUGE, "print('after')")]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    assert feedback_run.with_outputs(notebook) == ""
+    with SandboxRunner() as room:
+        assert feedback_run.with_outputs(notebook, room) == ""
     *plotted, huge, after = notebook.cells
     for name, cell in zip(PLOTS, plotted, strict=True):
         (output,) = cell.outputs

@@ -6,15 +6,15 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from course_grader import exercises
 from course_grader.forbids import PACKAGES
-from course_grader.judge import bubblewrap, sandbox, zygotes
+from course_grader.judge import bubblewrap, sandbox
 from course_grader.judge.sandbox import Sandbox
+from course_grader.judge.sandbox_runner import SandboxRunner
 from course_grader.limits import Limits
 from course_grader.school import judge
 
@@ -25,24 +25,16 @@ LIMITS = {
     "Max file size": 300_000_000,
     "Max core file size": 0,
 }
-Run = Callable[..., Sandbox]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(params=["a Python of its own", "a fork of a zygote"], scope="module")
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run Python code in a sandbox to its end, in both ways in which a sandbox gets its process."""
-    zygote = zygotes.Zygote.start([]) if "zygote" in request.param else None
-
-    def run(code: str, **limits: float) -> Sandbox:
-        bounds = Limits(**{"wall_s": 30.0, "memory_bytes": 1_000_000_000, **limits})  # type: ignore[arg-type]
-        argv = [sys.executable, "-c", code]
-        with Sandbox(argv, limits=bounds, masked=["course_lib.parallel.ddp"], zygote=zygote) as box:
-            box.wait(60)
-        assert zygote is None or not zygote.problem
-        return box
-
-    return run
+def run(code: str, **limits: float) -> Sandbox:
+    """Run Python code in a sandbox to its end."""
+    bounds = Limits(**{"wall_s": 30.0, "memory_bytes": 1_000_000_000, **limits})  # type: ignore[arg-type]
+    with Sandbox([sys.executable, "-c", code], limits=bounds) as box:
+        box.wait(60)
+        box.finish_output()
+    return box
 
 
 @pytest.mark.needs("bubblewrap")
@@ -59,33 +51,31 @@ def test_refuses_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.needs("bubblewrap")
-def test_sees_the_library_and_nothing_else_of_the_checkout(run: Run) -> None:
+def test_sees_the_library_and_nothing_else_of_the_checkout() -> None:
     box = run(
         "import os, pathlib, course_lib.units, course_grader\n"
         f"root = pathlib.Path({str(ROOT)!r})\n"
         "print(sorted(p.name for p in root.iterdir() if not p.name.startswith('.')))\n"
         "print(os.listdir(root / 'course_grader/labs'), os.listdir(root / 'course_grader/school'))\n"
-        "print(len((root / 'course_lib/parallel/ddp.py').read_bytes()), os.getuid() != 0)\n"
-        "print(list((root / 'course_lib/parallel').glob('**/ddp*.pyc')))\n"
+        "print(os.getuid() != 0)\n"
         "print(len([p for p in os.listdir('/proc') if p.isdigit()]))"
     )
     lines = box.output().splitlines()
     assert "Traceback" not in lines[0], box.output()
     assert lines[0] in ("['course_grader', 'course_lib', 'data']", "['course_grader', 'course_lib']")
     assert lines[1] == "[] []"
-    assert lines[2] == "0 True"
-    assert lines[3] == "[]"
+    assert lines[2] == "True"
     assert int(lines[-1]) <= 3  # no process of the machine
 
 
 @pytest.mark.needs("bubblewrap")
-def test_has_no_network_but_its_own(run: Run) -> None:
+def test_has_no_network_but_its_own() -> None:
     box = run("import socket\nsocket.create_connection(('192.0.2.1', 80), 3)")
     assert "unreachable" in box.output()
 
 
 @pytest.mark.needs("bubblewrap")
-def test_cannot_write_to_the_system(run: Run) -> None:
+def test_cannot_write_to_the_system() -> None:
     box = run(f"open({str(ROOT / 'course_lib' / 'x.py')!r}, 'w')")
     assert "Read-only file system" in box.output() or "Permission denied" in box.output()
 
@@ -105,13 +95,13 @@ def test_cannot_write_to_the_system(run: Run) -> None:
         ("import time; time.sleep(60)", "time", {"wall_s": 2.0}),
     ],
 )
-def test_what_goes_over_a_limit_ends(run: Run, code: str, limit: str, limits: dict[str, float]) -> None:
+def test_what_goes_over_a_limit_ends(code: str, limit: str, limits: dict[str, float]) -> None:
     box = run(code, **limits)
     assert box.killed == limit
 
 
 @pytest.mark.needs("bubblewrap")
-def test_memory_that_nobody_has_mapped_cannot_be_had(run: Run) -> None:
+def test_memory_that_nobody_has_mapped_cannot_be_had() -> None:
     box = run(
         "import ctypes, os\ntry: os.memfd_create('x')\nexcept OSError as error: print(error.strerror)\n"
         "print(ctypes.CDLL(None).shmget(0, 10**6, 0o1600))"
@@ -120,14 +110,14 @@ def test_memory_that_nobody_has_mapped_cannot_be_had(run: Run) -> None:
 
 
 @pytest.mark.needs("bubblewrap")
-def test_a_fork_bomb_ends_with_its_sandbox(run: Run) -> None:
+def test_a_fork_bomb_ends_with_its_sandbox() -> None:
     box = run("import os\nfor _ in range(50):\n    os.fork()\n", processes=60, wall_s=5.0)
     assert "Resource temporarily unavailable" in box.output()
     assert not box.processes()
 
 
 @pytest.mark.needs("bubblewrap")
-def test_a_huge_file_is_refused(run: Run) -> None:
+def test_a_huge_file_is_refused() -> None:
     box = run(
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "open('/tmp/big', 'wb').write(bytes(10**8))",
@@ -182,12 +172,12 @@ def test_a_sandbox_that_does_not_start_costs_nobody_points(
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(bubblewrap.SandboxMissing, match="it did not: no namespaces here"):
-        judge.judge_cells(["x = 1"], exercises("00")[:1])
+        judge.judge_cells(["x = 1"], exercises("00")[:1], SandboxRunner())
 
 
 @pytest.mark.needs("bubblewrap")
-def test_a_zygote_gives_what_bubblewrap_gives(run: Run) -> None:
-    """Rights, limits, variables and descriptors; none of the judge's, nor of the zygote's."""
+def test_who_runs_in_it_has_no_rights_and_nothing_of_the_judges() -> None:
+    """Rights, limits, variables and descriptors."""
     box = run(
         "import os\n"
         "for name in ('status', 'limits'):\n"
@@ -208,42 +198,7 @@ def test_a_zygote_gives_what_bubblewrap_gives(run: Run) -> None:
 
 
 @pytest.mark.needs("bubblewrap")
-def test_the_exit_status_comes_out(run: Run) -> None:
+def test_the_exit_status_comes_out() -> None:
     assert run("raise SystemExit(7)")._process.returncode == 7
     assert run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")._process.returncode == 137
     assert "ZeroDivisionError" in run("1 / 0").output()
-
-
-@pytest.mark.needs("bubblewrap")
-def test_a_machine_where_no_process_may_join_starts_a_python() -> None:
-    zygote = zygotes.Zygote.start([])
-    zygote.problem = "setns: Operation not permitted"
-    with Sandbox([sys.executable, "-c", "print('here')"], zygote=zygote) as box:
-        assert box.wait(60) == 0
-        box.finish_output()
-    assert box.output() == "here\n"
-
-
-@pytest.mark.needs("bubblewrap")
-def test_a_zygote_that_has_ended_is_done_without() -> None:
-    zygote = zygotes.Zygote.start(["no.such.module"])
-    with Sandbox([sys.executable, "-c", "print('here')"], zygote=zygote) as box:
-        assert box.wait(60) == 0
-    assert zygote.problem
-
-
-@pytest.mark.needs("bubblewrap")
-def test_a_zygote_has_loaded_nothing_of_the_judge() -> None:
-    code = "import sys; print([n for n in sys.modules if 'torch' == n or n.startswith('course_grader.')])"
-    for zygote in (zygotes.of_ranks(), zygotes.of_pages()):
-        with Sandbox([sys.executable, "-c", code], zygote=zygote) as box:
-            box.wait(60)
-            box.finish_output()
-        assert "'torch'" in box.output(), zygote.problem
-        assert not any(name in box.output() for name in zygotes.HIDDEN)
-
-
-def test_a_zygote_refuses_to_load_oracles() -> None:
-    zygote = zygotes.Zygote.start(["course_grader.labs.lab03_data_parallel._toy_oracle"])
-    zygote._send({}, [])
-    assert not zygote._is_loaded
