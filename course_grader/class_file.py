@@ -92,8 +92,8 @@ def _limits(found: Any) -> Limits:
         values[field] = int(value * unit) if isinstance(getattr(Limits, field), int) else float(value)
     if "memory_bytes" in values:
         values["process_bytes"] = 2 * values["memory_bytes"]
-    if "submission_s" in values:
-        values.setdefault("wall_s", max(Limits.wall_s, 2 * values["submission_s"]))
+    judging_s, page_s = (values.get(name, getattr(Limits, name)) for name in ("submission_s", "page_s"))
+    values.setdefault("wall_s", max(Limits.wall_s, 2 * judging_s, judging_s + 2 * page_s))
     return Limits(**values)
 
 

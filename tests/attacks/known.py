@@ -2,12 +2,14 @@
 
 `wanted` is what the attacked exercise, `rank_hello` of lab 00, must get: 2 points where the answer is right
 and only the rest of the notebook is hostile, 0 where the attack is the answer. `state` is what the submission
-must end in, "" for any.
+must end in, "" for any. `FOOL_THEIR_OWN_RANKS` lists attacks that deceive the ranks of their own answer alone:
+these get full marks, and touch nothing of the machine, the class or the gradebook.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import nbformat
@@ -170,7 +172,7 @@ for top in ("/", "/tmp", "/srv", "/home", "/root"):
                 except OSError:
                     pass
 """
-ATTACKS = (
+_ALL = (
     Attack("endless loop", "while True:\n    pass"),
     Attack("sleep", "import time\ntime.sleep(1000)"),
     Attack("deadlock", "import torch.distributed as d\nif d.get_rank():\n    d.barrier()"),
@@ -292,4 +294,19 @@ def rank_hello(secret):
     *DOORS,
     *ODD,
     *APART,
+)
+FOOL_THEIR_OWN_RANKS = frozenset(
+    {
+        "messages printed and read",
+        "pipes through proc",
+        "messages in names of pipes",
+        "messages in files that are gone",
+        "messages by a function of libc",
+        "messages in the cores of threads",
+        "a server of ranks that shuts no door",
+    }
+)
+ATTACKS = tuple(
+    dataclasses.replace(attack, wanted=2.0) if attack.name in FOOL_THEIR_OWN_RANKS else attack
+    for attack in _ALL
 )
