@@ -2,8 +2,8 @@
 
 `wanted` is what the attacked exercise, `rank_hello` of lab 00, must get: 2 points where the answer is right
 and only the rest of the notebook is hostile, 0 where the attack is the answer. `state` is what the submission
-must end in, "" for any. `FOOL_THEIR_OWN_RANKS` lists attacks that deceive the ranks of their own answer alone:
-these get full marks, and touch nothing of the machine, the class or the gradebook.
+must end in, "" for any. `FOOL_THEIR_OWN_RANKS` lists attacks that deceive the ranks of their own answer
+alone: these get full marks, and touch nothing of the machine, the class or the gradebook.
 """
 
 from __future__ import annotations
