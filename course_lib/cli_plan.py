@@ -88,7 +88,7 @@ def plan(
     emit: Annotated[
         str,
         typer.Option(
-            help="print the best layout as settings of torchtitan, megatron, megatron-bridge, nanotron, ..."
+            help="print the best layout that it takes as settings of torchtitan, megatron, nanotron, ..."
         ),
     ] = "",
 ) -> None:
@@ -147,13 +147,15 @@ def _check_together(**given: object) -> None:
 def _plan(asked: Asked, explain: str, emit: str, top: int, as_json: bool) -> None:
     from course_lib.planner import plan as search
     from course_lib.planner import report
+    from course_lib.planner.emit import best_taken
     from course_lib.planner.emit import emit as settings
 
     request = asked.request()
     found = report.priced(explain, request) if explain else search(request)
     if emit:
-        row = report.row_of(found, 0)
-        for said in [*report.too_large(found, 0), *row["warnings"]]:
+        i, passed = (0, []) if explain else best_taken(found, emit)
+        row = report.row_of(found, i)
+        for said in [*passed, *report.too_large(found, i), *row["warnings"]]:
             typer.echo(f"warning: {said}", err=True)
         typer.echo(settings(row["layout"], request, emit))
     elif as_json:

@@ -10,7 +10,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from course_lib.planner.report import layout_at
 from course_lib.planner.request import Request, choice_of
+from course_lib.planner.search import Plan
 from course_lib.planner.stages import stage_layers, virtual_stages_of
 
 Settings = dict[str, Any]
@@ -53,6 +55,23 @@ def emit(layout: Settings, request: Request, form: str) -> str:
     return f"{of}\n{written}"
 
 
+def best_taken(found: Plan, form: str) -> tuple[int, list[str]]:
+    """Return the place of the fastest layout that a stack takes, and what is said where it is not the first.
+
+    Raises: ValueError as `emit` of the fastest layout, if the stack takes none.
+    """
+    why: ValueError | None = None
+    for i in range(len(found.table)):
+        try:
+            emit(layout_at(found, i), found.request, form)
+        except ValueError as error:
+            why = why or error
+            continue
+        slower = 100 * float(found.step_s[i] / found.step_s[0] - 1)
+        return i, [f"this layout is {slower:.1f}% slower than the fastest: {why}"] if why else []
+    raise why or ValueError(f"some layout must fit; got none for {form}. Use more GPUs.")
+
+
 def _refuse(stack: str, layout: Settings, **allowed: tuple[Any, ...]) -> None:
     """Refuse axes whose values the stack does not have."""
     for axis, values in allowed.items():
@@ -60,7 +79,7 @@ def _refuse(stack: str, layout: Settings, **allowed: tuple[Any, ...]) -> None:
             have = " or ".join(map(str, values))
             raise ValueError(
                 f"{stack} must have {axis} of {have}; got {axis}={layout[axis]}. "
-                f"Give --explain a layout with {axis}={values[0]}."
+                f"Use --fix {axis}={values[0]}."
             )
 
 

@@ -63,11 +63,16 @@ def interval(request: Request) -> Compared | None:
     return None
 
 
+def layout_at(found: Plan, i: int) -> dict[str, Any]:
+    """Return one layout, axis -> value; recompute by its name."""
+    layout: dict[str, Any] = {axis: int(value) for axis, value in zip(AXES, found.table[i], strict=True)}
+    return layout | {"recompute": RECOMPUTE[layout["recompute"]]}
+
+
 def row_of(found: Plan, i: int) -> dict[str, Any]:
     """Return one layout as plain data: axes, seconds with their interval, terms, memory by category."""
     step, published = float(found.step_s[i]), interval(found.request)
-    layout: dict[str, Any] = {axis: int(value) for axis, value in zip(AXES, found.table[i], strict=True)}
-    layout["recompute"] = RECOMPUTE[layout["recompute"]]
+    layout = layout_at(found, i)
     memory = {name: float(np.asarray(value)[i]) for name, value in found.memory.by_category().items()}
     request = found.request
     rate = flops_of_step(request) / step / request.num_gpus
@@ -267,7 +272,7 @@ def _with(request: Request) -> str:
 def best_usual(found: Plan) -> list[str]:
     """Return one line on the fastest layout that nothing is said against, if that is not the winner."""
     for i in range(min(USUAL_AMONG, len(found.table))):
-        layout = row_of(found, i)["layout"]
+        layout = layout_at(found, i)
         if unusual(found.request, layout):
             continue
         behind = 100 * float(found.step_s[i] / found.step_s[0] - 1)

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from course_lib.cost.models import model
-from course_lib.planner import Request, report
-from course_lib.planner.emit import FORMATS, emit
+from course_lib.planner import Request, plan, report
+from course_lib.planner.emit import FORMATS, best_taken, emit
 from course_lib.planner.named import cluster_named
 
 
@@ -115,3 +115,18 @@ def test_what_a_stack_does_not_have_is_refused(layout: str, form: str, said: str
         settings(layout, request(), form)
     with pytest.raises(ValueError, match="FP8 must be what the stack has"):
         settings("tp=2", replace(request(), precision="fp8"), "deepspeed")
+
+
+def test_the_fastest_layout_that_a_stack_takes_is_emitted() -> None:
+    """DeepSpeed has no context parallelism, and ZeRO-2 no pipeline there: the first that has neither."""
+    found = plan(request("llama3-70b", 256, 1024))
+    i, said = best_taken(found, "deepspeed")
+    assert i > 0
+    slower = 100 * (found.step_s[i] / found.step_s[0] - 1)
+    assert said[0].startswith(f"this layout is {slower:.1f}% slower than the fastest: DeepSpeed")
+    for k in range(i):
+        with pytest.raises(ValueError, match="DeepSpeed"):
+            emit(report.layout_at(found, k), found.request, "deepspeed")
+    assert best_taken(found, "megatron") == (0, [])
+    with pytest.raises(ValueError, match="FP8 must be what the stack has; got deepspeed"):
+        best_taken(plan(replace(found.request, precision="fp8")), "deepspeed")
