@@ -30,8 +30,8 @@ from published_mfu import HEAD as MFU_HEAD
 from published_mfu import read_mfu
 from published_used import used_bytes
 
+from course_lib.cost.axis_collectives import Machine
 from course_lib.cost.constants import Array, Calibration, Index, calibration
-from course_lib.cost.lines import Machine
 from course_lib.cost.sizes import ModelSizes, StepLayout
 from course_lib.cost.step_time import StepTime, step_time
 from course_lib.cost.tables import rows

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from course_lib import roof
+from course_lib import roofline
 from course_lib.config import ModelConfig
 from course_lib.cost.cluster import dgx_h100
 from course_lib.model.batches import shard_batch, synthetic_batch
@@ -65,7 +65,7 @@ def _roofs() -> tuple[float, float]:
     """FLOP/s of the roof, and the most that a matmul reached; three turns of each."""
     ours, best = 0.0, 0.0
     for _ in range(3):
-        ours = max(ours, *roof.matmul_flops_per_s().values())
+        ours = max(ours, *roofline.matmul_flops_per_s().values())
         for n in SIZES:
             a = torch.rand(n, n)
             x = np.asarray(a)

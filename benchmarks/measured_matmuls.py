@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from published import Run, arrays
 
+from course_lib.cost.axis_collectives import Machine
 from course_lib.cost.constants import Array, Calibration, Flags
 from course_lib.cost.kernels import matmul_time_s
-from course_lib.cost.lines import Machine
 from course_lib.cost.tables import rows
 
 SHORTEST_S = 50e-6

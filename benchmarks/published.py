@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from course_lib.cost.axis_collectives import Machine, fabric_of, generation_of
 from course_lib.cost.constants import FABRICS, STACKS
-from course_lib.cost.lines import Machine, fabric_of, generation_of
 from course_lib.cost.sizes import ModelSizes, StepLayout
 
 Csv = Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Read published bus bandwidths of collectives, and compare `cost.lines` with them.
+"""Read published bus bandwidths of collectives, and compare `cost.axis_collectives` with them.
 
 Rows are those of a table of NCCL tests: the bus bandwidth of a collective over whole servers. Seconds
 follow by NCCL's definition: an all_gather or reduce_scatter of S bytes takes (n-1)/n S/B, an all_reduce
@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from published import Run, arrays, described, number, rows_of
 
+from course_lib.cost.axis_collectives import Machine, all_reduce_time_s, gather_time_s
 from course_lib.cost.constants import Array, Calibration, Flags
-from course_lib.cost.lines import Machine, all_reduce_time_s, gather_time_s
 
 NAME = "hf_playbook_nccl_busbw.csv"
 HARDWARE = "H100-EFA"

@@ -138,7 +138,7 @@ TECHNIQUES = {
         torch=("sampler",),
     ),
     "cost model": Technique(
-        words="the library's own cost model", modules=("course_lib.cost", "course_lib.roof")
+        words="the library's own cost model", modules=("course_lib.cost", "course_lib.roofline")
     ),
     "the course's engines": Technique(
         words="the library's own parallel layers and its training loop; torch's are open",

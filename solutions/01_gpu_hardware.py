@@ -44,7 +44,7 @@ import torch.distributed as dist
 
 import course_grader as grading
 from course_lib.ranks import RanksError, run_ranks
-from course_lib.roof import this_machine
+from course_lib.roofline import this_machine
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.hardware import (
     draw_cluster_zoom,
@@ -53,8 +53,8 @@ from course_lib.viz.hardware import (
     draw_trend,
     h100_roof,
 )
+from course_lib.viz.interactive import interactive
 from course_lib.viz.predictions import draw_predictions
-from course_lib.viz.turn import turn
 
 draw_axes([])
 
@@ -404,7 +404,7 @@ def draw_batch(rows, columns, precision):
     return draw_roofline([gpu], points)
 
 
-turn(
+interactive(
     draw_batch,
     first={"rows": 64, "columns": 4096},
     rows=[8, 64, 256, 512, 4096],

@@ -46,8 +46,8 @@ from course_lib.replay import replay
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.collectives_steps import draw_ring, draw_times, draw_tree, step_through
 from course_lib.viz.hierarchy import draw_hierarchical
+from course_lib.viz.interactive import interactive
 from course_lib.viz.predictions import draw_predictions
-from course_lib.viz.turn import turn
 
 draw_axes()
 
@@ -543,7 +543,7 @@ def draw_all_reduce(ranks, gb_per_s):
     return draw_times(sizes, seconds, crossover_bytes=crossover, title=title)
 
 
-turn(draw_all_reduce, first={"ranks": 1024}, ranks=[8, 64, 1024, 16384], gb_per_s=[50, 450])
+interactive(draw_all_reduce, first={"ranks": 1024}, ranks=[8, 64, 1024, 16384], gb_per_s=[50, 450])
 
 # %% [markdown]
 # ## Break it

@@ -60,13 +60,13 @@ from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
-from course_lib.viz.lanes import draw_buckets
-from course_lib.viz.masters import draw_masters
+from course_lib.viz.gantt import draw_buckets
+from course_lib.viz.interactive import interactive
+from course_lib.viz.parameter_server import draw_parameter_server
 from course_lib.viz.predictions import draw_predictions
 from course_lib.viz.simulated import draw_simulated
 from course_lib.viz.timeline import draw_timeline
 from course_lib.viz.training import draw_losses
-from course_lib.viz.turn import turn
 
 # %%
 draw_axes(["batch"])
@@ -111,7 +111,7 @@ for cut in (4, 2):
 # rank, Llama 3's 128,256 logits per token.
 
 # %%
-draw_masters(weight_bytes=16e9, logit_bytes=8192 * 128_256 * 2)
+draw_parameter_server(weight_bytes=16e9, logit_bytes=8192 * 128_256 * 2)
 
 # %%
 ring_gb = {f"GB a rank sends per step, {n:,} ranks": 2 * (n - 1) / n * 16 for n in (8, 1024)}
@@ -586,7 +586,7 @@ def draw_speedup(link_gb_per_s, batch):
 
 
 opens = {"link_gb_per_s": 10, "batch": 4}
-turn(draw_speedup, first=opens, link_gb_per_s=[2, 5, 10, 25, 50], batch=[1, 2, 4, 8])
+interactive(draw_speedup, first=opens, link_gb_per_s=[2, 5, 10, 25, 50], batch=[1, 2, 4, 8])
 
 # %% [markdown]
 # ## Train

@@ -56,12 +56,12 @@ from course_lib.parallel import zero as library
 from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
 from course_lib.viz.axes import draw_axes
-from course_lib.viz.lanes import draw_halved_all_reduce, draw_offload
+from course_lib.viz.gantt import draw_halved_all_reduce, draw_offload
+from course_lib.viz.interactive import interactive
 from course_lib.viz.memory_bars import draw_memory_bars
 from course_lib.viz.predictions import draw_predictions
 from course_lib.viz.sharding import draw_flat_vector, draw_zero_stages
 from course_lib.viz.training import draw_losses
-from course_lib.viz.turn import turn
 
 # %%
 draw_axes(["batch"])
@@ -469,7 +469,7 @@ def draw_states(billions, num_gpus):
     return draw_memory_bars(bars, formula=formula, title=title)
 
 
-turn(draw_states, billions=[7.5, 70, 405], num_gpus=[64, 512, 4096, 16384])
+interactive(draw_states, billions=[7.5, 70, 405], num_gpus=[64, 512, 4096, 16384])
 
 # %% [markdown]
 # Only stage 3 does: 70B from 64 GPUs on (17.5 GB), 405B from 512 on (12.7 GB; on 64 it is 101 GB). Stage 1

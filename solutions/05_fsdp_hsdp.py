@@ -63,13 +63,13 @@ from course_lib.ranks import RanksError, run_ranks
 from course_lib.replay import replay
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
-from course_lib.viz.lanes import draw_owners, draw_steady_state
+from course_lib.viz.gantt import draw_owners, draw_steady_state
+from course_lib.viz.interactive import interactive
 from course_lib.viz.predictions import draw_predictions
 from course_lib.viz.sharding import draw_fsdp_moves, draw_mesh, draw_owners_and_shards
 from course_lib.viz.simulated import draw_simulated
 from course_lib.viz.timeline import draw_memory_in_order
 from course_lib.viz.training import draw_losses
-from course_lib.viz.turn import turn
 
 # %%
 draw_axes(["batch"])
@@ -549,7 +549,7 @@ def draw_prefetch(gather_share):
     return draw_simulated(runs, labels=labels, title=title)
 
 
-turn(draw_prefetch, gather_share=[0.8, 1.0, 1.5, 2.0, 3.0])
+interactive(draw_prefetch, gather_share=[0.8, 1.0, 1.5, 2.0, 3.0])
 
 # %% [markdown]
 # Look at the middle of `depth 1`: while B4 computes (its forward again in blue, then backward), the gradients
@@ -808,7 +808,7 @@ def draw_steps(tokens):
     return figure
 
 
-turn(draw_steps, tokens=[1024, 2048, 4096, 8192])
+interactive(draw_steps, tokens=[1024, 2048, 4096, 8192])
 
 # %% [markdown]
 # With few tokens HSDP is the fastest everywhere. **Against FSDP** because its gathers stay on NVLink, and

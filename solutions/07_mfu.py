@@ -55,10 +55,10 @@ from course_lib.ranks import RanksError, run_ranks
 from course_lib.train import TrainOptions, train
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.hardware import h100_roof
+from course_lib.viz.interactive import interactive
 from course_lib.viz.mfu import draw_flops, draw_loops, draw_reached, draw_scaling, draw_utilization
 from course_lib.viz.recipe import draw_recipe, draw_trials
 from course_lib.viz.training import draw_losses
-from course_lib.viz.turn import turn
 
 # %%
 draw_axes(["layer", "batch", "sequence", "dim"])
@@ -470,7 +470,9 @@ def book(micro_batch, recompute, shard_size):
     return draw_trials(trials, (micro_batch, recompute, shard_size))
 
 
-turn(book, micro_batch=[1, 2, 4, 8, 16], recompute=["none", "full"], shard_size=[64, 32, 16, 8, 4, 2, 1])
+interactive(
+    book, micro_batch=[1, 2, 4, 8, 16], recompute=["none", "full"], shard_size=[64, 32, 16, 8, 4, 2, 1]
+)
 
 # %% [markdown]
 # Now write the player. `trials` has

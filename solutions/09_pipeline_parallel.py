@@ -76,9 +76,9 @@ from course_lib.schedules.v_shape import v_shape
 from course_lib.schedules.validate import ScheduleError, deadlock, validate
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
+from course_lib.viz.interactive import interactive
 from course_lib.viz.schedules import draw_in_flight, draw_replayed, draw_schedules, peak
 from course_lib.viz.training import draw_losses
-from course_lib.viz.turn import turn
 
 # %%
 draw_axes(["layer"])
@@ -483,7 +483,7 @@ def draw_uneven(last_stage_costs, message_costs):
     return figure
 
 
-turn(draw_uneven, last_stage_costs=[1.5, 1.0, 1.25, 2.0], message_costs=[0.0, 0.25, 0.5])
+interactive(draw_uneven, last_stage_costs=[1.5, 1.0, 1.25, 2.0], message_costs=[0.0, 0.25, 0.5])
 
 # %% [markdown]
 # That is why Meta removed one layer each from the first and the last stage of Llama 3 405B: 126 layers, not

@@ -51,9 +51,9 @@ from course_lib.ranks import RanksError, run_ranks
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
 from course_lib.viz.cluster_poster import AxisTraffic, draw_cluster_poster
+from course_lib.viz.interactive import interactive
 from course_lib.viz.memory_bars import draw_memory_bars
 from course_lib.viz.plan import draw_layout
-from course_lib.viz.turn import turn
 
 # %%
 draw_axes(["layer", "batch", "sequence", "dim"])
@@ -446,7 +446,7 @@ print(f"you predicted a bubble of {PREDICTED['bubble_percent'] or '?'}%")
 # Turn it yourself. The line is the memory of a GPU: try 141 or 192 GB, or longer sequences.
 
 # %%
-turn(
+interactive(
     draw_layout,
     tp=[8, 4, 2, 16],
     cp=[1, 2, 4, 8, 16],

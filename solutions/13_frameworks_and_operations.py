@@ -61,8 +61,8 @@ from course_lib.ranks import RanksError, run_ranks
 from course_lib.train.goodput import goodput, simulate_run, young_interval_s
 from course_lib.viz import style
 from course_lib.viz.axes import draw_axes
+from course_lib.viz.interactive import interactive
 from course_lib.viz.operations import draw_interval, draw_number_lines, draw_sweep
-from course_lib.viz.turn import turn
 
 # %%
 draw_axes(["batch", "dim"])
@@ -647,7 +647,7 @@ def interval_figure(num_gpus, save_s, restart_s, gpu_years):
     )
 
 
-turn(
+interactive(
     interval_figure,
     num_gpus=[16_384, 1_024, 4_096, 65_536, 131_072],
     save_s=[60, 2, 10, 300],

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from course_grader.parts.common import Window
-from course_grader.parts.mesh import line_of as line_of
+from course_grader.parts.mesh import axis_group as axis_group
 from course_grader.parts.mesh import place_of as place_of
 from course_grader.parts.mesh import sizes_of as sizes_of
 from course_grader.types import Array, Case, Scenario, rng

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from course_grader.parts.common import WHOLE, Window, calls_in, first_problem, plural, times
-from course_grader.parts.mesh import line_of
+from course_grader.parts.mesh import axis_group
 from course_grader.types import Bytes, Case, Group, Part, Seen, groups
 from course_grader.why import Why
 from course_lib.trace import RankTrace
@@ -118,7 +118,7 @@ class BytesAtMost:
     def _counts(self, case: Case, rank: int, call: Launch) -> bool:
         if not COUNTS[self.count](call) or (self.ops and call.op not in self.ops):
             return False
-        if self.along and set(call.group.ranks) != set(line_of(case, rank, self.along)):
+        if self.along and set(call.group.ranks) != set(axis_group(case, rank, self.along)):
             return False
         if self.within is not None and _leaves(call, rank, self.within(case)):
             return False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from course_grader.parts.common import WHOLE, Window, calls_in, first_problem
-from course_grader.parts.mesh import line_of
+from course_grader.parts.mesh import axis_group
 from course_grader.types import Case, Part, Seen
 from course_grader.why import Why
 from course_lib.trace import RankTrace
@@ -66,7 +66,7 @@ class Calls:
             wanted = self.exactly(case, rank, index)
             calls = [c for c in calls_in(trace, window) if c.op not in self.ignore]
             if self.along:
-                calls = [c for c in calls if set(c.group.ranks) == set(line_of(case, rank, self.along))]
+                calls = [c for c in calls if set(c.group.ranks) == set(axis_group(case, rank, self.along))]
             if self.others:
                 calls = [c for c in calls if c.op in wanted and c.bytes_]
             found: dict[str, list[int]] = {}

@@ -21,7 +21,7 @@ def place_of(case: Case, rank: int) -> dict[str, int]:
     return place
 
 
-def line_of(case: Case, rank: int, axis: str) -> list[int]:
+def axis_group(case: Case, rank: int, axis: str) -> list[int]:
     """Return the global ranks of the group of `rank` along an axis, in order; without that axis, [rank]."""
     own = place_of(case, rank)
     if axis not in own:

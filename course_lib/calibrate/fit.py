@@ -16,8 +16,8 @@ from course_lib.calibrate.least_squares import PRIOR, levenberg_marquardt, robus
 from course_lib.calibrate.parts import LEVELS, Part, Place
 from course_lib.calibrate.runs import NAME as RUNS
 from course_lib.calibrate.runs import Runs
+from course_lib.cost.axis_collectives import generation_of
 from course_lib.cost.constants import FABRICS, GENERATIONS, STACKS, Array, Calibration, calibration
-from course_lib.cost.lines import generation_of
 from course_lib.cost.tables import rows
 
 Key = tuple[str, str]

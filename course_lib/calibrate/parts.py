@@ -12,11 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from course_lib.calibrate.table import ATTENTION, COLLECTIVES, MATMULS, Row
+from course_lib.cost.axis_collectives import (
+    Machine,
+    all_reduce_time_s,
+    gather_time_s,
+    machine_of,
+    send_time_s,
+)
 from course_lib.cost.cluster import Cluster, Link, Span
 from course_lib.cost.constants import STACKS, Array, Calibration
 from course_lib.cost.hardware import Accelerator
 from course_lib.cost.kernels import attention_time_s, matmul_time_s
-from course_lib.cost.lines import Machine, all_reduce_time_s, gather_time_s, machine_of, send_time_s
 
 SHORTEST_S = 50e-6
 """A matmul or attention below it times its launch."""

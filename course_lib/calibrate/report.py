@@ -15,9 +15,9 @@ from course_lib.calibrate.fit import Fit, fit, value_of
 from course_lib.calibrate.parts import Part, Place, parts_of
 from course_lib.calibrate.runs import Runs, read_runs
 from course_lib.calibrate.table import Measured, read_measured
+from course_lib.cost.axis_collectives import fabric_of, generation_of
 from course_lib.cost.constants import FABRICS, GENERATIONS
 from course_lib.cost.hardware import accelerator, accelerators
-from course_lib.cost.lines import fabric_of, generation_of
 from course_lib.cost.tables import rows
 from course_lib.planner.named import CARDS
 from course_lib.planner.request import choice_of

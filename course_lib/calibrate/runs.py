@@ -15,8 +15,8 @@ import numpy as np
 
 from course_lib.calibrate.parts import Part
 from course_lib.calibrate.table import seconds_of
+from course_lib.cost.axis_collectives import Machine
 from course_lib.cost.constants import FABRICS, Array, Calibration, Index
-from course_lib.cost.lines import Machine
 from course_lib.cost.sizes import ModelSizes, StepLayout
 from course_lib.cost.step_time import step_time
 from course_lib.cost.tables import read_lines

@@ -1,7 +1,7 @@
-"""Arrange ranks in a grid with named axes, and give each rank the group of its line along any of them.
+"""Arrange ranks in a grid with named axes, and give each rank its group along any of them.
 
 Each way of splitting the work is an axis: `dp_replicate` x `dp_shard` is HSDP. The last axis varies fastest,
-so ranks that are neighbours along it are neighbours in a server. Several axes together are a line too:
+so ranks that are neighbours along it are neighbours in a server. Several axes together make a group too:
 gradients are summed over ("dp_shard", "cp"). Lab 05. torch's DeviceMesh (`torch/distributed/device_mesh.py`)
 does the same, slices meshes, and has a group flattened before it is asked for.
 """
@@ -35,14 +35,14 @@ def coords_to_rank(coords: Mapping[str, int], sizes: Mapping[str, int]) -> int:
     return rank
 
 
-def lines(axis: str, sizes: Mapping[str, int]) -> list[list[int]]:
-    """Return the global ranks of every line along an axis: ranks that differ in that coordinate only."""
+def axis_groups(axis: str, sizes: Mapping[str, int]) -> list[list[int]]:
+    """Return the global ranks of every group along an axis: ranks that differ in that coordinate only."""
     others = [range(size) if other != axis else range(1) for other, size in sizes.items()]
     starts = (coords_to_rank(dict(zip(sizes, place, strict=True)), sizes) for place in product(*others))
-    return [line_of(start, (axis,), sizes) for start in starts]
+    return [axis_group(start, (axis,), sizes) for start in starts]
 
 
-def line_of(rank: int, axes: tuple[str, ...], sizes: Mapping[str, int]) -> list[int]:
+def axis_group(rank: int, axes: tuple[str, ...], sizes: Mapping[str, int]) -> list[int]:
     """Return the global ranks that differ from `rank` along these axes only, in ascending order."""
     coords = rank_to_coords(rank, sizes)
     ranks, stride = [0], 1
@@ -58,7 +58,7 @@ class Mesh:
     """The grid as one rank sees it.
 
     sizes: ranks along each axis, slowest axis first.
-    groups: this rank's line along each axis, as a process group.
+    groups: this rank's process group along each axis.
     alone: the group of this rank only, for an axis that the mesh does not have.
     Raises: ValueError, in every method, for an axis that is neither the mesh's nor one of `AXES`.
     """
@@ -83,7 +83,7 @@ class Mesh:
         return coords_to_rank(coords, {axis: self.sizes[axis] for axis in self._own(axes)})
 
     def group(self, *axes: str) -> dist.ProcessGroup:
-        """This rank's line along an axis, or along several together, in the mesh's order.
+        """This rank's group along an axis, or along several together, in the mesh's order.
 
         A group of this rank alone if the mesh has none of these axes, so that a collective over an axis
         that nobody asked for does nothing.
@@ -96,7 +96,7 @@ class Mesh:
         if len(wide) == 1:
             return self.groups[wide[0]]
         if wide not in self._flattened:
-            self._flattened[wide] = _new_line(wide, self.sizes)
+            self._flattened[wide] = _new_group(wide, self.sizes)
         return self._flattened[wide]
 
     def peer(self, axis: str, offset: int) -> int:
@@ -104,8 +104,8 @@ class Mesh:
 
         `peer("pp", 1)` is where the next stage is; this rank itself if the mesh has no such axis.
         """
-        line = line_of(dist.get_rank(), self._own((axis,)), self.sizes)
-        return line[(self.rank(axis) + offset) % len(line)]
+        ranks = axis_group(dist.get_rank(), self._own((axis,)), self.sizes)
+        return ranks[(self.rank(axis) + offset) % len(ranks)]
 
     def _own(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the axes that the mesh has, in its order."""
@@ -122,7 +122,7 @@ class Mesh:
 def make_mesh(**sizes: int) -> Mesh:
     """Arrange the world: make_mesh(dp_replicate=2, dp_shard=4) is two copies of four shards.
 
-    Communication: every rank must call it; it makes this rank's line along every axis.
+    Communication: every rank must call it; it makes this rank's group along every axis.
     Raises: ValueError if the product of the sizes is not the world size.
     """
     world_size = dist.get_world_size()
@@ -131,22 +131,22 @@ def make_mesh(**sizes: int) -> Mesh:
             f"the sizes of a mesh must be positive and multiply to the world size {world_size}; got {sizes}. "
             f"Change the sizes or start {prod(sizes.values())} ranks."
         )
-    alone = _new_line((), sizes)
-    wide = {axis: _new_line((axis,), sizes) for axis, size in sizes.items() if size > 1}
+    alone = _new_group((), sizes)
+    wide = {axis: _new_group((axis,), sizes) for axis, size in sizes.items() if size > 1}
     return Mesh(dict(sizes), {axis: wide.get(axis, alone) for axis in sizes}, alone)
 
 
-def _new_line(axes: tuple[str, ...], sizes: Mapping[str, int]) -> dist.ProcessGroup:
-    """Make the group of this rank's line along the axes, named after them."""
-    own = line_of(dist.get_rank(), axes, sizes)
+def _new_group(axes: tuple[str, ...], sizes: Mapping[str, int]) -> dist.ProcessGroup:
+    """Make this rank's group along the axes, named after them."""
+    own = axis_group(dist.get_rank(), axes, sizes)
     if len(own) == dist.get_world_size() and dist.group.WORLD is not None:
         return dist.group.WORLD
     name = "+".join(axes) or "alone"
-    if dist.get_backend() != "nccl":  # its ranks alone: of 16,384 ranks nobody needs all 2,048 lines
-        line: dist.ProcessGroup = dist.new_group(own, use_local_synchronization=True, group_desc=name)
-        return line
-    starts = [rank for rank in range(dist.get_world_size()) if line_of(rank, axes, sizes)[0] == rank]
+    if dist.get_backend() != "nccl":  # its ranks alone: of 16,384 ranks nobody needs all 2,048 groups
+        group: dist.ProcessGroup = dist.new_group(own, use_local_synchronization=True, group_desc=name)
+        return group
+    starts = [rank for rank in range(dist.get_world_size()) if axis_group(rank, axes, sizes)[0] == rank]
     groups: list[dist.ProcessGroup] = [
-        dist.new_group(line_of(start, axes, sizes), group_desc=name) for start in starts
+        dist.new_group(axis_group(start, axes, sizes), group_desc=name) for start in starts
     ]
     return groups[starts.index(own[0])]  # NCCL splits a communicator, in which all ranks take part

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from course_lib.cost.axis_collectives import Machine
 from course_lib.cost.constants import Array, Calibration, Flags
-from course_lib.cost.lines import Machine
 
 EIGHT_BIT = 2.0  # FP8's peak over BF16's on every accelerator that has it; a tile then takes half as long
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from course_lib.cost.axis_collectives import Machine, all_to_all_time_s
 from course_lib.cost.constants import Array, Calibration
 from course_lib.cost.kernels import Pass, linear_time_s, smooth_max
-from course_lib.cost.lines import Machine, all_to_all_time_s
 from course_lib.cost.sizes import ModelSizes, StepLayout
 
 MATMULS = Pass(forward=2.0, backward=4.0)  # type: ignore[arg-type]

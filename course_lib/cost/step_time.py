@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from course_lib.cost.axis_collectives import Machine, all_reduce_time_s, gather_time_s, send_time_s
 from course_lib.cost.constants import Array, Calibration
 from course_lib.cost.kernels import Pass, attention_time_s, linear_time_s, smooth_max
-from course_lib.cost.lines import Machine, all_reduce_time_s, gather_time_s, send_time_s
 from course_lib.cost.mixture import biases, dispatch_s, expert_matmuls, sorting
 from course_lib.cost.sizes import ModelSizes, StepLayout
 

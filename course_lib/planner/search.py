@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course_lib.config import ModelConfig
+from course_lib.cost.axis_collectives import Machine, machine_of
 from course_lib.cost.constants import STACKS, TP_OVERLAP, calibration
-from course_lib.cost.lines import Machine, machine_of
 from course_lib.cost.memory import Memory
 from course_lib.cost.sizes import ModelSizes, StepLayout
 from course_lib.cost.step_time import StepTime, step_time

@@ -1,8 +1,9 @@
 """Which ranks of a large world do the same, so that one of each class need be recorded and replayed.
 
-Ranks at the same pipeline stage run the same program. They are equal only if their lines lie equally on the
-cluster too: a data-parallel line that straddles two pods waits for the slower link. Classes are refined until
-equal ranks lie on equal lines with equal peers; then their clocks agree, and one stands for all. Lab 12.
+Ranks at the same pipeline stage run the same program. They are equal only if their groups lie equally on the
+cluster too: a data-parallel group that straddles two pods waits for the slower link. Classes are refined
+until equal ranks lie in equal groups with equal peers; then their clocks agree, and one stands
+for all. Lab 12.
 """
 
 from __future__ import annotations
@@ -60,16 +61,18 @@ class RankClasses:
         """
         shape = tuple(sizes.values())
         axes = [(axis,) for axis, size in sizes.items() if size > 1] + [tuple(g) for g in groups]
-        lines = [_lines(shape, [i for i, axis in enumerate(sizes) if axis in names]) for names in axes]
+        axis_groups = [
+            _axis_groups(shape, [i for i, axis in enumerate(sizes) if axis in names]) for names in axes
+        ]
         coords = np.indices(shape).reshape(len(shape), -1)
         devices = np.array(cluster.devices_of(range(prod(shape))))
         facts = [coords[i] for i, axis in enumerate(sizes) if axis in by]
-        labels = _relabel([*facts, *(_layouts(line, devices, cluster) for line in lines)])
+        labels = _relabel([*facts, *(_layouts(group, devices, cluster) for group in axis_groups)])
         is_ring = [len(names) == 1 and names[0] in rings for names in axes]
         while True:
             refined = [labels]
-            for line, ring in zip(lines, is_ring, strict=True):
-                refined += _neighbours(line, labels) if ring else [_members(line, labels)]
+            for group, ring in zip(axis_groups, is_ring, strict=True):
+                refined += _neighbours(group, labels) if ring else [_members(group, labels)]
             finer = _relabel(refined)
             if finer.max() == labels.max():
                 break
@@ -124,7 +127,7 @@ class RankClasses:
 def moved_to(trace: RankTrace, rank: int, sizes: Mapping[str, int]) -> RankTrace:
     """Return the trace that another rank of the same program leaves: other members, other peers.
 
-    Every group must be a line of the mesh along some axes. Peers keep their distance along every axis.
+    Every group must lie along some axes of the mesh. Peers keep their distance along every axis.
     """
     if rank == trace.rank:
         return trace
@@ -163,41 +166,41 @@ def moved_to(trace: RankTrace, rank: int, sizes: Mapping[str, int]) -> RankTrace
     return RankTrace(rank, trace.start_s, trace.end_s, [event_at(event) for event in trace.events])
 
 
-def _lines(shape: tuple[int, ...], dims: Sequence[int]) -> Labels:
-    """All lines of ranks along these dims of the grid: [lines, ranks of one]."""
+def _axis_groups(shape: tuple[int, ...], dims: Sequence[int]) -> Labels:
+    """All groups of ranks along these dims of the grid: [groups, ranks of one]."""
     ranks = np.arange(prod(shape)).reshape(shape)
     others = [dim for dim in range(len(shape)) if dim not in dims]
     length = prod(shape[dim] for dim in dims)
     return ranks.transpose(*others, *dims).reshape(-1, length)
 
 
-def _layouts(lines: Labels, devices: Labels, cluster: Cluster) -> Labels:
-    """A label for each rank: how its line lies on servers, racks and pods."""
+def _layouts(axis_groups: Labels, devices: Labels, cluster: Cluster) -> Labels:
+    """A label for each rank: how its group lies on servers, racks and pods."""
     found: dict[tuple[tuple[int, ...], ...], int] = {}
-    labels = np.empty(lines.size, dtype=np.int64)
-    for line in lines:
+    labels = np.empty(axis_groups.size, dtype=np.int64)
+    for group in axis_groups:
         counts = tuple(
-            tuple(sorted(np.unique(devices[line] // span.devices, return_counts=True)[1].tolist()))
+            tuple(sorted(np.unique(devices[group] // span.devices, return_counts=True)[1].tolist()))
             for span in cluster.spans
         )
-        labels[line] = found.setdefault(counts, len(found))
+        labels[group] = found.setdefault(counts, len(found))
     return labels
 
 
-def _members(lines: Labels, labels: Labels) -> Labels:
-    """A label for each rank: which classes lie on its line."""
+def _members(axis_groups: Labels, labels: Labels) -> Labels:
+    """A label for each rank: which classes lie in its group."""
     found: dict[bytes, int] = {}
     result = np.empty_like(labels)
-    for line in lines:
-        result[line] = found.setdefault(np.unique(labels[line]).tobytes(), len(found))
+    for group in axis_groups:
+        result[group] = found.setdefault(np.unique(labels[group]).tobytes(), len(found))
     return result
 
 
-def _neighbours(lines: Labels, labels: Labels) -> list[Labels]:
+def _neighbours(axis_groups: Labels, labels: Labels) -> list[Labels]:
     """Labels for each rank: which classes its neighbours on a ring are of."""
     before, after = np.empty_like(labels), np.empty_like(labels)
-    before[lines] = labels[np.roll(lines, 1, axis=1)]
-    after[lines] = labels[np.roll(lines, -1, axis=1)]
+    before[axis_groups] = labels[np.roll(axis_groups, 1, axis=1)]
+    after[axis_groups] = labels[np.roll(axis_groups, -1, axis=1)]
     return [before, after]
 
 

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 
 from course_lib.cost.hardware import accelerator, accelerators
-from course_lib.roof import best_time_s, matmul_flops_per_s
+from course_lib.roofline import best_time_s, matmul_flops_per_s
 from course_lib.units import positive, quantity, show_rate
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from course_lib.viz import style
-from course_lib.viz.turn import Turned, turn
+from course_lib.viz.interactive import Interactive, interactive
 
 _COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.PINK, style.VERMILLION)
 
@@ -232,7 +232,7 @@ def _size(size_bytes: float) -> str:
     return f"{size_bytes:.3g} B"
 
 
-def step_through(what: str = "ring", n: int = 4) -> Turned:
+def step_through(what: str = "ring", n: int = 4) -> Interactive:
     """Show "ring" or "tree" with a slider over its steps.
 
     Raises: ValueError for another word.
@@ -240,7 +240,7 @@ def step_through(what: str = "ring", n: int = 4) -> Turned:
     if what not in ("ring", "tree"):
         raise ValueError(f'what must be "ring" or "tree"; got {what!r}. Choose one.')
     last = len(ring_steps(n)) - 1 if what == "ring" else len(tree_rounds(n))
-    return turn(lambda step: draw_step(what, n, step), first={"step": 1}, step=range(last + 1))
+    return interactive(lambda step: draw_step(what, n, step), first={"step": 1}, step=range(last + 1))
 
 
 def draw_step(what: str, n: int, step: int) -> style.CourseFigure:

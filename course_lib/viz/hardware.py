@@ -17,7 +17,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from course_lib.cost.cluster import meta_24k
 from course_lib.cost.hardware import accelerator
-from course_lib.roof import Roof
+from course_lib.roofline import Roofline
 from course_lib.units import show_bytes, show_rate
 from course_lib.viz import style
 
@@ -85,17 +85,17 @@ def _legend(ax: Axes, colors: dict[str, str]) -> None:
     ax.legend(handles, list(colors), loc="lower right")
 
 
-def h100_roof(precision: str = "bfloat16") -> Roof:
+def h100_roof(precision: str = "bfloat16") -> Roofline:
     """Return the roof of an H100 SXM by its data sheet, dense."""
     gpu = accelerator("H100 SXM")
-    return Roof(
+    return Roofline(
         name=f"H100 SXM, data sheet ({precision}, dense)",
         flops_per_s=gpu.peak_flops_per_s(precision),
         bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
     )
 
 
-def draw_roofline(roofs: Sequence[Roof], points: Sequence[POINT] = ()) -> Figure:
+def draw_roofline(roofs: Sequence[Roofline], points: Sequence[POINT] = ()) -> Figure:
     """Draw one roof or several, and operations as points (words, FLOP/byte, FLOP/s reached)."""
     with style.course_style():
         figure = style.new_figure(8, 3.6, _roofline_alt(roofs, points))
@@ -141,7 +141,7 @@ def draw_roofline(roofs: Sequence[Roof], points: Sequence[POINT] = ()) -> Figure
     return figure
 
 
-def _roofline_alt(roofs: Sequence[Roof], points: Sequence[POINT]) -> str:
+def _roofline_alt(roofs: Sequence[Roofline], points: Sequence[POINT]) -> str:
     lines = [
         f"{roof.name}: rises with {show_rate(roof.bytes_per_s, 'B/s')} to "
         f"{show_rate(roof.flops_per_s, 'FLOP/s')} at {roof.ridge_flops_per_byte:.0f} FLOP/byte"

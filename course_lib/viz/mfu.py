@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from course_lib.roof import Roof
+from course_lib.roofline import Roofline
 from course_lib.viz import style
 
 PARTS = {
@@ -154,7 +154,9 @@ def _kept_waiting(event: Mapping[str, Any], events: Sequence[Mapping[str, Any]])
 
 
 def draw_reached(
-    roof: Roof, reached: Mapping[str, Sequence[tuple[float, float]]], notes: Mapping[str, tuple[float, float]]
+    roof: Roofline,
+    reached: Mapping[str, Sequence[tuple[float, float]]],
+    notes: Mapping[str, tuple[float, float]],
 ) -> style.CourseFigure:
     """Draw what matmuls reached under the roof of their device: TFLOP/s over FLOP/byte.
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
 from course_lib.viz import style
-from course_lib.viz.lanes import BACKWARD, FORWARD, GRADIENTS, HERE, PARAMETERS, Box, draw_lanes
+from course_lib.viz.gantt import BACKWARD, FORWARD, GRADIENTS, HERE, PARAMETERS, Box, draw_gantt
 
 _STATES = (("optimizer", 12, 1), ("gradients", 2, 2), ("parameters", 2, 3))  # bytes, sharded from stage
 _SHARDS = (style.BLUE, style.ORANGE, style.GREEN, style.PINK, style.SKY, style.YELLOW, style.VERMILLION)
@@ -152,7 +152,7 @@ def draw_fsdp_moves(num_units: int = 3) -> style.CourseFigure:
     names = ["the wire", "compute", *(f"unit {unit} whole" for unit in range(num_units))]
     words = {PARAMETERS: "all_gather", GRADIENTS: "reduce_scatter"}
     title = "Gather, compute, free: one unit is whole at a time, the last one stays"
-    figure = draw_lanes(names, _moves(num_units), title=title, legend=words)
+    figure = draw_gantt(names, _moves(num_units), title=title, legend=words)
     figure.alt = f"{title}. In order: {_order(num_units)}."
     return figure
 

@@ -66,7 +66,7 @@ def draw_timeline(
         heights = [0.9 * len(chosen) + 0.5, *([1.5] if has_memory else [])]
         figure = style.new_figure(10, sum(heights) + 0.9, _alt(chosen, window))
         panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-        _draw_lanes(panels[0], chosen, window)
+        _draw_gantt(panels[0], chosen, window)
         shown = f"{len(chosen)} of {trace.world_size}" if len(chosen) < trace.world_size else len(chosen)
         panels[0].set_title(title or f"{shown} ranks: compute above, communication below", pad=24)
         if memory_rank is not None:
@@ -123,7 +123,7 @@ def _last_activity_s(rank: RankTrace) -> float:
 # ---- lanes
 
 
-def _draw_lanes(ax: Axes, ranks: list[RankTrace], window: _Window) -> None:
+def _draw_gantt(ax: Axes, ranks: list[RankTrace], window: _Window) -> None:
     for row, rank in enumerate(ranks):
         _draw_compute(ax, rank, window, float(row))
         _draw_communication(ax, rank, window, row + _COMPUTE_HEIGHT)

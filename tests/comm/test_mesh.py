@@ -1,27 +1,27 @@
-"""Every rank gets the line it lies on along any axes, and nobody ever gets a group it did not ask for."""
+"""Every rank gets its group along any axes, and nobody ever gets a group it did not ask for."""
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.comm.mesh import coords_to_rank, line_of, lines, make_mesh, rank_to_coords
+from course_lib.comm.mesh import axis_group, axis_groups, coords_to_rank, make_mesh, rank_to_coords
 from course_lib.ranks import run_ranks
 
 
-def test_coordinates_and_lines() -> None:
+def test_coordinates_and_axis_groups() -> None:
     sizes = {"dp_replicate": 2, "dp_shard": 3}
     assert rank_to_coords(4, sizes) == {"dp_replicate": 1, "dp_shard": 1}
     assert [coords_to_rank(rank_to_coords(rank, sizes), sizes) for rank in range(6)] == list(range(6))
-    assert lines("dp_shard", sizes) == [[0, 1, 2], [3, 4, 5]]
-    assert lines("dp_replicate", sizes) == [[0, 3], [1, 4], [2, 5]]
+    assert axis_groups("dp_shard", sizes) == [[0, 1, 2], [3, 4, 5]]
+    assert axis_groups("dp_replicate", sizes) == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_a_line_along_several_axes() -> None:
     sizes = {"pp": 2, "dp_shard": 2, "cp": 2, "tp": 2}
-    assert line_of(5, ("dp_shard", "cp"), sizes) == [1, 3, 5, 7]
-    assert line_of(13, ("pp", "tp"), sizes) == [4, 5, 12, 13]
-    assert line_of(6, (), sizes) == [6]
-    assert line_of(6, tuple(sizes), sizes) == list(range(16))
+    assert axis_group(5, ("dp_shard", "cp"), sizes) == [1, 3, 5, 7]
+    assert axis_group(13, ("pp", "tp"), sizes) == [4, 5, 12, 13]
+    assert axis_group(6, (), sizes) == [6]
+    assert axis_group(6, tuple(sizes), sizes) == list(range(16))
 
 
 def groups_of_the_mesh() -> dict[str, list[int]]:
@@ -30,7 +30,7 @@ def groups_of_the_mesh() -> dict[str, list[int]]:
     return {axis: dist.get_process_group_ranks(group) for axis, group in mesh.groups.items()}
 
 
-def test_every_rank_gets_its_lines() -> None:
+def test_every_rank_gets_its_axis_groups() -> None:
     results = run_ranks(groups_of_the_mesh, 4)
     assert results[2] == {"pp": [0, 2], "dp_shard": [2, 3], "tp": [2]}
     assert results[1] == {"pp": [1, 3], "dp_shard": [0, 1], "tp": [1]}

@@ -7,10 +7,10 @@ import pytest
 
 from course_lib.config import ModelConfig
 from course_lib.cost import mixture
+from course_lib.cost.axis_collectives import machine_of
 from course_lib.cost.cluster import dgx_h100
 from course_lib.cost.constants import STACKS, calibration
 from course_lib.cost.kernels import linear_time_s
-from course_lib.cost.lines import machine_of
 from course_lib.cost.models import model
 from course_lib.cost.sizes import StepLayout
 from course_lib.cost.step_time import params_per_rank, step_time

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from course_lib.config import ModelConfig
+from course_lib.cost.axis_collectives import all_reduce_time_s, all_to_all_time_s, gather_time_s, machine_of
 from course_lib.cost.cluster import dgx_h100, meta_24k
 from course_lib.cost.collectives import collective_time_s
 from course_lib.cost.constants import FABRICS, STACKS, TP_OVERLAP, Calibration, calibration, from_rows
 from course_lib.cost.hardware import accelerator
 from course_lib.cost.kernels import linear_time_s, matmul_time_s
-from course_lib.cost.lines import all_reduce_time_s, all_to_all_time_s, gather_time_s, machine_of
 from course_lib.cost.sizes import StepLayout
 from course_lib.cost.step_time import _beyond, params_per_rank, step_time
 from course_lib.planner.search import sizes_of

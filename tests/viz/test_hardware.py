@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.roof import Roof
+from course_lib.roofline import Roofline
 from course_lib.viz import hardware
 
 
@@ -11,7 +11,7 @@ def words(figure) -> str:
 
 
 def test_roofline_states_both_ridges() -> None:
-    mine = Roof(name="mine", flops_per_s=2e11, bytes_per_s=1e10)
+    mine = Roofline(name="mine", flops_per_s=2e11, bytes_per_s=1e10)
     figure = hardware.draw_roofline([hardware.h100_roof(), mine], [("softmax", 0.6, 2e9)])
     assert "ridge at 295" in words(figure)
     assert "ridge at 20" in words(figure)

@@ -9,7 +9,7 @@ from course_lib.cost.models import model
 from course_lib.cost.trials import Trials
 from course_lib.planner.request import Request
 from course_lib.planner.trials import trials_of
-from course_lib.roof import Roof
+from course_lib.roofline import Roofline
 from course_lib.viz.mfu import draw_flops, draw_loops, draw_reached, draw_scaling, draw_utilization
 from course_lib.viz.recipe import RECIPE, draw_recipe, draw_trials
 
@@ -53,7 +53,7 @@ def test_loops_say_how_busy_the_device_is() -> None:
 
 
 def test_matmuls_lie_under_their_roof() -> None:
-    roof = Roof(name="a device", flops_per_s=1e15, bytes_per_s=1e12)
+    roof = Roofline(name="a device", flops_per_s=1e15, bytes_per_s=1e12)
     figure = draw_reached(roof, {"one": [(100.0, 9e13), (2000.0, 8e14)]}, {"small": (100.0, 9e13)})
     assert "under a device: one 90 to 800, small: 90" in figure.alt
     ceiling, dots = figure.axes[0].lines

@@ -4,7 +4,7 @@ import pytest
 
 from course_lib.viz import style
 from course_lib.viz.hierarchy import draw_hierarchical
-from course_lib.viz.masters import draw_masters
+from course_lib.viz.parameter_server import draw_parameter_server
 from course_lib.viz.predictions import draw_predictions
 
 
@@ -26,7 +26,7 @@ def test_a_prediction_of_something_else_is_refused() -> None:
 
 
 def test_a_master_sends_to_all_others_and_a_ring_twice_its_part() -> None:
-    curves = draw_masters(16e9, 2e9, world_sizes=(2, 8)).axes[2]
+    curves = draw_parameter_server(16e9, 2e9, world_sizes=(2, 8)).axes[2]
     drawn = [list(map(float, line.get_ydata())) for line in curves.lines]  # type: ignore[arg-type]
     assert drawn == [[18.0, 126.0], [16.0, 112.0], [16.0, 28.0]]
 

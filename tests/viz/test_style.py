@@ -25,8 +25,8 @@ from course_lib.viz.hardware import (
     draw_trend,
     h100_roof,
 )
+from course_lib.viz.interactive import interactive
 from course_lib.viz.memory_bars import draw_memory_bars
-from course_lib.viz.turn import turn
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = {
@@ -102,16 +102,16 @@ def _seen(color: str, eye: tuple[tuple[float, ...], ...]) -> list[float]:
 def test_turned_figures_draw_what_is_chosen() -> None:
     turned = step_through("ring", 3)
     assert turned.values == {"step": 1}  # where something has moved
-    turned.turn(step=2)
+    turned.set(step=2)
     assert "reduce_scatter 2" in style.alternative_text(turned.figure())
     (slider,) = turned.sliders().children
     slider.value = 1
     assert turned.values == {"step": 1}
     with pytest.raises(ValueError, match="got none for step"):
-        turn(draw_step, what=["ring"], n=[4], step=[])
+        interactive(draw_step, what=["ring"], n=[4], step=[])
     with pytest.raises(ValueError, match="must name values of the numbers; got"):
-        turn(draw_step, first={"n": 5}, what=["ring"], n=[4], step=[0])
-    assert turn(draw_step, first={"n": 5}, what=["ring"], n=[4, 5], step=[0]).values["n"] == 5
+        interactive(draw_step, first={"n": 5}, what=["ring"], n=[4], step=[0])
+    assert interactive(draw_step, first={"n": 5}, what=["ring"], n=[4, 5], step=[0]).values["n"] == 5
 
 
 def test_without_ipywidgets_the_figure_alone_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_a_notebook_file_keeps_the_figure_last_chosen(tmp_path: Path) -> None:
     cells = [
         "from course_lib.viz.collectives_steps import step_through",
         'shown = step_through("tree", 4)\nshown',
-        "shown.turn(step=2)",
+        "shown.set(step=2)",
     ]
     notebook = new_notebook(cells=[new_code_cell(text) for text in cells])
     kernels.run(notebook, tmp_path, kernel_name="python3")

@@ -20,7 +20,7 @@ def context_step(
 ) -> dict[str, Any]:
     """Let an answer take a step around a transformer whose attention is a ring over ranks of one sequence.
 
-    Params: config (of the model), model_seed, layout, mesh: the rings are its lines along cp. Inputs: the
+    Params: config (of the model), model_seed, layout, mesh: the rings are its groups along cp. Inputs: the
     whole batch of a ring, tokens and targets, on its every rank: which tokens are its own, a rank learns
     from the core. Marks: "begins", "ends".
 

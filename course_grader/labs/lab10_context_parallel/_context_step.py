@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from course_grader.expected.on_ranks import axis_group, sizes_of
 from course_grader.expected.on_ranks import case as on_ranks_case
-from course_grader.expected.on_ranks import line_of, sizes_of
 from course_grader.types import Array, Case, Scenario, World, rng
 from course_lib.config import ModelConfig
 from course_lib.model.transformer import Transformer, cross_entropy
@@ -37,7 +37,7 @@ def cp_size(case: Case) -> int:
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
     size = case.params["batch"], case.params["seq_len"] + 1
-    text = rng(case, 1 + line_of(case, rank, "cp")[0]).integers(0, CONFIG.vocab_size, size=size)
+    text = rng(case, 1 + axis_group(case, rank, "cp")[0]).integers(0, CONFIG.vocab_size, size=size)
     return {"tokens": text[:, :-1].copy(), "targets": text[:, 1:].copy()}
 
 
@@ -49,7 +49,7 @@ def one_process(case: Case, *, grads: float = 1.0, loss: float = 1.0, everywhere
 
     everywhere: those of all groups' batches are added up.
     """
-    first = [line_of(case, rank, "cp")[0] for rank in range(case.world_size)]
+    first = [axis_group(case, rank, "cp")[0] for rank in range(case.world_size)]
     found = {rank: _of_group(case, rank) for rank in sorted(set(first))}
     names = found[0].keys()
     if everywhere:

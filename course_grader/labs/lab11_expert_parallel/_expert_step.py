@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from course_grader.expected.on_ranks import axis_group, own, part_of, place_of, sizes_of
 from course_grader.expected.on_ranks import case as on_ranks_case
-from course_grader.expected.on_ranks import line_of, own, part_of, place_of, sizes_of
 from course_grader.types import Array, Case, Scenario, World
 from course_lib.config import ModelConfig
 from course_lib.model.moe import MoE
@@ -65,10 +65,10 @@ def chosen(x: Array) -> Array:
 
 def backward_bytes(case: Case, rank: int) -> int:
     """Bytes of backward's own two all_to_alls: gradients of results that it got, and of rows that arrived."""
-    ep, line = sizes_of(case)["ep"], line_of(case, rank, "ep")
+    ep, group = sizes_of(case)["ep"], axis_group(case, rank, "ep")
     local, place = CONFIG.num_experts // ep, place_of(case, rank)["ep"]
     own_choices = num_tokens(case, rank) * CONFIG.experts_per_token
-    arrived = sum(int((chosen(_inputs(case, r)["x"]) // local == place).sum()) for r in line)
+    arrived = sum(int((chosen(_inputs(case, r)["x"]) // local == place).sum()) for r in group)
     return 8 * CONFIG.model_dim * (own_choices + arrived) if ep > 1 else 0
 
 
@@ -111,7 +111,7 @@ def _common(case: Case, rank: int, addends: list[Tensor], over: str, tokens: lis
     """A sum over some ranks of what their tokens add."""
     del tokens
     whose = {"all": range(case.world_size), "own": [rank]}
-    chosen = whose[over] if over in whose else line_of(case, rank, over)
+    chosen = whose[over] if over in whose else axis_group(case, rank, over)
     return _total([addends[r] for r in chosen])
 
 
@@ -120,13 +120,15 @@ def _experts(case: Case, rank: int, addends: list[Tensor], over: str, tokens: li
     ep = sizes_of(case)["ep"]
 
     def after_backward(r: int) -> Array:
-        return part_of(_total([addends[m] for m in line_of(case, r, "ep")]), 0, ep, place_of(case, r)["ep"])
+        return part_of(
+            _total([addends[m] for m in axis_group(case, r, "ep")]), 0, ep, place_of(case, r)["ep"]
+        )
 
-    line = line_of(case, rank, "dp")
-    whose = {"own": [rank], "over all": list(range(case.world_size))}.get(over, line)
+    group = axis_group(case, rank, "dp")
+    whose = {"own": [rank], "over all": list(range(case.world_size))}.get(over, group)
     found: Array = np.sum([after_backward(r) for r in whose], axis=0)
     if over == "divided by dp's tokens":
-        found = found * sum(tokens) / sum(tokens[r] for r in line)
+        found = found * sum(tokens) / sum(tokens[r] for r in group)
     return found
 
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from course_grader.expected.on_ranks import axis_group, own, place_of, sizes_of
 from course_grader.expected.on_ranks import case as on_ranks_case
-from course_grader.expected.on_ranks import line_of, own, place_of, sizes_of
 from course_grader.parts.bytes import EachRankAtMost
 from course_grader.types import Array, Case, rng
 
@@ -132,7 +132,7 @@ def arrived(case: Case, rank: int, order: Order = by_expert) -> list[Row]:
     """The rows for a rank's experts."""
     local = case.params["num_experts"] // ep_size(case)
     first = place_of(case, rank)["ep"] * local
-    line = [row for member in line_of(case, rank, "ep") for row in sent(case, member)]
+    line = [row for member in axis_group(case, rank, "ep") for row in sent(case, member)]
     return sorted((row for row in line if first <= row.expert < first + local), key=order)
 
 
@@ -147,7 +147,7 @@ def counts(case: Case, rank: int) -> Array:
 
 def gathered(case: Case, rank: int, rows: Sequence[Row]) -> Array:
     """The tokens of rows that arrived at a rank, [R, D]."""
-    tokens = [x(case, member) for member in line_of(case, rank, "ep")]
+    tokens = [x(case, member) for member in axis_group(case, rank, "ep")]
     found = [tokens[row.sender][row.token] for row in rows]
     return np.array(found).reshape(len(rows), case.params["model_dim"])
 

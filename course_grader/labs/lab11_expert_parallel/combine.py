@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from course_grader.expected.on_ranks import BACKWARD, FORWARD, line_of, on_ranks, own
+from course_grader.expected.on_ranks import BACKWARD, FORWARD, axis_group, on_ranks, own
 from course_grader.labs.lab11_expert_parallel import _oracle as rows
 from course_grader.types import Array, Case, Exercise, World
 
@@ -79,9 +79,9 @@ def expected(
     grad_rows = [np.zeros((len(rows.arrived(case, r)), model_dim)) for r in range(n)]
     grad_weights = [np.zeros_like(each) for each in weights]
     for r in range(n):
-        results, line = rows.own_rows(case, r, "rows"), line_of(case, r, "ep")
+        results, group = rows.own_rows(case, r, "rows"), axis_group(case, r, "ep")
         for place, (_, token, choice, expert) in enumerate(arrived := rows.arrived(case, r, order)):
-            home = line[arrived[place].sender]
+            home = group[arrived[place].sender]
             if choices is not None and choice >= choices:
                 continue
             if last and expert != rows.choices(case, home)[token].max():

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from course_grader.expected.on_ranks import BACKWARD, FORWARD, line_of, on_ranks
+from course_grader.expected.on_ranks import BACKWARD, FORWARD, axis_group, on_ranks
 from course_grader.labs.lab11_expert_parallel import _oracle as rows
 from course_grader.labs.lab11_expert_parallel._oracle import ITEM, ep_size
 from course_grader.types import Array, Case, Exercise, World
@@ -61,10 +61,10 @@ OPEN, HIDDEN = rows.OPEN, rows.HIDDEN
 def _grad_x(case: Case, rank: int, choice: int | None) -> Array:
     """Each token gets the sum of its rows' gradients; or that of one choice."""
     found = np.zeros_like(rows.x(case, rank))
-    for member in line_of(case, rank, "ep"):
+    for member in axis_group(case, rank, "ep"):
         upstream = rows.own_rows(case, member, "grad_rows")
         for grad, row in zip(upstream, rows.arrived(case, member), strict=True):
-            if line_of(case, rank, "ep")[row.sender] == rank and choice in (None, row.choice):
+            if axis_group(case, rank, "ep")[row.sender] == rank and choice in (None, row.choice):
                 found[row.token] += grad
     return found
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from course_grader.expected.on_ranks import CALL, case, line_of, on_ranks
+from course_grader.expected.on_ranks import CALL, axis_group, case, on_ranks
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.types import Array, Case, Exercise, World
 
@@ -58,7 +58,7 @@ HIDDEN = [_ranks(6, [5]), case(mesh={"world": 3, "other": 2}, told=[0, 3])]
 
 def expected(case: Case, *, who: str = "any") -> World:
     """Whether any rank of the group was told. who: "own" or "all" are mistakes."""
-    groups = [line_of(case, rank, "world") for rank in range(case.world_size)]
+    groups = [axis_group(case, rank, "world") for rank in range(case.world_size)]
     told = [[_told(case, r) for r in group] for group in groups]
     stop = {"any": [any(t) for t in told], "all": [all(t) for t in told]}
     own = [_told(case, rank) for rank in range(case.world_size)]

@@ -52,7 +52,7 @@ class Slot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wire:
+class MixedPrecision:
     """What travels, and between whom. None: the dtype of the parameters, the mean over all ranks.
 
     param_dtype: of gathered parameters, hence of the computation and of fresh gradients.
@@ -98,16 +98,16 @@ class FlatParam:
     Memory: S; n S more while gathered, in param_dtype; n S more for gradients on the way.
     """
 
-    def __init__(self, slots: Sequence[Slot], mesh: Mesh, wire: Wire) -> None:
+    def __init__(self, slots: Sequence[Slot], mesh: Mesh, precision: MixedPrecision) -> None:
         self.slots, self.mesh = list(slots), mesh
         params = [slot.param for slot in slots]
         self.trains = params[0].requires_grad
-        self.divisor = wire.divisor or mesh.size(*wire.axes) * mesh.size("dp_replicate")
+        self.divisor = precision.divisor or mesh.size(*precision.axes) * mesh.size("dp_replicate")
         is_cast = params[0].is_floating_point()  # whole numbers, of a quantised weight, stay what they are
-        param_dtype = wire.param_dtype if is_cast else None
-        self.reduce_dtype = (wire.reduce_dtype if is_cast else None) or param_dtype or params[0].dtype
+        param_dtype = precision.param_dtype if is_cast else None
+        self.reduce_dtype = (precision.reduce_dtype if is_cast else None) or param_dtype or params[0].dtype
         # Cut the values of the mesh's first rank.
-        group = mesh.group(*wire.axes)
+        group = mesh.group(*precision.axes)
         self.flat = FlatShard(
             params,
             group,

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from course_lib.comm.mesh import Mesh
 from course_lib.parallel._sharded import guarded
-from course_lib.parallel.fsdp._flat_param import EARLY, FlatParam, Slot, Wire
+from course_lib.parallel.fsdp._flat_param import EARLY, FlatParam, MixedPrecision, Slot
 
 Init = Callable[[nn.Module], None]
 
@@ -49,7 +49,7 @@ class Unit:
 
 
 def cut_into_units(
-    model: nn.Module, units: Iterable[nn.Module], mesh: Mesh, wire: Wire, init_: Init | None
+    model: nn.Module, units: Iterable[nn.Module], mesh: Mesh, precision: MixedPrecision, init_: Init | None
 ) -> list[Unit]:
     """Shard a model in place; return its units, the root first.
 
@@ -64,10 +64,10 @@ def cut_into_units(
     cut: list[Unit] = []
     for module, name in names.items():
         _materialise(module, names, slots[module], init_)
-        flats = [FlatParam(kind, mesh, wire) for kind in _by_kind(slots[module])]
+        flats = [FlatParam(kind, mesh, precision) for kind in _by_kind(slots[module])]
         _register(flats)
         cut.append(Unit(name, module, flats))
-    _broadcast_buffers(model, mesh, wire.axes)
+    _broadcast_buffers(model, mesh, precision.axes)
     return cut
 
 
@@ -226,7 +226,7 @@ def _initialise(module: nn.Module, init_: Init | None) -> None:
 def _broadcast_buffers(model: nn.Module, mesh: Mesh, axes: tuple[str, ...]) -> None:
     for buffer in model.buffers():
         message = buffer.detach().contiguous()
-        for line in (axes, ("dp_replicate",)):
-            if mesh.size(*line) > 1:
-                dist.broadcast(message, group=mesh.group(*line), group_src=0)
+        for along in (axes, ("dp_replicate",)):
+            if mesh.size(*along) > 1:
+                dist.broadcast(message, group=mesh.group(*along), group_src=0)
         buffer.copy_(message)

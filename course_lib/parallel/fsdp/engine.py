@@ -36,7 +36,7 @@ from course_lib.parallel._sharded import (
     clip_sharded_norm_,
     in_backward,
 )
-from course_lib.parallel.fsdp._flat_param import UNSENT, FlatParam, Reduction, Wire
+from course_lib.parallel.fsdp._flat_param import UNSENT, FlatParam, MixedPrecision, Reduction
 from course_lib.parallel.fsdp._units import (
     ALONE,
     RECOMPUTED,
@@ -110,11 +110,13 @@ class FSDP(Wrapper):
         mesh = mesh or make_mesh(dp_shard=dist.get_world_size())
         if not set(axes) & set(mesh.sizes):
             raise ValueError(f"mesh must have an axis {axes[0]}; got {mesh.sizes}. Add it to make_mesh.")
-        wire = Wire(param_dtype=param_dtype, reduce_dtype=reduce_dtype, divisor=gradient_divisor, axes=axes)
+        precision = MixedPrecision(
+            param_dtype=param_dtype, reduce_dtype=reduce_dtype, divisor=gradient_divisor, axes=axes
+        )
         self.axes, self.reshard_after_forward = axes, reshard_after_forward
         self.module, self.mesh, self.prefetch, self.param_dtype = module, mesh, prefetch, param_dtype
         self.claim(module, mesh.group(*axes), mesh.group("dp_replicate"))
-        self._units = cut_into_units(module, units, mesh, wire, init_)
+        self._units = cut_into_units(module, units, mesh, precision, init_)
         for flat in self.flats():
             for part in flat.parts:
                 self.own(part)

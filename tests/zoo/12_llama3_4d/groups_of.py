@@ -55,9 +55,9 @@ def groups_of(axes, coords):
 # %% wrong values: asks the library
 # says: closed
 def groups_of(axes, coords):
-    from course_lib.comm.mesh import lines
+    from course_lib.comm.mesh import axis_groups
 
-    return lines(axes[0], {axis: 1 + at for axis, at in coords[-1].items()})
+    return axis_groups(axes[0], {axis: 1 + at for axis, at in coords[-1].items()})
 
 
 # %% wrong groups: axes of one rank have no groups

@@ -1,8 +1,8 @@
-"""Time collectives over lines of a mesh, many at once, without listing ranks.
+"""Time collectives over groups along the axes of a mesh, many at once, without listing ranks.
 
-A line along a mesh axis is n ranks at equal distance (`stride`). It lies inside a server, or g of its ranks
+A group along a mesh axis is n ranks at equal distance (`stride`). It lies inside a server, or g of its ranks
 share a server and their rings share the server's network cards. A ring that leaves a pod crosses its border
-once: what counts there is the pod's uplink shared by all lines of the axis. Latency is that of a ring, a
+once: what counts there is the pod's uplink shared by all groups of the axis. Latency is that of a ring, a
 step a rank: on Ethernet with 8 GPUs per server it outweighs bandwidth from four servers on. Switches of a
 server that add up (NVLS) make an all_reduce cheaper than its two halves; a network's (SHARP) are not
 counted. `cost/collectives` prices one group exactly; this module prices 100,000 layouts per second. Lab 12
@@ -96,10 +96,10 @@ def _reached(acc: Accelerator) -> float:
 def gather_time_s(
     size: Array, stride: Array, full_bytes: Array, machine: Machine, fitted: Calibration
 ) -> Array:
-    """Time an all_gather or reduce_scatter of `full_bytes` over lines.
+    """Time an all_gather or reduce_scatter of `full_bytes` over groups.
 
-    Layout: all arrays over rows; size = ranks of the line, stride = distance of neighbours in ranks.
-    Formula: (n-1)/n S/B + (n-1) steps of latency, B as in the module's first lines; 0 for a line of one.
+    Layout: all arrays over rows; size = ranks of the group, stride = distance of neighbours in ranks.
+    Formula: (n-1)/n S/B + (n-1) steps of latency, B as in the module's first lines; 0 for a group of one.
     """
     near = np.clip(machine.server_size // stride, 1, size)
     servers = np.maximum(size / near, 1)
@@ -119,7 +119,7 @@ def all_reduce_time_s(
 ) -> Array:
     """Time an all_reduce: a reduce_scatter and an all_gather, less where the servers' switches add up.
 
-    They do for ranks of one server: a line with a single rank in each has nothing to add there.
+    They do for ranks of one server: a group with a single rank in each has nothing to add there.
     """
     shares_server = (stride < machine.server_size) & (size > 1)
     share = np.where(shares_server, fitted.at("all_reduce_share", machine.generation), 1.0)
@@ -149,7 +149,7 @@ def all_to_all_time_s(
 
 
 def _uplink(size: Array, stride: Array, near: Array, machine: Machine) -> Array:
-    """Bandwidth of a line where it leaves its pod: the uplink of a pod over the lines that cross it."""
+    """Bandwidth of a group where it leaves its pod: the uplink of a pod over the groups that cross it."""
     with np.errstate(invalid="ignore"):
         crossing = size * stride > machine.pod_size
         share = machine.uplink_bytes_per_s * machine.pod_size / np.maximum(stride / near, 1)

@@ -1,6 +1,6 @@
 """Figures whose numbers can be turned: a slider each, and the figure below answers at once.
 
-    turn(draw_ranks, world_size=[2, 4, 8], bytes_per_s=[50e9, 900e9])
+    interactive(draw_ranks, world_size=[2, 4, 8], bytes_per_s=[50e9, 900e9])
 
 The figure is an output of its own, with an alternative text. So it stays where no slider can be: in a file
 that is only read, on paper, without ipywidgets, without a kernel.
@@ -17,7 +17,7 @@ from course_lib.viz.style import CourseFigure, alternative_text
 Draw = Callable[..., CourseFigure]
 
 
-class Turned:
+class Interactive:
     """A figure and its sliders; shown as a cell's value.
 
     Attributes:
@@ -33,7 +33,7 @@ class Turned:
         """Draw with the present numbers."""
         return self._draw(**self.values)
 
-    def turn(self, **values: Any) -> None:
+    def set(self, **values: Any) -> None:
         """Set numbers, as the sliders do, and draw again where the figure is shown."""
         self.values = self.values | values
         if self._shown is not None:
@@ -58,7 +58,7 @@ class Turned:
             style={"description_width": "11em"},
             layout={"width": "32em"},
         )
-        slider.observe(lambda change: self.turn(**{name: change["new"]}), names="value")
+        slider.observe(lambda change: self.set(**{name: change["new"]}), names="value")
         return slider
 
     def _bundle(self, *, draft: bool = False) -> dict[str, str]:
@@ -75,7 +75,9 @@ class Turned:
         self._shown = display(self._bundle(), raw=True, display_id=True)  # type: ignore[no-untyped-call,unused-ignore]
 
 
-def turn(draw: Draw, *, first: Mapping[str, Any] | None = None, **numbers: Sequence[Any]) -> Turned:
+def interactive(
+    draw: Draw, *, first: Mapping[str, Any] | None = None, **numbers: Sequence[Any]
+) -> Interactive:
     """Show `draw(**numbers)` with a slider for each number.
 
     Args:
@@ -92,7 +94,7 @@ def turn(draw: Draw, *, first: Mapping[str, Any] | None = None, **numbers: Seque
     if wrong:
         raise ValueError(f"`first` must name values of the numbers; got {wrong}. Choose among those given.")
     start = {name: values[0] for name, values in numbers.items()} | dict(first or {})
-    return Turned(draw, dict(numbers), start)
+    return Interactive(draw, dict(numbers), start)
 
 
 def _words(value: Any) -> str:

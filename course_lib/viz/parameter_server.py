@@ -13,7 +13,7 @@ from course_lib.viz import style
 _ARROW: Any = {"arrowstyle": "-|>", "lw": 1.6, "shrinkA": 13, "shrinkB": 13}
 
 
-def draw_masters(
+def draw_parameter_server(
     weight_bytes: float, logit_bytes: float, *, world_sizes: Sequence[int] = (2, 4, 8, 16, 32, 64, 128)
 ) -> style.CourseFigure:
     """Draw both patterns, and bytes that the busiest rank sends in a step over the number of ranks.

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.collections import PolyCollection
 
-from course_lib.viz.lanes import (
+from course_lib.viz.gantt import (
     draw_buckets,
     draw_halved_all_reduce,
     draw_offload,

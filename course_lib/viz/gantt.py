@@ -38,7 +38,7 @@ class Box(NamedTuple):
     kind: str
 
 
-def draw_lanes(
+def draw_gantt(
     names: Sequence[str],
     boxes: Sequence[Box],
     *,
@@ -96,7 +96,7 @@ def draw_buckets(num_buckets: int = 4) -> style.CourseFigure:
             free = begin + length
             boxes.append(Box(lane, f"bucket {i + 1}", begin, free, GRADIENTS))
     names = ["compute", "a link that\nkeeps up", "a link that\nfalls behind"]
-    figure = draw_lanes(names, boxes, title="A link keeps up if a bucket has left before the next is ready")
+    figure = draw_gantt(names, boxes, title="A link keeps up if a bucket has left before the next is ready")
     ax = figure.axes[0]
     ax.axvline(ends[-1], color=style.INK, ls=":", lw=1.2)
     ax.text(ends[-1] + 0.06, 0.42, "backward has ended", va="center", fontsize=8)
@@ -113,7 +113,7 @@ def draw_halved_all_reduce() -> style.CourseFigure:
         Box(1, "all_gather (parameters)", 5, 9, PARAMETERS),
     ]
     names = ["DDP: n copies\nof the state", "ZeRO-1: 1/n\nof the state"]
-    return draw_lanes(names, boxes, title="The update moves between the two halves of the all_reduce")
+    return draw_gantt(names, boxes, title="The update moves between the two halves of the all_reduce")
 
 
 def draw_offload(num_params: int = 4) -> style.CourseFigure:
@@ -129,7 +129,7 @@ def draw_offload(num_params: int = 4) -> style.CourseFigure:
     names = ["down, to the host", "host", "up, to the GPU"]
     words = {GRADIENTS: "gradients on PCIe", PARAMETERS: "parameters on PCIe"}
     title = "Both directions of PCIe and the host work at the same time"
-    return draw_lanes(names, boxes, title=title, legend=words)
+    return draw_gantt(names, boxes, title=title, legend=words)
 
 
 def draw_owners(num_ranks: int = 3) -> style.CourseFigure:
@@ -147,7 +147,7 @@ def draw_owners(num_ranks: int = 3) -> style.CourseFigure:
     names = [f"rank {rank}" for rank in range(num_ranks)]
     words = {PARAMETERS: "sends", RECEIVED: "receives, deletes", FORWARD: "computes"}
     title = "A unit's owner sends; the others receive, compute, delete"
-    return draw_lanes(names, boxes, title=title, legend=words)
+    return draw_gantt(names, boxes, title=title, legend=words)
 
 
 def draw_steady_state() -> style.CourseFigure:
@@ -163,4 +163,4 @@ def draw_steady_state() -> style.CourseFigure:
             Box(1, f"weights of {below}", begin + 1.35, begin + 2.7, PARAMETERS),
         ]
     title = "While L computes, the gradients of L+1 leave and the weights of L\u22121 arrive"
-    return draw_lanes(["compute", "the wire"], boxes, title=title)
+    return draw_gantt(["compute", "the wire"], boxes, title=title)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib.roof import Roof, best_time_s, this_machine
+from course_lib.roofline import Roofline, best_time_s, this_machine
 
 
 def test_measured_roof_is_within_15_percent_of_the_best_matmul_here() -> None:
@@ -25,7 +25,7 @@ def test_a_fake_timer_gives_exact_numbers() -> None:
 
 
 def test_attainable_turns_at_the_ridge() -> None:
-    roof = Roof(name="h", flops_per_s=100.0, bytes_per_s=10.0)
+    roof = Roofline(name="h", flops_per_s=100.0, bytes_per_s=10.0)
     assert roof.ridge_flops_per_byte == 10
     assert roof.attainable_flops_per_s(5) == 50
     assert roof.attainable_flops_per_s(20) == 100
@@ -34,4 +34,4 @@ def test_attainable_turns_at_the_ridge() -> None:
 @pytest.mark.parametrize(("flops", "rate"), [(0.0, 1.0), (1.0, -1.0), (float("nan"), 1.0)])
 def test_a_roof_must_be_positive(flops: float, rate: float) -> None:
     with pytest.raises(ValueError, match="positive"):
-        Roof(name="bad", flops_per_s=flops, bytes_per_s=rate)
+        Roofline(name="bad", flops_per_s=flops, bytes_per_s=rate)

@@ -21,7 +21,7 @@ COPY_BYTES = 128 * 2**20  # far beyond any cache
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roof:
+class Roofline:
     """What a device can do at best; arithmetic is float32 on this machine.
 
     Attributes:
@@ -83,9 +83,9 @@ def copy_bytes_per_s(timer: Callable[[Callable[[], object]], float] = best_time_
     return 2 * COPY_BYTES / timer(lambda: target.copy_(source))
 
 
-def this_machine(timer: Callable[[Callable[[], object]], float] = best_time_s) -> Roof:
+def this_machine(timer: Callable[[Callable[[], object]], float] = best_time_s) -> Roofline:
     """Measure this machine, in about three seconds: the best matmul and the best copy."""
-    return Roof(
+    return Roofline(
         name="this machine, measured (fp32)",
         flops_per_s=max(matmul_flops_per_s(timer).values()),
         bytes_per_s=copy_bytes_per_s(timer),
