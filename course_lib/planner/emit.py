@@ -29,7 +29,7 @@ BRIDGE = {
     "ckpt-format": "checkpoint.", "grad-reduce-in-bf16": "ddp.grad_reduce_in_fp32",
     "no-gradient-accumulation-fusion": "model.gradient_accumulation_fusion",
     "optimizer-cpu-offload": "optimizer.", "optimizer-offload-fraction": "optimizer.",
-    "overlap-cpu-optimizer-d2h-h2d": "optimizer.",
+    "overlap-cpu-optimizer-d2h-h2d": "optimizer.", "use-precision-aware-optimizer": "optimizer.",
     "overlap-moe-expert-parallel-comm": "comm_overlap.overlap_moe_expert_parallel_comm",
 }  # fmt: skip
 """Flag of Megatron-Core -> field of Megatron-Bridge: a section keeps the name; others are the model's."""
@@ -194,7 +194,10 @@ def _megatron_settings(layout: Settings, request: Request) -> tuple[list[str], S
         if request.tp_overlap != "none":
             flags["tp-comm-overlap"] = True
             notes.append("# --tp-comm-overlap needs Transformer Engine")
-    if layout["tp"] * layout["cp"] > 1 and layout["zero"] < 2:
+    overlapped = _overlaps_experts(layout, request)
+    if overlapped:
+        notes.append("# --overlap-moe-expert-parallel-comm: CUDA_DEVICE_MAX_CONNECTIONS must not be 1")
+    elif layout["tp"] * layout["cp"] > 1 and layout["zero"] < 2:
         notes.append("# before Blackwell, set CUDA_DEVICE_MAX_CONNECTIONS=1")
     if layout["v"] > 1:
         flags["num-layers-per-virtual-pipeline-stage"] = -(-config.num_layers // (layout["pp"] * layout["v"]))
@@ -209,7 +212,7 @@ def _megatron_settings(layout: Settings, request: Request) -> tuple[list[str], S
     if request.offload != "none":
         _refuse("Megatron's offloading", layout, zero=(1,))
         flags |= {"optimizer-cpu-offload": True, "optimizer-offload-fraction": 1.0}
-        flags["overlap-cpu-optimizer-d2h-h2d"] = True
+        flags |= {"overlap-cpu-optimizer-d2h-h2d": True, "use-precision-aware-optimizer": True}
     if layout["zero"] >= 2:
         notes.append("# Megatron-FSDP: CUDA_DEVICE_MAX_CONNECTIONS must not be 1")
         shared = "optim_grads" if layout["zero"] == 2 else "optim_grads_params"
@@ -223,12 +226,16 @@ def _megatron_settings(layout: Settings, request: Request) -> tuple[list[str], S
         if layout["ep"] > request.cluster.server_size:  # a token goes once to each server
             flags |= {"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "deepep"}
             flags["moe-router-dtype"] = "fp32"
-        can_overlap = layout["ep"] > 1 and (layout["pp"] == 1 or layout["v"] > 1)
-        if request.ep_overlap != "none" and can_overlap and layout["recompute"] != "full":
-            flags["overlap-moe-expert-parallel-comm"] = True
+        flags |= {"overlap-moe-expert-parallel-comm": True} if overlapped else {}
     if layout["recompute"] == "full":
         flags |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
     return notes, flags
+
+
+def _overlaps_experts(layout: Settings, request: Request) -> bool:
+    """Whether Megatron sends tokens to experts beside another micro-batch's pass: in chunks, if in stages."""
+    can = layout["ep"] > 1 and (layout["pp"] == 1 or layout["v"] > 1) and layout["recompute"] != "full"
+    return bool(can and request.ep_overlap != "none")
 
 
 def _nanotron(layout: Settings, request: Request) -> str:

@@ -36,21 +36,25 @@ def of(found: Plan, i: int) -> list[str]:
     ]
 
 
-def with_bf16_gradients(found: Plan, i: int) -> str:
-    """Say what `--grads bf16` leaves of layout `i`'s memory and time; empty where it is asked for already."""
-    if found.request.grads == "bf16":
-        return ""
-    other = price(replace(found.request, grads="bf16"), found.table[i : i + 1])
-    need = float(np.asarray(other.memory.total)[0]) + RESERVED_BYTES
-    fits = need <= found.request.cluster.accelerator.usable_memory_bytes
-    slower = 100 * float(other.step_s[0] / found.step_s[i] - 1)
-    how = "it fits with" if fits else "nearer with"
-    return f"{how} --grads bf16: {need / 1e9:.1f} GB, {slower:+.1f}% time"
+def _with_options(found: Plan, i: int, row: dict[str, int]) -> Iterator[str]:
+    """Say what options that are not asked for leave of layout `i`'s memory and time."""
+    options = {"--grads bf16": {"grads": "bf16"}}
+    if row["zero"]:
+        options["--offload optimizer"] = {"offload": "optimizer"}
+    for option, change in options.items():
+        other = replace(found.request, **change)  # type: ignore[arg-type]  # all are text
+        if other == found.request:
+            continue
+        priced = price(other, found.table[i : i + 1])
+        need = float(np.asarray(priced.memory.total)[0]) + RESERVED_BYTES
+        fits = need <= found.request.cluster.accelerator.usable_memory_bytes
+        slower = 100 * float(priced.step_s[0] / found.step_s[i] - 1)
+        how = "it fits with" if fits else "nearer with"
+        yield f"  {how} {option}: {need / 1e9:.1f} GB, {slower:+.1f}% time"
 
 
 def _that_fit(found: Plan, i: int, row: dict[str, int]) -> Iterator[str]:
-    if halved := with_bf16_gradients(found, i):
-        yield f"  {halved}"
+    yield from _with_options(found, i, row)
     tried = list(_changes(row))
     rows = [{**row, **change} for change in tried]
     table: Counts = np.array([[one[axis] for axis in AXES] for one in rows], dtype=np.int64)

@@ -130,3 +130,22 @@ def test_the_fastest_layout_that_a_stack_takes_is_emitted() -> None:
     assert best_taken(found, "megatron") == (0, [])
     with pytest.raises(ValueError, match="FP8 must be what the stack has; got deepspeed"):
         best_taken(plan(replace(found.request, precision="fp8")), "deepspeed")
+
+
+def test_tokens_that_leave_the_server_go_once_to_each_and_may_overlap() -> None:
+    """Megatron-Core: DeepEP across servers; overlap in chunks, with more than one queue of the device."""
+    mixture = replace(request("mixtral-8x7b", 64), config=replace(model("mixtral-8x7b"), num_experts=64))
+    hidden = replace(mixture, ep_overlap="1f1b")
+    found = flags(settings("ep=16", mixture, "megatron"))
+    assert found["moe-token-dispatcher-type"] == "flex"
+    assert found["moe-flex-dispatcher-backend"] == "deepep"
+    assert found["expert-tensor-parallel-size"] == "1"
+    assert "overlap-moe-expert-parallel-comm" not in found
+    text = settings("ep=16,tp=2,pp=2,v=2", hidden, "megatron")
+    assert "overlap-moe-expert-parallel-comm" in flags(text)
+    assert "CUDA_DEVICE_MAX_CONNECTIONS must not be 1" in text
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=1" not in text
+    for layout in ("ep=16,pp=2", "ep=16,recompute=full"):
+        assert "overlap-moe-expert-parallel-comm" not in flags(settings(layout, hidden, "megatron"))
+    bridge = flags(settings("ep=16", hidden, "megatron-bridge"))
+    assert bridge["comm_overlap.overlap_moe_expert_parallel_comm"] == "true"

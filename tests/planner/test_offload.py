@@ -1,6 +1,7 @@
 """Adam's moments in the host's memory: what it saves and costs, against published runs."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -65,6 +66,7 @@ def test_it_is_emitted_where_a_stack_has_it() -> None:
     text = emit(row("tp=2,pp=2,ep=4", OFFLOADED), OFFLOADED, "megatron")
     assert "--optimizer-cpu-offload" in text
     assert "--optimizer-offload-fraction 1.0" in text
+    assert "--use-precision-aware-optimizer" in text  # Megatron refuses one without the other
     bridge = emit(row("tp=2,pp=2,ep=4", OFFLOADED), OFFLOADED, "megatron-bridge")
     assert "optimizer.optimizer_cpu_offload=true" in bridge
     with pytest.raises(ValueError, match="Megatron's offloading must have zero of 1; got zero=3"):
@@ -74,3 +76,11 @@ def test_it_is_emitted_where_a_stack_has_it() -> None:
     dense = replace(OFFLOADED, config=QWEN3_06B, num_gpus=8)
     found = json.loads(emit(row("zero=3", dense), dense, "deepspeed"))
     assert found["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
+
+
+def test_it_is_named_where_a_layout_does_not_fit() -> None:
+    wide = replace(ASKED, num_gpus=8, cluster=cluster_named("dgx-h100", 8))
+    said = report.explain(report.priced("ep=8", wide), 0)
+    assert re.search(r"(it fits|nearer) with --offload optimizer: \d", said)
+    assert "--offload optimizer" not in report.explain(report.priced("ep=8,zero=0", wide), 0)
+    assert "--offload" not in report.explain(report.priced("ep=8", replace(wide, offload="optimizer")), 0)
