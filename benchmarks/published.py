@@ -435,8 +435,8 @@ def arrays(runs: list[Run]) -> tuple[ModelSizes, StepLayout, Machine]:
     )  # fmt: skip
     layout = StepLayout(
         seq_len=column("S"), tp=column("tp"), cp=column("cp"), pp=column("pp"), virtual_stages=column("v"),
-        dp=column("dp"), shard=column("dp"), ep=column("ep"), ffn_tp=column("etp", "tp"),
-        zero=column("zero", 0).astype(np.int64),
+        dp_replicate=np.ones(len(runs)), dp_shard=column("dp"), ep=column("ep"),
+        expert_tp=column("etp", "tp"), zero_stage=column("zero", 0).astype(np.int64),
         microbatch_size=column("mbs"), num_microbatches=column("m"),
         recompute=column("recompute", 0).astype(np.int64), sequence_parallel=column("sp", 0) > 0,
         fused_attention=column("flash", 0) > 0, overlap_reduce=column("overlap", 0),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from published import Run, arrays
 from published_stages import layers_of_stages
@@ -10,7 +12,6 @@ from course_lib.config import ModelConfig
 from course_lib.cost.activations import Mode
 from course_lib.cost.constants import Array
 from course_lib.cost.flops import Recompute, array
-from course_lib.cost.layout import Layout
 from course_lib.cost.memory import Precision, memory_per_gpu
 from course_lib.cost.peak import PLAIN, Stack, peak_bytes
 
@@ -49,11 +50,7 @@ def _peak(runs: list[Run], *, last: bool) -> Array:
         fixed_head_dim=int(sizes["H"]) if "H" in sizes else None,
     )  # fmt: skip
     _, rows, _ = arrays(runs)
-    layout = Layout(
-        tp=rows.tp, pp=rows.pp, cp=rows.cp, dp=rows.dp, zero_stage=rows.zero.astype(np.float64),
-        microbatch_size=rows.microbatch_size, num_microbatches=np.maximum(1, np.floor(rows.num_microbatches)),
-        virtual_stages=rows.virtual_stages, sequence_parallel=rows.sequence_parallel,
-    )  # fmt: skip
+    layout = replace(rows, num_microbatches=np.maximum(1, np.floor(rows.num_microbatches)))
     stage = rows.pp - 1 if last else 0 * rows.pp
     stages = [layers_of_stages(run.sizes)[-1 if last else 0] for run in runs] if eager else None
     mode: Mode = "autograd" if eager else "fused" if sizes.get("flash") else "paper"

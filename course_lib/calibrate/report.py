@@ -21,7 +21,7 @@ from course_lib.cost.hardware import accelerator, accelerators
 from course_lib.cost.tables import rows
 from course_lib.planner.named import CARDS
 from course_lib.planner.request import choice_of
-from course_lib.planner.search import stack_of
+from course_lib.planner.rows import stack_of
 from course_lib.units import bandwidth
 
 FORMS = ("SXM", "PCIe", "NVL")

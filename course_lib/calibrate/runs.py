@@ -17,7 +17,7 @@ from course_lib.calibrate.parts import Part
 from course_lib.calibrate.table import seconds_of
 from course_lib.cost.axis_collectives import Machine
 from course_lib.cost.constants import FABRICS, Array, Calibration, Index
-from course_lib.cost.sizes import ModelSizes, StepLayout
+from course_lib.cost.sizes import ModelSizes, StepLayout, rows_of
 from course_lib.cost.step_time import step_time
 from course_lib.cost.tables import read_lines
 from course_lib.planner.asked import Asked
@@ -49,8 +49,8 @@ class Runs:
 
     def part(self, rows: Index | slice = slice(None)) -> Part:
         """Return them, or some, as measurements of one kind."""
-        sizes, layout = _picked(self.sizes, rows), _picked(self.layout, rows)
-        machine = _picked(self.machine, rows)
+        sizes, layout = rows_of(self.sizes, rows), rows_of(self.layout, rows)
+        machine = rows_of(self.machine, rows)
 
         def predict(fitted: Calibration) -> Array:
             return step_time(sizes, layout, machine, fitted).total_s
@@ -129,8 +129,3 @@ def _joined(items: Sequence[Fields]) -> Fields:
         for f in fields(items[0])
     }
     return type(items[0])(**columns)
-
-
-def _picked(item: Fields, rows: Index | slice) -> Fields:
-    columns: dict[str, Any] = {f.name: getattr(item, f.name)[rows] for f in fields(item)}
-    return type(item)(**columns)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from course_lib.cost.constants import Flags, Index
 from course_lib.cost.flops import Numbers
 
 SWITCHES = ("sequence_parallel", "reshard_after_forward")
@@ -18,8 +19,8 @@ SWITCHES = ("sequence_parallel", "reshard_after_forward")
 class Layout:
     """Say how a step is split over devices. Every field may be an array.
 
-    A rank has the mesh coordinates pp, dp, cp, tp; ranks of one expert-parallel group lie along dp and cp,
-    and along tp where no expert is split.
+    A rank has the mesh coordinates pp, dp_replicate, dp_shard, cp, tp, tp innermost; ranks of one
+    expert-parallel group lie along dp_shard and cp, and along tp where no expert is split.
     """
 
     tp: Numbers = 1
@@ -28,16 +29,18 @@ class Layout:
     """Pipeline stages."""
     cp: Numbers = 1
     """Context parallel: splits the sequence."""
-    dp: Numbers = 1
-    """Ranks that parameters, gradients or optimizer state are sharded over (dp_shard), beside cp."""
+    dp_replicate: Numbers = 1
+    """Copies of what is sharded."""
+    dp_shard: Numbers = 1
+    """Ranks that parameters, gradients or optimizer state are sharded over, beside cp."""
     ep: Numbers = 1
     """Expert parallel: splits experts."""
     expert_tp: Numbers | None = None
     """Ranks that split one expert's matrices; those of tp if not given. With 1, the ranks of tp hold
     different experts, and ep counts them, too."""
-    sequence_parallel: Numbers = True
+    sequence_parallel: Numbers | Flags = True
     """Whether norms, too, are split over tp."""
-    zero_stage: Numbers = 0
+    zero_stage: Numbers | Index = 0
     """0 nothing sharded, 1 optimizer state, 2 gradients too, 3 parameters too (FSDP)."""
     reshard_after_forward: Numbers = True
     """Stage 3: whether gathered parameters are freed after forward; Llama 3 keeps them."""

@@ -138,7 +138,7 @@ def memory_per_gpu(
     layers = layers_of_stage(config, layout.pp) if num_stage_layers is None else num_stage_layers
     dense, routed = _layer_params(config, layout)
     dense_of_stage = layers * dense + edge_params(config, layout, stage)
-    ranks = array(layout.dp) * layout.cp
+    ranks = array(layout.dp_shard) * layout.cp
     holders = ranks * layout.tp / (layout.ep * array(_expert_tp(layout)))  # of one expert's shard
     zero = array(layout.zero_stage)
 

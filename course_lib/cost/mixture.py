@@ -37,7 +37,7 @@ def expert_matmuls(model: ModelSizes, layout: StepLayout, machine: Machine, fitt
         cast = fitted.at("cast_bytes", layout.stack)
         return linear_time_s(rows, inner, outer, machine, fitted, layout.eight_bit, several, cast_bytes=cast)
 
-    width = model.ffn_dim / layout.ffn_tp
+    width = model.ffn_dim / layout.expert_tp
     one = linear(model.model_dim, width * (1 + model.gated)) + linear(width, model.model_dim)
     casts = np.where(layout.eight_bit, CASTS, 0.0)
 
@@ -53,7 +53,7 @@ def expert_matmuls(model: ModelSizes, layout: StepLayout, machine: Machine, fitt
 
 def routed_tokens(model: ModelSizes, layout: StepLayout) -> Array:
     """Return the rows that the experts of a rank multiply: copies of tokens, of all ranks that send here."""
-    return layout.tokens * layout.ffn_tp / layout.tp * model.experts_per_token
+    return layout.tokens * layout.expert_tp / layout.tp * model.experts_per_token
 
 
 def sorting(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
@@ -85,7 +85,7 @@ def dispatch_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: 
     Ranks of one group are neighbours. Where experts are split they lie along dp, as Megatron placed them
     before it let experts have axes of their own.
     """
-    stride = np.where(layout.ffn_tp > 1, layout.tp * layout.cp, 1.0)
+    stride = np.where(layout.expert_tp > 1, layout.tp * layout.cp, 1.0)
     copies = model.experts_per_token
     sent = 2 * layout.tokens * copies * model.model_dim / layout.tp
     return all_to_all_time_s(layout.ep, stride, sent, copies, machine, fitted)

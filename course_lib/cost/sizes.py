@@ -5,9 +5,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
 
 from course_lib.cost.constants import Array, Flags, Index
+from course_lib.cost.layout import Layout
+
+Rows = TypeVar("Rows")
+
+
+def rows_of(item: Rows, rows: Index | Flags | slice) -> Rows:
+    """Return some rows of a dataclass of arrays, in this order; numbers stay."""
+    picked = {name: value[rows] for name, value in vars(item).items() if np.ndim(value)}
+    fields: Any = item
+    found: Rows = replace(fields, **picked)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,30 +57,26 @@ class ModelSizes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepLayout:
-    """Hold a layout and its batch, one value or one per row; tp is innermost, then cp, dp, pp.
+class StepLayout(Layout):
+    """Hold a layout, its batch and what runs it, one value per row: arrays, never looked at one by one.
 
-    dp: ranks of data parallelism, sharded and replicated. shard: those of dp that share one copy of sharded
-    state; ranks of cp share it too.
-    zero: 0 to 3. recompute: 0 nothing, 1 attention's core, 2 all. stack: index of `constants.STACKS`.
+    recompute: 0 nothing, 1 attention's core, 2 all. stack: index of `constants.STACKS`.
     """
 
-    seq_len: Array
     tp: Array
-    cp: Array
     pp: Array
-    virtual_stages: Array
-    dp: Array
-    shard: Array
+    cp: Array
+    dp_replicate: Array
+    dp_shard: Array
     ep: Array
-    ffn_tp: Array
-    """Ranks that split the matrices of a feed-forward network, or of an expert: those of tp, or 1. In a
-    mixture the others of tp then hold other experts, and ep counts them, too."""
-    zero: Index
+    expert_tp: Array
+    zero_stage: Index
     microbatch_size: Array
     num_microbatches: Array
-    recompute: Index
+    virtual_stages: Array
     sequence_parallel: Flags
+    seq_len: Array
+    recompute: Index
     fused_attention: Flags
     overlap_reduce: Array
     """1 if gradients are reduced during the last backward."""
@@ -84,6 +94,14 @@ class StepLayout:
     """Whether tokens travel to their experts beside the pass of another micro-batch."""
     eight_bit: Flags | bool = False
     """Whether a block's matrices multiply in FP8; attention's core and the output head stay in 16 bits."""
+
+    def __post_init__(self) -> None:
+        """Check nothing: rows that cannot exist were left out before."""
+
+    @property
+    def dp(self) -> Array:
+        """Ranks of data parallelism, sharded and replicated."""
+        return self.dp_replicate * self.dp_shard
 
     @property
     def tokens(self) -> Array:

@@ -111,7 +111,7 @@ def _params(model: ModelSizes, layout: StepLayout) -> tuple[Array, Array]:
 
 def _ffn_params(model: ModelSizes, layout: StepLayout) -> Array:
     """Return a block's parameters of feed-forward networks on a rank."""
-    return model.num_experts / layout.ep * model.expert_params / layout.ffn_tp
+    return model.num_experts / layout.ep * model.expert_params / layout.expert_tp
 
 
 def block_time(
@@ -182,7 +182,7 @@ def _accumulate(model: ModelSizes, layout: StepLayout, machine: Machine) -> Pass
     """Each micro-batch after the first adds gradients to what is there, a shard with ZeRO-2 and 3."""
     params = model.attention_params / layout.tp + _ffn_params(model, layout)
     not_first = 1 - 1 / layout.num_microbatches
-    kept = np.where(layout.zero >= 2, layout.shard * layout.cp, 1.0)
+    kept = np.where(layout.zero_stage >= 2, layout.dp_shard * layout.cp, 1.0)
     moved = 2 * layout.grad_bytes * not_first * params / kept
     return Pass(forward=np.zeros_like(moved), backward=moved / machine.memory_bytes_per_s)
 
@@ -209,7 +209,7 @@ def _tensor_parallel(
     tiles = np.choose(layout.tp_overlap, [ones, layout.tp, np.minimum(layout.tp, PIPE_TILES)])
     share = fitted["tp_hidden"] * (1 - 1 / tiles)
     mixture = model.num_experts > 1
-    copies = np.where(layout.ffn_tp > 1, model.experts_per_token, 0.0)
+    copies = np.where(layout.expert_tp > 1, model.experts_per_token, 0.0)
     plain = plain * np.where(mixture, (1 + copies) / 2, 1.0)
     gathers = np.where(mixture, 2 + 2 * copies, 4.0)
     forward, backward = (
@@ -304,7 +304,7 @@ def _reduce_s(
     """
     params, stride = params_per_rank(model, layout), layout.tp
     grad_bytes, weight_bytes = layout.grad_bytes * params, 2 * params
-    ranks, shard, replicas = layout.dp * layout.cp, layout.shard * layout.cp, layout.dp / layout.shard
+    ranks, shard, replicas = layout.dp * layout.cp, layout.dp_shard * layout.cp, layout.dp_replicate
     reduced = gather_time_s(ranks, stride, grad_bytes, machine, fitted)
     gathered = gather_time_s(ranks, stride, weight_bytes, machine, fitted)
     whole = all_reduce_time_s(ranks, stride, grad_bytes, machine, fitted)
@@ -313,16 +313,16 @@ def _reduce_s(
     backward = layout.overlap_reduce * share * block.backward
     forward = layout.overlap_gather * share * block.forward
     scattered = _beyond(reduced, backward, count)
-    later = np.where(layout.zero == 2, gathered, _beyond(gathered, forward, count))
-    once = np.where(layout.zero == 2, layout.num_microbatches, 1.0) * scattered + later
-    once = np.where(layout.zero == 0, _beyond(whole, backward, count), once)
+    later = np.where(layout.zero_stage == 2, gathered, _beyond(gathered, forward, count))
+    once = np.where(layout.zero_stage == 2, layout.num_microbatches, 1.0) * scattered + later
+    once = np.where(layout.zero_stage == 0, _beyond(whole, backward, count), once)
     across = all_reduce_time_s(replicas, stride * shard, grad_bytes / shard, machine, fitted)
     each = 2 * gather_time_s(shard, stride, weight_bytes, machine, fitted)
     each = each + gather_time_s(shard, stride, grad_bytes, machine, fitted)
     moved = (2 * weight_bytes + grad_bytes) / machine.inside_bytes_per_s
     late = np.maximum(each - fitted["gather_hidden"] * stage, 0) + fitted["gather_interference"] * moved
     sharded = layout.num_microbatches * late + _beyond(across, backward, count)
-    return np.where(layout.zero == 3, sharded, once)
+    return np.where(layout.zero_stage == 3, sharded, once)
 
 
 def _beyond(seconds: Array, compute: Array, count: Array) -> Array:
@@ -338,9 +338,9 @@ def _beyond(seconds: Array, compute: Array, count: Array) -> Array:
 
 def _optimizer_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Array:
     dense, ffn = _params(model, layout)
-    ranks = layout.shard * layout.cp
-    copies = np.maximum(ranks * layout.tp / (layout.ep * layout.ffn_tp), 1)
-    own = np.where(layout.zero >= 1, dense / ranks + ffn / copies, dense + ffn)
+    ranks = layout.dp_shard * layout.cp
+    copies = np.maximum(ranks * layout.tp / (layout.ep * layout.expert_tp), 1)
+    own = np.where(layout.zero_stage >= 1, dense / ranks + ffn / copies, dense + ffn)
     moved = own * fitted["optimizer_bytes"] / machine.memory_bytes_per_s
     return np.where(layout.offload, own * fitted["host_adam_s"], moved) + fitted.at("step_s", layout.stack)
 
@@ -359,6 +359,6 @@ def _stall_s(layout: StepLayout, machine: Machine, fitted: Calibration, used_byt
     spans = (layout.pp > 1) & (layout.dp > 1) & (servers > 1) & (servers <= STALL_SERVERS)
     full = used_bytes * fitted["memory_slack"] / machine.memory_bytes
     share = 1 / (1 + np.exp(-(full - 0.9) / 0.02))
-    share = np.maximum(share, np.where((layout.zero == 0) & crossing, fitted["unsharded_stalls"], 0.0))
+    share = np.maximum(share, np.where((layout.zero_stage == 0) & crossing, fitted["unsharded_stalls"], 0.0))
     stall = fitted.at("full_memory_s", layout.stack) * np.minimum(layout.pp - 1, 2) * share
     return np.where(spans, layout.num_microbatches * stall, 0.0)

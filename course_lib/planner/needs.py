@@ -6,11 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from course_lib.cost.flops import Recompute
-from course_lib.cost.layout import Layout
 from course_lib.cost.memory import Memory, Precision, memory_per_gpu, worse_of
 from course_lib.cost.peak import at_peak
+from course_lib.cost.sizes import StepLayout, rows_of
 from course_lib.planner.grid import RECOMPUTE
 from course_lib.planner.request import Request
+from course_lib.planner.rows import step_layout
 from course_lib.planner.stages import stage_layers
 
 
@@ -21,7 +22,7 @@ def memory_of(request: Request, c: dict[str, NDArray[np.float64]]) -> Memory:
         rows = c["recompute"] == kind
         if not rows.any():
             continue
-        layout = _layout(request, {axis: values[rows] for axis, values in c.items()})
+        layout = step_layout(request, {axis: values[rows] for axis, values in c.items()})
         for category, value in _heaviest(request, layout, name).items():
             out.setdefault(category, np.zeros(len(rows)))[rows] = value
     return Memory(**out)
@@ -29,7 +30,7 @@ def memory_of(request: Request, c: dict[str, NDArray[np.float64]]) -> Memory:
 
 def by_stage(request: Request, c: dict[str, NDArray[np.float64]], i: int) -> list[tuple[str, float]]:
     """Return the bytes of layout `i` on its first stage, those in between (the second) and the last."""
-    layout = _layout(request, {axis: values[i : i + 1] for axis, values in c.items()})
+    layout = step_layout(request, {axis: values[i : i + 1] for axis, values in c.items()})
     recompute, pp = RECOMPUTE[int(c["recompute"][i])], np.asarray(layout.pp)
     layers = stage_layers(request.config.num_layers, pp, layout.virtual_stages)
     stages = {"first": (0 * pp, layers[0])}
@@ -39,23 +40,7 @@ def by_stage(request: Request, c: dict[str, NDArray[np.float64]], i: int) -> lis
     return [(name, float(np.asarray(memory.total)[0])) for name, memory in found.items()]
 
 
-def _layout(request: Request, c: dict[str, NDArray[np.float64]]) -> Layout:
-    dp = c["dp_replicate"] * c["dp_shard"]
-    return Layout(
-        tp=c["tp"],
-        pp=c["pp"],
-        cp=c["cp"],
-        dp=c["dp_shard"],
-        ep=c["ep"],
-        expert_tp=1 if request.config.num_experts else None,
-        zero_stage=c["zero"],
-        microbatch_size=c["mbs"],
-        num_microbatches=np.maximum(1, request.num_sequences // (dp * c["mbs"])),
-        virtual_stages=c["v"],
-    )
-
-
-def _heaviest(request: Request, layout: Layout, recompute: Recompute) -> dict[str, NDArray[np.float64]]:
+def _heaviest(request: Request, layout: StepLayout, recompute: Recompute) -> dict[str, NDArray[np.float64]]:
     """Return the memory, by category, of the stage that needs most, each with the layers it has.
 
     That is the first (most micro-batches in flight, the embedding) or the last (head, loss); or the second,
@@ -69,8 +54,7 @@ def _heaviest(request: Request, layout: Layout, recompute: Recompute) -> dict[st
     ).by_category()
     longer = (middle > first) & (pp > 2)
     if longer.any():
-        own = {name: value[longer] if np.ndim(value) else value for name, value in vars(layout).items()}
-        one = Layout(**own)
+        one = rows_of(layout, longer)
         ends = Memory(**{name: np.asarray(value)[longer] for name, value in found.items()})
         second = _stage_memory(request, one, np.ones_like(one.pp), middle[longer], recompute)
         for name, value in worse_of(ends, second).by_category().items():
@@ -80,7 +64,7 @@ def _heaviest(request: Request, layout: Layout, recompute: Recompute) -> dict[st
 
 def _stage_memory(
     request: Request,
-    layout: Layout,
+    layout: StepLayout,
     stage: NDArray[np.float64],
     layers: NDArray[np.float64],
     recompute: Recompute,

@@ -7,20 +7,19 @@ is kept: a plan that finds nothing says which rule was last, and by how much mem
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from course_lib.config import ModelConfig
 from course_lib.cost.axis_collectives import Machine, machine_of
-from course_lib.cost.constants import STACKS, TP_OVERLAP, calibration
+from course_lib.cost.constants import calibration
 from course_lib.cost.memory import Memory
-from course_lib.cost.sizes import ModelSizes, StepLayout
+from course_lib.cost.sizes import ModelSizes, StepLayout, rows_of
 from course_lib.cost.step_time import StepTime, step_time
-from course_lib.planner.grid import AXES, RECOMPUTE, candidates, chosen
+from course_lib.planner.grid import AXES, candidates, chosen
 from course_lib.planner.needs import memory_of
 from course_lib.planner.request import Request
+from course_lib.planner.rows import sizes_of, step_layout
 from course_lib.planner.stages import Counts
 
 RESERVED_BYTES = 2e9  # CUDA context, communication buffers, fragments
@@ -67,7 +66,7 @@ def plan(request: Request) -> Plan:
     if not fits.any():
         raise ValueError(_nothing_fits(request, least))
     order = np.flatnonzero(fits)[np.argsort(found.step_s[fits], kind="stable")]
-    time, memory = StepTime(**_picked(found.time, order)), Memory(**_picked(found.memory, order))
+    time, memory = rows_of(found.time, order), rows_of(found.memory, order)
     return Plan(request, table[order], time, memory, left_out, least)
 
 
@@ -83,75 +82,7 @@ def price(request: Request, table: Counts) -> Plan:
 def step_inputs(request: Request, table: Counts) -> tuple[ModelSizes, StepLayout, Machine]:
     """Return what a step's time is computed from, for given layouts."""
     columns = dict(zip(AXES, table.T.astype(np.float64), strict=True))
-    return sizes_of(request.config), _step_layout(request, columns), machine_of(request.cluster)
-
-
-def sizes_of(config: ModelConfig) -> ModelSizes:
-    """Return a model's sizes as arrays of one."""
-    one = np.atleast_1d
-    moe = config.num_experts > 0  # Simplification: all layers of a mixture are priced as MoE layers
-    return ModelSizes(
-        model_dim=one(float(config.model_dim)),
-        ffn_dim=one(float(config.expert_ffn_dim if moe else config.ffn_dim)),
-        num_heads=one(float(config.num_heads)),
-        num_kv_heads=one(float(config.num_kv_heads)),
-        head_dim=one(float(config.head_dim)),
-        num_layers=one(float(config.num_layers)),
-        vocab_size=one(float(config.vocab_size)),
-        gated=one(float(config.gated_ffn)),
-        tied=one(config.tied_embeddings),
-        num_experts=one(float(max(1, config.num_experts + config.num_shared_experts))),
-        experts_per_token=one(float(max(1, config.experts_per_token + config.num_shared_experts))),
-        expert_bias=one(config.expert_bias),
-    )
-
-
-def _step_layout(request: Request, c: dict[str, NDArray[np.float64]]) -> StepLayout:
-    dp = c["dp_replicate"] * c["dp_shard"]
-    count = len(dp)
-    return StepLayout(
-        seq_len=np.full(count, float(request.seq_len)),
-        tp=c["tp"],
-        cp=c["cp"],
-        pp=c["pp"],
-        virtual_stages=c["v"],
-        dp=dp,
-        shard=c["dp_shard"],
-        ep=c["ep"],
-        ffn_tp=np.ones(count) if request.config.num_experts else c["tp"],
-        zero=c["zero"].astype(np.int64),
-        microbatch_size=c["mbs"],
-        num_microbatches=request.num_sequences / (dp * c["mbs"]),
-        recompute=c["recompute"].astype(np.int64),
-        sequence_parallel=c["tp"] > 1,
-        fused_attention=np.full(count, True),
-        overlap_reduce=np.ones(count),
-        overlap_gather=((c["zero"] == 1) | (c["zero"] == 2)).astype(np.float64),
-        grad_bytes=np.full(count, request.grad_bytes),
-        stack=np.full(count, STACKS.index(stack_of(request.cluster.accelerator.name))),
-        tp_overlap=np.full(count, TP_OVERLAP.index(request.tp_overlap)),
-        offload=request.offload != "none",
-        ep_overlap=_ep_overlap(request, c),
-        zero_bubble=request.schedule == "zb-h1",
-        eight_bit=request.precision == "fp8",
-    )
-
-
-def _ep_overlap(request: Request, c: dict[str, NDArray[np.float64]]) -> NDArray[np.bool_]:
-    """Megatron overlaps without a pipeline or in chunks of one, and not beside full recomputation."""
-    can_be = ((c["pp"] == 1) | (c["v"] > 1)) & (c["recompute"] != RECOMPUTE.index("full"))
-    overlapped: NDArray[np.bool_] = can_be & (request.ep_overlap != "none")
-    return overlapped
-
-
-def stack_of(accelerator: str) -> str:
-    """Return the stack measured on an accelerator: older Megatron on A100, newer on all others."""
-    return "megatron" if accelerator.startswith("A100") else "megatron-core"
-
-
-def _picked(found: Any, order: Counts) -> dict[str, NDArray[np.float64]]:
-    """Return the fields of terms or memory in another order."""
-    return {name: np.asarray(value, dtype=np.float64)[order] for name, value in vars(found).items()}
+    return sizes_of(request.config), step_layout(request, columns), machine_of(request.cluster)
 
 
 def _none_can_run(request: Request, left_out: dict[str, int]) -> str:

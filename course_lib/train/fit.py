@@ -74,7 +74,7 @@ def estimate(options: TrainOptions, device: torch.device) -> Memory:
         pp=one.pp,
         virtual_stages=one.virtual_stages,
         num_microbatches=one.num_microbatches,
-        dp=one.dp_shard if options.is_composed else options.ranks,
+        dp_shard=one.dp_shard if options.is_composed else options.ranks,
         zero_stage=ZERO_STAGES[options.parallel],
         microbatch_size=options.local_microbatch_size,
     )

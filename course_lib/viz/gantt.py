@@ -104,7 +104,7 @@ def draw_buckets(num_buckets: int = 4) -> style.CourseFigure:
 
 
 def draw_halved_all_reduce() -> style.CourseFigure:
-    """Draw the end of a step of DDP above that of ZeRO-1, where the update stands inside the all_reduce."""
+    """Draw the end of a step of DDP above that of ZeRO-1, where the update is inside the all_reduce."""
     boxes = [
         Box(0, "all_reduce (gradients)", 0, 8, GRADIENTS),
         Box(0, "update P values", 8, 12, UPDATE),

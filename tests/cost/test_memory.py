@@ -182,7 +182,7 @@ def test_stages_together_hold_the_models_parameters(tied: bool) -> None:
 def test_zero_stages_as_the_papers_figure_1() -> None:
     """ZeRO (arXiv:1910.02054), figure 1: 7.5 B parameters on 64 ranks: 120, 31.4, 16.6, 1.9 GB."""
     config = model("megatron-7.5b")
-    layout = Layout(dp=64, zero_stage=np.arange(4))
+    layout = Layout(dp_shard=64, zero_stage=np.arange(4))
     memory = memory_per_gpu(config, layout, seq_len=2048)
     states = memory.parameters + memory.gradients + memory.optimizer
     expected = np.array([120, 31.4, 16.6, 1.9]) * config.num_params / 7.5
@@ -191,7 +191,7 @@ def test_zero_stages_as_the_papers_figure_1() -> None:
 
 def test_experts_are_sharded_over_fewer_ranks() -> None:
     config = model("mixtral-8x7b")
-    layout = Layout(dp=64, ep=8, zero_stage=3)
+    layout = Layout(dp_shard=64, ep=8, zero_stage=3)
     one = Precision(param_bytes=1, grad_bytes=0, optimizer_bytes=0)
     memory = memory_per_gpu(config, layout, seq_len=4096, precision=one)
     assert memory.parameters == pytest.approx(config.num_params / 64)
@@ -219,7 +219,13 @@ def test_llama_3_fits_on_its_gpus_and_405_b_on_one_does_not() -> None:
     """Llama 3 (arXiv:2407.21783), table 4: TP 8, PP 16, DP 128 fits in 80 GB without recomputation."""
     config = model("llama3-405b")
     layout = Layout(
-        tp=8, pp=16, dp=128, zero_stage=3, reshard_after_forward=False, num_microbatches=16, virtual_stages=8
+        tp=8,
+        pp=16,
+        dp_shard=128,
+        zero_stage=3,
+        reshard_after_forward=False,
+        num_microbatches=16,
+        virtual_stages=8,
     )
     fits = memory_per_gpu(config, layout, seq_len=8192, num_stage_layers=7, precision=Precision(grad_bytes=4))
     assert 20e9 < fits.total < 80e9
@@ -227,7 +233,7 @@ def test_llama_3_fits_on_its_gpus_and_405_b_on_one_does_not() -> None:
 
 
 def test_categories_add_up() -> None:
-    memory = memory_per_gpu(ModelConfig(), Layout(zero_stage=3, dp=2), seq_len=64, recompute="full")
+    memory = memory_per_gpu(ModelConfig(), Layout(zero_stage=3, dp_shard=2), seq_len=64, recompute="full")
     assert isinstance(memory, Memory)
     assert memory.total == sum(memory.by_category().values())
     assert all(np.all(bytes_ > 0) for bytes_ in memory.by_category().values())
@@ -237,7 +243,7 @@ def test_categories_add_up() -> None:
     ("call", "says"),
     [
         (lambda: Layout(tp=0), "tp must hold whole numbers of 1 or more"),
-        (lambda: Layout(dp=np.array([1, 2.5])), "dp must hold whole numbers"),
+        (lambda: Layout(dp_shard=np.array([1, 2.5])), "dp_shard must hold whole numbers"),
         (lambda: Layout(zero_stage=4), "zero_stage must be 0 to 3"),
         (
             lambda: memory_per_gpu(ModelConfig(), Layout(pp=2), seq_len=8, stage=2),

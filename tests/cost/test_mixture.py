@@ -16,7 +16,7 @@ from course_lib.cost.sizes import StepLayout
 from course_lib.cost.step_time import params_per_rank, step_time
 from course_lib.planner import Request, report
 from course_lib.planner.named import cluster_named, gpus_named
-from course_lib.planner.search import sizes_of
+from course_lib.planner.rows import sizes_of
 
 DENSE = ModelConfig(
     model_dim=4096, num_heads=32, num_kv_heads=32, num_layers=32, ffn_dim=16384, vocab_size=51200,
@@ -30,10 +30,11 @@ H100 = machine_of(dgx_h100(8))
 
 def layout(**given):
     row = {
-        "seq_len": TOKENS, "cp": 1, "pp": 1, "virtual_stages": 1, "dp": 1, "shard": 1, "ep": 1, "tp": 1,
-        "ffn_tp": 1, "microbatch_size": 1, "num_microbatches": 8, "overlap_reduce": 1, "grad_bytes": 4,
+        "seq_len": TOKENS, "cp": 1, "pp": 1, "virtual_stages": 1, "dp_replicate": 1, "dp_shard": 1, "ep": 1,
+        "tp": 1, "expert_tp": 1, "microbatch_size": 1, "num_microbatches": 8, "overlap_reduce": 1,
+        "grad_bytes": 4,
     }  # fmt: skip
-    whole = {"zero": 0, "recompute": 0, "stack": STACKS.index("megatron")}
+    whole = {"zero_stage": 0, "recompute": 0, "stack": STACKS.index("megatron")}
     flags = {"sequence_parallel": False, "fused_attention": True}
     kinds = ((row, float), (whole, int), (flags, bool))
     return StepLayout(**{
@@ -51,7 +52,7 @@ def step(sizes=SIZES, **given):
 
 
 def test_a_mixture_sends_tokens_under_a_name_of_its_own():
-    found = step(dp=8, shard=8, ep=8)
+    found = step(dp_shard=8, ep=8)
     assert found.experts_s[0] > 0
     assert found.context_s[0] == 0
 
@@ -62,13 +63,13 @@ def test_copies_are_sorted_by_rank_and_by_expert():
     by_rank = 2 * 2 * (1 + 4) * TOKENS * DIM / second
     by_expert = 2 * 4 * 4 * TOKENS * DIM / second
     for ep, expected in ((1, by_rank), (8, by_rank + by_expert), (64, by_rank)):
-        found = mixture.sorting(SIZES, layout(dp=64, shard=64, ep=ep), H100, calibration())
+        found = mixture.sorting(SIZES, layout(dp_shard=64, ep=ep), H100, calibration())
         assert both(found) == pytest.approx((expected, expected))
     assert both(mixture.sorting(sizes_of(DENSE), layout(), H100, calibration())) == (0, 0)
 
 
 def test_in_fp8_copies_are_written_once_more_and_back():
-    row = layout(dp=8, shard=8, ep=8)
+    row = layout(dp_shard=8, ep=8)
     plain, padded = (
         mixture.sorting(SIZES, replace(row, eight_bit=np.array([kind])), H100, calibration())
         for kind in (False, True)
@@ -78,7 +79,7 @@ def test_in_fp8_copies_are_written_once_more_and_back():
 
 
 def test_an_expert_alone_on_its_rank_is_a_plain_matmul():
-    found = mixture.expert_matmuls(SIZES, layout(dp=64, shard=64, ep=64), H100, calibration())
+    found = mixture.expert_matmuls(SIZES, layout(dp_shard=64, ep=64), H100, calibration())
     one = np.atleast_1d
     rows = one(float(4 * TOKENS))
     up = linear_time_s(rows, one(4096.0), one(1024.0), H100, calibration())
@@ -104,21 +105,21 @@ def test_biases_of_experts_move_bytes_one_operation_at_a_time():
 
 def test_whole_experts_need_no_collectives_of_tensor_parallelism_and_spread_over_its_ranks():
     row = {"tp": 4, "dp": 2, "shard": 2, "ep": 8, "sequence_parallel": True}
-    split, whole = (step(ffn_tp=n, **row) for n in (4, 1))
+    split, whole = (step(expert_tp=n, **row) for n in (4, 1))
     assert whole.blocks_s[0] < split.blocks_s[0]
-    held = [float(params_per_rank(SIZES, layout(ffn_tp=n, **row))[0]) for n in (4, 1)]
+    held = [float(params_per_rank(SIZES, layout(expert_tp=n, **row))[0]) for n in (4, 1)]
     experts = 32 * 64 * 2 * 4096 * 1024 / 8
     assert held[1] - held[0] == pytest.approx(experts * 3 / 4)
 
 
 def test_each_rank_updates_its_shard_of_the_experts_it_shares():
     """64 experts on 8 ranks of 64: each expert has 8 holders, who share its optimizer state."""
-    found = step(dp=64, shard=64, ep=8, zero=1).optimizer_s - step(dp=64, shard=64, zero=1).optimizer_s
+    found = step(dp_shard=64, ep=8, zero_stage=1).optimizer_s - step(dp_shard=64, zero_stage=1).optimizer_s
     assert float(found[0]) == pytest.approx(0, abs=1e-9)
 
 
 def test_overlap_hides_what_a_pass_outlasts_but_while_the_pipeline_fills():
-    row = layout(dp=8, shard=8, ep=8)
+    row = layout(dp_shard=8, ep=8)
     plain = step_time(SIZES, row, H100, calibration()).experts_s[0]
     hidden = step_time(SIZES, replace(row, ep_overlap=np.array([True])), H100, calibration()).experts_s[0]
     assert hidden == pytest.approx(plain / 8)  # one of 8 micro-batches has no pair

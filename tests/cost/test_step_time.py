@@ -14,7 +14,7 @@ from course_lib.cost.hardware import accelerator
 from course_lib.cost.kernels import linear_time_s, matmul_time_s
 from course_lib.cost.sizes import StepLayout
 from course_lib.cost.step_time import _beyond, params_per_rank, step_time
-from course_lib.planner.search import sizes_of
+from course_lib.planner.rows import sizes_of
 
 KORTHIKANTI = [  # heads, hidden, layers, tp, pp, v, batch, micro-batch, seconds (arXiv:2205.05198, table 5)
     (64, 6144, 48, 8, 1, 1, 4, 4, 1.10),
@@ -33,15 +33,15 @@ def config(dim=4096, heads=32, layers=32):
 
 def layout(**given):
     plain = {
-        "seq_len": 2048, "tp": 1, "cp": 1, "pp": 1, "virtual_stages": 1, "dp": 1, "shard": 1, "ep": 1,
-        "microbatch_size": 1, "num_microbatches": 8, "overlap_reduce": 1, "grad_bytes": 4,
+        "seq_len": 2048, "tp": 1, "cp": 1, "pp": 1, "virtual_stages": 1, "dp_replicate": 1, "dp_shard": 1,
+        "ep": 1, "microbatch_size": 1, "num_microbatches": 8, "overlap_reduce": 1, "grad_bytes": 4,
     }  # fmt: skip
-    whole = {"zero": 0, "recompute": 0, "stack": STACKS.index("megatron")}
+    whole = {"zero_stage": 0, "recompute": 0, "stack": STACKS.index("megatron")}
     flags = {"sequence_parallel": False, "fused_attention": True}
     rows = {k: np.atleast_1d(np.array(given.get(k, v), dtype=np.float64)) for k, v in plain.items()}
     rows |= {k: np.atleast_1d(np.array(given.get(k, v), dtype=np.int64)) for k, v in whole.items()}
     rows |= {k: np.atleast_1d(np.array(given.get(k, v), dtype=bool)) for k, v in flags.items()}
-    return StepLayout(**rows, ffn_tp=np.atleast_1d(np.asarray(given.get("ffn_tp", rows["tp"]), float)))
+    return StepLayout(**rows, expert_tp=np.atleast_1d(np.asarray(given.get("expert_tp", rows["tp"]), float)))
 
 
 H100 = machine_of(dgx_h100(8))
@@ -52,7 +52,7 @@ def seconds(**given):
 
 
 def test_terms_are_not_negative_and_add_up():
-    found = step_time(sizes_of(config()), layout(pp=[1, 4, 8], dp=[1, 2, 4]), H100, calibration())
+    found = step_time(sizes_of(config()), layout(pp=[1, 4, 8], dp_shard=[1, 2, 4]), H100, calibration())
     assert all(np.all(value >= -1e-9) for value in found.terms().values())
     assert np.allclose(sum(found.terms().values()), found.total_s)
 
@@ -123,13 +123,13 @@ def test_backward_gathers_again_only_where_the_stack_waits_for_it():
 
 
 def test_weights_gathered_during_the_forward_cost_less():
-    row = layout(dp=8, zero=1)
+    row = layout(dp_replicate=8, zero_stage=1)
     later = type(row)(**{**vars(row), "overlap_gather": np.ones(1)})
     told = [step_time(sizes_of(config()), r, H100, calibration()).reduce_s for r in (row, later)]
     assert told[1] < told[0]
 
 
-def test_the_pods_uplink_counts_only_where_a_line_leaves_the_pod():
+def test_the_pods_uplink_counts_only_where_a_group_leaves_the_pod():
     machine = machine_of(meta_24k())
     assert machine.pod_size[0] == 3072
     one, fitted = np.atleast_1d, calibration()
@@ -168,9 +168,9 @@ def test_a_server_s_switches_add_nothing_for_ranks_alone_in_their_servers():
 
 @pytest.mark.parametrize("zero", [0, 1, 2])
 def test_ranks_of_context_parallelism_reduce_gradients_too(zero):
-    """Four ranks of cp hold the same weights as four of dp would: the same bytes, over the same line."""
-    shared = {"zero": zero, "overlap_reduce": 0, "num_microbatches": 1}
-    by_dp, by_cp = ({"dp": 4, "shard": 4}, {"cp": 4, "microbatch_size": 4})
+    """Four ranks of cp hold the same weights as four of dp would: the same bytes, over the same ranks."""
+    shared = {"zero_stage": zero, "overlap_reduce": 0, "num_microbatches": 1}
+    by_dp, by_cp = ({"dp_shard": 4}, {"cp": 4, "microbatch_size": 4})
     found = [
         step_time(sizes_of(config()), layout(**shared, **axes), H100, calibration())
         for axes in (by_dp, by_cp)
@@ -181,7 +181,7 @@ def test_ranks_of_context_parallelism_reduce_gradients_too(zero):
 
 
 def test_sharded_weights_are_gathered_over_context_parallelism():
-    found = step_time(sizes_of(config()), layout(zero=3, cp=4), H100, calibration())
+    found = step_time(sizes_of(config()), layout(zero_stage=3, cp=4), H100, calibration())
     assert found.reduce_s[0] > 0
 
 

@@ -31,7 +31,7 @@ def by_stage(request: Request, text: str) -> list[float]:
     first, middle, last = (int(n) for n in stage_layers(request.config.num_layers, row["pp"], row["v"]))
     dp = row["dp_replicate"] * row["dp_shard"]
     layout = Layout(
-        tp=row["tp"], pp=row["pp"], cp=row["cp"], dp=row["dp_shard"], zero_stage=row["zero"],
+        tp=row["tp"], pp=row["pp"], cp=row["cp"], dp_shard=row["dp_shard"], zero_stage=row["zero"],
         microbatch_size=row["mbs"], num_microbatches=request.num_sequences // (dp * row["mbs"]),
         virtual_stages=row["v"],
     )  # fmt: skip

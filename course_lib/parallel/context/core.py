@@ -118,7 +118,7 @@ class ContextParallel(ABC):
             at = int((positions != places).nonzero()[0])
             raise ValueError(
                 "positions must be the places of the rank's tokens in the whole sequence; got "
-                f"{int(positions[at])} for local token {at} of rank {self.rank}, which stands at "
+                f"{int(positions[at])} for local token {at} of rank {self.rank}, which is at "
                 f"{int(places[at])} of {seq_len}. Pass positions({seq_len}) of this core to the model; "
                 "without any, it counts from 0."
             )
