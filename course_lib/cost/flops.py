@@ -212,7 +212,7 @@ def known_positive(name: str, value: Numbers | None) -> Numbers:
     return as_numbers(cast(Numbers, value))
 
 
-def array(value: Numbers) -> NDArray[np.float64]:
+def array(value: Numbers | NDArray[np.int64]) -> NDArray[np.float64]:
     """Return a number or an array as an array of float64."""
     return np.asarray(value, dtype=np.float64)
 
