@@ -37,8 +37,9 @@ demo: $(READY)  ## autograde four submissions of lab 03 and print their scores
 test: $(READY)  ## run the tests, three files at a time, without the slow set (whole notebooks and classes; ALL=1: all)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-stress: $(READY)  ## 50 kills of a training that saves; kernels, the demo and a class again and again beside a load: hours (COURSE_STRESS="kernels=40 demos=2 classes=1")
+stress: $(READY)  ## 50 kills of a training that saves; 200 loaded worlds; kernels, the demo and a class again and again beside a load: hours (COURSE_STRESS="kernels=40 demos=2 classes=1")
 	COURSE_KILLS=50 $(BIN)/python -m pytest -q tests/checkpoint/test_files.py -k kills
+	COURSE_WORLDS=200 $(BIN)/python -m pytest -q tests/ranks/test_hangs.py -k loaded_worlds
 	$(BIN)/python tests/stress.py
 
 browser: $(READY)  ## a student's day in JupyterLab, an instructor's in formgrader, in a headless Chromium (LAB="03 04", LAB=all)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import tomllib
 from pathlib import Path
@@ -27,6 +28,7 @@ MAX_FILE_LINES = 400  # past 350 a file usually holds two ideas
 per_lab = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
 
 
+@functools.cache
 def notebook(path: Path) -> nbformat.NotebookNode:
     return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
 

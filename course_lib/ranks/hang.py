@@ -53,7 +53,8 @@ class Mismatch:
 class WaitGraph:
     """The state of all ranks, fed with their events in log order."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, stall_s: float = STALL_S) -> None:
+        self.stall_s = stall_s
         self.ranks = [RankState() for _ in range(world_size)]
         self.mismatch: Mismatch | None = None
         self._made: dict[Any, dict[int, CommCall]] = defaultdict(dict)  # collectives: slot -> rank -> call
@@ -178,7 +179,7 @@ class WaitGraph:
             beat = {key: float(state.beat.get(key, 0.0)) for key in ("spin_s", "idle_s")}
             before = state.before_needed or beat
             state.before_needed = {key: min(before[key], beat[key]) for key in beat}  # they may start anew
-            if any(beat[key] - state.before_needed[key] >= STALL_S for key in beat):
+            if any(beat[key] - state.before_needed[key] >= self.stall_s for key in beat):
                 found.append(rank)
         return found
 
@@ -192,7 +193,7 @@ class WaitGraph:
         asleep = {
             r: self.missing(s.last)
             for r, s in enumerate(self.ranks)
-            if s.can_move and s.last is not None and s.beat.get("idle_s", 0.0) >= STALL_S
+            if s.can_move and s.last is not None and s.beat.get("idle_s", 0.0) >= self.stall_s
         }
         return {
             r: need & ended for r, need in asleep.items() if not _may_end(self.ranks[r].last, need, others)

@@ -20,6 +20,7 @@ import torch
 from course_lib.ranks import rank as this_process
 from course_lib.ranks import serialize
 from course_lib.ranks.failures import RankFailure, RanksError, Survived
+from course_lib.ranks.hang import STALL_S
 from course_lib.ranks.world import MAX_OUTPUT_BYTES, World
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def run_ranks(
     world_size: int,
     *args: Any,
     timeout_s: float = 60.0,
+    stall_s: float = STALL_S,
     device: str = "auto",
     trace: bool = False,
     monitor: bool = True,
@@ -95,8 +97,8 @@ def run_ranks(
         world_size: number of ranks, 1 to 64.
         args: given to every rank; pickled, so each rank has its own copy.
         timeout_s: seconds after which the world is ended with a report. It ends sooner when it is provably
-            stuck, and when a rank that others wait for spends 5 s idle or in Python code without any torch
-            operation.
+            stuck, and when a rank that others wait for is stalled.
+        stall_s: seconds, idle or in Python code without any torch operation, after which a rank is stalled.
         device: "cpu" (gloo), "cuda" (NCCL, one GPU a rank) or "auto": cuda where there are enough GPUs.
         trace: record operations, communication and memory into `result.trace`.
         monitor: diagnose hangs and mismatched calls; False only to measure bare speed.
@@ -107,7 +109,7 @@ def run_ranks(
         RanksError: a rank raised, died, hung, disagreed with the others, or time ran out.
         TypeError, ValueError: a bad argument, or something that cannot be sent to a rank.
     """
-    _validate(fn, world_size, args, timeout_s, device)
+    _validate(fn, world_size, args, timeout_s, stall_s, device)
     if this_process.is_rank:
         raise RuntimeError(
             "run_ranks must be called outside of ranks; got a call inside one. To work in a smaller group "
@@ -126,6 +128,7 @@ def run_ranks(
         call,
         world_size,
         timeout_s=timeout_s,
+        stall_s=stall_s,
         device=_choose_device(device, world_size),
         trace=trace,
         monitor=monitor,
@@ -153,7 +156,9 @@ def run_ranks(
     return result
 
 
-def _validate(fn: Any, world_size: Any, args: tuple[Any, ...], timeout_s: float, device: str) -> None:
+def _validate(
+    fn: Any, world_size: Any, args: tuple[Any, ...], timeout_s: float, stall_s: float, device: str
+) -> None:
     if not callable(fn):
         raise TypeError(f"fn must be a function; got {type(fn).__name__}. Pass the function, not its result.")
     if isinstance(world_size, bool) or not isinstance(world_size, int):
@@ -173,8 +178,9 @@ def _validate(fn: Any, world_size: Any, args: tuple[Any, ...], timeout_s: float,
             f"{name}{inspect.signature(fn)} must accept the {len(args)} arguments after world_size; {error}. "
             f"Call run_ranks({name}, {world_size}, ...) with its arguments."
         ) from None
-    if not timeout_s > 0:
-        raise ValueError(f"timeout_s must be positive seconds; got {timeout_s!r}.")
+    for name, seconds in (("timeout_s", timeout_s), ("stall_s", stall_s)):
+        if not seconds > 0:
+            raise ValueError(f"{name} must be positive seconds; got {seconds!r}.")
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f'device must be "auto", "cpu" or "cuda"; got {device!r}.')
 

@@ -22,7 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from course_lib.ranks import report
 from course_lib.ranks.failures import RanksError, Survived
 from course_lib.ranks.forkserver import rank_environment, server, start_process, starting
-from course_lib.ranks.hang import STALL_S, WaitGraph
+from course_lib.ranks.hang import WaitGraph
 from course_lib.ranks.monitor import HEARTBEAT_S, LogReader, end_children
 from course_lib.ranks.rank import RankOptions, rank_main
 from course_lib.ranks.settings import Settings
@@ -49,13 +49,14 @@ class World:
         world_size: int,
         *,
         timeout_s: float,
+        stall_s: float,
         device: str,
         trace: bool,
         monitor: bool,
         seed: int,
     ) -> None:
         self.world_size, self.timeout_s = world_size, timeout_s
-        self.graph = WaitGraph(world_size)
+        self.graph = WaitGraph(world_size, stall_s)
         self.folder = tempfile.mkdtemp(prefix="course_ranks_")
         self.processes: list[Any] = []
         self.pipes: list[connection.Connection] = []
@@ -249,9 +250,10 @@ class World:
             return False
         if self._silent_cpu_s[rank] < 0:
             self._silent_cpu_s[rank] = used_s
-        if self._silent_s[rank] < STALL_S:
+        stall_s = self.graph.stall_s
+        if self._silent_s[rank] < stall_s:
             return False
-        return status != psutil.STATUS_RUNNING or used_s - self._silent_cpu_s[rank] > STALL_S - 1
+        return status != psutil.STATUS_RUNNING or used_s - self._silent_cpu_s[rank] > 0.8 * stall_s
 
     def _has_working_children(self, rank: int) -> bool:
         """Whether processes of its own, a DataLoader's workers, computed since it last seemed stuck."""
@@ -260,10 +262,10 @@ class World:
             used_s = sum(sum(child.cpu_times()[:2]) for child in children)
         except psutil.Error:
             return False
-        works = used_s > self._children_cpu_s[rank] + 0.1 * STALL_S
+        works = used_s > self._children_cpu_s[rank] + 0.1 * self.graph.stall_s
         if works:
             self._children_cpu_s[rank] = used_s
-            self.graph.ranks[rank].before_needed = None  # its 5 s begin anew
+            self.graph.ranks[rank].before_needed = None  # its seconds begin anew
         return works
 
     def _ask_where(self, rank: int) -> None:

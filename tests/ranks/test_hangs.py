@@ -292,7 +292,7 @@ def test_provable_hangs(work: Callable[[], None], kind: str | None, first: int |
 @pytest.mark.parametrize(("work", "says"), STALLS, ids=lambda v: getattr(v, "__name__", ""))
 def test_ranks_that_make_no_progress(work: Callable[[], None], says: str) -> None:
     with pytest.raises(RanksError, match="makes no progress") as caught:
-        run_ranks(work, 3, quiet=True)
+        run_ranks(work, 3, quiet=True, stall_s=1.0)
     assert (caught.value.kind, caught.value.first) == ("hang", 1)
     assert says in str(caught.value), str(caught.value)
 
@@ -306,7 +306,7 @@ def test_a_wait_inside_torch_for_ranks_that_ended() -> None:
             model(torch.ones(1, 2)).sum().backward()
 
     with pytest.raises(RanksError, match="rank 0 waits for ranks 1 and 2, which already ended") as caught:
-        run_ranks(batches_differ, 3, quiet=True)
+        run_ranks(batches_differ, 3, quiet=True, stall_s=1.0)
     assert (caught.value.kind, caught.value.first) == ("hang", 0)
     assert "rank 0 has made broadcast" in str(caught.value)  # DDP builds its buckets anew
 
@@ -347,14 +347,14 @@ def test_only_the_time_counts_in_which_others_wait() -> None:
 
 
 def test_a_rank_whose_own_processes_compute_is_not_stuck() -> None:
-    burn = "import time\nwhile time.process_time() < 7: pass"
+    burn = "import time\nwhile time.process_time() < 4: pass"
 
     def work() -> None:
         if rank() == 1:
             subprocess.run([sys.executable, "-S", "-c", burn], check=True)
         dist.barrier()
 
-    run_ranks(work, 2)
+    run_ranks(work, 2, stall_s=2.5)
 
 
 def test_time_runs_out() -> None:
@@ -369,31 +369,31 @@ def test_time_runs_out() -> None:
 
 def long_matmul() -> None:
     if rank() == 1:
-        x = torch.randn(4500, 4500, dtype=torch.float64)
+        x = torch.randn(3300, 3300, dtype=torch.float64)
         x @ x
     dist.all_reduce(torch.ones(1))
 
 
 def many_matmuls() -> None:
-    deadline = time.monotonic() + 7
+    deadline = time.monotonic() + 3
     while rank() == 1 and time.monotonic() < deadline:
         torch.ones(300, 300) @ torch.ones(300, 300)
     dist.all_reduce(torch.ones(1))
 
 
 def large_message() -> None:
-    dist.all_reduce(torch.ones(150_000_000))
+    dist.all_reduce(torch.ones(80_000_000))
 
 
-def three_seconds_asleep() -> None:
+def briefly_asleep() -> None:
     if rank() == 1:
-        time.sleep(3)
+        time.sleep(0.5)
     dist.all_reduce(torch.ones(1))
 
 
-@pytest.mark.parametrize("work", [long_matmul, many_matmuls, large_message, three_seconds_asleep])
+@pytest.mark.parametrize("work", [long_matmul, many_matmuls, large_message, briefly_asleep])
 def test_slow_is_not_stuck(work: Callable[[], None]) -> None:
-    run_ranks(work, 2)
+    run_ranks(work, 2, stall_s=1.5)
 
 
 def busy() -> float:
@@ -414,9 +414,11 @@ def busy() -> float:
     return float(x.grad.sum())
 
 
-def test_no_false_alarm_in_200_loaded_worlds() -> None:
+def test_no_false_alarm_in_loaded_worlds() -> None:
+    """20 of them; `make stress` runs 200."""
+    worlds = int(os.environ.get("COURSE_WORLDS", "20"))
     with ThreadPoolExecutor(5) as pool:
-        runs = list(pool.map(lambda i: run_ranks(busy, 2 + i % 3).values, range(200)))
+        runs = list(pool.map(lambda i: run_ranks(busy, 2 + i % 3).values, range(worlds)))
     for i, values in enumerate(runs):
         n = 2 + i % 3
         assert values == [100.0 * sum(range(n))] * n

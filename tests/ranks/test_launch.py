@@ -206,6 +206,8 @@ def test_bad_arguments() -> None:
         run_ranks(sum_of_ranks, "2")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"sum_of_ranks\(x.*missing a required argument: 'x'"):
         run_ranks(sum_of_ranks, 2)
+    with pytest.raises(ValueError, match="stall_s must be positive seconds; got 0"):
+        run_ranks(dist.get_rank, 2, stall_s=0)
     with pytest.raises(ValueError, match="timeout_s must be positive"):
         run_ranks(sum_of_ranks, 2, torch.ones(1), timeout_s=0)
     with pytest.raises(ValueError, match="device must be"):

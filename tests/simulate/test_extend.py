@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
 import pytest
 
 from course_lib.compose import Degrees
+from course_lib.compose.degrees import AXES
 from course_lib.config import ModelConfig
 from course_lib.replay.classes import moved_to
 from course_lib.schedules.messages import program
@@ -21,12 +22,11 @@ pytestmark = pytest.mark.slow
 
 CONFIG = ModelConfig(vocab_size=64, model_dim=32, num_layers=5, num_heads=4, num_kv_heads=2, ffn_dim=48)
 MIXTURE = replace(CONFIG, num_experts=4, experts_per_token=2, expert_ffn_dim=16, num_dense_layers=1)
+TIED, ONE_LAYER = replace(CONFIG, tied_embeddings=True), replace(CONFIG, num_layers=1)
 CASES = [
-    (Degrees(tp=2, cp=2, pp=2, dp_shard=2, num_microbatches=6), replace(CONFIG, tied_embeddings=True)),
-    (Degrees(pp=4, num_microbatches=9), CONFIG),
-    (Degrees(pp=2, virtual_stages=2, num_microbatches=6, recompute=True), CONFIG),
-    (Degrees(tp=2, dp_shard=2, num_microbatches=1), replace(CONFIG, num_layers=1)),
-    (Degrees(ep=2, pp=2, dp_shard=2, num_microbatches=6, recompute=True), MIXTURE),
+    (Degrees(tp=2, cp=2, pp=2, virtual_stages=2, dp_shard=2, num_microbatches=6), TIED),
+    (Degrees(ep=2, pp=4, dp_shard=2, num_microbatches=6, recompute=True), MIXTURE),
+    (Degrees(tp=2, dp_shard=2, num_microbatches=1), ONE_LAYER),  # fewer than are recorded
 ]
 
 
@@ -67,7 +67,7 @@ def facts(trace: RankTrace) -> dict[str, Any]:
 def test_four_microbatches_make_all_of_every_place(degrees: Degrees, config: ModelConfig) -> None:
     few = replace(degrees, num_microbatches=RECORDED)
     lists = program(degrees.pipeline_schedule())
-    sizes = {"pp": degrees.pp, "dp_shard": degrees.dp_shard, "cp": degrees.cp, "tp": degrees.tp}
+    sizes = {axis: asdict(degrees)[axis] for axis in AXES}
     for places in kinds_of_places(config, degrees):
         trace = recorded(config, few, places[0], degrees.num_microbatches)
         cut = Recording.of(trace, program(few.pipeline_schedule())[places[0]], degrees.pp)

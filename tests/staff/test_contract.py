@@ -24,6 +24,8 @@ from course_grader import kernels
 from course_grader.authoring.filled_release import answer_cells, graded_cells
 from course_grader.authoring.source import notebook_of
 from course_grader.school import build
+from course_grader.show.text import line
+from course_grader.why import Why
 from course_grader.zoo import judge_answers as zoo
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +111,11 @@ def test_each_wrong_answer_loses_exactly_its_parts(lab: build.Lab) -> None:
         lost = {part for _, part in cells[exercise.id].lost()}
         gated = answer.loses == ("values",) and not exercise.numeric
         assert lost == (set(exercise.parts) if gated else set(answer.loses)), f"{exercise.id}: {answer.name}"
+        verdict = cells[exercise.id].verdict
+        assert verdict is not None
+        lines = [line(Why.of_plain(each)) for each in (verdict, *verdict["parts"].values())]
+        said = " ".join(" ".join(lines).split()).lower()
+        assert [text for text in answer.says if text.lower() not in said] == [], f"{exercise.id}: {said}"
 
 
 def _one_wrong(exercise: grading.Exercise) -> zoo.Answer:

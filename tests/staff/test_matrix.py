@@ -39,6 +39,7 @@ BESIDES = (
     "warnings.warn('look', stacklevel=1); print('hello')",
     "time.sleep(0.3 * (dist.get_rank() == dist.get_world_size() - 1))",
     "sum(i * i for i in range(300_000)) if dist.get_rank() == 0 else None",
+    "torch.set_num_threads(2)",
 )
 
 
@@ -77,35 +78,30 @@ def busy_ports() -> Iterator[None]:
         taken.close()
 
 
-@pytest.mark.parametrize("before", ["; ".join(BESIDES), "torch.set_num_threads(2)"], ids=["noise", "threads"])
-def test_what_a_rank_does_besides(tmp_path: Path, before: str) -> None:
-    assert run(tmp_path, before) == FULL
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {
-            "OMP_NUM_THREADS": "7",
-            "MKL_NUM_THREADS": "3",
-            "HOSTNAME": "no.such.host.invalid",
-            "MASTER_ADDR": "no.such.host.invalid",
-            "MASTER_PORT": "1",
-            "GLOO_SOCKET_IFNAME": "nosuch0",
-            "http_proxy": "http://no.such.host.invalid:1",
-        },
-        {"RANK": "3", "WORLD_SIZE": "7", "LOCAL_RANK": "3"},
-        {"PYTHONWARNINGS": "error", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
-    ],
-    ids=["threads and hosts", "torchrun's", "debugging"],
-)
-def test_the_environment(tmp_path: Path, environment: dict[str, str]) -> None:
-    assert run(tmp_path, **environment) == FULL
+def test_what_a_rank_does_besides(tmp_path: Path) -> None:
+    assert run(tmp_path, "; ".join(BESIDES)) == FULL
 
 
 @pytest.mark.usefixtures("busy_ports")
-def test_busy_ports(tmp_path: Path) -> None:
-    assert run(tmp_path) == FULL
+def test_the_environment_of_another_world(tmp_path: Path) -> None:
+    """Threads, hosts and torchrun's variables of somebody else, and taken ports."""
+    environment = {
+        "OMP_NUM_THREADS": "7",
+        "MKL_NUM_THREADS": "3",
+        "HOSTNAME": "no.such.host.invalid",
+        "MASTER_ADDR": "no.such.host.invalid",
+        "MASTER_PORT": "1",
+        "GLOO_SOCKET_IFNAME": "nosuch0",
+        "http_proxy": "http://no.such.host.invalid:1",
+        "RANK": "3",
+        "WORLD_SIZE": "7",
+        "LOCAL_RANK": "3",
+    }
+    assert run(tmp_path, **environment) == FULL
+
+
+def test_warnings_are_errors_and_torch_debugs(tmp_path: Path) -> None:
+    assert run(tmp_path, PYTHONWARNINGS="error", TORCH_DISTRIBUTED_DEBUG="DETAIL") == FULL
 
 
 def test_a_host_name_that_does_not_resolve(tmp_path: Path) -> None:
