@@ -1,4 +1,4 @@
-"""The planner: layouts priced a second, the search for Llama 3 405B on 16,384 GPUs, its import.
+"""The planner: layouts priced per second, the search for Llama 3 405B on 16,384 GPUs, its import.
 
 Seconds of CPU time: what one idle core would take, at most.
 """
@@ -42,7 +42,7 @@ def rows() -> list[Row]:
     search_s = cpu_s(lambda: plan(request))
     considered = len(found.table) + sum(found.left_out.values())
     return [
-        ("layouts priced a second", PRICED / price_s, "", f"goal: at least 100,000; {PRICED:,} at once"),
+        ("layouts priced per second", PRICED / price_s, "", f"goal: at least 100,000; {PRICED:,} at once"),
         ("search, 405B on 16,384 GPUs", search_s, "s", f"goal: at most 2; {considered:,} layouts considered"),
         (
             "import without torch",
