@@ -202,15 +202,14 @@ Known weak spots, reported and not fitted away:
   network NCCL's tuning table; half of what could hide of tensor parallelism's collectives is taken to hide.
   The traffic and the half were chosen among round numbers with NVIDIA's rows in sight.
 - Mixtures have no calibrating run either. What they move is counted by Megatron-Core's code, at the
-  bandwidths that SimuMax measured on a B200; that the host's time adds up, and 10 us a launch,
-  are assumed. These rows were in sight. Qwen3-235B on H100 overlaps its all_to_all and is priced as if
-  not: it gains less by it than `--ep-overlap` says. GPT-OSS takes 1.2 to 1.35 times as long as predicted,
-  which its biases explain in part. The same recipe took up to three times as long with software of
-  November 2025 as with that of mid-2026 (Qwen3-30B), so that no constant meets both; of the 17 rows since
-  release 26.02.01 the error is 14%. Unseen were SimuMax's mixtures, and DeepSeek-V3 on 256 B200 in MXFP8
-  (Megatron-Bridge, 26.04): 23.5 s for 23.3 on PP 16, EP 8, and 18.9 for 19.7 on PP 8, VP 2, EP 32 with
-  overlap. Their latent attention is priced as one key and value head, their first layers as if they had
-  experts.
+  bandwidths that SimuMax measured on a B200; that the host's time adds up, and 10 us a launch, are
+  assumed. These rows were in sight. Qwen3-235B on H100 overlaps its all_to_all and is priced as if not: it
+  gains less by it than `--ep-overlap` says. GPT-OSS takes 1.2 to 1.35 times as long as predicted, which
+  its biases explain in part. The same recipe took up to three times as long with software of November 2025
+  as with that of mid-2026 (Qwen3-30B), so that no constant meets both; of the 17 rows since release
+  26.02.01 the error is 14%. Unseen were SimuMax's mixtures, and DeepSeek-V3 on 256 B200 in MXFP8
+  (Megatron-Bridge, 26.04): 23.1 s for 23.3 on PP 16, EP 8, and 18.6 for 19.7 on PP 8, VP 2, EP 32 with
+  overlap. Their latent attention is priced as one key and value head.
 - Blackwell has no calibrating run: B200's share of the peak was measured by others, GB200's is assumed and
   was chosen with its rows in sight. B200's dense runs are models of few layers on one server: nothing
   across servers was compared. Accelerators of other makers reach of their measured matmul what an H100

@@ -47,12 +47,11 @@ MODELS = {  # D, F, N, K, L, V, gated, tied
     "deepseekv2": (5120, 1536, 128, 1, 60, 102400, 1, 0),
     "deepseekv3": (7168, 2048, 128, 1, 61, 129280, 1, 0),
 }
-"""Latent attention is written as one key and value head, layers without experts as the others."""
-MIXTURES = {  # experts, experts per token, size of a head
+"""Latent attention is written as one key and value head."""
+MIXTURES = {  # experts, experts per token, size of a head, width of shared experts
     "qwen3-30b-a3b": (128, 8, 128), "qwen3-235b-a22b": (128, 8, 128), "gpt-oss-120b": (128, 4, 64),
-    "deepseekv2": (162, 8, 128), "deepseekv3": (257, 9, 128),
+    "deepseekv2": (160, 6, 128, 3072), "deepseekv3": (256, 8, 128, 2048),
 }  # fmt: skip
-"""Shared experts count as experts that every token goes to."""
 
 
 @dataclass(frozen=True)
@@ -388,7 +387,7 @@ def named(model: str, row: Csv | None = None) -> dict[str, float]:
     if model not in MODELS:
         raise NotDescribed(row or {}, f"no sizes for {model}")
     found = dict(zip(names, map(float, MODELS[model]), strict=True))
-    mixed = zip(("experts", "top_k", "H"), map(float, MIXTURES.get(model, ())), strict=False)
+    mixed = zip(("experts", "top_k", "H", "shared"), map(float, MIXTURES.get(model, ())), strict=False)
     return found | dict(mixed)
 
 
@@ -431,7 +430,8 @@ def arrays(runs: list[Run]) -> tuple[ModelSizes, StepLayout, Machine]:
         head_dim=np.where(column("H", 0) > 0, column("H", 0), column("D") / heads),
         num_layers=column("L"), vocab_size=column("V"), gated=column("gated", 0),
         tied=column("tied", 0) > 0, num_experts=column("experts"), experts_per_token=column("top_k"),
-        expert_bias=column("bias", 0) > 0,
+        expert_bias=column("bias", 0) > 0, shared_ffn_dim=column("shared", 0),
+        num_dense_layers=column("dense", 0), dense_ffn_dim=column("F_dense", 0),
     )  # fmt: skip
     layout = StepLayout(
         seq_len=column("S"), tp=column("tp"), cp=column("cp"), pp=column("pp"), virtual_stages=column("v"),

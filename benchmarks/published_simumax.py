@@ -15,6 +15,8 @@ def _simumax(rows: list[Csv]) -> Iterator[Table]:
     yield from (Table(f"SimuMax, 8 B200, {name}", found) for name, found in kinds.items())
 
 
+DENSE = {"deepseekv2": 12288.0, "deepseekv3": 18432.0}
+"""Width of the first layer, which has no experts: of four layers one, as the measured memory says, too."""
 KINDS = (("dense", False), ("mixtures of experts", True))
 
 
@@ -25,7 +27,7 @@ def _run(row: Csv) -> Run:
     )
     found |= {"zero": 1, "flash": 1, "grad_bytes": 4, "overlap": 1, "gather": 1, "sp": float(found["tp"] > 1)}
     if "experts" in found:
-        found |= {"ep": number(row, "ep", 1.0), "etp": 1.0}
+        found |= {"ep": number(row, "ep", 1.0), "etp": 1.0, "dense": 1.0, "F_dense": DENSE[row["model"]]}
     return Run(row["case"], number(row, "real_ms") / 1e3, found, "megatron-core", card(row))
 
 

@@ -51,6 +51,19 @@ def expert_matmuls(model: ModelSizes, layout: StepLayout, machine: Machine, fitt
     )
 
 
+def shared_matmuls(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
+    """Time both layers of the experts that every token visits, as one dense network."""
+    width = np.maximum(model.shared_ffn_dim, 1) / layout.tp
+    cast = fitted.at("cast_bytes", layout.stack)
+
+    def linear(inner: Array, outer: Array) -> Pass:
+        return linear_time_s(layout.tokens, inner, outer, machine, fitted, layout.eight_bit, cast_bytes=cast)
+
+    both = linear(model.model_dim, width * (1 + model.gated)) + linear(width, model.model_dim)
+    some = np.greater(model.shared_ffn_dim, 0)
+    return Pass(forward=np.where(some, both.forward, 0.0), backward=np.where(some, both.backward, 0.0))
+
+
 def routed_tokens(model: ModelSizes, layout: StepLayout) -> Array:
     """Return the rows that the experts of a rank multiply: copies of tokens, of all ranks that send here."""
     return layout.tokens * layout.expert_tp / layout.tp * model.experts_per_token

@@ -41,6 +41,11 @@ class ModelSizes:
     num_experts: Array
     """1 for a dense feed-forward network."""
     experts_per_token: Array
+    shared_ffn_dim: Array | float = 0.0
+    """Width of the experts that every token visits, together: split over tp, and no token is sent."""
+    num_dense_layers: Array | float = 0.0
+    """Layers of a mixture whose feed-forward network is dense, of width `dense_ffn_dim`."""
+    dense_ffn_dim: Array | float = 0.0
     expert_bias: Flags | bool = False
     """Whether experts have biases (GPT-OSS); their parameters are not counted."""
 
@@ -49,6 +54,27 @@ class ModelSizes:
         """Matrices of a block's attention."""
         heads = 2 * self.num_heads + 2 * self.num_kv_heads
         return self.model_dim * heads * self.head_dim
+
+    @property
+    def dense_share(self) -> Array:
+        """How many of the layers have no experts, of one."""
+        found: Array = self.num_dense_layers / self.num_layers
+        return found
+
+    def without_experts(self) -> ModelSizes:
+        """Return the model as if all layers were its dense ones."""
+        one = np.ones_like(self.num_layers)
+        width = np.where(self.num_dense_layers, self.dense_ffn_dim, self.ffn_dim)
+        return replace(
+            self, ffn_dim=width, num_experts=one, experts_per_token=one, shared_ffn_dim=0 * one,
+            num_dense_layers=0 * one, expert_bias=False,
+        )  # fmt: skip
+
+    @property
+    def shared_params(self) -> Array:
+        """Matrices of the experts that every token visits."""
+        found: Array = self.model_dim * self.shared_ffn_dim * (2 + self.gated)
+        return found
 
     @property
     def expert_params(self) -> Array:

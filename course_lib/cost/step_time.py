@@ -9,14 +9,14 @@ at a time; neither knows context parallelism, sharded weights or GQA.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from course_lib.cost.axis_collectives import Machine, all_reduce_time_s, gather_time_s, send_time_s
 from course_lib.cost.constants import Array, Calibration
 from course_lib.cost.kernels import Pass, attention_time_s, linear_time_s, smooth_max
-from course_lib.cost.mixture import biases, dispatch_s, expert_matmuls, sorting
+from course_lib.cost.mixture import biases, dispatch_s, expert_matmuls, shared_matmuls, sorting
 from course_lib.cost.sizes import ModelSizes, StepLayout
 
 STALL_SERVERS = 8  # the largest number of servers on which stalls were measured and understood
@@ -72,12 +72,14 @@ def step_time(
     used_bytes: device memory of a rank by formula; with it, stalls of a nearly full memory are priced.
     Raises: nothing; rows that cannot exist must be left out before.
     """
-    block, again, context, routing = block_time(model, layout, machine, fitted)
+    heaviest = block_time(model, layout, machine, fitted)
+    block, again, context, routing = _average_block(heaviest, model, layout, machine, fitted)
     ends = _ends(model, layout, machine, fitted)
     per_stage = model.num_layers / layout.pp
     whole = block.forward + block.backward + again + context + routing
     average = per_stage * whole + (ends[0] + ends[1]) / layout.pp
-    busiest = _busiest_s(model, layout, whole, ends)
+    most = heaviest[0].forward + heaviest[0].backward + sum(heaviest[1:])
+    busiest = _busiest_s(model, layout, np.where(layout.pp > 1, most, whole), ends)
     later = _linears(model, layout, machine, fitted).backward / 2  # weights' gradients
     idle = np.where(layout.zero_bubble, np.maximum(1 - 2 * per_stage * later / average, 0.0), 1.0)
     bubble = _pipeline_s(layout, busiest, average, idle) - layout.num_microbatches * average
@@ -103,15 +105,41 @@ def params_per_rank(model: ModelSizes, layout: StepLayout) -> Array:
 
 
 def _params(model: ModelSizes, layout: StepLayout) -> tuple[Array, Array]:
-    """Return what every rank of dp and cp holds a copy of, and feed-forward networks, which ep spreads."""
+    """Return what every rank of dp and cp holds a copy of, and networks or experts, which ep spreads."""
     tables = np.where((layout.pp > 1) | model.tied, 1.0, 2.0) * model.vocab_size * model.model_dim
     layers = model.num_layers / layout.pp
-    return (layers * model.attention_params + tables) / layout.tp, layers * _ffn_params(model, layout)
+    share = model.dense_share
+    ffn = share * model.without_experts().expert_params + (1 - share) * model.shared_params
+    dense = layers * (model.attention_params + ffn) + tables
+    return dense / layout.tp, (1 - share) * layers * _ffn_params(model, layout)
 
 
 def _ffn_params(model: ModelSizes, layout: StepLayout) -> Array:
     """Return a block's parameters of feed-forward networks on a rank."""
     return model.num_experts / layout.ep * model.expert_params / layout.expert_tp
+
+
+def _average_block(
+    mixed: tuple[Pass, Array, Array, Array],
+    model: ModelSizes,
+    layout: StepLayout,
+    machine: Machine,
+    fitted: Calibration,
+) -> tuple[Pass, Array, Array, Array]:
+    """Return `block_time` of a mixture's layers and of its dense ones, which are in the first stage."""
+    if not np.any(model.num_dense_layers):
+        return mixed
+    whole = replace(layout, ep=np.ones_like(layout.ep), expert_tp=layout.tp)
+    plain = block_time(model.without_experts(), whole, machine, fitted)
+    share = model.dense_share
+    block = Pass(
+        forward=mixed[0].forward + share * (plain[0].forward - mixed[0].forward),
+        backward=mixed[0].backward + share * (plain[0].backward - mixed[0].backward),
+    )
+    again, context, routing = (
+        one + share * (other - one) for one, other in zip(mixed[1:], plain[1:], strict=True)
+    )
+    return block, again, context, routing
 
 
 def block_time(
@@ -154,7 +182,8 @@ def _linears(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Ca
     def linear(inner: Array, outer: Array) -> Pass:
         return linear_time_s(tokens, inner, outer, machine, fitted, layout.eight_bit, cast_bytes=cast_bytes)
 
-    return linear(dim, qkv) + linear(mixed, dim) + expert_matmuls(model, layout, machine, fitted)
+    ffn = expert_matmuls(model, layout, machine, fitted) + shared_matmuls(model, layout, machine, fitted)
+    return linear(dim, qkv) + linear(mixed, dim) + ffn
 
 
 def _attention(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
@@ -171,7 +200,7 @@ def _elementwise(model: ModelSizes, layout: StepLayout, machine: Machine, fitted
     """Norms, residuals, dropout on [tokens, D]; the activation function on [tokens, F]; 2 bytes each."""
     split = np.where(layout.sequence_parallel, layout.tp, 1.0)
     norms = fitted.at("norm_traffic", layout.stack) * model.model_dim / split
-    routed = model.experts_per_token * model.ffn_dim / layout.tp
+    routed = (model.experts_per_token * model.ffn_dim + model.shared_ffn_dim) / layout.tp
     hidden = (2 + model.gated) * routed * fitted.at("ffn_traffic", layout.stack)
     forward = 2 * layout.tokens * (norms + hidden) / machine.memory_bytes_per_s
     own = Pass(forward=forward, backward=fitted.at("backward_traffic", layout.stack) * forward)
@@ -180,7 +209,8 @@ def _elementwise(model: ModelSizes, layout: StepLayout, machine: Machine, fitted
 
 def _accumulate(model: ModelSizes, layout: StepLayout, machine: Machine) -> Pass:
     """Each micro-batch after the first adds gradients to what is there, a shard with ZeRO-2 and 3."""
-    params = model.attention_params / layout.tp + _ffn_params(model, layout)
+    dense = (model.attention_params + model.shared_params) / layout.tp
+    params = dense + _ffn_params(model, layout)
     not_first = 1 - 1 / layout.num_microbatches
     kept = np.where(layout.zero_stage >= 2, layout.dp_shard * layout.cp, 1.0)
     moved = 2 * layout.grad_bytes * not_first * params / kept

@@ -15,7 +15,7 @@ from course_lib.planner.request import Request
 def sizes_of(config: ModelConfig) -> ModelSizes:
     """Return a model's sizes as arrays of one."""
     one = np.atleast_1d
-    moe = config.num_experts > 0  # Simplification: all layers of a mixture are priced as MoE layers
+    moe = config.num_experts > 0
     return ModelSizes(
         model_dim=one(float(config.model_dim)),
         ffn_dim=one(float(config.expert_ffn_dim if moe else config.ffn_dim)),
@@ -26,8 +26,11 @@ def sizes_of(config: ModelConfig) -> ModelSizes:
         vocab_size=one(float(config.vocab_size)),
         gated=one(float(config.gated_ffn)),
         tied=one(config.tied_embeddings),
-        num_experts=one(float(max(1, config.num_experts + config.num_shared_experts))),
-        experts_per_token=one(float(max(1, config.experts_per_token + config.num_shared_experts))),
+        num_experts=one(float(max(1, config.num_experts))),
+        experts_per_token=one(float(max(1, config.experts_per_token))),
+        num_dense_layers=one(float(config.num_layers - config.num_moe_layers if moe else 0)),
+        dense_ffn_dim=one(float(config.ffn_dim)),
+        shared_ffn_dim=one(float(config.num_shared_experts * config.expert_ffn_dim)),
         expert_bias=one(config.expert_bias),
     )
 

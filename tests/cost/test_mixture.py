@@ -112,6 +112,37 @@ def test_whole_experts_need_no_collectives_of_tensor_parallelism_and_spread_over
     assert held[1] - held[0] == pytest.approx(experts * 3 / 4)
 
 
+def test_a_mixture_all_of_dense_layers_is_the_dense_model():
+    all_dense = sizes_of(replace(MODEL, num_dense_layers=32, num_shared_experts=1))
+    given = {"tp": 2, "dp_shard": 4, "zero_stage": 1, "sequence_parallel": True}
+    found, dense = (step(sizes, expert_tp=n, **given) for sizes, n in ((all_dense, 1), (sizes_of(DENSE), 2)))
+    for name, value in dense.terms().items():
+        assert found.terms()[name] == pytest.approx(value), name
+
+
+def test_dense_layers_lie_between_and_the_others_set_the_pace_of_a_pipeline():
+    some = sizes_of(replace(MODEL, num_dense_layers=8))
+    all_dense = sizes_of(replace(MODEL, num_dense_layers=32))
+    blocks = [float(step(sizes, dp_shard=8, ep=8).blocks_s[0]) for sizes in (SIZES, some, all_dense)]
+    assert blocks[1] == pytest.approx(0.75 * blocks[0] + 0.25 * blocks[2])
+    whole, part = (step(sizes, pp=4, dp_shard=8, ep=8).total_s[0] for sizes in (SIZES, some))
+    assert part == pytest.approx(whole, rel=0.1)
+
+
+def test_shared_experts_are_one_dense_network_whose_tokens_stay():
+    shared = sizes_of(replace(MODEL, num_shared_experts=2))
+    row = {"dp_shard": 8, "ep": 8}
+    assert step(shared, **row).experts_s == pytest.approx(step(**row).experts_s)
+    found = mixture.shared_matmuls(shared, layout(**row), H100, calibration())
+    one = np.atleast_1d
+    up = linear_time_s(one(float(TOKENS)), one(4096.0), one(2048.0), H100, calibration())
+    down = linear_time_s(one(float(TOKENS)), one(2048.0), one(4096.0), H100, calibration())
+    assert both(found) == pytest.approx(both(up + down))
+    assert both(mixture.shared_matmuls(SIZES, layout(**row), H100, calibration())) == (0, 0)
+    held = [float(params_per_rank(sizes, layout(**row))[0]) for sizes in (SIZES, shared)]
+    assert held[1] - held[0] == pytest.approx(32 * 2 * 4096 * 2048)
+
+
 def test_each_rank_updates_its_shard_of_the_experts_it_shares():
     """64 experts on 8 ranks of 64: each expert has 8 holders, who share its optimizer state."""
     found = step(dp_shard=64, ep=8, zero_stage=1).optimizer_s - step(dp_shard=64, zero_stage=1).optimizer_s
