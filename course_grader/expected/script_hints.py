@@ -56,7 +56,7 @@ def _values(tree: ast.AST) -> Iterator[str]:
     if "fully_shard" in text:
         yield from _sharded(tree)
     elif "DistributedDataParallel" not in text:
-        yield "the model: it is not wrapped in DistributedDataParallel"
+        yield "the model: neither DistributedDataParallel nor fully_shard has it"
     elif "zero_grad" not in names and ".zero_grad" not in ast.unparse(tree):
         yield "the loop: gradients are never cleared"
 

@@ -6,6 +6,7 @@ costs only the part "order".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from course_grader.expected.torchrun_script import (
     BATCH_SIZE,
     DRAWN,
     EPOCHS,
+    LAYERS,
     NUM_SAMPLES,
     SHAPES,
     start,
@@ -26,7 +28,8 @@ from course_grader.types import Array, Seen, Why
 # ---- it runs
 
 
-def _run(seen: Seen) -> dict[str, Any]:
+def run_of(seen: Seen) -> dict[str, Any]:
+    """What `run_script` found."""
     run: dict[str, Any] = seen.got[0].values["run"]
     return run
 
@@ -36,14 +39,14 @@ def _text(seen: Seen) -> str:
 
 
 def _no_text(seen: Seen) -> Why | None:
-    run = _run(seen)
+    run = run_of(seen)
     if run["status"] != "type":
         return None
     return Why("the function must return the text of the script, a str", f"got {run['error']}")
 
 
 def _waits(seen: Seen) -> Why | None:
-    status, text = _run(seen)["status"], _text(seen)
+    status, text = run_of(seen)["status"], _text(seen)
     if status == "port":
         return Why(
             "the script called at a port of its own instead of the one torchrun gave it in MASTER_PORT",
@@ -57,14 +60,14 @@ def _waits(seen: Seen) -> Why | None:
 
 
 def _stops(seen: Seen) -> Why | None:
-    run = _run(seen)
+    run = run_of(seen)
     at = f"line {run['line']}: " if run.get("line") else ""
     if run["status"] == "syntax":
         return Why("the script must be Python", f"{at}{run['error']}", "Repair that line.")
     if run["status"] != "failed":
         return None
     who = f" on rank {run['rank']}" if run.get("rank") is not None else ""
-    what = run["error"].rstrip(".")
+    what = run["error"].rstrip(".!?")
     return Why(f"the script stopped{who}; {at}{what}.").advised(hints(_text(seen), "start"))
 
 
@@ -72,7 +75,7 @@ def _stops(seen: Seen) -> Why | None:
 
 
 def _no_report(seen: Seen) -> Why | None:
-    reports = _run(seen)["reports"]
+    reports = run_of(seen)["reports"]
     for rank, report in enumerate(reports):
         why = _problem_of(report, f"rank{rank}.json")
         if why is not None:
@@ -141,7 +144,7 @@ def _tolerance(ends: list[Array]) -> float:
 
 
 def _differs(seen: Seen, begin: list[Array]) -> Why | None:
-    reports = _run(seen)["reports"]
+    reports = run_of(seen)["reports"]
     losses = np.array([[step["loss"] for step in report["steps"]] for report in reports])
     ends = _ends(reports)
     near = _tolerance(ends)
@@ -173,7 +176,7 @@ def _first_wrong_loss(losses: Array, want: Array, near: float) -> str:
 
 
 def _sends_nothing(seen: Seen) -> Why | None:
-    run = _run(seen)
+    run = run_of(seen)
     for rank, (report, count) in enumerate(zip(run["reports"], run["launched"], strict=True)):
         if isinstance(count, int) and count < len(report["steps"]):
             return Why(
@@ -188,7 +191,7 @@ def _sends_nothing(seen: Seen) -> Why | None:
 
 
 def _dealt_wrongly(seen: Seen) -> Why | None:
-    reports = _run(seen)["reports"]
+    reports = run_of(seen)["reports"]
     n, dealt = len(reports), [_hands(reports, epoch) for epoch in range(EPOCHS)]
     for epoch, hands in enumerate(dealt):
         together = [i for hand in hands for i in hand]
@@ -209,17 +212,33 @@ def _hands(reports: list[Any], epoch: int) -> list[list[int]]:
     return [[i for s in report["steps"] if s["epoch"] == epoch for i in s["indices"]] for report in reports]
 
 
-def _gate(part: str, problem: Any) -> Rule:
+def gate(part: str, problem: Callable[[Seen], Why | None]) -> Rule:
+    """A rule without which nothing else is judged."""
     return Rule(part=part, problem=problem, gate=True)
 
 
+def whole_weights(seen: Seen) -> Why | None:
+    """What is wrong if processes do not step their own rows of each weight alone, as FSDP2 cuts them."""
+    run = run_of(seen)
+    n = len(run["reports"])
+    most = sum(-(-rows // n) * (columns + 1) for columns, rows in LAYERS)
+    for rank, stepped in enumerate(run["stepped"]):
+        if isinstance(stepped, int) and not 0 < stepped <= most:
+            return Why(
+                f"an optimizer of torch.optim must step a process's own rows of each weight, {most} elements",
+                f"it stepped {stepped} on rank {rank}",
+                "fully_shard cuts the weights over all processes; the optimizer is made of what it leaves.",
+            )
+    return None
+
+
 RULES = [
-    _gate("values", _no_text),
-    _gate("terminates", _waits),
-    _gate("runs", _stops),
-    _gate("values", _no_report),
-    _gate("values", _other_values),
-    _gate("values", _sends_nothing),
+    gate("values", _no_text),
+    gate("terminates", _waits),
+    gate("runs", _stops),
+    gate("values", _no_report),
+    gate("values", _other_values),
+    gate("values", _sends_nothing),
     Rule(
         part="order",
         problem=_dealt_wrongly,

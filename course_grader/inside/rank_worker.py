@@ -18,7 +18,8 @@ import pkgutil
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, ValuesView
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -284,7 +285,7 @@ def to_plain(value: Any) -> Any:
         return float.__add__(value, 0.0)
     if isinstance(value, numbers.Real | Decimal):
         return _as_float(value)
-    if isinstance(value, list | tuple | set | frozenset | range):
+    if isinstance(value, list | tuple | range | AbstractSet | ValuesView):
         return [to_plain(item) for item in value]
     if isinstance(value, dict):
         return {str(key): to_plain(item) for key, item in value.items()}

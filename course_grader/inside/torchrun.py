@@ -31,7 +31,7 @@ _CONSEQUENCE = ("Connection closed by peer", "Connection reset", "Broken pipe", 
 _MAX_LOG_BYTES = 20_000
 _AGENT = "from course_grader.inside.torchrun_agent import main; main()"
 _LOGS = "logs/*/attempt_0"  # where torchrun puts a folder a worker
-_LAUNCHED = "launched"  # torchrun_agent's count in it; importing that module stops garbage collection
+_COUNTS = "counts.json"  # torchrun_agent's in it; importing that module stops garbage collection
 _BUSY = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP, psutil.STATUS_WAKING)  # not asleep, ended, stopped
 _STALE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -42,8 +42,8 @@ def run_script(text: str, num_processes: int, arguments: Sequence[str], folder: 
     In `arguments` torchrun replaces `${local_rank}` by the number of the process.
 
     Returns plain data: status ("ok", "syntax", "failed", "idle", "timeout", "port"), error, line, rank, and
-    for each process what it wrote (`reports`) and how many collectives, sends and receives it launched
-    (`launched`), None where that is not known.
+    for each process what it wrote (`reports`), how many collectives, sends and receives it launched
+    (`launched`) and how many elements its optimizers step (`stepped`), None where that is not known.
     """
     try:
         compile(text, "train.py", "exec", dont_inherit=True)
@@ -64,12 +64,14 @@ def run_script(text: str, num_processes: int, arguments: Sequence[str], folder: 
         # No process raised. Reports count, not exit codes: one may have aborted after its work was done.
         status = "ok" if None not in reports else "failed"
         found = {"error": f"a process ended without a traceback (exit code {agent.returncode})"}
-    launched = [_read_count(folder, r) for r in range(num_processes)]
-    return {**_result(status, **(found or {})), "reports": reports, "launched": launched}
+    counts = [_read_counts(folder, r) for r in range(num_processes)]
+    counted = {key: [count.get(key) for count in counts] for key in ("launched", "stepped")}
+    return {**_result(status, **(found or {})), "reports": reports, **counted}
 
 
 def _result(status: str, error: str = "", line: int | None = None, rank: int | None = None) -> dict[str, Any]:
-    return {"status": status, "error": error, "line": line, "rank": rank, "reports": [], "launched": []}
+    nothing: dict[str, Any] = {"reports": [], "launched": [], "stepped": []}
+    return {"status": status, "error": error, "line": line, "rank": rank, **nothing}
 
 
 @contextlib.contextmanager
@@ -223,6 +225,7 @@ def _parse(log: str, script: str) -> dict[str, Any] | None:
     said = next((line for line in block if line and not line[0].isspace()), "")
     if said.startswith("SystemExit: ") and starts[-1] > 0 and ": error: " in lines[starts[-1] - 1]:
         said = lines[starts[-1] - 1]  # argparse says what was wrong before it leaves
+    said = re.sub(r"\[/\S*\] ", "", said).split(" This is typically")[0]  # gloo's place in C++ and its advice
     last = [m for line in block if (m := re.match(rf'\s+File "{re.escape(script)}", line (\d+)', line))]
     return {"error": said[:300], "line": int(last[-1].group(1)) if last else None}
 
@@ -236,9 +239,11 @@ def _read_report(path: Path) -> Any:
         return None
 
 
-def _read_count(folder: Path, rank: int) -> int | None:
-    """How often a process has communicated, None if it was killed."""
-    for path in folder.glob(f"{_LOGS}/{rank}/{_LAUNCHED}"):
+def _read_counts(folder: Path, rank: int) -> dict[str, int]:
+    """What a process has counted, nothing if it was killed."""
+    for path in folder.glob(f"{_LOGS}/{rank}/{_COUNTS}"):
         with contextlib.suppress(OSError, ValueError):
-            return int(path.read_text(encoding="ascii"))
-    return None
+            return {
+                str(key): int(count) for key, count in json.loads(path.read_text(encoding="ascii")).items()
+            }
+    return {}

@@ -16,6 +16,7 @@ import ctypes
 import gc
 import importlib.machinery
 import io
+import json
 import multiprocessing
 import os
 import random
@@ -33,7 +34,7 @@ from typing import Any, NoReturn
 gc.disable()  # importing torch takes a quarter longer with garbage collection
 
 CPU_S = 120
-LAUNCHED = "launched"  # file of a worker beside its logs: how often it has communicated
+COUNTS = "counts.json"  # file of a worker beside its logs: {"launched": ..., "stepped": ...}
 _FIRST = (
     "course_grader.inside.torchrun_agent",  # stops garbage collection
     "numpy",
@@ -98,7 +99,7 @@ def be_interpreter(arguments: list[str], environment: dict[str, str], logs: list
     multiprocessing.set_start_method(None, force=True)  # what a script may still choose
     own: Any = process
     own._current_process, own._parent_process = _MainProcess(), None
-    _count_at_end(_keep_groups(), os.path.join(os.path.dirname(logs[0]), LAUNCHED))
+    _count_at_end(_keep_groups(), _note_steps(), os.path.join(os.path.dirname(logs[0]), COUNTS))
     gc.freeze()  # what was imported is no garbage: looking through it at the end would take long
     gc.enable()
     _end(_run(arguments[0]))
@@ -160,8 +161,29 @@ def _keep_groups() -> list[Any]:
     return kept
 
 
-def _count_at_end(groups: list[Any], path: str) -> None:
-    """Have this process write to `path`, when it ends, how often it has communicated.
+def _note_steps() -> dict[int, int]:
+    """Note in the dict that is returned how many elements of each tensor optimizers step here."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    stepped: dict[int, int] = {}
+
+    def note(optimizer: Any, *_: Any) -> None:
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            stepped[id(p)] = (p.to_local() if hasattr(p, "to_local") else p).numel()
+
+    register_optimizer_step_pre_hook(note)
+    return stepped
+
+
+def _sent_in(group: Any) -> int:
+    """Number of collectives, sends and receives in a group; 0 where nothing was, or it is another's."""
+    with contextlib.suppress(AttributeError, RuntimeError):
+        return int(group._get_sequence_number_for_group())
+    return 0
+
+
+def _count_at_end(groups: list[Any], stepped: Mapping[int, int], path: str) -> None:
+    """Have this process write to `path`, when it ends, how often it has communicated and what it stepped.
 
     A group numbers its collectives, sends and receives itself, DDP's too, which no Python function launches.
     """
@@ -171,7 +193,8 @@ def _count_at_end(groups: list[Any], path: str) -> None:
     def leaving(status: int) -> None:
         if os.getpid() == pid:  # not a fork of it
             with contextlib.suppress(Exception), open(path, "w", encoding="ascii") as file:
-                file.write(str(sum(group[0]._get_sequence_number_for_group() for group in groups)))
+                launched = sum(_sent_in(group[0]) for group in groups)
+                json.dump({"launched": launched, "stepped": sum(stepped.values())}, file)
         leave(status)
 
     system._exit = leaving

@@ -80,7 +80,7 @@ def test_a_script_may_end_right_after_a_backward(tmp_path: Path, end: str) -> No
     assert {report["file"] for report in done["reports"]} == {str(tmp_path / "train.py")}
 
 
-def test_messages_are_counted_and_forks_count_nothing(tmp_path: Path) -> None:
+def test_messages_and_steps_are_counted_and_forks_count_nothing(tmp_path: Path) -> None:
     text = """\
 import json, os, sys
 import torch
@@ -88,6 +88,9 @@ import torch.distributed as dist
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
+dist.new_group([0])  # the other rank has no number in it
+optimizer = torch.optim.SGD([torch.ones(3, requires_grad=True)])
+optimizer.step()
 for _ in range(4):
     dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.ones(1), 0)
 if os.fork() == 0:
@@ -99,6 +102,7 @@ with open(f"{sys.argv[1]}/rank{rank}.json", "w") as file:
     done = run_script(text, 2, [OWN.format(tmp_path)], tmp_path)
     assert (done["status"], done["reports"]) == ("ok", [0, 1])
     assert min(done["launched"]) >= 4
+    assert done["stepped"] == [3, 3]
 
 
 def test_what_is_not_seeded_differs_between_processes(tmp_path: Path) -> None:

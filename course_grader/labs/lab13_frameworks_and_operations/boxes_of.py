@@ -86,8 +86,8 @@ EXERCISE = Exercise(
         "boxes": "Together they hold each place of the range once, in order; each is one piece of it.",
         "few": "There are at most 2d - 1 of them, for d dims.",
     },
-    details="0 to 4 dims, some of size 1; ranges within a row, of whole rows, of the whole tensor, and empty "
-    "(no box then).",
+    details="0 to 4 dims (without dims ([], []) is the one box), some of size 1; ranges within a row, of "
+    "whole rows, of the whole tensor, and empty (no box then).",
     signature="(shape, start, stop)",
     forbids=("saving",),
     scenario=samples(stream=135, draw=_draw),

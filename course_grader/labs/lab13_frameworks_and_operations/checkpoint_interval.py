@@ -66,7 +66,7 @@ EXERCISE = Exercise(
     task="Write a function that returns the seconds of work between two saves that lose the least time.",
     graded={"interval": "Its goodput is near the best one's."},
     details="At 20 points and more that the seed draws: 8 to 131,072 GPUs, saves of up to a thirtieth of the "
-    "time between failures. What the interval loses beyond the best one is at most 1% of what that loses.",
+    "time between failures. The interval loses at most 1% more time than the best one.",
     signature="(mtbf_per_gpu_s, save_s, num_gpus)",
     forbids=("goodput",),
     scenario=samples(stream=137, draw=_draw),

@@ -67,14 +67,14 @@ def _places(point: Point, answer: Any) -> Why | None:
     if not isinstance(answer, dict) or set(answer) != {"calls", "now", "without"}:
         return Why('the function must return a dict with "calls", "now" and "without"', f"got {answer!r:.60}")
     try:
-        found = answer["calls"]
-        got = sorted(int(place) for place in (found if isinstance(found, list | tuple) else [found]))
+        found, want = answer["calls"], _right(point)["calls"]
+        one = len(want) == 1 and not isinstance(found, list)  # what an array of one place became
+        got = sorted(map(int, [found] if one else found))
     except (TypeError, ValueError):
-        return Why("calls must be places, whole numbers", f"got {answer['calls']!r:.60}")
-    want = _right(point)["calls"]
+        return Why("calls must be a list of places, whole numbers", f"got {answer['calls']!r:.60}")
     missing, odd = sorted(set(want) - set(got)), sorted(set(got) - set(want))
     if missing:
-        lost = tuple(point["calls"][missing[0]])
+        lost = point["calls"][missing[0]]
         return Why(f"place {missing[0]} is missing: {lost} fetches what the forward before it had.")
     if odd:
         what: Any = point["calls"][odd[0]] if 0 <= odd[0] < len(point["calls"]) else "not a call of it"
@@ -85,7 +85,7 @@ def _places(point: Point, answer: Any) -> Why | None:
 def _multiples(point: Point, answer: Any) -> Why | None:
     for key in ("now", "without"):
         got, want = answer.get(key) if isinstance(answer, dict) else None, _right(point)[key]
-        if not isinstance(got, int | float) or not np.isclose(got, want, rtol=1e-6, atol=0):
+        if not isinstance(got, int | float) or not np.isclose(got, want, rtol=1e-3, atol=0):
             return Why(
                 f"{key} must be {want:.6g} P",
                 f"got {got!r:.40}",
@@ -103,22 +103,24 @@ EXERCISE = Exercise(
     lines=8,
     points={"calls": 0.75, "moved": 0.75},
     bonus=True,
-    task="Write a function that finds in a trace the calls that would go if weights stayed whole from "
-    "forward to backward.",
+    task="Write a function that finds in a trace the calls that a step would not make if weights stayed "
+    "whole from forward to backward.",
     graded={
         "calls": "Their places, and no others.",
         "moved": "What a rank moves in the step, now and without them, as multiples of P.",
     },
     details="Steps of FSDP and HSDP, with 1 to 3 micro-batches (each is a forward and a backward; gradients "
-    "leave in the last), with weights freed after forward and not. P: the bytes of all weights.",
+    "leave in the last), with weights freed after forward and not. P: the bytes of all weights. A ring "
+    "moves an all_reduce's buffer twice, others once. "
+    "Multiples to within 0.1%.",
     signature="(calls)",
     scenario=samples(stream=138, draw=_draw),
     hints=(
         "What does a unit need before it computes forward, and what before backward? Which of the two is "
         "there already if nobody frees it?",
         "With several micro-batches a unit is gathered several times in forward too. Do those calls go?",
-        "P is not in the trace, but something in it brings every weight exactly once. HSDP adds a call whose "
-        "buffer a ring moves twice.",
+        "P is not in the trace, but something in it brings every weight exactly once. And which call does "
+        "HSDP add?",
     ),
 )
 

@@ -23,7 +23,7 @@ EXERCISE = Exercise(
     task="Return a dict with the five numbers asked for above.",
     graded={
         "zero2_bytes": "Bytes a rank moves in a step.",
-        "fp8_error": "The largest relative error.",
+        "fp8_error": "The bound on the relative error.",
         "save_bytes": "Bytes each rank writes.",
         "hours_between_failures": "Hours between failures of the job.",
         "goodput": "The share of the time that was useful.",
@@ -58,6 +58,7 @@ PARTS = answers(
             2**-4,
             mistakes={
                 "a whole step is taken: rounding to nearest errs by half of one": 2**-3,
+                "the error is taken relative to the number itself, not to its power of two": 1 / 17,
                 "the bound is that of bf16": 2**-9,
             },
         ),

@@ -1,6 +1,6 @@
 """`repair_fsdp_script`: a script that shards with FSDP2 must run under torchrun, and train as one process."""
 
-from course_grader.expected.torchrun_rules import RULES
+from course_grader.expected.torchrun_rules import RULES, gate, whole_weights
 from course_grader.expected.torchrun_script import case, torchrun_script
 from course_grader.types import Exercise
 
@@ -15,12 +15,13 @@ EXERCISE = Exercise(
     bonus=True,
     task="Write a function that returns the text of the repaired script.",
     graded={
-        "values": "It runs under torchrun, gradients cross in every step, and losses and parameters of every "
-        "process equal those of one process that trains on the same samples.",
+        "values": "It runs under torchrun, weights are sharded, gradients cross in every step, and losses "
+        "and parameters of every process equal those of one process that trains on the same samples.",
         "order": "Each epoch deals out every sample, in another order than the one before.",
     },
-    details="2 processes (graded: 3) with `--gpus 0`. float64 as the data are, or float32. Parameters are "
-    "reported whole, by every process. At most n - 1 samples of an epoch are taken twice, none is left out. "
+    details="2 processes (graded: 3) with `--gpus 0`. float64 as the data are, or float32. Every process "
+    "reports the loss of its own batch and the parameters, whole; an optimizer of torch.optim steps its own "
+    "rows of each weight. At most n - 1 samples of an epoch are taken twice, none is left out. "
     "A check takes about 5 seconds.",
     signature="()",
     scenario=torchrun_script(),
@@ -36,4 +37,4 @@ EXERCISE = Exercise(
 
 OPEN = [case(2)]
 HIDDEN = [case(3)]
-PARTS = RULES
+PARTS = [*RULES, gate("values", whole_weights)]

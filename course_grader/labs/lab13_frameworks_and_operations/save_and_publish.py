@@ -32,8 +32,8 @@ EXERCISE = Exercise(
         "What is no save stays.",
     },
     details="1, 2 and 3 ranks (hidden: 4), any of them slow, any with a full disk at one save: `write` then "
-    "returns False and leaves half a file. A new name begins with something else than step-. A rename takes "
-    "effect at one moment, and takes 0.1 s to get there.",
+    "returns False and leaves half a file. The directory that is written into has a name that does not "
+    "begin with step-. A rename lasts 0.1 s, and takes effect at one moment of it.",
     signature="(folder, step, shard, keep)",
     forbids=("saving",),
     scenario=publishing(),

@@ -53,7 +53,8 @@ EXERCISE = Exercise(
         "`fully_shard(module, mesh=mesh)` turns a module into a unit. What becomes one, what holds the rest?",
         "Blocks first, the model last: a unit leaves out what is a unit already.",
         "The mesh says it all: with two axes `fully_shard` replicates along the first and shards along the "
-        "second. Does a block stay whole after forward, and which keyword says so?",
+        "second. `reshard_after_forward` says whether a unit stays whole after forward: what is its default "
+        "for a block, what for the model?",
     ),
 )
 

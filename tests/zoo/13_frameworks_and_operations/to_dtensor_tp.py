@@ -1,13 +1,9 @@
 # Answers to to_dtensor_tp.
 
 # %% setup
-from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    PrepareModuleInput,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 
 # %% right: one plan with names of all blocks
@@ -17,13 +13,27 @@ def to_dtensor_tp(model, mesh):
     return parallelize_module(model, mesh, {f"blocks.{i}.{k}": s for i in numbers for k, s in styles.items()})
 
 
-# %% right: the shared input prepared once
+# %% right: no styles; the input is prepared once, so one all_reduce goes back
 def to_dtensor_tp(model, mesh):
-    whole = PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),))
+    def whole_input(block, args):
+        return (DTensor.from_local(args[0], mesh, [Replicate()], run_check=False),)
+
     for block in model.blocks:
-        plan = {"gate_proj": ColwiseParallel(), "up_proj": ColwiseParallel(), "down_proj": RowwiseParallel()}
-        parallelize_module(block, mesh, plan)
-    del whole
+        for layer, dim in ((block.gate_proj, 0), (block.up_proj, 0), (block.down_proj, 1)):
+            layer.weight = nn.Parameter(distribute_tensor(layer.weight.detach(), mesh, [Shard(dim)]))
+        block.register_forward_pre_hook(whole_input)
+        block.register_forward_hook(
+            lambda block, args, y: y.redistribute(placements=[Replicate()]).to_local()
+        )
+    return model
+
+
+# %% right: a layer at a time, the last first
+def to_dtensor_tp(model, mesh):
+    for block in model.blocks:
+        parallelize_module(block.down_proj, mesh, RowwiseParallel())
+        for layer in (block.up_proj, block.gate_proj):
+            parallelize_module(layer, mesh, ColwiseParallel())
     return model
 
 
@@ -60,6 +70,28 @@ def to_dtensor_tp(model, mesh):
 # %% wrong memory: a whole copy in an attribute
 # says: when the answer returns
 # change: plan = { -> model.kept = [p.detach().clone() for p in model.parameters()]; plan = {
+# %% wrong memory: a whole copy in a closure
+# says: when the answer returns
+# change: return model -> kept = [p.full_tensor() for p in model.blocks.parameters()]; model.register_forward_hook(lambda m, a, y: kept and None); return model
+# %% wrong memory, bytes: a hook gathers a weight and keeps it
+# change: return model -> kept = {}; [b.register_forward_pre_hook(lambda m, a: kept.update({m: m.down_proj.weight.full_tensor()})) for b in model.blocks]; return model
+# %% wrong memory: cut on the open checks' sizes only
+# change: for block in model.blocks: -> for block in model.blocks[: 9 * (dist.get_world_size() <= 4)]:
+# %% wrong bytes: sharded by FSDP over the same mesh
+def to_dtensor_tp(model, mesh):
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return model
+
+
+# %% wrong values: rows are cut between the blocks
+# change: "gate_proj": ColwiseParallel() -> "gate_proj": ColwiseParallel(input_layouts=Shard(0))
+# change: "up_proj": ColwiseParallel() -> "up_proj": ColwiseParallel(input_layouts=Shard(0))
+# change: RowwiseParallel() -> RowwiseParallel(output_layouts=Shard(0))
+# %% wrong values: rank 1 keeps its model whole
+# change: for block in model.blocks: -> for block in model.blocks[: 9 * (dist.get_rank() != 1)]:
 # %% wrong values: over the world, not over the mesh
 # change: block, mesh, plan -> block, dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),)), plan
 # %% wrong values: nothing is returned for the head to use

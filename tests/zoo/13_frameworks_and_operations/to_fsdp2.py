@@ -23,6 +23,9 @@ def to_fsdp2(model, mesh):
     return model
 
 
+# %% right: kept whole at first, then told to free
+# change: reshard_after_forward=True -> reshard_after_forward=False
+# change: return fully_shard(model, mesh=mesh) -> [b.set_reshard_after_forward(True, recurse=False) for b in model.blocks]; return fully_shard(model, mesh=mesh)
 # %% right: freed again after backward only for the root
 # change: reshard_after_forward=True -> reshard_after_forward=None
 # %% wrong memory: the model is one unit
@@ -69,6 +72,19 @@ def to_fsdp2(model, mesh):
 # %% wrong memory: a hook keeps whole blocks from the first step on
 # says: before a step
 # change: return fully_shard(model, mesh=mesh) -> model.kept = []; [b.register_forward_hook(lambda m, *_: model.kept.append(m.gate_proj.weight.clone())) for b in model.blocks]; return fully_shard(model, mesh=mesh)
+# %% wrong memory: the first block's forward has the others come, and does not wait
+# says: may live at once
+# change: return fully_shard(model, mesh=mesh) -> model.blocks[0].register_forward_pre_hook(lambda *_: [b.unshard(async_op=True) for b in model.blocks[1:]] and None); return fully_shard(model, mesh=mesh)
+# %% wrong memory: backward begins with all blocks
+# says: may live at once
+# change: return fully_shard(model, mesh=mesh) -> model.register_full_backward_pre_hook(lambda *_: [b.unshard() for b in model.blocks] and None); return fully_shard(model, mesh=mesh)
+# %% wrong memory: blocks stay whole beyond the open checks' sizes
+# says: gathered again in backward
+# change: reshard_after_forward=True -> reshard_after_forward=mesh.size() in (2, 4)
+# %% wrong memory: among half of the ranks alone blocks are freed
+# change: reshard_after_forward=True -> reshard_after_forward=mesh.size(mesh.ndim - 1) // 2 if mesh.size(mesh.ndim - 1) > 2 else False
+# %% wrong values: rank 1 keeps blocks whole and gathers nothing in backward
+# change: reshard_after_forward=True -> reshard_after_forward=dist.get_rank() != 1
 # %% wrong memory: blocks stay whole after forward
 # says: gathered again in backward
 # change: reshard_after_forward=True -> reshard_after_forward=False
