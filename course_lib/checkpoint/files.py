@@ -84,10 +84,16 @@ class Checkpoints:
         """Return the saves that are whole, oldest first."""
         return sorted(self.folder.glob("step-*"))
 
-    def load_latest(self, training: TrainingState, extra: State | None = None) -> int | None:
+    def load_latest(
+        self,
+        training: TrainingState,
+        extra: State | None = None,
+        check: Callable[[State], None] | None = None,
+    ) -> int | None:
         """Read the newest save into the state, in place; return after how many steps it was made, or None.
 
-        extra: paths that are in the save are read; others stay.
+        extra: paths that are in the save are read, first; others stay.
+        check: is shown what was read of extra, and raises if that save is not to be loaded.
         Raises: CheckpointError, on all ranks alike, that names what is damaged, missing, or of another model
         or optimizer; nothing was loaded then.
         """
@@ -111,11 +117,11 @@ class Checkpoints:
         more = {path: value for path, value in (extra or {}).items() if path in saved}
 
         def fill(state: State) -> None:
-            both = state | more
-            _quietly(lambda: load(both, checkpoint_id=folder, process_group=self.group))
-            state.update({path: both[path] for path in state})
-            more.update({path: both[path] for path in more})
+            _quietly(lambda: load(state, checkpoint_id=folder, process_group=self.group))
 
+        fill(more)
+        if check is not None:
+            check(more)
         training.load_(sizes, list(saved), fill)
         if extra is not None:
             extra.update(more)

@@ -291,9 +291,11 @@ NUMBERS = {"int": "a whole number", "float": "a number"}
 class _Parser(argparse.ArgumentParser):
     """Says what was meant, and raises ValueError instead of leaving Python."""
 
+    beside: Sequence[str] = ()  # options that the same command has read already
+
     def error(self, message: str) -> NoReturn:
         place, _, problem = message.partition(": ")
-        flag, known = place.removeprefix("argument "), sorted(self._option_string_actions)
+        flag, known = place.removeprefix("argument "), sorted([*self._option_string_actions, *self.beside])
         number = re.fullmatch(r"invalid (int|float) value: (.*)", problem)
         if number:
             message = f"{flag} must be {NUMBERS[number[1]]}; got {number[2]}."
@@ -304,13 +306,19 @@ class _Parser(argparse.ArgumentParser):
             message = f"an option must be one that there is; got {problem}."
             if word.startswith("-") or f"--{word}" in known:
                 message += meant(f"--{word.lstrip('-')}", known)
-        raise ValueError(f"{message} All options: python -m course_lib.train --help")
+        raise ValueError(f"{message} All options: {self.prog} --help")
 
 
-def parse(argv: Sequence[str]) -> TrainOptions:
-    """Read a command line. Raises: ValueError for what is no option or value, with what was meant."""
+def parse(
+    argv: Sequence[str], prog: str = "python -m course_lib.train", beside: Sequence[str] = ()
+) -> TrainOptions:
+    """Read a command line. Raises: ValueError for what is no option or value, with what was meant.
+
+    beside: options that `prog` has, too.
+    """
     about = "Train a small Llama-style model and measure its MFU."
-    parser = _Parser(prog="python -m course_lib.train", description=about, allow_abbrev=False)
+    parser = _Parser(prog=prog, description=about, allow_abbrev=False)
+    parser.beside = beside
     kinds = get_type_hints(TrainOptions)
     for one in fields(TrainOptions):
         flag, kind = f"--{one.name.replace('_', '-')}", kinds[one.name]

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.checkpoint import CheckpointError, Checkpoints, TrainingState
+from course_lib.checkpoint.state import State
 from course_lib.train.options import TrainOptions
 
 ALIKE = (
@@ -38,18 +39,9 @@ class Saves:
         Raises: CheckpointError, on all ranks, for a damaged save, another model, or a run told otherwise.
         """
         extra = {"run": "{}", **self._generators()}
-        done = self.files.load_latest(self.training, extra)
+        done = self.files.load_latest(self.training, extra, self._demand_the_same_run)
         if done is None:
             return 0
-        known, own = json.loads(extra["run"]), self._alike()
-        differ = [
-            f"{name}={own[name]!r} for {value!r}" for name, value in known.items() if own[name] != value
-        ]
-        if differ:
-            raise CheckpointError(
-                f"a resumed run must be told what it was told at first; got {', '.join(differ)}. "
-                "Give the saved values, or another --out."
-            )
         for name, state in extra.items():
             if name.endswith(".cpu"):
                 torch.set_rng_state(state)
@@ -71,6 +63,17 @@ class Saves:
     def close(self) -> None:
         """Wait until the last save is published. Raises: CheckpointError if it could not be."""
         self.files.wait()
+
+    def _demand_the_same_run(self, saved: State) -> None:
+        known, own = json.loads(saved.get("run", "{}")), self._alike()
+        differ = [
+            f"{name}={own[name]!r} for {value!r}" for name, value in known.items() if own[name] != value
+        ]
+        if differ:
+            raise CheckpointError(
+                f"a resumed run must be told what it was told at first; got {', '.join(differ)}. Nothing was "
+                "loaded: give the saved values, or another --out."
+            )
 
     def _alike(self) -> dict[str, Any]:
         return {name: getattr(self.options, name) for name in ALIKE}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from course_lib.train.options import TrainOptions, parse
 
+OWN = ("--nodes", "--time", "--name", "--head", "--sbatch", "--dry-run")  # options of `course submit` alone
 TIME = re.compile(r"\d+(:[0-5]?\d){0,2}|\d+-\d+(:[0-5]?\d){0,2}")  # as sbatch takes it
 TEMPLATE = """\
 #!/bin/bash
@@ -74,7 +75,7 @@ def sbatch_text(job: Job, train_words: Sequence[str]) -> str:
     Raises: ValueError for words that `course train` refuses, for ranks that the nodes do not divide, or for a
     run without saves, which a requeue would begin anew.
     """
-    options = parse(train_words)
+    options = parse(train_words, "course submit", OWN)
     if options.ranks % job.nodes:
         raise ValueError(
             f"the nodes must divide the layout's ranks; got {options.ranks} ranks for --nodes {job.nodes}. "

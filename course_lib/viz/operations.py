@@ -38,7 +38,8 @@ def draw_number_lines(formats: Sequence[str] = ("e4m3", "e5m2", "fp16", "bf16"))
             else:  # too many to be told apart
                 ax.barh(row, np.log2(every.max() / every.min()), 0.3, left=np.log2(every.min()), color=color)
             steps = round(1 / torch.finfo(dtype).eps)
-            ax.text(36, row, f"{steps} per power of two\nlargest {every.max():.5g}", va="center", fontsize=8)
+            largest = f"{every.max():,.0f}" if every.max() < 2.0**35 else f"{every.max():.1e}, off the axis"
+            ax.text(36, row, f"{steps:,} per power of two\nlargest {largest}", va="center", fontsize=8)
             words.append(
                 f"{name}: 2^{np.log2(every.min()):.0f} to {every.max():.5g}, {steps} per power of two"
             )
@@ -75,8 +76,8 @@ def draw_sweep(
         for (model, count), cell in cells.items():
             row, column = models.index(model), nodes.index(count)
             values[row, column] = np.nan if cell is None else 100 * cell[0]
-            text = "does not fit" if cell is None else f"{100 * cell[0]:.0f}%\n{fill(cell[1], 18)}"
-            dark = cell is not None and cell[0] < 0.4
+            text = "does not fit" if cell is None else f"{100 * cell[0]:.0f}%\n{_wrapped(cell[1])}"
+            dark = cell is not None and cell[0] < 0.42
             ink = "white" if dark else style.INK
             left.text(column, row, text, ha="center", va="center", fontsize=8, color=ink)
             words.append(f"{model} on {count} nodes: {' '.join(text.split())}")
@@ -84,16 +85,20 @@ def draw_sweep(
         left.set_xticks(range(len(nodes)), labels=[str(count) for count in nodes])
         left.set_yticks(range(len(models)), labels=models)
         left.set(xlabel="nodes of 8 H100", title=title or "The fastest layout that fits, and its MFU")
-        for run, gpus, mfu in measured:
-            right.plot(gpus, 100 * mfu, "o", color=style.VERMILLION, ms=4)
-            right.annotate(
-                run, (gpus, 100 * mfu), fontsize=7, xytext=(-5, -2), textcoords="offset points", ha="right"
-            )
-        right.set(xscale="log", xlabel="GPUs", ylabel="MFU, %", title="Measured, as published")
-        right.set(xlim=(8, 40_000), ylim=(0, 70))
+        for row, (run, gpus, mfu) in enumerate(measured):
+            right.barh(row, 100 * mfu, 0.6, color=style.VERMILLION)
+            note = f"{fill(run, 22)}\n{gpus:,.0f} GPUs: {100 * mfu:.0f}%"
+            right.text(1, row, note, va="center", fontsize=8, color="white")
+        right.set(yticks=[], ylim=(max(len(measured), 4) - 0.5, -0.5), xlim=(0, 62))
+        right.set(xlabel="MFU, %", title="Measured, as published")
         said = "; ".join(f"{run} {100 * mfu:.0f}%" for run, _, mfu in measured)
         figure.alt = f"MFU of the fastest layout. {'; '.join(words)}. Published: {said}."
     return figure
+
+
+def _wrapped(layout: str) -> str:
+    """A layout in lines of 24 characters; an axis and its size stay together."""
+    return fill(layout.replace(" ", "\xa0").replace(",\xa0", ", "), 24)
 
 
 def draw_interval(
@@ -115,5 +120,6 @@ def draw_interval(
         ax.plot([chosen_s / 60], [best], "D", color=style.VERMILLION)
         ax.annotate(words, (chosen_s / 60, best), xytext=(0, -16), textcoords="offset points", ha="center")
         ax.set(xscale="log", ylim=(0, 100), xlabel="minutes of work between two saves", ylabel="goodput, %")
+        ax.xaxis.set_major_formatter("{x:g}")
         ax.set_title(title)
     return figure

@@ -67,13 +67,13 @@ def test_a_resumed_run_is_the_uninterrupted_one(
 def test_another_run_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saving = replace(BASE, out=str(tmp_path), save_every=3)
     train(saving, progress=False)
-    with pytest.raises(CheckpointError, match=r"told at first; got batch_size=8 for 4. Give the saved"):
+    with pytest.raises(
+        CheckpointError, match=r"told at first; got batch_size=8 for 4. Nothing was loaded: give"
+    ):
         train(replace(saving, resume=True, batch_size=8), progress=False)
     with pytest.raises(RanksError, match=r"learning_rate=0.1 for 0.003"):
         train(replace(saving, resume=True, dp_shard=2, learning_rate=0.1), progress=False)
-    with pytest.raises(
-        CheckpointError, match=r"must be of this model; got .*shapes: embedding.weight \[256, 64\]"
-    ):
+    with pytest.raises(CheckpointError, match=r"told at first; got model='lab' for 'tiny'"):
         train(replace(saving, resume=True, model="lab"), progress=False)
     words = ["--model", "tiny", "--steps", "6", "--batch-size", "4", "--seq-len", "16", "--warmup-steps", "2"]
     words += ["--learning-rate", "3e-3", "--precision", "fp32", "--peak", "1 TFLOP/s", "--out", str(tmp_path)]

@@ -48,6 +48,7 @@ def test_a_dry_run_prints_it_and_wrong_input_is_one_sentence(monkeypatch: pytest
         (["--time", "99:99:99x", "--out", "x", *WORDS], "--time must be minutes, H:MM:SS"),
         (["--dp-shard", "2"], "a job that may be requeued must save"),
         (["--dp-shrd", "2"], "Did you mean --dp-shard"),
+        (["--tyme", "2"], r"Did you mean --time\? All options: course submit --help"),
     ):
         with pytest.raises(ValueError, match=says):
             CliRunner().invoke(app, ["submit", "--dry-run", *words], catch_exceptions=False)
