@@ -41,7 +41,6 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -137,7 +136,9 @@ def engine(name):
     if name == "FSDP2":
         return to_fsdp2(whole, mesh)
     if name == "DTensor TP":
-        to_dtensor_tp(SimpleNamespace(blocks=[block.ffn for block in whole.blocks]), mesh)
+        feed_forwards = torch.nn.Module()
+        feed_forwards.blocks = torch.nn.ModuleList(block.ffn for block in whole.blocks)
+        to_dtensor_tp(feed_forwards, mesh)
     return whole
 
 
@@ -202,11 +203,11 @@ figure
 # %% [markdown]
 # Losses differ by rounding only. DDP moves 2 P, one all_reduce of all gradients. FSDP2 gathers twice and
 # reduces once, 3 P less the embedding and the head: they belong to the model's own unit, which stays whole
-# until backward. It keeps half of weights and moments. TP's bytes are activations, whatever P is. `compose`
-# keeps gathered weights through the step, as Llama 3 did: 2 P. Times are those of a busy laptop; they rank
-# nothing.
+# until backward. It keeps half of weights and moments. TP halves those of the feed-forwards alone; its bytes
+# are activations, whatever P is. `compose` keeps gathered weights through the step, as Llama 3 did: 2 P.
+# Times are those of a busy laptop; they rank nothing.
 #
-# ## One thing, five names
+# ## One thing, many names
 #
 # | | torch | DeepSpeed | Megatron-Core |
 # |---|---|---|---|
@@ -214,11 +215,11 @@ figure
 # | accumulation | `set_requires_gradient_sync` | `gradient_accumulation_steps` | follows from batches |
 # | ZeRO-1 | `ZeroRedundancyOptimizer` | `"stage": 1` | `--use-distributed-optimizer` |
 # | ZeRO-3, FSDP | `fully_shard` | `"stage": 3` | `--use-megatron-fsdp` |
-# | HSDP | a mesh of two axes | `zero_hpz_partition_size` (near) | (copies of the sharded optimizer) |
-# | keep weights | `reshard_after_forward=False` | `stage3_max_live_parameters` | (ZeRO-1) |
-# | tp | DTensor's styles | (its own, or Megatron's) | `--tensor-model-parallel-size` |
+# | HSDP | a mesh of two axes | `zero_hpz_partition_size` | `--num-distributed-optimizer-instances` |
+# | keep weights | `reshard_after_forward=False` | `stage3_max_live_parameters` | ZeRO-1 keeps them |
+# | tp | DTensor's styles | `autotp_size` | `--tensor-model-parallel-size` |
 # | pp | `pipelining` | `PipelineModule` | `--pipeline-model-parallel-size` |
-# | cp | `context_parallel` | Ulysses | `--context-parallel-size` |
+# | cp | `context_parallel` | Ulysses (heads instead of tokens) | `--context-parallel-size` |
 # | offload | `CPUOffloadPolicy` | `offload_optimizer`, `offload_param` | `--optimizer-cpu-offload` |
 #
 # **torchtitan** is the torch column under names of its own: `data_parallel_shard_degree`,
@@ -235,10 +236,12 @@ figure
 # | `zero_optimization.stage` | 0 nothing, 1 optimizer state, 2 gradients, 3 parameters are sharded |
 # | `.overlap_comm`, `.reduce_bucket_size` | reduce during backward; elements of a bucket |
 # | `.offload_optimizer`, `.offload_param` | `{"device": "cpu"}`: where the shards live |
+# | `gradient_clipping` | the largest norm of all gradients; 0: any. **Left out it is 1.0** |
 # | `bf16` | `{"enabled": true}`: bf16 weights, float32 masters |
 #
 # A key of `zero_optimization` that DeepSpeed does not know is an error. One at the top level is ignored:
-# `zero_optimisation` trains at stage 0, and nobody says so.
+# `zero_optimisation` trains at stage 0, and nobody says so. Nor does anybody say that gradients are clipped:
+# beside one process that clips nothing, losses were off by 0.001 in step 3 and by 0.08 within 50 steps.
 
 
 # %% exercise="deepspeed_config"
@@ -272,8 +275,8 @@ print(deepspeed_config(stage=3, offload="all", batch_size=256, microbatch_size=4
 
 # %% [markdown]
 # DeepSpeed runs on two CPU ranks too (gloo). What its steps moved is recorded here, counted by this course's
-# trace; losses were those of one process in every row. (`pip install -e '.[frameworks]'` brings DeepSpeed
-# and torchao; nothing here needs them.) Compare lab 04's bytes with it:
+# trace; losses were those of one process in every row, both clipped at 1. (`pip install -e '.[frameworks]'`
+# brings DeepSpeed and torchao; nothing here needs them.) Compare lab 04's bytes with it:
 
 # %%
 print("stage  offload     multi-rank buckets   bytes a step, in P   in calls of")
@@ -294,8 +297,8 @@ print(f"you guessed {PREDICTED['zero2_moves']:g} for stage 2")
 #
 # ## FP8
 #
-# A floating-point format divides each power of two into equal steps. With 3 bits of mantissa (**e4m3**) there
-# are 8 numbers from 1 to 2; with 2 bits (**e5m2**) 4, over a wider range. Rounding to nearest errs by half a
+# A floating-point format divides each power of two into equal steps. **e4m3** has 4 bits of exponent and 3 of
+# mantissa, so 8 numbers from 1 to 2; **e5m2** has 4, over a wider range. Rounding to nearest errs by half a
 # step at most; relative to the number, that is most just above a power of two.
 
 # %%
@@ -367,14 +370,16 @@ for name, dtype in (("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2), 
     print(f"{name}: weight gradients rounded to 0: {shares}")
 
 # %% [markdown]
-# When does training suffer? 120 steps of this kind of model, the last ten losses (recorded, one seed each):
-# float32 2.248; scaled by tensor 2.260; delayed, 16 steps 2.234; blocks of 32 with a power of two each
-# (MXFP8) 2.230. **Unscaled: 2.390, and with gradients in e4m3 2.818**, where 99.6% of them were 0.
-# Multiplying the loss by 4096 before backward mends that: 2.247. So nothing explodes: what is not scaled
-# vanishes. Outliers cost: one element 1,000 times the others takes an unscaled e4m3 product from 3.7% to 45%
-# off, one scale for the tensor keeps it at 3.0%. Embedding, head and norms stay wide in published recipes.
+# The cell above rounds the gradients of a first step. When does training suffer? 120 steps of this kind of
+# model, the last ten losses (recorded, one seed each): float32 2.248; scaled by tensor 2.260; delayed, 16
+# steps 2.234; blocks of 32 with a power of two each (MXFP8) 2.230. **Unscaled: 2.390, and with gradients in
+# e4m3 2.818**, where 99.6% of them were 0. Multiplying the loss by 4096 before backward mends that: 2.247.
+# So nothing explodes: what is not scaled vanishes. Outliers cost: one element 1,000 times the others takes
+# an unscaled e4m3 product from 3.7% to 45% off, one scale for the tensor keeps it at 3.0%. Embedding, head
+# and norms stay wide in published recipes.
 #
-# What it buys: products of two n x n matrices on an H100, from lab 07's table.
+# What it buys: products of two n x n matrices on an H100, from lab 07's table. From n = 4,096 on FP8 has
+# nearly twice bf16's rate; smaller products do not fill the GPU.
 
 # %%
 for row in rows("h100_matmuls.csv"):
@@ -530,10 +535,11 @@ with tempfile.TemporaryDirectory() as folder:
 #
 # ## A rank dies, the job goes on
 #
-# `torchrun --max-restarts=3` watches its processes. If one dies, it kills the others and starts all again:
-# the script must find its last save by itself. Here rank 1 kills itself once at step 7; saves come every 3
-# steps. One line is not obvious: on gloo the ranks of the second attempt would dial the **ports of the
-# first** and fail after 30 s. `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` gives each attempt its own.
+# `torchrun --max-restarts=3` watches its processes, which find each other at a **rendezvous**, an address
+# that all know (`--rdzv-endpoint`). If one dies, it kills the others and starts all again: the script must
+# find its last save by itself. Here rank 1 kills itself once at step 7; saves come every 3 steps. One line
+# is not obvious: on gloo the ranks of the second attempt would dial the **ports of the first** and fail
+# after 30 s. `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` gives each attempt its own.
 
 # %% tags=["demonstration"]
 SCRIPT = """
@@ -588,7 +594,8 @@ print("losses of the repeated step 6:", twice["6"], "; exit code", ran.returncod
 #
 # Decide before you open the answer.
 #
-# 1. A job on Slurm is to save when time is nearly up. Its sbatch says
+# 1. On many clusters Slurm queues scripts (`sbatch`) and starts commands on every node of a job (`srun`). A
+#    job is to save when time is nearly up. Its sbatch says
 #    `#SBATCH --signal=B:TERM@90` and `trap 'kill -TERM $PID' TERM; srun torchrun ... & PID=$!; wait`. The
 #    script saves on SIGTERM, and when run by hand it does. In the job nothing is saved.
 # 2. A job restarts after a failure. Every attempt ends after 30 s with `Gloo connectFullMesh failed ...
@@ -609,7 +616,8 @@ print("losses of the repeated step 6:", twice["6"], "; exit code", ran.returncod
 # ## How often to save
 #
 # Meta counted 419 unexpected interruptions in 54 days on 16,384 GPUs: one every 3.1 hours, one GPU every 5.8
-# years. Each costs the work since the last save and a restart. Each save costs time, too.
+# years. Each costs the work since the last save and a restart. Each save costs time, too. **Goodput** is the
+# share of time that is left for progress.
 
 
 # %% exercise="checkpoint_interval"
@@ -656,8 +664,9 @@ interactive(
 )
 
 # %% [markdown]
-# The optimum is flat: twice or half of it costs little. What helps is a shorter save. An **asynchronous**
-# save copies the shards (milliseconds) and writes beside the training: its cost in the formula is the copy.
+# Simulation and Daly's exact formula agree. The optimum is flat: twice or half of it costs little. What
+# helps is a shorter save. An **asynchronous** save copies the shards (milliseconds) and writes beside the
+# training: its cost in the formula is the copy.
 #
 # ## The sweep
 #
@@ -712,7 +721,8 @@ draw_sweep(cells, measured=measured[:8])
 #
 # 1. **`zero2_bytes`**: 7 B parameters in bf16, DeepSpeed's ZeRO-2 as it is by default, one micro-batch, as a
 #    ring counts: bytes a rank moves in a step.
-# 2. **`fp8_error`**: the largest relative error that rounding a normal number to e4m3 makes.
+# 2. **`fp8_error`**: the bound on the error of rounding a normal number to e4m3, relative to the power of two
+#    below the number.
 # 3. **`save_bytes`**: 70 B parameters in mixed precision (lab 04), a sharded save by 64 ranks: bytes that
 #    each rank writes.
 # 4. **`hours_between_failures`**: GPUs that fail as Meta's, and 2,048 of them: hours between failures.
@@ -757,15 +767,16 @@ def agree_to_stop(told, group):
 # ## Bonus: find the default
 #
 # ZeRO's paper moves 2 P a step as long as weights stay whole. The table of the four engines said 2.75 P for
-# your FSDP2. Which calls are they?
+# your FSDP2. Which calls make the difference?
 
 
 # %% exercise="find_the_default"
 def find_the_default(calls):
     """Return {"calls": places, "now": ..., "without": ...} of a step that FSDP trained.
 
-    calls: [(phase, op, bytes), ...] in order: "forward" or "backward", the collective, and its whole buffer.
-    places: of the calls that would go if weights stayed whole from forward to backward.
+    calls: [[phase, op, bytes], ...] in order: "forward" or "backward"; "all_gather", "reduce_scatter" or
+        "all_reduce"; the bytes of its whole buffer.
+    places: of the calls that would not be made if weights stayed whole from forward to backward, from 0.
     now, without: what a ring moves in the step, with those calls and without them, as multiples of P.
     """
     ### BEGIN SOLUTION
@@ -784,7 +795,7 @@ def find_the_default(calls):
 
 # %% tags=["demonstration"]
 step = run_ranks(train_by, 2, "FSDP2", 1, quiet=True, trace=True).trace[0]
-calls = [(call.phase, call.op.removesuffix("_single"), call.moved_bytes) for call in step.launches()]
+calls = [[call.phase, call.op.removesuffix("_single"), call.moved_bytes] for call in step.launches()]
 found = find_the_default([call for call in calls if call[1] in ("all_gather", "reduce_scatter")])
 print(f"{found['now']:.2f} P, without the calls {found['calls']} {found['without']:.2f} P")
 
@@ -898,7 +909,7 @@ def repair_fsdp_script() -> str:
 # ## Takeaways
 #
 # - An engine is right if its losses are those of one process, and understood if its bytes are yours.
-# - Defaults are decisions: 3 P where a paper says 2 P.
+# - Defaults are decisions: 3 P where a paper says 2 P, gradients clipped where nobody asked.
 # - FP8 rounds to 8 numbers a power of two. Scales keep gradients from vanishing.
 # - A save is published by one rename, after all ranks wrote; the old one goes last.
 # - At the best interval saving costs as much as repeating; a shorter save is worth more than that interval.
@@ -917,6 +928,13 @@ def repair_fsdp_script() -> str:
 #
 # The same shards. FSDP2 composes with DTensor TP and torch's pipelining; DeepSpeed has more kinds of
 # offload (NVMe) and its own optimizers. Take the one whose trainer you use, and read its trace.
+#
+# </details>
+# <details><summary>DeepSpeed stops with "Unable to JIT load"?</summary>
+#
+# On the CPU its first use compiles C++, which takes a minute and a compiler. To do without, replace
+# `build_shm_op` of `sys.modules["deepspeed.comm.torch"]` by `lambda: None` before `initialize`, and offload
+# with torch's AdamW and `"zero_force_ds_cpu_optimizer": false`.
 #
 # </details>
 # <details><summary>Why not save the gradients?</summary>
