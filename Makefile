@@ -73,7 +73,7 @@ zoo: $(READY)  ## check every known right and wrong answer (LAB=03 for one lab, 
 	$(BIN)/course zoo $(if $(LAB),--lab $(LAB)) --repeat $(REPEAT) $(if $(SANDBOX),--sandbox)
 
 mistakes: $(READY)  ## is every named mistake of every exercise told by its name? (SEEDS=200, ONLY="choose_mesh roofline" for some)
-	$(BIN)/python -m course_grader.zoo.mistakes $(or $(SEEDS),200) $(ONLY)
+	$(BIN)/python tests/zoo/_tools/named_mistakes.py $(or $(SEEDS),200) $(ONLY)
 
 attack: $(READY)  ## submit every known attack on the grader, then kill it 20 times; all must get what they deserve (QUICK=1: those that end soon, 3 kills)
 	$(BIN)/python $(if $(QUICK),-m pytest -s tests/attacks/quick.py,tests/attacks/run.py)

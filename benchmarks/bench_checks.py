@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import course_grader as grading
-from course_grader.zoo import judge_answers as zoo
+from course_grader.zoo.answers import reference
 from course_lib.viz.collectives_steps import draw_step
 
 Row = tuple[str, float, str, str]
@@ -35,7 +35,7 @@ def check_s(exercise: grading.Exercise) -> float:
 
     Raises: RuntimeError for a reference that does not pass.
     """
-    cells = list(zoo.reference(ROOT, exercise).cells)
+    cells = list(reference(ROOT, exercise).cells)
 
     def check() -> None:
         if not grading.check(exercise.id, cells, quiet=True).passed:

@@ -167,9 +167,9 @@ def fresh_course(folder: Path, lab: build.Lab, catalog: Catalog) -> Course:
 
 def zoo_answer(root: Path, submission: Submission) -> str:
     """Return the text of a wrong answer of the zoo."""
-    from course_grader.zoo import judge_answers as zoo
+    from course_grader.zoo.answers import find_answer
 
-    return zoo.find_answer(root, LAB, submission.exercise, submission.wrong)
+    return find_answer(root, LAB, submission.exercise, submission.wrong)
 
 
 def autograde_all(root: Path, lab: str, console: Console) -> list[Graded]:

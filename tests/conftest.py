@@ -3,6 +3,7 @@
 import os
 import sys
 from collections import Counter
+from pathlib import Path
 
 import cloudpickle
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from course_lib import doctor
 
+sys.path.insert(0, str(Path(__file__).parent / "zoo" / "_tools"))  # `judge_zoo` and what it is made of
 torch.set_num_threads(1)  # oracles are small: threads would wait for each other on cores that ranks need
 WITHOUT = "this machine is without "
 # A file is one worker's: the longest first, or the last worker is alone with one of them.

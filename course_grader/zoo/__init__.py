@@ -1,1 +1,1 @@
-"""Known right and wrong answers, and whether the grader tells them apart."""
+"""Known right and wrong answers of `tests/zoo`, read."""

@@ -1,4 +1,7 @@
-"""Answers of the zoo: reference and stub of a lab's source, a zoo file's cells, those made from them."""
+"""Answers of the zoo: reference and stub of a lab's source, a zoo file's cells.
+
+The demonstration hands in three of them. What makes more and judges all is in `tests/zoo/_tools`.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_grader.exercise import Exercise
-from course_grader.registry import get, spec
+from course_grader.registry import get
 from course_grader.zoo.changes import changed, source_of
-from course_grader.zoo.standard_wrong import Wrong, standard_wrong
 
 ROOT = Path(__file__).resolve().parents[2]
-MIN_RIGHT, MIN_WRONG = 2, 6
-ANY_PART = ("any part",)  # what a wrong answer loses where it only must not be right
 _CELL = re.compile(r"^# %%[ ]*(.*)$", re.M)
 _HEAD = re.compile(r"^(right|wrong)\s*([\w, ]*):\s*(.+)$")
 _SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION.*?### END SOLUTION[^\n]*$", re.S | re.M)
@@ -148,46 +148,3 @@ def pasted(root: Path, exercise: Exercise, answer: Answer) -> str:
     """The text of an answer for its cell of a notebook: set-up and its own cell; the others are there."""
     at = reference_at(root, exercise) if len(answer.cells) > 2 else 0
     return "\n\n".join(answer.cells[at : at + 2])
-
-
-def answers_of(root: Path, exercise: Exercise) -> list[Answer]:
-    """Reference, stub, the zoo file's answers, and the standard wrong ones."""
-    answers = load_answers(zoo_path(root, exercise), exercise)
-    made = standard_answers(root, exercise)
-    _demand(exercise, [*answers, *made])
-    return [reference(root, exercise), reference(root, exercise, stub=True), *answers, *made]
-
-
-def standard_answers(root: Path, exercise: Exercise) -> list[Answer]:
-    """The wrong answers that are made from the reference; none for numeric problems."""
-    if exercise.scenario is None or exercise.numeric:
-        return []
-    cells, at = reference(root, exercise).cells, reference_at(root, exercise)
-    cases = spec(exercise.id).cases(0, True)
-    made = standard_wrong(
-        cells[at],
-        exercise,
-        communicates=any(case.world_size > 1 for case in cases),
-        again=any("again" in case.params for case in cases),
-    )
-    overwrites = exercise.scenario.options.get("overwrites", False)  # collectives may write into arguments
-    kept = [wrong for wrong in made if not (overwrites and wrong.name == "changes an argument")]
-    return [_standard(wrong, cells, at) for wrong in kept]
-
-
-def _standard(wrong: Wrong, cells: tuple[str, ...], at: int) -> Answer:
-    def around(cell: str) -> tuple[str, ...]:
-        return (*cells[:at], cell, *cells[at + 1 :])
-
-    loses = ("values",) if wrong.gates else ANY_PART
-    probe = around(wrong.probe) if wrong.probe else ()
-    return Answer(f"standard: {wrong.name}", loses, around(wrong.cell), gates=wrong.gates, probe=probe)
-
-
-def _demand(exercise: Exercise, answers: list[Answer]) -> None:
-    right = sum(not a.loses for a in answers)
-    if right < MIN_RIGHT or len(answers) - right < MIN_WRONG:
-        raise ValueError(
-            f"the zoo of {exercise.id} must hold {MIN_RIGHT} right and {MIN_WRONG} wrong answers; "
-            f"got {right} and {len(answers) - right}. Add what is missing."
-        )

@@ -8,10 +8,10 @@ from __future__ import annotations
 from copy import copy
 
 import pytest
+from named_mistakes import unnamed
 
 from course_grader.judge.exercise_file import found, load
 from course_grader.parts.numbers import Answer, Number
-from course_grader.zoo.mistakes import unnamed
 
 SEED = 1
 

@@ -26,7 +26,7 @@ from course_grader.authoring.source import notebook_of
 from course_grader.school import build
 from course_grader.show.text import line
 from course_grader.why import Why
-from course_grader.zoo import judge_answers as zoo
+from course_grader.zoo import answers as zoo
 
 ROOT = Path(__file__).resolve().parents[2]
 LABS = build.labs(ROOT)

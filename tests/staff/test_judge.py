@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import judge_zoo
 import nbformat
 import pytest
 from rich.console import Console
@@ -22,7 +23,6 @@ from course_grader.registry import get
 from course_grader.school import build, judge, submissions
 from course_grader.show.text import line
 from course_grader.why import Why
-from course_grader.zoo import judge_answers as zoo
 from course_lib.trace import RankTrace
 from course_lib.trace.calls import GroupKey
 from course_lib.trace.events import Launch
@@ -215,7 +215,7 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path: Path) -> None:
 def test_the_zoo_is_judged_as_submissions_are() -> None:
     """Known right and wrong answers of one exercise; `make zoo SANDBOX=1` does it for a whole lab."""
     root = Path(__file__).resolve().parents[2]
-    assert zoo.command(root, None, 1, Console(quiet=True), ["numbers_00"], sandbox=True) == 0
+    assert judge_zoo.command(root, None, 1, Console(quiet=True), ["numbers_00"], sandbox=True) == 0
 
 
 def test_equal_code_is_judged_once_but_not_what_a_busy_machine_may_have_decided(

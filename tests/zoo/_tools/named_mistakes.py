@@ -131,7 +131,7 @@ def _said(part: Numbers | EveryPoint, case: Case, answers: list[Any]) -> str:
 
 
 def main(words: list[str]) -> int:
-    """`python -m course_grader.zoo.mistakes SEEDS [EXERCISE ...]`: print what is not called by its name."""
+    """`make mistakes SEEDS=200 ONLY=ID`: print what is not called by its name."""
     seeds, chosen = int(words[0]), words[1:] or sorted(found())
     bad = 0
     for name in chosen:

@@ -6,13 +6,16 @@ The reference and the stub come from the lab's source, the other answers from `t
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from all_answers import ANY_PART, answers_of
 from rich.console import Console
 from rich.table import Table
 
@@ -21,12 +24,7 @@ from course_grader.judge.engine import OPEN_SEED, check
 from course_grader.registry import exercises, get
 from course_grader.show.report import render
 from course_grader.show.text import line
-from course_grader.zoo.answers import ANY_PART, Answer, answers_of
-from course_grader.zoo.answers import find_answer as find_answer
-from course_grader.zoo.answers import load_answers as load_answers
-from course_grader.zoo.answers import pasted as pasted
-from course_grader.zoo.answers import reference as reference
-from course_grader.zoo.answers import zoo_path as zoo_path
+from course_grader.zoo.answers import Answer
 
 
 @dataclass(frozen=True)
@@ -187,3 +185,23 @@ def command(
         )
     console.print(f"{len(rows)} answers, {len(bad)} false verdicts")
     return int(bool(bad))
+
+
+def main(words: list[str]) -> int:
+    """`course zoo` and `make zoo`."""
+    parser = argparse.ArgumentParser(prog="course zoo")
+    parser.add_argument("--lab")
+    parser.add_argument("--exercise", action="append")
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--sandbox", action="store_true")
+    said = parser.parse_args(words)
+    root = Path(__file__).resolve().parents[3]
+    try:
+        return command(root, said.lab, said.repeat, Console(), said.exercise, said.sandbox)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
