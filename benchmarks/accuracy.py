@@ -216,7 +216,7 @@ Known weak spots, reported and not fitted away:
   reaches of its own; no run of theirs was compared, so no interval is printed. An interval of 5 to 8 runs
   holds them all.
 - A mixture's full recomputation was compared once (DeepSeek-V3 of 14 layers on 64 H100, Megatron-LM pull
-  request 6311): it adds 0.53 s by formula and added 0.56 s, at peaks of 71.6 and 60.0 GB, measured 72.0 and
+  request 6311): it adds 0.56 s by formula and added 0.56, at peaks of 71.6 and 60.0 GB, measured 72.0 and
   63.1. The step itself took 1.4 times as long as predicted.
 - The playbook's stack loses half a second a micro-batch between stages in some runs and not in others; who
   stalls is known only in part (`step_time._stall_s`), and its error in percent is mostly that. Ranks and

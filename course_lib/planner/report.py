@@ -25,6 +25,8 @@ from course_lib.planner.stages import stage_layers, virtual_stages_of
 
 CLOSE = 0.03
 """Steps that differ by less cannot be told apart."""
+OVERLAPPED_EP = 64
+"""Ranks over which a compared run overlapped its tokens (DeepSeek-V3: 32 on B200, 64 on H800)."""
 USUAL_AMONG = 500
 """Layouts, best first, among which one without a warning is sought."""
 
@@ -126,6 +128,11 @@ def unusual(request: Request, layout: dict[str, Any]) -> list[str]:
         )
     if layout["tp"] > size:
         said.append(f"tp={layout['tp']} leaves the server of {size}: its collectives run over the network")
+    if request.ep_overlap != "none" and layout["ep"] > OVERLAPPED_EP:
+        said.append(
+            f"ep={layout['ep']} with overlap: no published run overlapped more than {OVERLAPPED_EP} ranks, "
+            "and what sending takes of the GPU is not priced"
+        )
     if layout["zero"] >= 2 and layout["pp"] > 1:
         said.append(
             f"ZeRO-{layout['zero']} with a pipeline: no published run was compared, and in Megatron it needs "

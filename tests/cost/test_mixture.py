@@ -193,3 +193,19 @@ def test_ep_counts_ranks_of_tp_where_experts_are_whole() -> None:
         report.priced("tp=2,pp=16,v=2,ep=32", asked)
     with pytest.raises(ValueError, match="--ep-overlap must come with a mixture"):
         replace(asked, config=model("llama3-8b"), ep_overlap="1f1b")
+
+
+def test_overlap_over_more_ranks_than_were_compared_is_warned_of() -> None:
+    asked = Request(
+        config=model("deepseek-v3-like"),
+        cluster=cluster_named("dgx-h100", 2048),
+        num_gpus=2048,
+        seq_len=4096,
+        tokens_per_step=2**26,
+        ep_overlap="1f1b",
+    )
+    said = "no published run overlapped more than 64 ranks"
+    for ep, warned in ((64, False), (128, True)):
+        assert (said in report.explain(report.priced(f"tp=2,ep={ep}", asked), 0)) is warned
+    plain = replace(asked, ep_overlap="none")
+    assert said not in report.explain(report.priced("tp=2,ep=128", plain), 0)
