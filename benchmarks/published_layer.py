@@ -13,9 +13,9 @@ import numpy as np
 from published import COLUMNS, Csv, Run, arrays, card, described, gpt, number, rows_of
 
 from course_lib.cost.axis_collectives import Machine
+from course_lib.cost.block_time import block_time
 from course_lib.cost.constants import Array, Calibration
 from course_lib.cost.sizes import ModelSizes, StepLayout
-from course_lib.cost.step_time import block_time
 
 NAME = "korthikanti2022_table4.csv"
 COLUMNS[NAME] = (

@@ -19,7 +19,8 @@ from typing import Any
 import psutil
 
 from course_lib.trace.calls import BLOCKS_AT_LAUNCH, CommCall, Site, call_site, is_student_code
-from course_lib.trace.intercept import Interceptor, Listener
+from course_lib.trace.intercept import Interceptor
+from course_lib.trace.listener import Listener
 
 HEARTBEAT_S = 0.25
 

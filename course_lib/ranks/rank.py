@@ -29,7 +29,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from course_lib.ranks import serialize
 from course_lib.ranks.monitor import Log, Monitor, Pulse
 from course_lib.ranks.settings import Settings
-from course_lib.trace.intercept import Listener, intercepted
+from course_lib.trace.intercept import intercepted
+from course_lib.trace.listener import Listener
 
 MAX_MESSAGE = 4_000  # characters of an exception's message
 

@@ -10,14 +10,12 @@ import os
 import re
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from multiprocessing import connection
 from typing import Any
 
 import psutil
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from course_lib.ranks import report
 from course_lib.ranks.failures import RanksError, Survived
@@ -26,6 +24,8 @@ from course_lib.ranks.hang import WaitGraph
 from course_lib.ranks.monitor import HEARTBEAT_S, LogReader, end_children
 from course_lib.ranks.rank import RankOptions, rank_main
 from course_lib.ranks.settings import Settings
+from course_lib.ranks.store import open_store
+from course_lib.ranks.wording import describe, names, where
 from course_lib.trace.calls import is_student_code
 
 MAX_OUTPUT_BYTES = 10_000_000  # of all ranks together
@@ -60,7 +60,7 @@ class World:
         self.folder = tempfile.mkdtemp(prefix="course_ranks_")
         self.processes: list[Any] = []
         self.pipes: list[connection.Connection] = []
-        self._store, port = _open_store()
+        self._store, port = open_store()
         self._logs = [LogReader(f"{self.folder}/log.{r}") for r in range(world_size)]
         self._silent_s = [0.0] * world_size
         self._silent_cpu_s = [0.0] * world_size
@@ -292,7 +292,7 @@ class World:
         if not ranks:
             return ""
         return (
-            f"{report.names(ranks)} communicated in another thread too, which is not seen here: "
+            f"{names(ranks)} communicated in another thread too, which is not seen here: "
             "call torch.distributed in the main thread"
         )
 
@@ -326,32 +326,16 @@ class World:
         found: dict[str, list[int]] = {}
         for rank, state in enumerate(self.graph.ranks):
             for call in state.never_waited:
-                text = f"never waited for its {call.op} at {report.where(call.site)}: call wait() on its Work"
+                text = f"never waited for its {call.op} at {where(call.site)}: call wait() on its Work"
                 found.setdefault(text, []).append(rank)
-        left = [f"{report.names(list(dict.fromkeys(ranks)))} {text}" for text, ranks in found.items()]
+        left = [f"{names(list(dict.fromkeys(ranks)))} {text}" for text, ranks in found.items()]
         texts = [Survived(text, "never waited") for text in left]
         for call, missing in self.graph.incomplete():
-            what = f"{report.describe(call, self.world_size)} at {report.where(call.site)}"
-            text = f"{what} never completed: {report.names(missing)} did not take part"
+            what = f"{describe(call, self.world_size)} at {where(call.site)}"
+            text = f"{what} never completed: {names(missing)} did not take part"
             texts.append(Survived(text, "never completed"))
         aside = self._aside()
         return [*texts, Survived(aside, "another thread")] if aside else texts
-
-
-def _open_store() -> tuple[TCPStore, int]:
-    """Serve what ranks tell each other to meet; returns the store, and its port on the loopback."""
-    try:
-        listener = socket.create_server(("127.0.0.1", 0))
-    except OSError as error:
-        raise OSError(
-            f"ranks need one free port of this machine to meet; got {error.strerror}. End programs that hold "
-            "ports (`ss -tan` lists them), and run it again"
-        ) from error
-    port = listener.getsockname()[1]
-    store = TCPStore(
-        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-    )
-    return store, port
 
 
 def _is_open(status: str) -> bool:

@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
 from course_lib.trace import marks
 from course_lib.trace.calls import CommCall
 from course_lib.trace.events import POLLED
-from course_lib.trace.intercept import Listener
+from course_lib.trace.listener import Listener
 from course_lib.trace.memory import (
     CATEGORIES,
     GRADIENTS,

@@ -28,7 +28,8 @@ def test_machinery_is_not_student_code(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["parallel/ddp.py", "parallel/fsdp/__init__.py", "parallel/fsdp/engine.py", "replay/__init__.py"]
+    "name",
+    ["parallel/ddp/engine.py", "parallel/fsdp/__init__.py", "parallel/fsdp/engine.py", "replay/__init__.py"],
 )
 def test_what_a_student_calls_is_named(name: str) -> None:
     assert (PACKAGE / name).is_file()

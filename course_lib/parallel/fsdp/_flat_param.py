@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from course_lib.comm.flat import FlatShard, same_memory
 from course_lib.comm.mesh import Mesh
 from course_lib.comm.p2p import wait_for
-from course_lib.parallel._sharded import column, guarded, sharded_gradient
+from course_lib.parallel._guards import guarded, sharded_gradient
+from course_lib.parallel._sharded import column
 
 EMPTY = (
     "parameters in FSDP have values only while their unit computes; got {{}} of {} before or after. "

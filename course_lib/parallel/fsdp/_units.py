@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from course_lib.comm.mesh import Mesh
-from course_lib.parallel._sharded import guarded
+from course_lib.parallel._guards import guarded
 from course_lib.parallel.fsdp._flat_param import EARLY, FlatParam, MixedPrecision, Slot
 
 Init = Callable[[nn.Module], None]

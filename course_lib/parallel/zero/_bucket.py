@@ -16,18 +16,8 @@ from torch.utils.hooks import RemovableHandle
 
 from course_lib.comm.flat import FlatShard, same_memory
 from course_lib.comm.p2p import wait_for
-from course_lib.parallel._sharded import (
-    Guarded,
-    Note,
-    check_elementwise,
-    check_gradient,
-    check_not_cut,
-    column,
-    guarded,
-    note_of,
-    owner_of,
-    sharded_gradient,
-)
+from course_lib.parallel._guards import Guarded, check_elementwise, check_gradient, guarded, sharded_gradient
+from course_lib.parallel._sharded import Note, check_not_cut, column, note_of, owner_of
 
 OWN = (
     "a gradient must be the mean before it is used; got {} of this rank's own, which ZeroOptimizer averages "

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -20,13 +20,11 @@ from torch.optim import Optimizer
 
 from course_lib.comm.flat import same_memory
 from course_lib.comm.p2p import wait_for
+from course_lib.parallel._guards import Guarded, PartsAlone, guarded
 from course_lib.parallel._sharded import (
-    Guarded,
-    PartsAlone,
     Wrapper,
     at_end_of_backward,
     clip_sharded_norm_,
-    guarded,
     owner_of,
     pack_buckets,
 )
@@ -38,9 +36,10 @@ from course_lib.parallel.zero._bucket import (
     check_arguments,
     take_over,
 )
+from course_lib.parallel.zero._refused import ShardedOptimizer
 
 
-class ZeroOptimizer(Optimizer):
+class ZeroOptimizer(ShardedOptimizer):
     """Step any element-wise torch optimizer (SGD, Adam, AdamW, ...), each rank on its 1/n of the parameters.
 
     Use as the optimizer itself: zero_grad(); loss.backward(); step(). It averages the gradients over ranks:
@@ -320,30 +319,7 @@ class ZeroOptimizer(Optimizer):
         for bucket in self.buckets:
             bucket.show_elsewhere(set(range(len(bucket.params))))
 
-    # ---- what is refused
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused after construction: the buckets are cut."""
-        if self._is_built:
-            raise ValueError(
-                "all parameter groups must be known when ZeroOptimizer cuts its buckets; got another one. "
-                "Give it at construction."
-            )
-        super().add_param_group(param_group)
-
-    def state_dict(self) -> NoReturn:
-        """Refused: it would save shards under numbers that no other optimizer has."""
-        _refuse("state_dict")
-
-    def load_state_dict(self, _state_dict: Any) -> NoReturn:
-        """Refused, as `state_dict` is."""
-        _refuse("load_state_dict")
-
-    def __deepcopy__(self, _memo: Any) -> NoReturn:
-        _refuse("deepcopy")
-
-    def __reduce_ex__(self, _protocol: Any) -> NoReturn:
-        _refuse("pickle")
+    # ---- checks
 
     def _check_parameters(self) -> None:
         for bucket in self.buckets:
@@ -368,10 +344,3 @@ class ZeroOptimizer(Optimizer):
             message = self.params[index].detach().contiguous()
             dist.broadcast(message, group=self.group, group_src=0)
             self.params[index].copy_(message)
-
-
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(
-        f"a sharded optimizer is saved and read by the checkpoint package; got a call of {what}(). "
-        "Use state_of(model, optimizer) and Checkpoints."
-    )

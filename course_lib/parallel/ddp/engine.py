@@ -1,22 +1,13 @@
-"""Data parallelism: every rank holds the whole model, sees its shard of the batch, and averages gradients.
+"""Data parallelism from hooks: the loop of `loop.py` at the end of each backward, or bucket by bucket in it.
 
-The gradient is linear in the samples, so the mean of equal shards' mean gradients is the gradient of the
-whole batch. As a loop, all of it is:
-
-    broadcast_module_(model)                        # all ranks start from rank 0's weights
-    for x, y in own_shards:
-        loss_of(model(x), y).backward()             # each rank's own gradients
-        average_gradients_(model.parameters())      # the mean over ranks: one all_reduce per parameter
-        optimizer.step()                            # equal steps from equal weights: ranks stay equal
-
-`NaiveDDP` makes those calls at the end of backward. `BucketedDDP` packs gradients into buckets and sends one
-while backward still computes the next. Lab 03. torch's DDP (`torch/csrc/distributed/c10d/reducer.cpp`) does
-the same in C++; it also rebuilds buckets in the order gradients arrived.
+`NaiveDDP` makes the loop's calls at the end of backward. `BucketedDDP` packs gradients into buckets and sends
+one while backward still computes the next. Lab 03. torch's DDP (`torch/csrc/distributed/c10d/reducer.cpp`)
+does the same in C++; it also rebuilds buckets in the order gradients arrived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
@@ -26,51 +17,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from course_lib.parallel._sharded import (
-    Wrapper,
-    at_end_of_backward,
-    check_gradient,
-    in_backward,
-    own_values,
-    pack_buckets,
-)
-
-
-@torch.no_grad()
-def broadcast_module_(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Overwrite parameters (frozen too) and buffers with those of the group's rank 0.
-
-    Communication: one broadcast per parameter or buffer; tied ones count once. World size 1: none.
-    """
-    broadcast_(module.parameters(), group)
-    broadcast_(module.buffers(), group)
-
-
-@torch.no_grad()
-def broadcast_(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None) -> None:
-    """Overwrite tensors with those of the group's rank 0. Communication: one broadcast each."""
-    if dist.get_world_size(group) == 1:
-        return
-    for tensor in tensors:
-        message = tensor.detach().contiguous()  # the tensor itself unless it is, say, a transposed view
-        dist.broadcast(message, group=group, group_src=0)
-        tensor.copy_(message)
-
-
-@torch.no_grad()
-def average_gradients_(params: Iterable[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
-    """Replace every gradient by its mean over the ranks; a rank without one contributes zeros.
-
-    Communication: one all_reduce per trained parameter. World size 1: none.
-    """
-    world_size = dist.get_world_size(group)
-    for param in params if world_size > 1 else ():
-        if param.requires_grad:
-            grad = torch.zeros_like(param) if param.grad is None else own_values(param.grad)
-            check_gradient(grad, param)
-            message = grad.contiguous()
-            dist.all_reduce(message, group=group)
-            param.grad = message.div_(world_size)
+from course_lib.parallel._guards import check_gradient
+from course_lib.parallel._sharded import Wrapper, at_end_of_backward, in_backward, pack_buckets
+from course_lib.parallel.ddp.loop import average_gradients_, broadcast_, broadcast_module_
 
 
 class _DataParallel(Wrapper):
@@ -80,7 +29,11 @@ class _DataParallel(Wrapper):
     copying = "Copy or save its .module, whose state_dict() is the plain one's"
 
     def __init__(
-        self, module: nn.Module, process_group: dist.ProcessGroup | None, broadcast_buffers: bool
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        broadcast_buffers: bool = True,
     ) -> None:
         super().__init__()
         self.claim(module, process_group)
@@ -216,15 +169,6 @@ class NaiveDDP(_DataParallel):
     an optimizer that stepped gradients before they were averaged: in the next forward.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        process_group: dist.ProcessGroup | None = None,
-        *,
-        broadcast_buffers: bool = True,
-    ) -> None:
-        super().__init__(module, process_group, broadcast_buffers)
-
     def _average(self) -> None:
         average_gradients_(self._params, self.process_group)
 
@@ -280,7 +224,7 @@ class BucketedDDP(_DataParallel):
         find_unused_parameters: bool = False,
         broadcast_buffers: bool = True,
     ) -> None:
-        super().__init__(module, process_group, broadcast_buffers)
+        super().__init__(module, process_group, broadcast_buffers=broadcast_buffers)
         self.find_unused_parameters = find_unused_parameters
         packed = pack_buckets(self._params, bucket_bytes)
         self._buckets = [_Bucket.of(params) for params in packed] if self.world_size > 1 else []

@@ -1,0 +1,167 @@
+"""Tensors that must not be taken for what they stand for: a part, a stand-in, a gradient that is elsewhere.
+
+torch's own functions look at `.grad` and at the optimizer's parameters. They see a part, and would take it
+for the whole. These refuse, in one sentence, what would be wrong of them. torch's FSDP2 has DTensors instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+NOT_ELEMENTWISE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
+
+
+class Guarded(Tensor):
+    """A tensor that must not be taken for what stands where it is: functions raise, in one sentence.
+
+    says: the sentence, with {} for the function; allows: names of functions that are right on it.
+    """
+
+    says: str
+    allows: frozenset[str]
+    marks_zero = is_zeroed = False  # one without elements only notes that it was zeroed
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, _types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Refuse all but attributes and what is allowed."""
+        name = getattr(func, "__name__", str(func))
+        if hasattr(func, "overloadpacket"):  # autograd's own, seen by a trace
+            return _run_plain(func, args, kwargs)
+        if name in ("__get__", "__set__"):  # an attribute's
+            name = ("=" if name == "__set__" else "") + func.__self__.__name__
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, cls) and name not in _ATTRIBUTES | tensor.allows:
+                raise ValueError(tensor.says.format(name.removeprefix("=")))
+        if name == "zero_" and args[0].marks_zero:
+            args[0].is_zeroed = True
+            return args[0]
+        return _run_plain(func, args, kwargs)
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        """Say why it shows no elements."""
+        return f"Guarded({self.says.format('print')})"
+
+
+def _run_plain(func: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **(kwargs or {}))
+
+
+_ATTRIBUTES = {  # they look at no element
+    *("shape", "dtype", "device", "layout", "ndim", "size", "dim", "numel", "stride", "itemsize", "nbytes"),
+    *("is_leaf", "requires_grad", "requires_grad_", "detach_", "grad_fn", "is_sparse", "is_cuda", "is_meta"),
+    *("is_contiguous", "is_complex", "is_floating_point", "is_quantized", "is_nested", "element_size"),
+    *("untyped_storage", "storage_offset", "__hash__", "__len__", "_version", "_backward_hooks"),
+}
+
+
+def guarded(shown: Tensor, says: str, allows: Iterable[str] = (), *, marks_zero: bool = False) -> Tensor:
+    """Return `shown` as a tensor that refuses functions but `allows`; fake tensors hold nothing to guard."""
+    if type(shown) is not Tensor:
+        return shown
+    guard = shown.as_subclass(Guarded)
+    guard.says, guard.allows, guard.marks_zero = says, frozenset(allows), marks_zero
+    return guard
+
+
+class ShardedGradient(Tensor):
+    """A rank's part of a mean gradient: what works element by element is right on it, and optimizers do.
+
+    What makes fewer numbers of it would be this rank's alone, and is refused: norms, clipping by them,
+    GradScaler's check, and optimizers that look at whole tensors.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, _types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Refuse what `_OF_THE_WHOLE` names; what comes of the rest, but a clone, is such a part, too."""
+        name = getattr(func, "__name__", str(func))
+        if name in _OF_THE_WHOLE:
+            raise ValueError(
+                f"a sharded gradient must be asked as a whole; got {name} of this rank's part. Clip with "
+                "clip_grad_norm_ of the FSDP module or ZeroOptimizer, which returns the norm; bfloat16 needs "
+                "no GradScaler; take an optimizer that updates each element on its own."
+            )
+        out = _run_plain(func, args, kwargs)
+        changed_in_place = name.endswith("_") and not name.startswith("__")
+        if type(out) is not Tensor or changed_in_place or name == "clone" or hasattr(func, "overloadpacket"):
+            return out
+        return out.as_subclass(cls)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle this rank's elements, as a plain tensor."""
+        return own_values(self).__reduce_ex__(protocol)
+
+
+_OF_THE_WHOLE = {
+    *("norm", "vector_norm", "linalg_vector_norm", "matrix_norm", "linalg_matrix_norm", "_foreach_norm"),
+    *("sum", "nansum", "mean", "nanmean", "prod", "std", "var", "median", "count_nonzero", "logsumexp"),
+    *("max", "min", "amax", "amin", "aminmax", "argmax", "argmin", "_foreach_max", "any", "all", "equal"),
+    *("allclose", "dot", "vdot", "matmul", "mm", "_amp_foreach_non_finite_check_and_unscale_"),
+}
+
+
+def sharded_gradient(values: Tensor) -> Tensor:
+    """Return `values`, this rank's part of a mean gradient, for `.grad`; fake tensors as they are."""
+    return values.as_subclass(ShardedGradient) if type(values) is Tensor else values
+
+
+def own_values(grad: Tensor) -> Tensor:
+    """Return what a gradient holds on this rank, as a plain tensor."""
+    with torch._C.DisableTorchFunctionSubclass():
+        plain: Tensor = grad.as_subclass(Tensor) if isinstance(grad, ShardedGradient | Guarded) else grad
+        return plain
+
+
+def check_gradient(grad: Tensor, place: Tensor) -> None:
+    """Raise ValueError for a gradient that cannot be added up where it was planned."""
+    if grad.is_sparse:
+        raise ValueError(
+            f"gradients must be dense: they travel in flat vectors; got a sparse one of {list(grad.shape)}. "
+            "Build the embedding with sparse=False."
+        )
+    if (grad.dtype, grad.device) != (place.dtype, place.device):
+        raise ValueError(
+            "parameters must keep their dtype and device; got a gradient of "
+            f"{grad.dtype} on {grad.device}, planned as {place.dtype} on {place.device}. "
+            "Convert or move the model before wrapping it or building its ZeroOptimizer."
+        )
+
+
+class PartsAlone(TorchFunctionMode):
+    """Refuse what makes fewer numbers of a tensor: an optimizer inside would get those of a part."""
+
+    def __torch_function__(
+        self, func: Any, _types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Refuse what `_OF_THE_WHOLE` names, where it is not element by element."""
+        out = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in _OF_THE_WHOLE:
+            sizes = [leaf.numel() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            made = sum(leaf.numel() if isinstance(leaf, Tensor) else 1 for leaf in tree_leaves(out))
+            if made < max(sizes, default=0):
+                raise ValueError(
+                    "the optimizer must update each element on its own, as SGD and Adam do; got "
+                    f"{func.__name__} of this rank's part in its step, as LAMB and LARS do. Use one that "
+                    "does, or torch's ZeroRedundancyOptimizer."
+                )
+        return out
+
+
+def check_elementwise(optimizer: object) -> None:
+    """Raise ValueError for an optimizer, or a class of them, that looks at whole tensors."""
+    name = getattr(optimizer, "__name__", type(optimizer).__name__)
+    if name in NOT_ELEMENTWISE:
+        raise ValueError(
+            f"the optimizer must update each element on its own, as SGD and Adam do; got {name}, which looks "
+            "at whole tensors. Use one that does, or torch's ZeroRedundancyOptimizer."
+        )

@@ -1,0 +1,6 @@
+"""Data parallelism: whole models, equal gradients. Lab 03; begin with `loop.py`."""
+
+from course_lib.parallel.ddp.engine import BucketedDDP, NaiveDDP
+from course_lib.parallel.ddp.loop import average_gradients_, broadcast_, broadcast_module_
+
+__all__ = ["BucketedDDP", "NaiveDDP", "average_gradients_", "broadcast_", "broadcast_module_"]
