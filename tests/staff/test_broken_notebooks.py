@@ -19,6 +19,7 @@ from small_class import LAB, ROOT, hand_in
 
 from course_grader.answer.source import definitions
 from course_grader.authoring.filled_release import answer_cells
+from course_grader.judge.sandbox_runner import SandboxRunner
 from course_grader.registry import exercises
 from course_grader.school import downloads, grade_one, reports, submissions
 from course_grader.school.judge import code_cells
@@ -260,7 +261,7 @@ def test_a_second_notebook_is_named_with_the_times(other: str, tmp_path: Path) -
     assert one.notebook.name == f"{LAB}.ipynb"
     assert f"'{LAB}.ipynb' (changed 1970-01-01 00:00 UTC) counts" in one.note
     assert f"beside it is {other!r} (changed 1970-01-02 00:00 UTC)" in one.note
-    entry = grade_one._judged(grade_one.Options(root=tmp_path, lab=LAB), one, "", 0.0)
+    entry = grade_one._judged(grade_one.Options(root=tmp_path, lab=LAB), one, "", 0.0, SandboxRunner())
     assert entry.state == "unreadable"
     assert other in entry.detail
     path.write_text("{}")  # the same once more
