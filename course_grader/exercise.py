@@ -98,7 +98,7 @@ def with_seed(cases: Sequence[Any], seed: int) -> list[Case]:
     return [replace(case, seed=seed) for case in cases]
 
 
-def _same_wants(case: Case, wants: dict[str, Expected]) -> dict[str, Expected]:
+def _same_wants(case: Case, wants: dict[str, ExpectedValue]) -> dict[str, ExpectedValue]:
     del case
     return wants
 
@@ -129,7 +129,7 @@ class Scenario:
     inputs: Callable[[Case, int], dict[str, Array]]
     options: Mapping[str, Any] = field(default_factory=dict)
     cases: Callable[[Sequence[Any], int], list[Case]] = with_seed
-    complete: Callable[[Case, dict[str, Expected]], dict[str, Expected]] = _same_wants
+    complete: Callable[[Case, dict[str, ExpectedValue]], dict[str, ExpectedValue]] = _same_wants
     follows: Callable[[str], bool] = lambda name: False
     returned: Callable[[Case], Sequence[tuple[str, str]]] = _no_marks
     numeric: bool = False
@@ -186,7 +186,7 @@ class RankData:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedValue:
     """What the oracle expects under one name.
 
     Attributes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from course_grader.exercise import Array as Array
 from course_grader.exercise import Case as Case
 from course_grader.exercise import Exercise as Exercise
-from course_grader.exercise import Expected as Expected
+from course_grader.exercise import ExpectedValue as ExpectedValue
 from course_grader.exercise import Part as Part
 from course_grader.exercise import RankData as RankData
 from course_grader.exercise import Scenario as Scenario
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-def once_a_case(compute: Callable[[Case], R]) -> Callable[[Case], R]:
+def once_per_case(compute: Callable[[Case], R]) -> Callable[[Case], R]:
     """Keep what a function computed of the last few cases: every mistake needs the same oracle again."""
     kept: dict[tuple[int, int, str], R] = {}
 
     @functools.wraps(compute)
-    def asked(case: Case) -> R:
+    def once(case: Case) -> R:
         key = (case.world_size, case.seed, repr(case.params))
         if key not in kept:
             while len(kept) >= 4:
@@ -37,10 +37,10 @@ def once_a_case(compute: Callable[[Case], R]) -> Callable[[Case], R]:
             kept[key] = compute(case)
         return kept[key]
 
-    return asked
+    return once
 
 
-World = dict[str, list[Any]]  # name -> what each rank must hold under it, one entry per rank
+Expected = dict[str, list[Any]]  # name -> what each rank must hold under it, one entry per rank
 Bytes = Callable[[Case], int]
 
 
@@ -63,7 +63,7 @@ def groups(case: Case) -> list[Group]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """One case that ran: what parts read.
 
     Attributes:
@@ -94,5 +94,5 @@ class Check(Protocol):
     def reads_trace(self) -> bool:
         """Whether it needs a trace."""
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """Judge one case; None: the part does not apply to it."""

@@ -23,29 +23,29 @@ from course_grader.expected.torchrun_script import (
     train,
 )
 from course_grader.parts.rules import Rule
-from course_grader.types import Array, Seen, Why
+from course_grader.types import Array, Observation, Why
 
 # ---- it runs
 
 
-def run_of(seen: Seen) -> dict[str, Any]:
+def run_of(seen: Observation) -> dict[str, Any]:
     """What `run_script` found."""
     run: dict[str, Any] = seen.got[0].values["run"]
     return run
 
 
-def _text(seen: Seen) -> str:
+def _text(seen: Observation) -> str:
     return str(seen.got[0].values["text"])
 
 
-def _no_text(seen: Seen) -> Why | None:
+def _no_text(seen: Observation) -> Why | None:
     run = run_of(seen)
     if run["status"] != "type":
         return None
     return Why("the function must return the text of the script, a str", f"got {run['error']}")
 
 
-def _waits(seen: Seen) -> Why | None:
+def _waits(seen: Observation) -> Why | None:
     status, text = run_of(seen)["status"], _text(seen)
     if status == "port":
         return Why(
@@ -59,7 +59,7 @@ def _waits(seen: Seen) -> Why | None:
     return None
 
 
-def _stops(seen: Seen) -> Why | None:
+def _stops(seen: Observation) -> Why | None:
     run = run_of(seen)
     at = f"line {run['line']}: " if run.get("line") else ""
     if run["status"] == "syntax":
@@ -74,7 +74,7 @@ def _stops(seen: Seen) -> Why | None:
 # ---- it reports
 
 
-def _no_report(seen: Seen) -> Why | None:
+def _no_report(seen: Observation) -> Why | None:
     reports = run_of(seen)["reports"]
     for rank, report in enumerate(reports):
         why = _problem_of(report, f"rank{rank}.json")
@@ -128,7 +128,7 @@ STYLES = {
 }
 
 
-def _other_values(seen: Seen) -> Why | None:
+def _other_values(seen: Observation) -> Why | None:
     wrong, *others = (_differs(seen, start(seen.case, dtype)) for dtype in DRAWN)
     return wrong if wrong and all(others) else None
 
@@ -143,7 +143,7 @@ def _tolerance(ends: list[Array]) -> float:
         return 2e-5 if all((end == end.astype(np.float32)).all() for end in ends) else 1e-9
 
 
-def _differs(seen: Seen, begin: list[Array]) -> Why | None:
+def _differs(seen: Observation, begin: list[Array]) -> Why | None:
     reports = run_of(seen)["reports"]
     losses = np.array([[step["loss"] for step in report["steps"]] for report in reports])
     ends = _ends(reports)
@@ -175,7 +175,7 @@ def _first_wrong_loss(losses: Array, want: Array, near: float) -> str:
     return f"First wrong loss: step {s} of rank {r}, {losses[r, s]:.9g} instead of {want[r, s]:.9g}."
 
 
-def _sends_nothing(seen: Seen) -> Why | None:
+def _sends_nothing(seen: Observation) -> Why | None:
     run = run_of(seen)
     for rank, (report, count) in enumerate(zip(run["reports"], run["launched"], strict=True)):
         if isinstance(count, int) and count < len(report["steps"]):
@@ -190,7 +190,7 @@ def _sends_nothing(seen: Seen) -> Why | None:
 # ---- every epoch deals out all samples, and in another order than the one before
 
 
-def _dealt_wrongly(seen: Seen) -> Why | None:
+def _dealt_wrongly(seen: Observation) -> Why | None:
     reports = run_of(seen)["reports"]
     n, dealt = len(reports), [_hands(reports, epoch) for epoch in range(EPOCHS)]
     for epoch, hands in enumerate(dealt):
@@ -212,12 +212,12 @@ def _hands(reports: list[Any], epoch: int) -> list[list[int]]:
     return [[i for s in report["steps"] if s["epoch"] == epoch for i in s["indices"]] for report in reports]
 
 
-def gate(part: str, problem: Callable[[Seen], Why | None]) -> Rule:
+def gate(part: str, problem: Callable[[Observation], Why | None]) -> Rule:
     """A rule without which nothing else is judged."""
     return Rule(part=part, problem=problem, gate=True)
 
 
-def whole_weights(seen: Seen) -> Why | None:
+def whole_weights(seen: Observation) -> Why | None:
     """What is wrong if processes do not step their own rows of each weight alone, as FSDP2 cuts them."""
     run = run_of(seen)
     n = len(run["reports"])

@@ -26,7 +26,7 @@ from numpy import (
     unravel_index,
 )
 
-from course_grader.exercise import Array, Case, Expected, Part, RankData
+from course_grader.exercise import Array, Case, ExpectedValue, Part, RankData
 from course_grader.why import Why
 
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 5e-3, "bfloat16": 3e-2}
@@ -44,13 +44,15 @@ def gate_parts(case: Case, got: list[RankData], want: Mapping[str, Any]) -> list
         part
         for name, value in want.items()
         if not name.startswith("_")
-        for part in [compare(name, case, got, value if isinstance(value, Expected) else Expected(value))]
+        for part in [
+            compare(name, case, got, value if isinstance(value, ExpectedValue) else ExpectedValue(value))
+        ]
         if part is not None
     ]
     return sorted(failing, key=lambda part: ("shape", "dtype", "values", "gradients").index(part.name))
 
 
-def compare(name: str, case: Case, got: list[RankData], want: Expected) -> Part | None:
+def compare(name: str, case: Case, got: list[RankData], want: ExpectedValue) -> Part | None:
     """Compare one name on every rank; None if all hold what they must."""
     gate = "gradients" if name.startswith("grad:") else "values"
     label = name.removeprefix("grad:")
@@ -116,7 +118,7 @@ def close(got: Array, want: Any, tolerance: float) -> bool:
     return bool((near | (got == target) | ((got != got) & (target != target))).all())
 
 
-def _form(words: str, name: str, got: list[RankData], want: Expected) -> Part | None:
+def _form(words: str, name: str, got: list[RankData], want: ExpectedValue) -> Part | None:
     """Presence, shape and dtype of a tensor on every rank."""
     for rank, data in enumerate(got):
         target = want.on(rank)
@@ -139,7 +141,7 @@ def _form(words: str, name: str, got: list[RankData], want: Expected) -> Part | 
 def fingerprint(
     case: Case,
     got: Sequence[Array],
-    want: Expected,
+    want: ExpectedValue,
     wrong: list[int],
     tolerance: float,
     *,
@@ -222,7 +224,7 @@ def _total(alone: list[Any], like: Any) -> Any:
     return asarray(sum(alone)) if same else full((0,), 0.0)
 
 
-def _within(got: Sequence[Array], want: Expected, wrong: list[int]) -> bool:
+def _within(got: Sequence[Array], want: ExpectedValue, wrong: list[int]) -> bool:
     return all(close(got[r], want.on(r), _FLOAT32) for r in wrong)
 
 
@@ -242,7 +244,7 @@ def _scaled(got: Sequence[Array], target: Any, wrong: list[int], factor: float, 
 
 
 def _wrong_values(
-    words: str, case: Case, got: Sequence[Array], want: Expected, wrong: list[int], finger: str
+    words: str, case: Case, got: Sequence[Array], want: ExpectedValue, wrong: list[int], finger: str
 ) -> Why:
     rank = wrong[0]
     target = asarray(want.on(rank))
@@ -298,13 +300,13 @@ def _array(seen: Any) -> Array:
         return full(array.shape, inf)
 
 
-def _as_arrays(want: Expected, world_size: int) -> Expected:
+def _as_arrays(want: ExpectedValue, world_size: int) -> ExpectedValue:
     value = [asarray(want.on(r)) for r in range(world_size)]
     alone = None if want.local_only is None else [asarray(a) for a in want.local_only]
-    return Expected(value, per_rank=True, local_only=alone, mistakes=want.mistakes)
+    return ExpectedValue(value, per_rank=True, local_only=alone, mistakes=want.mistakes)
 
 
-def _plain_part(gate: str, words: str, seen: list[Any], want: Expected) -> Part | None:
+def _plain_part(gate: str, words: str, seen: list[Any], want: ExpectedValue) -> Part | None:
     wrong = [r for r, value in enumerate(seen) if not same_plain(value, want.on(r))]
     if not wrong:
         return None

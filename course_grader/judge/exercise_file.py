@@ -27,12 +27,12 @@ from course_grader.types import (
     Case,
     Exercise,
     Expected,
+    ExpectedValue,
+    Observation,
     Part,
     RankData,
     Scenario,
-    Seen,
-    World,
-    once_a_case,
+    once_per_case,
 )
 
 _ONCE = "_once the others hold: "
@@ -69,7 +69,7 @@ class ExerciseFile:
         self._check_scenario()
         self.open, self.hidden, self.checks = (self._listed(name) for name in ("OPEN", "HIDDEN", "PARTS"))
         self._check_parts()
-        self.mistaken = once_a_case(self._worlds)
+        self.mistaken = once_per_case(self._expected_and_mistaken)
 
     def _given(self, name: str, write: str) -> Any:
         if not hasattr(self.module, name):
@@ -159,7 +159,7 @@ class ExerciseFile:
         if any(compare(name, case, got, w) is not None for name, w in later):
             named = dict(wants_by_name(self.explained(case, got, want)))
             return [part for name, _ in later if (part := compare(name, case, got, named[name])) is not None]
-        seen, parts = Seen(case, got, want), []
+        seen, parts = Observation(case, got, want), []
         for check in self.checks:
             part = check.check(seen) if case.trace or not check.reads_trace else None
             if part is not None:
@@ -176,13 +176,13 @@ class ExerciseFile:
         """
         mistakes: Mapping[str, Mapping[str, Any]] = getattr(self.module, "MISTAKES", {})
         worlds, alone = self.mistaken(case)
-        apart = [words for words, world in worlds.items() if alone is None or not equal_worlds(world, alone)]
+        apart = [words for words, world in worlds.items() if alone is None or not all_equal(world, alone)]
         if alone is not None and _hold(alone, got):
             apart = []
         apart.sort(key=lambda words: not _hold(worlds[words], got))
         return {name: _only_near(value, apart, mistakes) for name, value in want.items()}
 
-    def _worlds(self, case: Case) -> tuple[dict[str, World], World | None]:
+    def _expected_and_mistaken(self, case: Case) -> tuple[dict[str, Expected], Expected | None]:
         """The world of every mistake, and the one in which nobody communicates (None: there is none)."""
         mistakes: Mapping[str, Mapping[str, Any]] = getattr(self.module, "MISTAKES", {})
         local = getattr(self.module, "LOCAL_ONLY", None)
@@ -191,8 +191,8 @@ class ExerciseFile:
 
     # ---- expected results
 
-    def _wants(self, case: Case) -> dict[str, Expected]:
-        expected: Callable[..., World] | None = getattr(self.module, "expected", None)
+    def _wants(self, case: Case) -> dict[str, ExpectedValue]:
+        expected: Callable[..., Expected] | None = getattr(self.module, "expected", None)
         if expected is None:
             return {}
         right = self._whole(expected, case)
@@ -204,7 +204,7 @@ class ExerciseFile:
             return self.mistaken(case)[0][words].get(name, right[name])
 
         return {
-            name: Expected(
+            name: ExpectedValue(
                 value,
                 per_rank=True,
                 local_only=alone.get(name),
@@ -213,12 +213,12 @@ class ExerciseFile:
             for name, value in right.items()
         }
 
-    def world(self, case: Case, **mistake: Any) -> World:
+    def world(self, case: Case, **mistake: Any) -> Expected:
         """What ranks must hold, or what a mistake leaves them; nothing where the file expects no values."""
         expected = getattr(self.module, "expected", None)
         return {} if expected is None else self._whole(expected, case, **mistake)
 
-    def _whole(self, expected: Callable[..., World], case: Case, **mistake: Any) -> World:
+    def _whole(self, expected: Callable[..., Expected], case: Case, **mistake: Any) -> Expected:
         found = expected(case, **mistake)
         for name, values in found.items():
             if not isinstance(values, list) or len(values) != case.world_size:
@@ -231,12 +231,12 @@ class ExerciseFile:
         return found
 
 
-def _hold(world: World, got: Sequence[RankData]) -> bool:
+def _hold(world: Expected, got: Sequence[RankData]) -> bool:
     """Whether ranks hold a whole world."""
     return all(all_hold(name, got, values) for name, values in world.items())
 
 
-def equal_worlds(one: World, other: World) -> bool:
+def all_equal(one: Expected, other: Expected) -> bool:
     """Whether two worlds hold the same under every name that both have."""
     names = one.keys() & other.keys()
     return all(
@@ -246,7 +246,7 @@ def equal_worlds(one: World, other: World) -> bool:
 
 def _only_near(value: Any, order: Sequence[str], mistakes: Mapping[str, Any]) -> Any:
     """The want with mistakes of the file in this order; what the scenario adds comes after them."""
-    if not isinstance(value, Expected):
+    if not isinstance(value, ExpectedValue):
         return value
     added = {words: near for words, near in value.mistakes.items() if words not in mistakes}
     return replace(value, mistakes={**{w: value.mistakes[w] for w in order if w in value.mistakes}, **added})
@@ -299,7 +299,7 @@ def read(module: str) -> ExerciseFile:
     return ExerciseFile(loaded)
 
 
-def wants_by_name(oracle: Mapping[str, Any]) -> Sequence[tuple[str, Expected]]:
+def wants_by_name(oracle: Mapping[str, Any]) -> Sequence[tuple[str, ExpectedValue]]:
     """Return (name, want) of all that `ExerciseFile.oracle` expects, in the order in which it is compared."""
     first = [(name, want) for name, want in oracle.items() if not name.startswith("_")]
     return [*first, *((n.removeprefix(_ONCE), w) for n, w in oracle.items() if n.startswith(_ONCE))]

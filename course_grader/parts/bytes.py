@@ -13,7 +13,7 @@ import numpy as np
 
 from course_grader.parts.common import WHOLE, Window, calls_in, first_problem, plural, times
 from course_grader.parts.mesh import axis_group
-from course_grader.types import Bytes, Case, Group, Part, Seen, groups
+from course_grader.types import Bytes, Case, Group, Observation, Part, groups
 from course_grader.why import Why
 from course_lib.trace import RankTrace
 from course_lib.trace.events import Launch
@@ -64,7 +64,7 @@ class BytesAtMost:
     part: str = "bytes"
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """The rank that moves most is reported, in the first window where it is too much."""
         if seen.n == 1 and self.free_alone:
             return Part(self.part, True, Why("one rank may move anything"))
@@ -91,7 +91,7 @@ class BytesAtMost:
             return sum(each(case) for each in self.at_most.values())
         return self.at_most(case)
 
-    def _too_much(self, seen: Seen, window: Window, sums: list[float], bound: int) -> Why:
+    def _too_much(self, seen: Observation, window: Window, sums: list[float], bound: int) -> Why:
         rank = max(range(seen.n), key=lambda r: sums[r])
         terms = ""
         if isinstance(self.at_most, Mapping):
@@ -143,7 +143,7 @@ class EachRankAtMost:
     part: str = "bytes"
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """The first rank that moves too much is reported."""
         most = max(self.at_most(seen.case, rank) for rank in range(seen.n))
         return first_problem(
@@ -176,7 +176,7 @@ def _leaves(call: Launch, rank: int, block: int) -> bool:
 # ---- messages of hand-written collectives
 
 
-def sent_elements(seen: Seen, rank: int) -> list[float]:
+def sent_elements(seen: Observation, rank: int) -> list[float]:
     """Elements of each message of a rank, in the case's dtype: float32 sent as float64 counts twice."""
     size = np.dtype(seen.case.params.get("dtype", "float64")).itemsize
     return [call.bytes_ / size for call in seen.traces[rank].launches("send") if call.bytes_]
@@ -192,7 +192,7 @@ class SentAtLeast:
     elements: Callable[[Group], int]
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """Judge each group with more than one rank."""
         for group in groups(seen.case):
             due = self.elements(group) if group.n > 1 else 0
@@ -239,7 +239,7 @@ class Messages:
     part: str = "bytes"
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """Judge every rank in its group."""
         sizes = [sent_elements(seen, rank) for rank in range(seen.n)]
         at = {rank: group for group in groups(seen.case) for rank in group.ranks}

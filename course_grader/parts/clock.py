@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from course_grader.parts.common import WHOLE, Window
-from course_grader.types import Case, Part, Seen
+from course_grader.types import Case, Observation, Part
 from course_grader.why import Why
 from course_lib.cost.cluster import Cluster
 from course_lib.replay import Efficiency, Replay, replay
@@ -16,7 +16,9 @@ from course_lib.trace.events import Compute, Mark
 PEAK = Efficiency(matmul=1.0, memory=1.0)
 
 
-def replayed(seen: Seen, cluster: Cluster, window: Window = WHOLE, *, only_matmuls: bool = True) -> Replay:
+def replayed(
+    seen: Observation, cluster: Cluster, window: Window = WHOLE, *, only_matmuls: bool = True
+) -> Replay:
     """Replay what the ranks did in a window.
 
     Polls are left out: no replay can repeat them. only_matmuls: in a toy model elementwise operations would
@@ -59,7 +61,7 @@ class TimeAtMost:
     part: str = "clock"
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """Judge the slowest rank."""
         if not self.applies(seen.case):
             return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from course_grader.parts.common import WHOLE, Window, calls_in, first_problem
 from course_grader.parts.mesh import axis_group
-from course_grader.types import Case, Part, Seen
+from course_grader.types import Case, Observation, Part
 from course_grader.why import Why
 from course_lib.trace import RankTrace
 from course_lib.trace.events import Mark
@@ -45,7 +45,7 @@ class Calls:
     passed: str = ""
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """The first rank with other calls is reported."""
         wanted = self.exactly(seen.case, 0, len(self.windows) - 1)
         words = ", ".join(self._achieved(op, sizes) for op, sizes in wanted.items())
@@ -120,7 +120,7 @@ class Once:
     part: str = "memory"
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """Only a failing part: that it was so is no achievement."""
         free = self.may_miss(seen.case)
         for rank, trace in enumerate(seen.traces):
@@ -154,7 +154,7 @@ class Reported:
     free_alone: bool = True
     reads_trace: bool = field(default=False)
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """The first rank with another value is reported."""
 
         def problem(rank: int, value: object) -> Why | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from course_grader.parts.common import BEGINS_TO_ENDS, Window, calls_in, first_problem, times
-from course_grader.types import Bytes, Case, Part, Seen
+from course_grader.types import Bytes, Case, Observation, Part
 from course_grader.why import Why
 from course_lib.trace import RankTrace
 from course_lib.trace.events import Alloc, Free, Mark
@@ -34,7 +34,7 @@ class Live:
     free_alone: bool = True
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """The first mark at which a rank holds too much is reported."""
         bounds = self.at(seen.case)
         if not bounds:
@@ -83,7 +83,7 @@ class Peak:
     part: str = "memory"
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """The first rank that holds too much is reported."""
         if seen.n == 1 and self.free_alone:
             return Part(self.part, True, Why("one rank may hold everything"))
@@ -134,7 +134,7 @@ class PeakTimes:
     part: str = "memory"
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """The first rank that holds too much is reported."""
         what = f"times the bytes of {self.of.words}"
 
@@ -183,7 +183,7 @@ class CameAhead:
     part: str = "memory"
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """Only a failing part."""
         if seen.n == 1:
             return None

@@ -12,7 +12,7 @@ from course_grader.parts.number import judge_number
 from course_grader.parts.points import Formula as Formula
 from course_grader.parts.points import Point as Point
 from course_grader.parts.points import judge, wrong_at
-from course_grader.types import Part, Seen
+from course_grader.types import Observation, Part
 from course_grader.why import Why
 
 
@@ -47,7 +47,7 @@ class Numbers:
     made_of: Sequence[Numbers] = ()
     reads_trace: bool = False
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """Judge all points together."""
         found = self._judged(seen)
         others = (other.check(seen) for other in self.made_of)
@@ -56,7 +56,7 @@ class Numbers:
         why = replace(found.why, advice="It is made of the others: repair them first.", point="")
         return Part(self.part, False, why)
 
-    def _judged(self, seen: Seen) -> Part:
+    def _judged(self, seen: Observation) -> Part:
         pairs = zip(seen.case.params["points"], seen.got[0].values["answers"], strict=True)
         chosen = [(point, answer) for point, answer in pairs if self.only(point)]
         if self.key == "":
@@ -105,7 +105,7 @@ class EveryPoint:
     gate: bool = False
     reads_trace: bool = False
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """The first point with a problem is reported."""
         pairs = list(zip(seen.case.params["points"], seen.got[0].values["answers"], strict=True))
         wrong = [(point, why) for point, answer in pairs if (why := self._problem(point, answer)) is not None]
@@ -138,7 +138,7 @@ class Answer:
     number: Number
     reads_trace: bool = False
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """Compare with the expected number; a known mistake, a direction and a slip of units are named."""
         return judge_number(self.part, self.number, seen.got[0].values.get("answers"))
 

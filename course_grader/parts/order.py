@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from course_grader.parts.common import WHOLE, Window
-from course_grader.types import Case, Part, Seen
+from course_grader.types import Case, Observation, Part
 from course_grader.why import Why
 
 
@@ -19,7 +19,7 @@ class NotPolled:
     part: str = "order"
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """Only a failing part."""
         for rank, trace in enumerate(seen.traces):
             if trace.between(self.window.start, self.window.end).polled:
@@ -40,14 +40,14 @@ class Holds:
         passed: what was verified.
     """
 
-    problem: Callable[[Seen], Why | None]
+    problem: Callable[[Observation], Why | None]
     passed: str | Callable[[Case], str]
     applies: Callable[[Case], bool] = lambda case: True
     part: str = "order"
     gate: bool = False
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """Ask once per case."""
         if not self.applies(seen.case):
             return None
@@ -58,6 +58,6 @@ class Holds:
         return None if self.gate else Part(self.part, True, Why(passed))
 
 
-def each_rank(problem: Callable[[Seen, int], Why | None]) -> Callable[[Seen], Why | None]:
+def each_rank(problem: Callable[[Observation, int], Why | None]) -> Callable[[Observation], Why | None]:
     """A rule for one rank as a rule for all: the first rank with a problem is reported."""
     return lambda seen: next(filter(None, (problem(seen, rank) for rank in range(seen.n))), None)

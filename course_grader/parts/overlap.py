@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from course_grader.parts.clock import PEAK, matmuls_only
 from course_grader.parts.common import Window
-from course_grader.types import Case, Part, Seen
+from course_grader.types import Case, Observation, Part
 from course_grader.why import Why
 from course_lib.cost.cluster import uniform
 from course_lib.replay import Replay, replay
@@ -76,7 +76,7 @@ class Hides:
     part: str = "clock"
     reads_trace: bool = True
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """The first of the two clusters on which too little is hidden is reported."""
         if not self.applies(seen.case):
             return None

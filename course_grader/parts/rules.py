@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from course_grader.types import Part, Seen
+from course_grader.types import Observation, Part
 from course_grader.why import Why
 
 
@@ -24,12 +24,12 @@ class Rule:
     """
 
     part: str
-    problem: Callable[[Seen], Why | None]
+    problem: Callable[[Observation], Why | None]
     passed: str = ""
     gate: bool = False
     reads_trace: bool = False
 
-    def check(self, seen: Seen) -> Part | None:
+    def check(self, seen: Observation) -> Part | None:
         """Only a failing part where there are no words for a passing one."""
         why = self.problem(seen)
         if why is not None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from course_grader.exercise import Case, Expected, RankData
+from course_grader.exercise import Case, ExpectedValue, RankData
 from course_grader.judge.compare import close, gate_parts
 from course_grader.show.text import line
 
@@ -22,7 +22,7 @@ def _message(arrays, want, name="out", gate="values"):
     return line(parts[0].why).lower()
 
 
-WANT = Expected(FULL, local_only=ALONE, mistakes={"only the last microbatch was used": FULL[::-1] * 3})
+WANT = ExpectedValue(FULL, local_only=ALONE, mistakes={"only the last microbatch was used": FULL[::-1] * 3})
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,13 @@ def test_fingerprint(arrays, says):
 
 
 def test_right_on_rank_0_is_no_finding_where_nothing_was_due_there():
-    want = Expected(OWN, per_rank=True, local_only=[OWN[0], *OWN[:2]])  # rank 0 is the root, or no member
+    alone = [OWN[0], *OWN[:2]]  # rank 0 is the root, or no member
+    want = ExpectedValue(OWN, per_rank=True, local_only=alone)
     assert "right on rank 0" not in _message([OWN[0], OWN[1] * 0.3, OWN[2] * 0.7], want)
 
 
 def test_a_tensor_of_each_rank_s_own_is_no_result_that_all_get():
-    want = Expected(OWN, per_rank=True)
+    want = ExpectedValue(OWN, per_rank=True)
     text = _message([OWN[0], OWN[1] * 0.3, OWN[2] * 0.7], want)
     assert "right on rank 0 only: what do the other ranks need that rank 0 does not?" in text
 
@@ -68,7 +69,7 @@ def test_a_gradient_of_zeros_is_asked_for_its_way_from_the_result():
 
 
 def test_swapped_ranks():
-    want = Expected(OWN, per_rank=True)
+    want = ExpectedValue(OWN, per_rank=True)
     assert "rank 0 holds what belongs to rank 1" in _message([OWN[1], OWN[2], OWN[0]], want)
 
 
@@ -125,7 +126,7 @@ def test_each_integer_is_as_near_as_its_own_size_asks():
 def _of_two_groups(arrays, alone, full):
     """The message for `w` on 2 x 2 ranks, whose groups are 0, 1 and 2, 3."""
     case = Case(world_size=4, seed=0, params={"mesh": {"dp": 2, "tp": 2}})
-    want = Expected(full, per_rank=True, local_only=alone)
+    want = ExpectedValue(full, per_rank=True, local_only=alone)
     data = [RankData({"w": np.array(a)}, dtypes={"w": "float64"}) for a in arrays]
     return line(gate_parts(case, data, {"w": want})[0].why)
 
@@ -147,6 +148,6 @@ def test_what_a_rank_can_compute_alone_was_not_to_be_communicated():
 def test_zeros_on_rank_0_are_no_achievement():
     """Where rank 0 has nothing to return, it is right whatever the others do."""
     zero = np.zeros(2)
-    want = Expected([zero, OWN[1][:2], OWN[2][:2]], per_rank=True)
+    want = ExpectedValue([zero, OWN[1][:2], OWN[2][:2]], per_rank=True)
     message = _message([zero, OWN[1][:2] + 1, OWN[2][:2] + 1], want)
     assert "rank 0 only" not in message

@@ -11,7 +11,7 @@ from helpers import HELLO, run
 
 import course_grader as grading
 from course_grader.answer.source import FromSource
-from course_grader.exercise import Case, Expected, Part, RankData
+from course_grader.exercise import Case, ExpectedValue, Part, RankData
 from course_grader.judge.engine import _parts_of, merge
 from course_grader.registry import spec
 from course_grader.show.report import render
@@ -153,7 +153,7 @@ def test_what_may_send_nothing_is_not_said_in_bytes():
 
 def test_infinities_of_mistaken_worlds_are_no_warnings(recwarn):
     case = Case(world_size=1, seed=0, trace=False)
-    far = {"y": Expected(np.zeros(1), mistakes={"the logarithm was taken": lambda: np.log(np.zeros(1))})}
+    far = {"y": ExpectedValue(np.zeros(1), mistakes={"the logarithm was taken": lambda: np.log(np.zeros(1))})}
     declared = types.SimpleNamespace(
         oracle=lambda _: far, explained=lambda *_: far, scenario=spec("rank_hello").scenario
     )

@@ -33,7 +33,7 @@ from course_grader.registry import spec
 from course_grader.show.exercise_card import card
 from course_grader.show.report import render
 from course_grader.show.text import line
-from course_grader.types import Case, Exercise, World
+from course_grader.types import Case, Exercise, Expected
 
 # ---- a linear layer by columns: every rank has some outputs, the gradient of x is summed over the axis "tp"
 
@@ -48,7 +48,7 @@ def _inputs(case: Case, rank: int) -> dict[str, np.ndarray]:
     }
 
 
-def expected(case: Case, summed: bool = True) -> World:
+def expected(case: Case, summed: bool = True) -> Expected:
     """The whole layer in one process, cut by columns."""
     tp, ranks = case.params["mesh"]["tp"], range(case.world_size)
     arrays = {"x": shared(case, "x", 3, 6), "weight": shared(case, "weight", 4 * tp, 6)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from course_grader.parts.common import Window
-from course_grader.types import Array, Case, Scenario, World
+from course_grader.types import Array, Case, Expected, Scenario
 
 CALLS = [Window("call 0", "call 1", "the first call"), Window("call 1", "ends", "the second call")]
 WORDS = ("", " of the second call")
@@ -42,6 +42,6 @@ def own_numbers(
     )
 
 
-def of_both_calls(world: Callable[[int], World]) -> World:
+def of_both_calls(world: Callable[[int], Expected]) -> Expected:
     """The results of both calls under their names. world: number of the call -> its results."""
     return {name + words: v for call, words in enumerate(WORDS) for name, v in world(call).items()}

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from course_grader.types import Array, Case, Scenario, World, rng
+from course_grader.types import Array, Case, Expected, Scenario, rng
 
 BUFFER = "shift"
 TRAINABLE = "trainable parameters after the call"
@@ -81,7 +81,7 @@ def after(name: str) -> str:
     return f"{name} of the model after the call"
 
 
-def gradients(case: Case, rows: str = "all", loss: str = "") -> World:
+def gradients(case: Case, rows: str = "all", loss: str = "") -> Expected:
     """The gradients of one process, and the model as it was.
 
     rows: "all", or those of "each" rank, or of "rank 0". loss: "mse", or "swapped" for the target first.
@@ -92,7 +92,7 @@ def gradients(case: Case, rows: str = "all", loss: str = "") -> World:
         found = [_differentiate(case, [shard], loss) for shard in shards]
     else:
         found = [_differentiate(case, shards[:1] if rows == "rank 0" else shards, loss)] * n
-    world: World = {f"grad:{name}": [grads[name] for grads in found] for name in found[0]}
+    world: Expected = {f"grad:{name}": [grads[name] for grads in found] for name in found[0]}
     world[TRAINABLE] = [[name for name in weights(case) if name != BUFFER]] * n
     return world | {after(name): [array] * n for name, array in weights(case).items()}
 

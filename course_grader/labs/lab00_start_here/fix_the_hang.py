@@ -4,7 +4,7 @@ import numpy as np
 
 from course_grader.labs.lab00_start_here._own_numbers import CALLS, case, of_both_calls, own_numbers
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import Array, Case, Exercise, World, rng
+from course_grader.types import Array, Case, Exercise, Expected, rng
 
 NAMES = ("mean_loss", "tokens", "learning_rate")
 WITHOUT_LOSSES = {3: 1, 6: 0}  # world size: rank
@@ -62,12 +62,12 @@ OPEN = [_world(n) for n in (1, 2, 3, 4)]
 HIDDEN = [_world(5), _world(6)]
 
 
-def expected(case: Case, loss: str = "of all", rate: str = "of rank 0") -> World:
+def expected(case: Case, loss: str = "of all", rate: str = "of rank 0") -> Expected:
     """loss, rate: what every rank ends with."""
     n = case.world_size
     shards = [_inputs(case, rank) for rank in range(n)]
 
-    def one_call(call: int) -> World:
+    def one_call(call: int) -> Expected:
         losses, tokens, rates = ([shard[name][call] for shard in shards] for name in _inputs(case, 0))
         means = [float(mine.mean()) if len(mine) else float("nan") for mine in losses]
         local = loss == "of each"

@@ -14,7 +14,7 @@ from course_grader.labs.lab00_start_here._rows_of_a_batch import (
 )
 from course_grader.parts.counts import Calls
 from course_grader.parts.rules import Rule
-from course_grader.types import Exercise, Seen, Why
+from course_grader.types import Exercise, Observation, Why
 
 EXERCISE = Exercise(
     order=2,
@@ -72,7 +72,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
 }
 
 
-def _weights_changed(seen: Seen) -> Why | None:
+def _weights_changed(seen: Observation) -> Why | None:
     """Near enough is compared before this; here not a bit may differ."""
     for rank, data in enumerate(seen.got):
         for name, array in weights(seen.case).items():

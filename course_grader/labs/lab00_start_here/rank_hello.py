@@ -5,7 +5,7 @@ import numpy as np
 from course_grader.labs.lab00_start_here._own_numbers import CALLS, WORDS, case, of_both_calls, own_numbers
 from course_grader.parts.counts import Calls
 from course_grader.parts.rules import Rule
-from course_grader.types import Array, Case, Exercise, Seen, Why, World, rng
+from course_grader.types import Array, Case, Exercise, Expected, Observation, Why, rng
 
 NAMES = ("rank", "world_size", "sum")
 
@@ -54,11 +54,11 @@ OPEN = [case(n) for n in (1, 2, 3, 4)]
 HIDDEN = [case(6)]
 
 
-def expected(case: Case, bits: str = "", local: bool = False) -> World:
+def expected(case: Case, bits: str = "", local: bool = False) -> Expected:
     """bits: what a dtype keeps of secrets and sum."""
     n = case.world_size
 
-    def one_call(call: int) -> World:
+    def one_call(call: int) -> Expected:
         secrets = [_secret(case, rank, call) for rank in range(n)]
         sums = secrets if local else [_kept(secrets, bits)] * n
         return {"rank": list(range(n)), "world_size": [n] * n, "sum": sums}
@@ -80,7 +80,7 @@ MISTAKES = {
 }
 
 
-def _no_ints(seen: Seen) -> Why | None:
+def _no_ints(seen: Observation) -> Why | None:
     for rank, data in enumerate(seen.got):
         for words in WORDS:
             types = [data.values["types" + words][name] for name in NAMES]

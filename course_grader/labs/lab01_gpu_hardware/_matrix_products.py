@@ -37,7 +37,7 @@ def _cases(chosen: Sequence[list[dict[str, Any]]], seed: int) -> list[Case]:
 
 
 def factors(case: Case, rank: int = 0) -> dict[str, Array]:
-    """Two float32 matrices a point, all entries exact in bfloat16."""
+    """Two float32 matrices per point, all entries exact in bfloat16."""
     del rank
     out = {}
     for i, p in enumerate(case.params["points"]):

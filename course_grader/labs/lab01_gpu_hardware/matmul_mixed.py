@@ -18,7 +18,7 @@ from course_grader.labs.lab01_gpu_hardware._matrix_products import (
 )
 from course_grader.parts.numbers import Point
 from course_grader.parts.rules import Rule
-from course_grader.types import Array, Exercise, Seen, Why
+from course_grader.types import Array, Exercise, Observation, Why
 
 FP32_ERROR = 1e-5
 LARGE = 2.0**20  # beyond float16, well inside bfloat16
@@ -77,7 +77,7 @@ def _describe(p: Point) -> str:
     return f"K={p['k']}, tile={p['tile']}, accumulate_dtype=torch.{p['accumulate_dtype']}"
 
 
-def _other_shape(seen: Seen) -> Why | None:
+def _other_shape(seen: Observation) -> Why | None:
     for i, p in enumerate(seen.case.params["points"]):
         tensors = seen.got[0].tensors
         if f"c{i}" not in tensors:
@@ -89,7 +89,7 @@ def _other_shape(seen: Seen) -> Why | None:
     return None
 
 
-def _other_dtype(seen: Seen) -> Why | None:
+def _other_dtype(seen: Observation) -> Why | None:
     for i, p in enumerate(seen.case.params["points"]):
         dtype = seen.got[0].dtypes[f"c{i}"]
         if dtype != p["accumulate_dtype"]:
@@ -99,7 +99,7 @@ def _other_dtype(seen: Seen) -> Why | None:
     return None
 
 
-def _rows(seen: Seen, kind: str) -> Iterator[Row]:
+def _rows(seen: Observation, kind: str) -> Iterator[Row]:
     given = factors(seen.case)
     for i, p in enumerate(seen.case.params["points"]):
         if p["kind"] == kind:
@@ -118,7 +118,7 @@ SUMS: dict[str, Callable[[Point], float]] = {
 }
 
 
-def _wrong_ones(seen: Seen) -> Why | None:
+def _wrong_ones(seen: Observation) -> Why | None:
     rows = [(p, c) for p, c, _, _ in _rows(seen, "ones")]
     wrong = [(p, c) for p, c in rows if not np.all(c == sum_of_ones(p))]
     if not wrong:
@@ -132,7 +132,7 @@ def _wrong_ones(seen: Seen) -> Why | None:
     )
 
 
-def _wrong_whole(seen: Seen) -> Why | None:
+def _wrong_whole(seen: Observation) -> Why | None:
     """The other mistakes show here, too: one of them costs one part."""
     if _too_far(seen):
         return None
@@ -150,7 +150,7 @@ def _wrong_whole(seen: Seen) -> Why | None:
     return None
 
 
-def _too_far(seen: Seen) -> Why | None:
+def _too_far(seen: Observation) -> Why | None:
     for p, c, a, b in sorted(_rows(seen, "random"), key=lambda row: row[0]["accumulate_dtype"] != "float32"):
         exact = a @ b
         with np.errstate(all="ignore"):  # infinities are wrong, not our warning

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from course_grader.types import Array, Case, Expected, Scenario, World, rng
+from course_grader.types import Array, Case, Expected, ExpectedValue, Scenario, rng
 
 
 def case(
@@ -88,7 +88,7 @@ def rings(case: Case) -> list[list[int]]:
     return [members(case, rank) or [rank] for rank in range(case.world_size)]
 
 
-def in_place(results: list[Array], memory: list[Array] | None = None) -> World:
+def in_place(results: list[Array], memory: list[Array] | None = None) -> Expected:
     """Each rank's tensor, and the memory that the tensor had when the answer got it."""
     return {"tensor": results, "memory": results if memory is None else memory}
 
@@ -134,7 +134,7 @@ def _inputs(case: Case, rank: int) -> dict[str, Array]:
     return {"tensor": rank_input(case, rank)}
 
 
-def _called_again(case: Case, wants: dict[str, Expected]) -> dict[str, Expected]:
+def _called_again(case: Case, wants: dict[str, ExpectedValue]) -> dict[str, ExpectedValue]:
     """Each rank's result; in a case that calls again, also those for 7, 5 and 11 times as much."""
     if "again" not in case.params or len(wants) > 1:  # in place: one tensor, read once
         return wants
@@ -151,7 +151,7 @@ def _called_again(case: Case, wants: dict[str, Expected]) -> dict[str, Expected]
     added = "the sums of an earlier call are still in it: keep nothing between calls"
     return {
         name: replace(want, mistakes={**want.mistakes, **near}),
-        f"{name} of a second call": Expected(
+        f"{name} of a second call": ExpectedValue(
             second,
             per_rank=True,
             mistakes={
@@ -159,8 +159,8 @@ def _called_again(case: Case, wants: dict[str, Expected]) -> dict[str, Expected]
                 "it is what an earlier call returned: keep nothing between calls": first,
             },
         ),
-        f"{name} of a third call": Expected(third, per_rank=True),
-        f"{name} of a fourth call": Expected(fourth, per_rank=True),
+        f"{name} of a third call": ExpectedValue(third, per_rank=True),
+        f"{name} of a fourth call": ExpectedValue(fourth, per_rank=True),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from course_grader.labs.lab02_collectives._collective import members
 from course_grader.parts.common import plural
-from course_grader.types import Case, Seen, Why
+from course_grader.types import Case, Observation, Why
 from course_lib.trace import Launch, RankTrace, Wait
 
 
@@ -17,7 +17,7 @@ def rounds_needed(case: Case) -> int:
     return (len(members(case, case.params["root"])) - 1).bit_length()
 
 
-def problem_of_rounds(seen: Seen, what: str = "the tensor must reach all {n} ranks") -> Why | None:
+def problem_of_rounds(seen: Observation, what: str = "the tensor must reach all {n} ranks") -> Why | None:
     """Say how many rounds it took, and along which chain; None if no more than needed."""
     n, allowed = len(members(seen.case, seen.case.params["root"])), rounds_needed(seen.case)
     messages = rounds(seen.traces)

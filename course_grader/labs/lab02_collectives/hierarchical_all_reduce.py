@@ -12,7 +12,7 @@ from course_grader.labs.lab02_collectives._collective import (
     servers,
 )
 from course_grader.parts.bytes import BytesAtMost, SentAtLeast
-from course_grader.types import Case, Exercise, World
+from course_grader.types import Case, Exercise, Expected
 
 EXERCISE = Exercise(
     order=7,
@@ -58,7 +58,7 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case, among: str = "all", moved: bool = False) -> World:
+def expected(case: Case, among: str = "all", moved: bool = False) -> Expected:
     """The sum over all ranks; or over the ranks of a server, over those at one place, or nobody's."""
     n, k = case.world_size, case.params["server_size"]
     own = own_tensors(case)

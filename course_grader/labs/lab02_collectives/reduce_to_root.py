@@ -13,7 +13,7 @@ from course_grader.labs.lab02_collectives._collective import (
 from course_grader.labs.lab02_collectives._rounds import problem_of_rounds, rounds_needed
 from course_grader.parts.bytes import BytesAtMost, Messages, SentAtLeast
 from course_grader.parts.order import Holds
-from course_grader.types import Case, Exercise, World
+from course_grader.types import Case, Exercise, Expected
 
 EXERCISE = Exercise(
     order=3,
@@ -59,7 +59,7 @@ HIDDEN = [case(5, [7], root=3), case(6, [5], groups=[[1, 2, 4, 5]], root=4), cas
 
 def expected(
     case: Case, root: int | str = "", summed: bool = True, own: bool = True, left: str = ""
-) -> World:
+) -> Expected:
     """The sum on the root, the others as they were. left: "partial" sums on the way, or "all" of it."""
     at = taken_for_root(case, root)
     tensors = sums_on_the_way(case, at, left) if left else own_tensors(case)

@@ -12,7 +12,7 @@ from course_grader.labs.lab02_collectives._collective import (
     rings,
 )
 from course_grader.parts.bytes import Messages, SentAtLeast
-from course_grader.types import Array, Case, Exercise, World, rng
+from course_grader.types import Array, Case, Exercise, Expected, rng
 
 
 def _full(case: Case, rank: int) -> Array:
@@ -73,7 +73,7 @@ OPEN = [
 HIDDEN = [case(5, [12]), case(6, [11], groups=[[0, 2, 3, 5]]), case(8, [21]), case(3, [150_001])]
 
 
-def expected(case: Case, arriving: int = 0) -> World:
+def expected(case: Case, arriving: int = 0) -> Expected:
     """The whole tensor; or chunks as they arrive, from the rank before (-1) or after (1)."""
     if not arriving:
         return {"full": [_full(case, rank) for rank in range(case.world_size)]}

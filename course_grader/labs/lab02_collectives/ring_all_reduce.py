@@ -10,7 +10,7 @@ from course_grader.labs.lab02_collectives._collective import (
     total,
 )
 from course_grader.parts.bytes import Messages, Sent, SentAtLeast
-from course_grader.types import Case, Exercise, World
+from course_grader.types import Case, Exercise, Expected
 
 EXERCISE = Exercise(
     order=6,
@@ -63,7 +63,7 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case, summed: bool = True, moved: bool = False) -> World:
+def expected(case: Case, summed: bool = True, moved: bool = False) -> Expected:
     """The sum of the group on each of its ranks, in its memory."""
     own = own_tensors(case)
     results = [total(case, rank) for rank in range(case.world_size)] if summed else own

@@ -13,7 +13,7 @@ from course_grader.labs.lab02_collectives._collective import (
     total,
 )
 from course_grader.parts.bytes import Messages, Sent, SentAtLeast
-from course_grader.types import Array, Case, Exercise, World
+from course_grader.types import Array, Case, Exercise, Expected
 
 EXERCISE = Exercise(
     order=4,
@@ -69,7 +69,7 @@ def _of_two(case: Case, rank: int) -> Array:
     return rank_input(case, rank) + rank_input(case, ring[ring.index(rank) - 1])
 
 
-def expected(case: Case, of: Callable[[Case, int], Array] = _sum) -> World:
+def expected(case: Case, of: Callable[[Case, int], Array] = _sum) -> Expected:
     """Chunk r of what `of` gives on the r-th rank of a group; all of its own tensor outside."""
     chunks = [
         chunk_of(of(case, r), ring.index(r), len(ring)) if members(case, r) else of(case, r).reshape(-1)

@@ -2,7 +2,7 @@
 
 from course_grader.labs.lab02_collectives._collective import case, collective, rank_input, rings
 from course_grader.parts.bytes import Messages, SentAtLeast
-from course_grader.types import Case, Exercise, World
+from course_grader.types import Case, Exercise, Expected
 
 EXERCISE = Exercise(
     order=1,
@@ -47,7 +47,7 @@ OPEN = [
 HIDDEN = [case(5, [1]), case(6, [10], groups=[[1, 3, 4]]), case(8, [2, 2, 3]), case(4, [200_000])]
 
 
-def expected(case: Case, step: int = -1) -> World:
+def expected(case: Case, step: int = -1) -> Expected:
     """The tensor of the rank that is `step` places away in its ring."""
     return {
         "shifted": [

@@ -15,7 +15,7 @@ from course_grader.labs.lab02_collectives._rounds import problem_of_rounds, roun
 from course_grader.parts.bytes import SentAtLeast
 from course_grader.parts.counts import Calls
 from course_grader.parts.order import Holds
-from course_grader.types import Case, Exercise, World
+from course_grader.types import Case, Exercise, Expected
 
 EXERCISE = Exercise(
     order=2,
@@ -66,7 +66,7 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case, root: int | str = "", moved: bool = False, spread: bool = True) -> World:
+def expected(case: Case, root: int | str = "", moved: bool = False, spread: bool = True) -> Expected:
     """The root's tensor on every member."""
     own, wanted = own_tensors(case), case.params["root"]
     ring = members(case, wanted)

@@ -21,7 +21,7 @@ from course_grader.inside.toy_models import (
 )
 from course_grader.labs.lab03_data_parallel import _supplied_ddp as supplied_ddp
 from course_grader.parts.common import Window
-from course_grader.types import Array, Case, Scenario, World, rng
+from course_grader.types import Array, Case, Expected, Scenario, rng
 
 ONE = Window("one begins", "one ends")
 MODEL = {"width": 24}
@@ -75,7 +75,7 @@ def right_shares(sizes: Sizes) -> list[list[float]]:
     return [[size / total for size in row] for row in sizes]
 
 
-def trained(case: Case, shares: Shares = right_shares, local: bool = False) -> World:
+def trained(case: Case, shares: Shares = right_shares, local: bool = False) -> Expected:
     """Gradients, and the weights after SGD, if micro-batches count these shares.
 
     local: each rank has its own micro-batches alone, with their right share times the world size.
@@ -89,7 +89,7 @@ def trained(case: Case, shares: Shares = right_shares, local: bool = False) -> W
     else:
         grads = [_weigh(each, factors)] * n
     start = {k.removeprefix("weight:"): v.numpy() for k, v in shards[0].items() if k.startswith("weight:")}
-    world: World = {f"grad:{name}": [grad[name] for grad in grads] for name in grads[0]}
+    world: Expected = {f"grad:{name}": [grad[name] for grad in grads] for name in grads[0]}
     moved = {name: [_moved(value, grad.get(name)) for grad in grads] for name, value in start.items()}
     return world | {f"{name} after a step": values for name, values in moved.items()}
 

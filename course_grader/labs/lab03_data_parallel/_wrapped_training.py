@@ -26,7 +26,7 @@ from course_grader.labs.lab03_data_parallel._toy_oracle import (
     whole_batch,
 )
 from course_grader.parts.common import Window
-from course_grader.types import Case, Scenario, World
+from course_grader.types import Case, Expected, Scenario
 
 AWKWARD = {"tied": True, "frozen": True, "unused": True, "optional": True, "odd_buffers": True}
 CONSTRUCTION = Window("built", "constructed", "the constructor")
@@ -67,7 +67,7 @@ def case(
     return Case(world_size=world_size, params=given, label=label)
 
 
-def trained(case: Case, combine: Combine | None = None, own: str = "") -> World:
+def trained(case: Case, combine: Combine | None = None, own: str = "") -> Expected:
     """Outputs, gradients, weights after SGD: of one process on the whole batch, or replicas with a mistake.
 
     combine: what every rank makes of all ranks' gradients. own: what starts as each rank made it.
@@ -78,7 +78,7 @@ def trained(case: Case, combine: Combine | None = None, own: str = "") -> World:
         found = whole_batch(case, shards)
     else:
         found = replicas(case, shards, combine or averaged, own=own)
-    world: World = {name: [tensor.detach().numpy() for tensor in each] for name, each in found.items()}
+    world: Expected = {name: [tensor.detach().numpy() for tensor in each] for name, each in found.items()}
     return {**world, STRAY: [[]] * n}
 
 

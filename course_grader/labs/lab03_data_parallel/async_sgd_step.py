@@ -6,7 +6,7 @@ import numpy as np
 
 from course_grader.labs.lab03_data_parallel._parameter_server import case, drawn, parameter_server, played
 from course_grader.parts.rules import Rule
-from course_grader.types import Case, Exercise, Seen, Why, World
+from course_grader.types import Case, Exercise, Expected, Observation, Why
 
 EXERCISE = Exercise(
     order=9,
@@ -51,7 +51,7 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case, one_tensor: bool = False, **mistake: Any) -> World:
+def expected(case: Case, one_tensor: bool = False, **mistake: Any) -> Expected:
     """The path. one_tensor: all its rows are the final weights."""
     path, _ = played(case, **mistake)
     return {"path": [np.broadcast_to(path[-1], path.shape) if one_tensor else path]}
@@ -70,7 +70,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
 }
 
 
-def _staleness(seen: Seen) -> Why | None:
+def _staleness(seen: Observation) -> Why | None:
     right, got = played(seen.case)[1], seen.got[0].values.get("staleness")
     if got == right:
         return None

@@ -21,7 +21,7 @@ from course_grader.parts.common import Window, calls_in
 from course_grader.parts.counts import Calls
 from course_grader.parts.order import Holds, NotPolled, each_rank
 from course_grader.parts.overlap import Hides
-from course_grader.types import Case, Exercise, Seen, Why
+from course_grader.types import Case, Exercise, Observation, Why
 
 EXERCISE = Exercise(
     order=4,
@@ -126,7 +126,7 @@ def _has_order(case: Case) -> bool:
 UNTIL_LAST = [Window(step.start, "last gradient", step.words) for step in STEPS]
 
 
-def _late(seen: Seen, rank: int) -> Why | None:
+def _late(seen: Observation, rank: int) -> Why | None:
     """Enough bytes were launched or few enough calls are left: wrong packing costs bytes, and not this."""
     trace, early = seen.traces[rank], _before_last(seen.case)
     due = sum(_bucket_bytes(seen.case)[:early])

@@ -10,7 +10,7 @@ from typing import Any
 
 from course_grader.labs.lab03_data_parallel._calls import Calls, calls, case
 from course_grader.parts.rules import Rule
-from course_grader.types import Case, Exercise, Seen, Why
+from course_grader.types import Case, Exercise, Observation, Why
 
 Schedule = list[list[int]]
 EPOCHS = (0, 1, 2, 3, 8, 10, 16, 100, 128, 1000)
@@ -88,16 +88,16 @@ ALIKE = (
 BORDER = "Neighbouring shards share the sample at their border: order[a:b] holds b - a samples, without b."
 
 
-def _ranks(seen: Seen, name: str = "epoch 0") -> list[Schedule]:
+def _ranks(seen: Observation, name: str = "epoch 0") -> list[Schedule]:
     return [data.values[name] for data in seen.got]
 
 
-def _due(seen: Seen) -> tuple[int, int]:
+def _due(seen: Observation) -> tuple[int, int]:
     arguments = seen.case.params["arguments"]
     return arguments["num_samples"], arguments["batch_size"]
 
 
-def _steps(seen: Seen) -> Why | None:
+def _steps(seen: Observation) -> Why | None:
     samples, batch = _due(seen)
     due = math.ceil(samples / batch)
     for rank, schedule in enumerate(_ranks(seen)):
@@ -111,7 +111,7 @@ def _steps(seen: Seen) -> Why | None:
     return None
 
 
-def _disjoint(seen: Seen) -> Why | None:
+def _disjoint(seen: Observation) -> Why | None:
     ranks, must = _ranks(seen), "the shards of a step must be disjoint"
     if seen.n > 1 and all(schedule == ranks[0] for schedule in ranks):
         return Why(must, "every rank got the same samples", "Does `rank` enter?")
@@ -135,7 +135,7 @@ def _share_borders(shards: Schedule) -> bool:
     return twice <= {a[-1] for a, b in pairwise(shards) if a and b and a[-1] == b[0]}
 
 
-def _whole_batches(seen: Seen) -> Why | None:
+def _whole_batches(seen: Observation) -> Why | None:
     (samples, batch), ranks = _due(seen), _ranks(seen)
     for step in range(len(ranks[0])):
         size, due = sum(len(schedule[step]) for schedule in ranks), min(batch, samples - step * batch)
@@ -146,7 +146,7 @@ def _whole_batches(seen: Seen) -> Why | None:
     return None
 
 
-def _each_once(seen: Seen) -> Why | None:
+def _each_once(seen: Observation) -> Why | None:
     held = [[sample for step in schedule for sample in step] for schedule in _ranks(seen)]
     every = Counter(sample for mine in held for sample in mine)
     missing = sorted(set(range(_due(seen)[0])) - set(every))
@@ -161,7 +161,7 @@ def _each_once(seen: Seen) -> Why | None:
     )
 
 
-def _even(seen: Seen) -> Why | None:
+def _even(seen: Observation) -> Why | None:
     for step, shards in enumerate(zip(*_ranks(seen), strict=True)):
         counts = [len(shard) for shard in shards]
         if max(counts) - min(counts) > 1:
@@ -173,7 +173,7 @@ def _even(seen: Seen) -> Why | None:
     return None
 
 
-def _repeatable(seen: Seen) -> Why | None:
+def _repeatable(seen: Observation) -> Why | None:
     for rank, data in enumerate(seen.got):
         if data.values["epoch 0"] != data.values["epoch 0 again"]:
             return Why(
@@ -184,7 +184,7 @@ def _repeatable(seen: Seen) -> Why | None:
     return None
 
 
-def _as_one_rank(seen: Seen) -> Why | None:
+def _as_one_rank(seen: Observation) -> Why | None:
     alone: Schedule = seen.got[0].values["alone, epoch 0"]
     for step, shards in enumerate(zip(*_ranks(seen), strict=True)) if seen.n > 1 else ():
         together = sorted(sample for shard in shards for sample in shard)
@@ -200,7 +200,7 @@ def _as_one_rank(seen: Seen) -> Why | None:
     return None
 
 
-def _epochs_differ(seen: Seen) -> Why | None:
+def _epochs_differ(seen: Observation) -> Why | None:
     """A handful of samples can meet the same order twice by chance: they are only asked to repeat."""
     if _due(seen)[0] < 20:
         return None

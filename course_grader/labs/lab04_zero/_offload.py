@@ -11,7 +11,7 @@ from course_grader.inside.programs.lab04 import BETA1, BETA2, EPSILON, LR, STEPS
 from course_grader.inside.toy_models import ToyNet, build_toy, trainable
 from course_grader.labs.lab04_zero import _sharded_training as training
 from course_grader.parts.common import Window
-from course_grader.types import Array, Case, Scenario, World
+from course_grader.types import Array, Case, Expected, Scenario
 
 Log = list[list[Any]]  # (kind, number of the transfer, bytes), see `host_store.HostStore`
 CALLS = [Window(f"begin {step}", f"called {step}", f"in the call of step {step}") for step in range(STEPS)]
@@ -33,7 +33,7 @@ def offload() -> Scenario:
     return Scenario(rank_side="course_grader.inside.programs.lab04:offload", inputs=training.inputs)
 
 
-def trained(case: Case, *, stale: str = "") -> World:
+def trained(case: Case, *, stale: str = "") -> Expected:
     """Weights and the host's state after each step.
 
     stale: "store.state" or "parameters", which are as if no step had been taken. Without new parameters later
@@ -51,7 +51,7 @@ def trained(case: Case, *, stale: str = "") -> World:
     return {name: as_before[name] for name in right if not name.startswith("store.state")} | first
 
 
-def _steps(case: Case, steps: int) -> World:
+def _steps(case: Case, steps: int) -> Expected:
     ranks = [_train(case, rank, steps) for rank in range(case.world_size)]
     return {name: [own[name] for own in ranks] for name in ranks[0] if not name.startswith("frozen")}
 

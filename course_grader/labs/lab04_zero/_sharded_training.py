@@ -12,7 +12,7 @@ from torch import Tensor
 from course_grader.inside.programs.lab04 import SAMPLES, STATES, STEPS, loss_of, make_inner, weights_of
 from course_grader.inside.toy_models import ToyNet, build_toy, toy_weights, trainable
 from course_grader.parts.common import Window
-from course_grader.types import Array, Case, Scenario, World, rng
+from course_grader.types import Array, Case, Expected, Scenario, rng
 
 ITEM = 8  # bytes of a float64
 CONSTRUCTION = Window("built", "constructed", "the constructor")
@@ -73,7 +73,7 @@ def tensors(case: Case, rank: int) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in inputs(case, rank).items()}
 
 
-def trained(case: Case, *, scale: float | None = None, local: bool = False, **mistake: bool) -> World:
+def trained(case: Case, *, scale: float | None = None, local: bool = False, **mistake: bool) -> Expected:
     """Every parameter after each step.
 
     scale: of each rank's loss; 1/n if None. local: each rank trains on its own batches. mistake: of `_train`.

@@ -7,7 +7,7 @@ from course_grader.labs.lab04_zero._flat_vectors import tensors_case as case
 from course_grader.parts.memory import Live
 from course_grader.parts.order import each_rank
 from course_grader.parts.rules import Rule
-from course_grader.types import Array, Case, Exercise, Seen, Why, World
+from course_grader.types import Array, Case, Exercise, Expected, Observation, Why
 
 EXERCISE = Exercise(
     order=2,
@@ -54,7 +54,7 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case, in_turn: bool = False) -> World:
+def expected(case: Case, in_turn: bool = False) -> Expected:
     """Cut the padded flat vector; in_turn: every n-th element."""
     n, total = case.world_size, sum(sizes(case))
     flat = np.concatenate([array.reshape(-1) for array in tensors(case).values()])
@@ -67,7 +67,7 @@ def expected(case: Case, in_turn: bool = False) -> World:
     return {"shard": shards, "number of tensors in the list": [len(sizes(case))] * n}
 
 
-def _padding(seen: Seen, rank: int) -> Why | None:
+def _padding(seen: Observation, rank: int) -> Why | None:
     found = seen.got[rank].values.get(PADDING, [])
     if not any(found):
         return None

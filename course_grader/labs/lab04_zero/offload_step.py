@@ -12,7 +12,7 @@ from course_grader.labs.lab04_zero._offload import Log, case, parameter_bytes
 from course_grader.parts.memory import Live, Peak
 from course_grader.parts.order import each_rank
 from course_grader.parts.rules import Rule
-from course_grader.types import Case, Exercise, Seen, Why
+from course_grader.types import Case, Exercise, Observation, Why
 
 EXERCISE = Exercise(
     order=6,
@@ -57,10 +57,10 @@ expected = link.trained
 MISTAKES = link.MISTAKES
 
 
-def _every_log(problem: Callable[[Case, Log], Why | None]) -> Callable[[Seen], Why | None]:
+def _every_log(problem: Callable[[Case, Log], Why | None]) -> Callable[[Observation], Why | None]:
     """A rule for the log of one step as a rule for all: the first one with a problem is reported."""
 
-    def of_rank(seen: Seen, rank: int) -> Why | None:
+    def of_rank(seen: Observation, rank: int) -> Why | None:
         for step, log in enumerate(seen.got[rank].values["logs"]):
             why = problem(seen.case, log)
             if why is not None:

@@ -3,7 +3,7 @@
 from course_grader.labs.lab04_zero._flat_vectors import flat_vectors, sizes, vector
 from course_grader.labs.lab04_zero._flat_vectors import vector_case as case
 from course_grader.parts.counts import Reported
-from course_grader.types import Case, Exercise, World
+from course_grader.types import Case, Exercise, Expected
 
 EXERCISE = Exercise(
     order=3,
@@ -42,10 +42,10 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case) -> World:
+def expected(case: Case) -> Expected:
     """Cut with numpy."""
     flat, start = vector(case)["flat"], 0
-    world: World = {"number of tensors": [len(sizes(case))], "flat vector": [flat]}
+    world: Expected = {"number of tensors": [len(sizes(case))], "flat vector": [flat]}
     for i, (shape, size) in enumerate(zip(case.params["shapes"], sizes(case), strict=True)):
         world[f"tensor {i}"] = [flat[start : start + size].reshape(shape)]
         start += size

@@ -48,7 +48,7 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [  # inner optimizers that keep 1, 2, 1 and 0 values a parameter
+OPEN = [  # inner optimizers that keep 1, 2, 1 and 0 values per parameter
     case(1, "SGD with momentum"),
     case(2, "Adam", 2, tied=True, depth=16),
     case(3, "SGD with momentum", frozen=True, depth=16),

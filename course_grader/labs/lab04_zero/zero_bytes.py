@@ -1,4 +1,4 @@
-"""`zero_bytes`: bytes of model states a rank at each ZeRO stage, against the paper's closed formula."""
+"""`zero_bytes`: bytes of model states per rank at each ZeRO stage, against the paper's closed formula."""
 
 import numpy as np
 

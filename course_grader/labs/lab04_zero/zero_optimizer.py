@@ -45,7 +45,7 @@ EXERCISE = Exercise(
     ),
 )
 
-OPEN = [  # inner optimizers that keep 1, 0, 1 and 2 values a parameter
+OPEN = [  # inner optimizers that keep 1, 0, 1 and 2 values per parameter
     case(1, "SGD with momentum"),
     case(2, "SGD", 2),
     case(3, "SGD with momentum", tied=True, optional_from=1),

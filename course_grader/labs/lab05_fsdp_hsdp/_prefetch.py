@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from course_grader.labs.lab05_fsdp_hsdp import _unit_chain as chain
 from course_grader.parts.memory import CameAhead
 from course_grader.parts.overlap import Exchange
-from course_grader.types import Case, Seen, Why
+from course_grader.types import Case, Observation, Why
 from course_lib.replay import Replay
 from course_lib.trace import Launch, Mark, Trace, Wait
 
 PARAMETERS = (*CameAhead.ops, "send")
 
 
-def gathers(seen: Seen, rank: int) -> Why | None:
+def gathers(seen: Observation, rank: int) -> Why | None:
     """When a unit begins to compute: are the gathers of the next `depth` units launched, one in flight?"""
     trace = seen.traces[rank].between("begins", "ends")
     for turn, due, ahead in _turns(seen.case):
@@ -52,7 +52,7 @@ def _turns(case: Case) -> Iterator[tuple[str, int, list[tuple[int, int]]]]:
         yield f"backward {i}", sum(every) + sum(every[i:last]), [(j, every[j]) for j in ahead]
 
 
-def reductions(seen: Seen, rank: int) -> Why | None:
+def reductions(seen: Observation, rank: int) -> Why | None:
     """Is each reduction on its way while the next unit computes?"""
     events = seen.traces[rank].between("begins", "ends").events
     for at, call in enumerate(events):

@@ -28,7 +28,7 @@ from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import BEGINS_TO_ENDS
 from course_grader.parts.counts import Once, Reported
 from course_grader.parts.memory import At, CameAhead, Live
-from course_grader.types import Array, Case, Scenario, World, once_a_case
+from course_grader.types import Array, Case, Expected, Scenario, once_per_case
 
 SHARDS = "the shards"
 OWNED = "what the rank owns"
@@ -69,7 +69,7 @@ def unit_chain(**options: Any) -> Scenario:
 # ---- what must come out
 
 
-found_alone = once_a_case(run_alone)  # with backward
+found_alone = once_per_case(run_alone)  # with backward
 
 
 def outputs(case: Case) -> list[Array]:
@@ -77,7 +77,7 @@ def outputs(case: Case) -> list[Array]:
     return run_alone(case, backward=False).outputs
 
 
-def kept(case: Case) -> World:
+def kept(case: Case) -> Expected:
     """What every rank keeps of each unit, as it was."""
     ranks = range(case.world_size)
     return {
@@ -103,13 +103,13 @@ def gradients(case: Case, *, local: bool = False, divisions: int = 1) -> dict[st
     return out
 
 
-def with_gradients(case: Case, **mistake: Any) -> World:
+def with_gradients(case: Case, **mistake: Any) -> Expected:
     """Gradients of the mean loss, none where nothing trains; the shards as they were."""
     grads = {f"grad:{name}": values for name, values in gradients(case, **mistake).items()}
     return {STRAY: [[]] * case.world_size, **grads, **kept(case)}
 
 
-def stepped(case: Case, *, steps: int = 1, **mistake: Any) -> World:
+def stepped(case: Case, *, steps: int = 1, **mistake: Any) -> Expected:
     """What every rank keeps after a step of SGD with the mean gradient, or `steps` of it."""
     world, scale = kept(case), steps * case.params["lr"]
     for name, grads in gradients(case, **mistake).items():

@@ -1,4 +1,4 @@
-"""`gather_break_even`: from how many tokens a GPU on does FSDP hide its gathers?
+"""`gather_break_even`: from how many tokens per GPU on does FSDP hide its gathers?
 
 Longer than 120 lines: a replay of units and wire judges three numbers, each with mistakes of its own.
 """

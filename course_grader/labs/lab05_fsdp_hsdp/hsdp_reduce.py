@@ -12,7 +12,7 @@ from course_grader.labs.lab05_fsdp_hsdp._sharded_gradient import (
 )
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import BEGINS_TO_ENDS
-from course_grader.types import Case, Exercise, World
+from course_grader.types import Case, Exercise, Expected
 
 EXERCISE = Exercise(
     order=7,
@@ -56,7 +56,7 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case, over: Sequence[str] = AXES, by: Sequence[str] = AXES) -> World:
+def expected(case: Case, over: Sequence[str] = AXES, by: Sequence[str] = AXES) -> Expected:
     """Shards of the mean; a mistake sums over other axes, or divides by others."""
     return {"shard": shards(case, over, by)}
 

@@ -3,7 +3,7 @@
 from course_grader.labs.lab05_fsdp_hsdp import _unit_chain as chain
 from course_grader.labs.lab05_fsdp_hsdp._unit_chain import OWNED, owned
 from course_grader.parts.memory import Live
-from course_grader.types import Case, Exercise, World
+from course_grader.types import Case, Exercise, Expected
 
 EXERCISE = Exercise(
     order=1,
@@ -51,7 +51,7 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case) -> World:
+def expected(case: Case) -> Expected:
     """The chain in one process; owners keep what they had."""
     return {"output": chain.outputs(case), **chain.kept(case)}
 

@@ -12,7 +12,7 @@ from course_grader.parts.counts import Once
 from course_grader.parts.memory import CameAhead, Live
 from course_grader.parts.order import Holds, NotPolled, each_rank
 from course_grader.parts.overlap import Hides
-from course_grader.types import Case, Exercise, Seen, Why, World
+from course_grader.types import Case, Exercise, Expected, Observation, Why
 
 EXERCISE = Exercise(
     order=5,
@@ -71,7 +71,7 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case, **mistake: object) -> World:
+def expected(case: Case, **mistake: object) -> Expected:
     """Output and gradients in one process; ranks keep what they had."""
     return {"output": chain.outputs(case), **chain.with_gradients(case, **mistake)}
 
@@ -99,7 +99,7 @@ def _least(case: Case) -> int:
     return (case.world_size - 1) * needed
 
 
-def _whole(seen: Seen) -> Why | None:
+def _whole(seen: Observation) -> Why | None:
     """Parameters apart from gradients, which the bounds on live bytes do not tell."""
     largest = max(chain.sizes(seen.case)) // chain.item(seen.case)
     for rank, data in enumerate(seen.got):

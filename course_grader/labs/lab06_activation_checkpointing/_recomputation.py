@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_grader.expected.on_ranks import shared
 from course_grader.inside.programs.lab06 import HEADS, USES, WIDER, Call, gradients, layers_of
-from course_grader.types import Array, Case, Scenario, World
+from course_grader.types import Array, Case, Expected, Scenario
 from course_grader.why import Why
 
 ITEM = 8  # float64
@@ -98,7 +98,7 @@ def _with(slip: str) -> Call:
     return call
 
 
-def computed(case: Case, *, slip: str = "") -> World:
+def computed(case: Case, *, slip: str = "") -> Expected:
     """Output and gradients of the plain calls, or what a mistake at every call makes of them.
 
     slip: "anew", dropout draws other numbers in backward; "late", it draws those after the first run's;

@@ -11,7 +11,7 @@ from course_grader.labs.lab06_activation_checkpointing._recomputation import (
 from course_grader.parts.common import BEGINS_TO_ENDS
 from course_grader.parts.memory import Live, Peak
 from course_grader.parts.order import Holds, each_rank
-from course_grader.types import Case, Exercise, Seen, Why
+from course_grader.types import Case, Exercise, Observation, Why
 
 EXERCISE = Exercise(
     order=2,
@@ -82,7 +82,7 @@ MISTAKES = {
 }
 
 
-def _runs(seen: Seen, rank: int) -> Why | None:
+def _runs(seen: Observation, rank: int) -> Why | None:
     runs = seen.got[rank].values["runs"]
     fewest = min(range(len(runs)), key=lambda i: runs[i])
     if runs[fewest] < 2:

@@ -11,7 +11,7 @@ from course_grader.labs.lab06_activation_checkpointing._recomputation import (
 from course_grader.parts.common import BEGINS_TO_ENDS
 from course_grader.parts.memory import Peak
 from course_grader.parts.order import Holds, each_rank
-from course_grader.types import Case, Exercise, Seen, Why
+from course_grader.types import Case, Exercise, Observation, Why
 
 EXERCISE = Exercise(
     order=3,
@@ -55,7 +55,7 @@ expected = computed
 MISTAKES = {"gradients of the layers are lost": {"slip": "chain"}}
 
 
-def _lengths(seen: Seen, rank: int) -> Why | None:
+def _lengths(seen: Observation, rank: int) -> Why | None:
     wanted, layers = seen.case.params["segments"], seen.case.params["layers"]
     found = list(seen.got[rank].values["segments"])
     if not found and wanted > 1:

@@ -10,7 +10,7 @@ from course_grader.labs.lab06_activation_checkpointing._recomputation import (
     scores_bytes,
 )
 from course_grader.parts.order import Holds, each_rank
-from course_grader.types import Case, Exercise, Seen, Why
+from course_grader.types import Case, Exercise, Observation, Why
 
 EXERCISE = Exercise(
     order=5,
@@ -51,7 +51,7 @@ def _kept(case: Case) -> int:
     return layers * (matmul_result_bytes(case) + boundary) + 2 * boundary
 
 
-def _held(seen: Seen, rank: int) -> Why | None:
+def _held(seen: Observation, rank: int) -> Why | None:
     bound, held = _kept(seen.case), seen.traces[rank].live_at_marks("begins").get("forward ends", 0)
     if held <= bound:
         return None
@@ -66,7 +66,7 @@ def _held(seen: Seen, rank: int) -> Why | None:
     )
 
 
-def _repeated(seen: Seen, rank: int) -> Why | None:
+def _repeated(seen: Observation, rank: int) -> Why | None:
     bound = seen.case.params["layers"] * attention_flops(seen.case)
     repeated = [c for c in seen.traces[rank].computes("recompute") if c.flops]
     total = sum(c.flops for c in repeated)

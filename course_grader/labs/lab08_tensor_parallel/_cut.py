@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from course_grader.expected.on_ranks import case, on_ranks, part_of, place_of, shared, sizes_of
-from course_grader.types import Array, Case, Scenario, World
+from course_grader.types import Array, Case, Expected, Scenario
 
 # In the last one, unlike in the hidden ones, a rank's place in its group is not its number modulo tp.
 MESHES: list[dict[str, int]] = [{"tp": 1}, {"tp": 2}, {"tp": 3}, {"tp": 4}, {"tp": 2, "dp": 2}]
@@ -42,8 +42,8 @@ def cut_all(full: dict[str, Array], case: Case, rank: int, dims: dict[str, int])
     return {name: cut(x, case, rank, dims[name]) if name in dims else x for name, x in full.items()}
 
 
-def world(case: Case, of_rank: Callable[[int], dict[str, Array]]) -> World:
-    """Put what each rank holds, by name, into lists with one entry a rank."""
+def world(case: Case, of_rank: Callable[[int], dict[str, Array]]) -> Expected:
+    """Put what each rank holds, by name, into lists with one entry per rank."""
     rows = [of_rank(rank) for rank in range(case.world_size)]
     return {name: [row[name] for row in rows] for name in rows[0]}
 

@@ -26,7 +26,7 @@ from course_grader.labs.lab08_tensor_parallel._cut import (
     world,
 )
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import Array, Case, Exercise, World
+from course_grader.types import Array, Case, Exercise, Expected
 
 
 def _full(case: Case, rank: int) -> dict[str, Array]:
@@ -92,7 +92,7 @@ def _term(case: Case, rank: int) -> Array:
     return cut(full["grad_y"], case, rank, -1) @ cut(full["weight"], case, rank, 0)
 
 
-def expected(case: Case, terms: str = "all", shift: int = 0, biased: bool = True) -> World:
+def expected(case: Case, terms: str = "all", shift: int = 0, biased: bool = True) -> Expected:
     """The whole layer, cut; `terms` of the input's gradient: all, this rank's own, or those of all groups."""
 
     def layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from course_grader.expected.on_ranks import (
 )
 from course_grader.labs.lab08_tensor_parallel._cut import world
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import Array, Case, Exercise, World
+from course_grader.types import Array, Case, Exercise, Expected
 from course_lib.model.attention import mix_heads, rope_tables, sdpa
 
 NAMES = ("x", "q", "k", "v", "out")
@@ -125,7 +125,7 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case, summed: bool = True, of_x: bool = True, of_copies: bool = True) -> World:
+def expected(case: Case, summed: bool = True, of_x: bool = True, of_copies: bool = True) -> Expected:
     """The whole layer, cut; or a rank's own term of the output, of the input's gradient, of k's and v's."""
 
     def of_rank(rank: int) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from course_grader.expected.on_ranks import BACKWARD, FORWARD, differentiate, on_ranks, shared
 from course_grader.labs.lab08_tensor_parallel._cut import cases, cut_all, of_dp, tp_of, world
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import Array, Case, Exercise, World
+from course_grader.types import Array, Case, Exercise, Expected
 
 WEIGHTS = {"gate": 0, "up": 0, "down": 1}  # the dim that is cut
 
@@ -86,7 +86,7 @@ def expected(
     backward: str = "summed",
     layer: Callable[..., Tensor] = _ffn,
     weights: str = "own",
-) -> World:
+) -> Expected:
     """One process; `summed`: the output; `backward`: its "own" term of x's gradient, or summed "again".
 
     weights: their gradients are a rank's own, or "summed" over ranks that have different parts.

@@ -24,7 +24,7 @@ from course_grader.labs.lab08_tensor_parallel._cut import (
     world,
 )
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import Array, Case, Exercise, World
+from course_grader.types import Array, Case, Exercise, Expected
 
 
 def _full(case: Case, rank: int) -> dict[str, Array]:
@@ -91,7 +91,7 @@ def expected(
     again: bool = False,
     mean: bool = False,
     on_first: bool = False,
-) -> World:
+) -> Expected:
     """The whole layer; `biases` in the sum, -1: one per rank; `again`: backward sums what is whole."""
     n = tp_of(case)
     terms = 1 / n if mean else 1.0

@@ -12,7 +12,7 @@ from course_grader.expected.on_ranks import BACKWARD, FORWARD, differentiate, on
 from course_grader.labs.lab08_tensor_parallel._cut import cases, cut_all, of_dp, tp_of, world
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.memory import Live
-from course_grader.types import Array, Case, Exercise, World
+from course_grader.types import Array, Case, Exercise, Expected
 from course_lib.model.transformer import rms_norm
 
 CUTS = {"x": 1, "gate": 0, "up": 0, "down": 1, "grad_y": 1}  # the dim that is cut
@@ -92,7 +92,7 @@ def _block(x: Tensor, norm: Tensor, gate: Tensor, up: Tensor, down: Tensor, resi
 
 def expected(
     case: Case, norm: str = "all", hidden: str = "all", weights: str = "all", residuals: int = 1
-) -> World:
+) -> Expected:
     """One process; `norm`, `weights`: their gradients of a rank's positions alone; `hidden`: its own units.
 
     residuals: how often x is added; 0: once per rank.

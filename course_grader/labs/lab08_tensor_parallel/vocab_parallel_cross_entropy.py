@@ -9,7 +9,7 @@ from course_grader.expected.on_ranks import STEP, on_ranks, place_of
 from course_grader.labs.lab08_tensor_parallel._cut import cases, cut, cut_all, of_dp, tp_of, world
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.memory import Peak
-from course_grader.types import Array, Case, Exercise, World, rng
+from course_grader.types import Array, Case, Exercise, Expected, rng
 
 
 def _full(case: Case, rank: int) -> dict[str, Array]:
@@ -77,7 +77,7 @@ HIDDEN += cases({"tp": 4}, scale=10.0, tokens=8, vocabulary=48_000)
 
 def expected(
     case: Case, of: str = "all", targets: str = "here", upstream: bool = True, largest: str = "all"
-) -> World:
+) -> Expected:
     """Softmax over all columns, or a rank's own.
 
     targets: where they count: "here", on the rank that has the column; "everywhere", as a column of each;

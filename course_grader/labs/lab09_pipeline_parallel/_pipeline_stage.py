@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_grader.expected import on_ranks
 from course_grader.expected.on_ranks import own, shared
-from course_grader.types import Array, Case, Scenario, World
+from course_grader.types import Array, Case, Expected, Scenario
 
 WHOLE = on_ranks.STEP
 WEIGHTS = ("weight", "gain", "bias")
@@ -28,7 +28,7 @@ def case(
 ) -> Case:
     """A pipeline whose ranks have these actions; `name` is the schedule's, for messages.
 
-    depth: layers a stage, all with the same weights.
+    depth: layers per stage, all with the same weights.
     """
     m = 1 + max(action[1] for action in ranks[0])
     return on_ranks.case(
@@ -107,7 +107,7 @@ def on_last(case: Case, loss: float) -> list[float]:
     return [0.0] * (case.world_size - 1) + [loss]
 
 
-def accumulated(case: Case, only: str = "", divided: bool = False, loss: str = "sum") -> World:
+def accumulated(case: Case, only: str = "", divided: bool = False, loss: str = "sum") -> Expected:
     """Loss and gradients of the whole batch in one process.
 
     only: the "first" or "last" micro-batch's gradients count. divided: gradients are, by the number of

@@ -125,7 +125,7 @@ def holds_at_most(bubble: EveryPoint, bound_of: Callable[[Point, int], int], why
 
     def problem(point: Point, answer: Any) -> Why | None:
         if bubble.problem(point, answer):
-            return Why("few may be in flight while the bubble is small: mend the bubble first.")
+            return Why("few may be in flight while the bubble is small: fix the bubble first.")
         for rank, held in enumerate(timed(point, answer).peak_in_flight):
             bound = bound_of(point, rank)
             if held > bound:

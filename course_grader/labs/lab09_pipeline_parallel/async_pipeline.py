@@ -14,7 +14,7 @@ from course_grader.labs.lab09_pipeline_parallel import _pipeline_stage as stage
 from course_grader.labs.lab09_pipeline_parallel._lists import one_f_one_b
 from course_grader.labs.lab09_pipeline_parallel._pipeline_stage import case
 from course_grader.parts.memory import Peak
-from course_grader.types import Case, Exercise, World
+from course_grader.types import Case, Exercise, Expected
 
 EXERCISE = Exercise(
     order=9,
@@ -75,7 +75,7 @@ def expected(
     back: str = "",
     stale: bool = False,
     rate: float | None = None,
-) -> World:
+) -> Expected:
     """One process with the history of every stage's weights.
 
     late: a stage uses weights that miss the updates of the micro-batches in flight. flush: one update at the

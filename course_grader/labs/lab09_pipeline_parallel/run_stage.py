@@ -8,7 +8,7 @@ from course_grader.labs.lab09_pipeline_parallel._pipeline_stage import case
 from course_grader.parts.bytes import EachRankAtMost
 from course_grader.parts.memory import Peak
 from course_grader.parts.order import Holds, each_rank
-from course_grader.types import Case, Exercise, Seen, Why
+from course_grader.types import Case, Exercise, Observation, Why
 
 EXERCISE = Exercise(
     order=4,
@@ -71,7 +71,7 @@ MISTAKES = {
 }
 
 
-def _order(seen: Seen, rank: int) -> Why | None:
+def _order(seen: Observation, rank: int) -> Why | None:
     want = [f"{kind}{i}" for kind, i, _ in seen.case.params["actions"][rank]]
     ran = stage.ran(seen.case, seen.got[rank].values, rank)
     for at, (due, did) in enumerate(zip_longest(want, ran, fillvalue="nothing")):

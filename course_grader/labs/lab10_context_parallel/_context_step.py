@@ -10,7 +10,7 @@ import torch
 
 from course_grader.expected.on_ranks import axis_group, sizes_of
 from course_grader.expected.on_ranks import case as on_ranks_case
-from course_grader.types import Array, Case, Scenario, World, rng
+from course_grader.types import Array, Case, Expected, Scenario, rng
 from course_lib.config import ModelConfig
 from course_lib.model.transformer import Transformer, cross_entropy
 
@@ -44,7 +44,7 @@ def _inputs(case: Case, rank: int) -> dict[str, Array]:
 SCENARIO = Scenario(rank_side="course_grader.inside.programs.lab10:context_step", inputs=_inputs)
 
 
-def one_process(case: Case, *, grads: float = 1.0, loss: float = 1.0, everywhere: bool = False) -> World:
+def one_process(case: Case, *, grads: float = 1.0, loss: float = 1.0, everywhere: bool = False) -> Expected:
     """Loss and gradients of the whole batch, times factors.
 
     everywhere: those of all groups' batches are added up.
@@ -81,7 +81,7 @@ def ring_bytes(case: Case) -> int:
 
 
 def model_flops(case: Case) -> float:
-    """FLOPs of forward and backward in one process: 6 a matrix element and token, and 14 S^2 H a head.
+    """FLOPs of forward and backward in one process: 6 per matrix element and token, and 14 S^2 H per head.
 
     Attention counts the full square: 2 products forward, 5 backward (lab 07).
     """

@@ -16,7 +16,7 @@ from course_lib.cost.cluster import Cluster, uniform
 from course_lib.model.partial_attention import block_gradients
 
 Block = tuple[int, bool]  # whose keys, and whether they are seen as a triangle
-Seen = Callable[[Case, int], Sequence[Block]]
+Observation = Callable[[Case, int], Sequence[Block]]
 Joined = Literal["softmax", "mean", "sum"]
 SEQUENCE = 2  # the dim of [B, heads, S, H]
 
@@ -122,7 +122,7 @@ def attention(
     case: Case,
     *,
     places: Sequence[int] | None = None,
-    seen: Seen = right_blocks,
+    seen: Observation = right_blocks,
     joined: Joined = "softmax",
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Return (out, lse) of each place of a line, as one process has them, and the leaves query, key, value.

@@ -6,7 +6,7 @@ from course_grader.labs.lab10_context_parallel import _context_step as steps
 from course_grader.labs.lab10_context_parallel._context_step import case
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.order import Holds
-from course_grader.types import Case, Exercise, Seen, Why, World
+from course_grader.types import Case, Exercise, Expected, Observation, Why
 
 EXERCISE = Exercise(
     order=6,
@@ -48,7 +48,7 @@ OPEN = [case(1), case(2, layout="contiguous"), case(3, layout="striped"), case(4
 HIDDEN = [case(6, seq_len=24), case(4, seq_len=32, layout="contiguous"), case(3, tp=2)]
 
 
-def expected(case: Case, scaled: str = "", **mistake: bool) -> World:
+def expected(case: Case, scaled: str = "", **mistake: bool) -> Expected:
     """Loss and gradients of one process; scaled: what they were multiplied with by mistake."""
     n = steps.cp_size(case)
     grads, loss = {"": (1.0, 1.0), "averaged": (1 / n, 1.0), "own tokens": (float(n), float(n))}[scaled]
@@ -62,7 +62,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
 }
 
 
-def _flops(seen: Seen) -> Why | None:
+def _flops(seen: Observation) -> Why | None:
     most = 1.25 * steps.model_flops(seen.case) / steps.cp_size(seen.case)
     rank, spent = max(enumerate(trace.flops for trace in seen.traces), key=lambda pair: pair[1])
     if spent <= most:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from course_grader.expected.on_ranks import case, on_ranks
-from course_grader.types import Array, Case, Exercise, World, rng
+from course_grader.types import Array, Case, Exercise, Expected, rng
 
 EXERCISE = Exercise(
     order=1,
@@ -101,7 +101,7 @@ def _lowered(case: Case) -> tuple[Array, Array]:
     return out, lse - np.where(np.isinf(larger), 0.0, larger)
 
 
-def expected(case: Case, merged: str = "right") -> World:
+def expected(case: Case, merged: str = "right") -> Expected:
     """One softmax over all keys; or the parts joined in another way."""
     mean = partial(_sum, share=0.5)
     ways: dict[str, Callable[[Case], tuple[Array, Array]]]

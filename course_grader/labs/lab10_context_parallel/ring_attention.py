@@ -8,7 +8,7 @@ from course_grader.labs.lab10_context_parallel._oracle import block_bytes, case,
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.clock import TimeAtMost
 from course_grader.parts.memory import Peak
-from course_grader.types import Array, Case, Exercise, World
+from course_grader.types import Array, Case, Exercise, Expected
 
 NAMES = ("query", "key", "value")
 
@@ -74,7 +74,7 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case, **mistake: Any) -> World:
+def expected(case: Case, **mistake: Any) -> Expected:
     """Each rank's output and lse."""
     outs, sums, _ = ranks.attention(case, **mistake)
     return {"out": ranks.arrays(case, outs), "lse": ranks.arrays(case, sums)}

@@ -7,7 +7,7 @@ from course_grader.labs.lab10_context_parallel import _oracle as ranks
 from course_grader.labs.lab10_context_parallel._oracle import block_bytes, case, cp_size, kv_bytes
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.memory import Peak
-from course_grader.types import Array, Case, Exercise, World
+from course_grader.types import Array, Case, Exercise, Expected
 
 NAMES = ("grad_out", "query", "key", "value")
 
@@ -72,7 +72,7 @@ HIDDEN = [
 ]
 
 
-def expected(case: Case, kv: str = "home", joined: ranks.Joined = "softmax") -> World:
+def expected(case: Case, kv: str = "home", joined: ranks.Joined = "softmax") -> Expected:
     """Each rank's gradients; joined: how blocks become one attention.
 
     kv: what it holds of key's and value's: "home", all addends to its own; "own", those of its own queries;

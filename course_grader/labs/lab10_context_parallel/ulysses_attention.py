@@ -9,7 +9,7 @@ from course_grader.expected.on_ranks import BACKWARD, FORWARD, on_ranks
 from course_grader.labs.lab10_context_parallel import _oracle as ranks
 from course_grader.labs.lab10_context_parallel._oracle import block_bytes, case, cp_size
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import Array, Case, Exercise, World
+from course_grader.types import Array, Case, Exercise, Expected
 
 NAMES = ("query", "key", "value")
 
@@ -79,7 +79,7 @@ def _one_head_off(case: Case) -> list[torch.Tensor]:
     return [out.roll(-(case.params["heads"] // cp_size(case)), 1) for out in outs]
 
 
-def expected(case: Case, seen: ranks.Seen = ranks.right_blocks, heads: bool = True) -> World:
+def expected(case: Case, seen: ranks.Observation = ranks.right_blocks, heads: bool = True) -> Expected:
     """Each rank's output and gradients; heads: whether they came back in their order."""
     outs = ranks.attention(case, seen=seen)[0] if heads else _one_head_off(case)
     world = {"out": ranks.arrays(case, outs)}

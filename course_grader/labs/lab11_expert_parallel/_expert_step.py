@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_grader.expected.on_ranks import axis_group, own, part_of, place_of, sizes_of
 from course_grader.expected.on_ranks import case as on_ranks_case
-from course_grader.types import Array, Case, Scenario, World
+from course_grader.types import Array, Case, Expected, Scenario
 from course_lib.config import ModelConfig
 from course_lib.model.moe import MoE
 
@@ -82,7 +82,7 @@ def expert_bytes(case: Case) -> int:
     return 8 * CONFIG.num_experts // sizes_of(case)["ep"] * CONFIG.num_expert_params
 
 
-def one_process(case: Case, *, experts: str = "dp", common: str = "all", divided: str = "all") -> World:
+def one_process(case: Case, *, experts: str = "dp", common: str = "all", divided: str = "all") -> Expected:
     """Mean loss and gradients of all tokens.
 
     experts, common: over whom gradients are summed; divided: by whose tokens.

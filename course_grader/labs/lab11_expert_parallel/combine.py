@@ -6,7 +6,7 @@ import numpy as np
 
 from course_grader.expected.on_ranks import BACKWARD, FORWARD, axis_group, on_ranks, own
 from course_grader.labs.lab11_expert_parallel import _oracle as rows
-from course_grader.types import Array, Case, Exercise, World
+from course_grader.types import Array, Case, Exercise, Expected
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
@@ -67,7 +67,7 @@ def expected(
     weighted: bool = True,
     choices: int | None = None,
     last: bool = False,
-) -> World:
+) -> Expected:
     """Sums and gradients.
 
     order: how the rows are taken to lie. choices: how many of a token's count. last: only its last row does.

@@ -7,7 +7,7 @@ import numpy as np
 from course_grader.expected.on_ranks import BACKWARD, FORWARD, axis_group, on_ranks
 from course_grader.labs.lab11_expert_parallel import _oracle as rows
 from course_grader.labs.lab11_expert_parallel._oracle import ITEM, ep_size
-from course_grader.types import Array, Case, Exercise, World
+from course_grader.types import Array, Case, Exercise, Expected
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
@@ -69,7 +69,7 @@ def _grad_x(case: Case, rank: int, choice: int | None) -> Array:
     return found
 
 
-def expected(case: Case, order: rows.Order = rows.by_expert, choice: int | None = None) -> World:
+def expected(case: Case, order: rows.Order = rows.by_expert, choice: int | None = None) -> Expected:
     """What every rank's experts get.
 
     order: of the rows that arrived. choice: the only one of a token whose gradient comes back.

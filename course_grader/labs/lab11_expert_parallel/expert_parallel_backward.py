@@ -6,7 +6,7 @@ from course_grader.labs.lab11_expert_parallel import _expert_step as steps
 from course_grader.labs.lab11_expert_parallel._expert_step import case
 from course_grader.parts.bytes import EachRankAtMost
 from course_grader.parts.common import BEGINS_TO_ENDS
-from course_grader.types import Case, Exercise, World
+from course_grader.types import Case, Exercise, Expected
 
 EXERCISE = Exercise(
     order=4,
@@ -55,7 +55,7 @@ OPEN = [
 HIDDEN = [case(2, 3), case(4, 1), case(1, 4, tokens=9), case(3, 2, dp_inside=True, idle=True)]
 
 
-def expected(case: Case, **mistake: Any) -> World:
+def expected(case: Case, **mistake: Any) -> Expected:
     """Mean loss and gradients of one process."""
     return steps.one_process(case, **mistake)
 

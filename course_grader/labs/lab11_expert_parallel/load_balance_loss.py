@@ -7,7 +7,7 @@ import torch
 
 from course_grader.expected.on_ranks import case as on_ranks_case
 from course_grader.expected.on_ranks import on_ranks
-from course_grader.types import Array, Case, Exercise, World, rng
+from course_grader.types import Array, Case, Exercise, Expected, rng
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
@@ -63,7 +63,7 @@ HIDDEN = [case(200, 16, 4, 0.5), case(40, 8, 1, 0.0, 1.0)]
 
 def expected(
     case: Case, f: str = "all", scale: str = "experts", softmax: int = -1, score: str = "softmax"
-) -> World:
+) -> Expected:
     """Loss and gradient; f: which choices count, or "scores" for P in its place; score: what P is of."""
     given, p = _inputs(case, 0), case.params
     logits = torch.from_numpy(given["logits"]).double().requires_grad_()

@@ -11,7 +11,7 @@ import torch
 from course_grader.expected.on_ranks import case as on_ranks_case
 from course_grader.expected.on_ranks import on_ranks, own
 from course_grader.parts.order import Holds
-from course_grader.types import Array, Case, Exercise, Seen, Why, World, rng
+from course_grader.types import Array, Case, Exercise, Expected, Observation, Why, rng
 
 
 def _inputs(case: Case, rank: int) -> dict[str, Array]:
@@ -93,7 +93,7 @@ def _chosen(case: Case, best: str = "lower") -> Array:
     return order[:, : case.params["k"]].copy()
 
 
-def expected(case: Case, best: str = "lower", scaled: str = "sum") -> World:
+def expected(case: Case, best: str = "lower", scaled: str = "sum") -> Expected:
     """Experts, weights and the gradient of the logits; kept is a part of its own."""
     given = _inputs(case, 0)
     logits = torch.from_numpy(given["logits"]).requires_grad_()
@@ -125,7 +125,7 @@ def right_kept(case: Case, order: str = "choices") -> Array:
     return kept
 
 
-def _drops(seen: Seen) -> Why | None:
+def _drops(seen: Observation) -> Why | None:
     got, want = seen.got[0].tensors.get("kept"), right_kept(seen.case)
     if got is None or got.shape != want.shape or got.dtype != bool:
         found = "no tensor" if got is None else f"{got.dtype} {list(got.shape)}"

@@ -6,7 +6,7 @@ import numpy as np
 
 from course_grader.expected.on_ranks import case, on_ranks, place_of, sizes_of
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import Array, Case, Exercise, World, rng
+from course_grader.types import Array, Case, Exercise, Expected, rng
 
 SHAPES = {"matrix": (4, 6), "norm": (6,), "table": (5, 6)}
 HELD_BY = {"matrix": ("pp", "tp"), "norm": ("pp",), "table": ("tp",)}
@@ -70,7 +70,7 @@ HIDDEN = [
 
 def expected(
     case: Case, *, norms: bool = True, tables: int = 1, everyone: bool = False, root: bool = True
-) -> World:
+) -> Expected:
     """One process's norm; each mistake counts something more than once."""
     sizes, total = sizes_of(case), 0.0
     for rank in range(case.world_size):

@@ -9,7 +9,7 @@ import numpy as np
 
 from course_grader.expected.on_ranks import case, on_ranks, own, place_of, sizes_of
 from course_grader.parts.bytes import EachRankAtMost
-from course_grader.types import Array, Case, Exercise, World, rng
+from course_grader.types import Array, Case, Exercise, Expected, rng
 
 SIZES = {"matrix": (4, 6), "norm": (6,), "table": (5, 6)}
 LARGE = {"matrix": (64, 600), "norm": (600,), "table": (80, 600)}
@@ -82,7 +82,7 @@ def expected(
     norm: tuple[str, ...] = ("tp",),
     tied: bool = True,
     divide: str = "tokens",
-) -> World:
+) -> Expected:
     """Sums over the ranks that share a weight, divided by all tokens."""
     inputs = [_inputs(case, rank) for rank in range(case.world_size)]
     places = [place_of(case, rank) for rank in range(case.world_size)]
@@ -92,7 +92,7 @@ def expected(
         chosen = [r for r in same if name != "table" or _has_table(case, r)]
         return sum(inputs[r][name] for r in chosen) if chosen else inputs[rank][name]
 
-    world: World = {"matrix": [], "norm": [], "table": []}
+    world: Expected = {"matrix": [], "norm": [], "table": []}
     for rank in range(case.world_size):
         beside = [r for r, p in enumerate(places) if all(p[a] == places[rank][a] for a in p if a not in data)]
         tokens, count = float(sum(inputs[r]["num_tokens"] for r in beside)), len(beside)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from course_grader.expected import on_ranks
 from course_grader.expected.on_ranks import own
-from course_grader.types import Array, Case, Scenario, Seen, World
+from course_grader.types import Array, Case, Expected, Observation, Scenario
 
 SAVES = (10, 20, 30, 40)
 DONE, TORN = "whole", "torn"
@@ -39,7 +39,7 @@ def _inputs(case: Case, rank: int) -> dict[str, Array]:
     return {"shard": own(case, rank, "shard", 6)}
 
 
-def published(case: Case, *, however: bool = False) -> World:
+def published(case: Case, *, however: bool = False) -> Expected:
     """Whether each save is published: where every disk had room. however: torn ones too."""
     return {
         "published": [[however or str(step) not in case.params["full"] for step in SAVES]] * case.world_size
@@ -72,7 +72,7 @@ class Moment:
         return sorted(name for name in self.files if name.startswith("step-"))
 
 
-def moments(seen: Seen) -> Iterator[Moment]:
+def moments(seen: Observation) -> Iterator[Moment]:
     """Replay the logs of all ranks in the order of their times: a kill may come after each entry."""
     logs = [data.values["log"] for data in seen.got]
     entries = sorted(

@@ -14,7 +14,7 @@ from course_grader.expected.on_ranks import shared
 from course_grader.inside.programs.lab13.toy import DIM, LEARNING_RATE, OUT, Toy, shapes
 from course_grader.parts.memory import Live
 from course_grader.parts.mesh import place_of
-from course_grader.types import Array, Case, Scenario, World
+from course_grader.types import Array, Case, Expected, Scenario
 
 ITEM, STEPS = 8, 2
 ROWS = 4  # of the batch, on each rank that has rows of its own, if a case does not say
@@ -69,7 +69,7 @@ def _inputs(case: Case, rank: int) -> dict[str, Array]:
     return {**_weights(case, "old"), **new, "x": x, "y": y}
 
 
-def trained(case: Case, *, alone: bool = False, old: bool = False) -> World:
+def trained(case: Case, *, alone: bool = False, old: bool = False) -> Expected:
     """Each weight after two steps of SGD on the mean loss of all rows.
 
     alone: every rank trains on its own rows. old: what the model held before it was sharded is trained.

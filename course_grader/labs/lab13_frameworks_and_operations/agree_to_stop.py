@@ -4,7 +4,7 @@ import numpy as np
 
 from course_grader.expected.on_ranks import CALL, axis_group, case, on_ranks
 from course_grader.parts.bytes import BytesAtMost
-from course_grader.types import Array, Case, Exercise, World
+from course_grader.types import Array, Case, Exercise, Expected
 
 
 def _told(case: Case, rank: int) -> bool:
@@ -56,7 +56,7 @@ OPEN = [
 HIDDEN = [_ranks(6, [5]), case(mesh={"world": 3, "other": 2}, told=[0, 3])]
 
 
-def expected(case: Case, *, who: str = "any") -> World:
+def expected(case: Case, *, who: str = "any") -> Expected:
     """Whether any rank of the group was told. who: "own" or "all" are mistakes."""
     groups = [axis_group(case, rank, "world") for rank in range(case.world_size)]
     told = [[_told(case, r) for r in group] for group in groups]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from course_grader.expected.on_ranks import case, on_ranks, shared
-from course_grader.types import Array, Case, Exercise, World
+from course_grader.types import Array, Case, Exercise, Expected
 
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 LARGEST = {E4M3: 448.0, E5M2: 57344.0}
@@ -87,7 +87,7 @@ def expected(
     new: str = "own",
     weight_scaled: bool = True,
     back: bool = True,
-) -> World:
+) -> Expected:
     """y and the history; the arguments make mistakes.
 
     scale: of x, by "history", "own" (its amax), "last" (step alone) or "none".

@@ -13,7 +13,7 @@ from course_grader.labs.lab13_frameworks_and_operations._publishing import (
     publishing,
 )
 from course_grader.parts.rules import Rule
-from course_grader.types import Exercise, Seen, Why
+from course_grader.types import Exercise, Observation, Why
 
 EXERCISE = Exercise(
     order=6,
@@ -57,7 +57,7 @@ expected = published
 MISTAKES = {"a save counts as published though a rank's disk was full": {"however": True}}
 
 
-def _atomic(seen: Seen) -> Why | None:
+def _atomic(seen: Observation) -> Why | None:
     for moment in moments(seen):
         if moment.missing:
             return Why(
@@ -86,7 +86,7 @@ def _atomic(seen: Seen) -> Why | None:
     return None
 
 
-def _kept(seen: Seen) -> Why | None:
+def _kept(seen: Observation) -> Why | None:
     keep, most = seen.case.params["keep"], 0
     last = None
     for moment in moments(seen):

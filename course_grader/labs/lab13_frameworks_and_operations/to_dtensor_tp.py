@@ -12,7 +12,7 @@ from course_grader.labs.lab13_frameworks_and_operations._torch_model import (
 from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import Window
 from course_grader.parts.order import Holds, each_rank
-from course_grader.types import Case, Exercise, Seen, Why
+from course_grader.types import Case, Exercise, Observation, Why
 
 EXERCISE = Exercise(
     order=2,
@@ -66,7 +66,7 @@ def _kept(case: Case) -> int:
     return ITEM * sum(_part(k, *size, n) for k, size in shapes(case.params["num_blocks"]).items())
 
 
-def _held(seen: Seen, rank: int) -> Why | None:
+def _held(seen: Observation, rank: int) -> Why | None:
     n = seen.case.params["mesh"]["tp"]
     for name, (rows, columns) in shapes(seen.case.params["num_blocks"]).items():
         held, most = seen.got[rank].values["held"][name], _part(name, rows, columns, n)

@@ -17,7 +17,7 @@ from course_grader.parts.bytes import BytesAtMost
 from course_grader.parts.common import Window, calls_in
 from course_grader.parts.memory import Peak
 from course_grader.parts.order import Holds, each_rank
-from course_grader.types import Case, Exercise, Seen, Why
+from course_grader.types import Case, Exercise, Observation, Why
 
 FORWARD = Window("forward 1", "backward 1", "forward")
 BACKWARD = Window("backward 1", "ends 1", "backward")
@@ -84,7 +84,7 @@ def _bytes_of(case: Case, prefix: str = "") -> int:
     return sum(n * ITEM * ceil_share(k, blocks, n) for k in shapes(blocks) if k.startswith(prefix))
 
 
-def _held(seen: Seen, rank: int) -> Why | None:
+def _held(seen: Observation, rank: int) -> Why | None:
     n, blocks = _shards(seen.case), seen.case.params["num_blocks"]
     for name, held in seen.got[rank].values["held"].items():
         most = ceil_share(name, blocks, n)
@@ -97,12 +97,12 @@ def _held(seen: Seen, rank: int) -> Why | None:
     return None
 
 
-def _gathers(seen: Seen, rank: int, window: Window) -> list[int]:
+def _gathers(seen: Observation, rank: int, window: Window) -> list[int]:
     calls = calls_in(seen.traces[rank], window)
     return [c.moved_bytes for c in calls if c.op.startswith("all_gather")]
 
 
-def _one_at_a_time(seen: Seen, rank: int) -> Why | None:
+def _one_at_a_time(seen: Observation, rank: int) -> Why | None:
     block, blocks = _bytes_of(seen.case, "blocks.0."), seen.case.params["num_blocks"]
     largest = max((*_gathers(seen, rank, FORWARD), *_gathers(seen, rank, BACKWARD)), default=0)
     if largest > block:
@@ -138,7 +138,7 @@ def _bytes(case: Case) -> int:
     return 3 * whole + (2 * whole // _shards(case) if copies > 1 else 0) + 64
 
 
-def _from_whom(seen: Seen, rank: int) -> Why | None:
+def _from_whom(seen: Observation, rank: int) -> Why | None:
     n = _shards(seen.case)
     calls = calls_in(seen.traces[rank], STEP)
     far = next((c for c in calls if c.op.startswith("all_gather") and len(c.group.ranks) > n), None)

@@ -77,7 +77,7 @@ def one_f_one_b_schedule(num_stages, num_microbatches):
 
 
 # %% wrong bubble, memory: one micro-batch after the other, which holds least
-# says: mend the bubble first
+# says: fix the bubble first
 def one_f_one_b_schedule(num_stages, num_microbatches):
     return [[(kind, i, s) for i in range(num_microbatches) for kind in "FB"] for s in range(num_stages)]
 

@@ -14,11 +14,11 @@ from typing import Any
 from numpy import asarray, ndarray
 
 from course_grader.judge.compare import compare, gate_parts
-from course_grader.judge.exercise_file import ExerciseFile, equal_worlds, found, load, wants_by_name
+from course_grader.judge.exercise_file import ExerciseFile, all_equal, found, load, wants_by_name
 from course_grader.parts.number import judge_number
 from course_grader.parts.numbers import Answer, EveryPoint, Numbers, Point
 from course_grader.show.text import line
-from course_grader.types import Case, RankData, Seen, World
+from course_grader.types import Case, Expected, Observation, RankData
 
 
 def unnamed(file: ExerciseFile, seed: int) -> dict[str, str]:
@@ -30,7 +30,7 @@ def unnamed(file: ExerciseFile, seed: int) -> dict[str, str]:
     for case in file.cases(seed, hidden=True):
         if said and all(said.values()):
             break
-        for words, text in [*_of_worlds(file, case), *_of_points(file, case)]:
+        for words, text in [*_of_expected(file, case), *_of_points(file, case)]:
             said[words] = said.get(words) or text
     return {
         words: text or "accepted" for words, text in said.items() if words.rstrip(".?") not in _flat(text)
@@ -54,14 +54,14 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def _of_worlds(file: ExerciseFile, case: Case) -> Iterator[tuple[str, str]]:
+def _of_expected(file: ExerciseFile, case: Case) -> Iterator[tuple[str, str]]:
     """(mistake, the first message that refuses it), "" where it is right, or looks like no communication."""
     want = file.oracle(case)
     right = {name: [one.on(r) for r in range(case.world_size)] for name, one in wants_by_name(want)}
     worlds, _ = file.mistaken(case)
     for words, world in worlds.items():
         others = [other for name, other in worlds.items() if name != words]
-        if any(equal_worlds(world, other) for other in others):
+        if any(all_equal(world, other) for other in others):
             yield words, ""  # cannot be told from another here
         else:
             yield words, _refusal(file, case, _handed_back(case, {**right, **world}), want, words)
@@ -78,7 +78,7 @@ def _refusal(file: ExerciseFile, case: Case, got: list[RankData], want: dict[str
     return "" if is_degenerate else line(first.why)
 
 
-def _handed_back(case: Case, world: World) -> list[RankData]:
+def _handed_back(case: Case, world: Expected) -> list[RankData]:
     got = [RankData({}, {}) for _ in range(case.world_size)]
     for name, values in world.items():
         for data, value in zip(got, values, strict=True):
@@ -126,7 +126,7 @@ def _of_rules(part: EveryPoint, case: Case) -> Iterator[tuple[str, str]]:
 
 
 def _said(part: Numbers | EveryPoint, case: Case, answers: list[Any]) -> str:
-    found = part.check(Seen(case, [RankData(values={"answers": answers})], {}))
+    found = part.check(Observation(case, [RankData(values={"answers": answers})], {}))
     return "" if found is None or found.ok else line(found.why)
 
 
