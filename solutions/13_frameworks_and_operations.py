@@ -705,7 +705,7 @@ draw_sweep(cells, measured=measured[:8])
 # Read a row from left to right: sharded data parallelism alone, as long as each rank has sequences of its
 # own; then other axes, and the MFU falls, for a step stays at 4 M tokens. Read a column downwards: what does
 # not fit is cut by pipeline and tensor parallelism. These are predictions (docs/accuracy.md says how far they
-# are off); the points on the right were measured, with larger steps.
+# are off); the bars on the right were measured, with larger steps.
 #
 # ## Five techniques in one table
 #
