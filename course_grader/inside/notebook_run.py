@@ -17,7 +17,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
 from course_grader import frames as wire
-from course_grader.inside.forked import Waiting
+from course_grader.inside.standby import Standby
 from course_grader.kernels import LimitedRun, PrivateKernel
 
 TOO_LONG, DIED = "a cell ran longer than it may", "the kernel died"
@@ -54,7 +54,7 @@ class _Provisioner(LocalProvisioner):
 class PageKernel(PrivateKernel):
     """Starts `page_kernel.py` in a fork of this process, whatever kernels are installed."""
 
-    fork: Waiting  # made before this process has threads
+    fork: Standby  # made before this process has threads
 
     @property
     def kernel_spec(self) -> KernelSpec:
@@ -66,7 +66,7 @@ class PageKernel(PrivateKernel):
         return await super()._async_pre_start_kernel(**options)
 
 
-def run(plain: dict[str, Any], answers: int, kernel: Waiting) -> None:
+def run(plain: dict[str, Any], answers: int, kernel: Standby) -> None:
     """Run the cells of one request in `kernel`; `timeouts_s` has the limit of each."""
     PageKernel.fork = kernel
     sources: list[str] = [SETUP, *plain["sources"]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from course_grader.inside.own_server import fork_server
+from course_grader.inside.fork_server import fork_server
 
 MAX_SIDE = 2_000  # pixels of a figure
 ENVIRONMENT = {

@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 import sys
 
-from course_grader.inside.forked import Waiting
+from course_grader.inside.fork_server import fork_server
 from course_grader.inside.import_guard import look_around
-from course_grader.inside.own_server import fork_server
 from course_grader.inside.page_kernel import be_kernel
+from course_grader.inside.standby import Standby
 from course_lib.ranks.forkserver import preload, preloaded
 
 _WORKER = "course_grader.inside.sandbox_worker"
@@ -23,7 +23,7 @@ def main(requests: int, answers: int) -> None:
     preload(_WORKER)  # or each rank would import it: a sixth of its work
     for name in preloaded():
         importlib.import_module(name)
-    kernel = Waiting(be_kernel)
+    kernel = Standby(be_kernel)
     fork_server(prepare=look_around)
     importlib.import_module(_WORKER).serve(requests, answers, kernel)
 

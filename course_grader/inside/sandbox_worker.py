@@ -26,9 +26,9 @@ from course_grader import frames as wire
 from course_grader.answer.source import FromSource, definitions
 from course_grader.exercise import Array, Case, GateFailed
 from course_grader.inside.causes import TooMuchTime
-from course_grader.inside.forked import Waiting
 from course_grader.inside.launcher import run_here
 from course_grader.inside.rank_worker import Job, rank_job
+from course_grader.inside.standby import Standby
 from course_grader.why import Cause
 from course_lib.ranks import serialize
 
@@ -37,7 +37,7 @@ _WRITE_LESS = "The ranks of a world may write 600 MB together, and 300 MB into a
 _TO_END_S = 20  # far more than killing all of a sandbox's processes takes
 
 
-def serve(requests: int, answers: int, kernel: Waiting) -> None:
+def serve(requests: int, answers: int, kernel: Standby) -> None:
     """Say that it is there, then answer requests until there are no more.
 
     `requests` and `answers` are file descriptors; `kernel` is to run the notebook.

@@ -47,7 +47,7 @@ _MainProcess: Any = type(multiprocessing.current_process())  # as this is import
 
 def main() -> None:
     """Run the script that the command line names; an exit code of 0 says that every worker ended well."""
-    from course_grader.inside.own_server import fork_server
+    from course_grader.inside.fork_server import fork_server
 
     fork_server(_FIRST)  # one process loads torch for both, before the agent has threads
     from torch.distributed import run

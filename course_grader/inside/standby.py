@@ -1,4 +1,4 @@
-"""Forks of this process that do one thing and end as Python ends, at once or when they are told to begin."""
+"""A fork of this process that waits until it is told to begin, does one thing, and ends as Python ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 
-def run_to_end(work: Callable[[], object]) -> NoReturn:
+def _run_to_end(work: Callable[[], object]) -> NoReturn:
     """Do nothing but `work` in this fork; say what it raises, and end with its exit status."""
     status = 1
     try:
@@ -33,7 +33,7 @@ def run_to_end(work: Callable[[], object]) -> NoReturn:
         os._exit(status)
 
 
-class Waiting:
+class Standby:
     """A fork that waits until it is told to begin; it has the methods of `subprocess.Popen` that callers use.
 
     Make it before this process has threads, or anything that the fork is not to have.
@@ -47,7 +47,7 @@ class Waiting:
         waits, self._tell = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            run_to_end(lambda: _wait(waits, work))
+            _run_to_end(lambda: _wait(waits, work))
         os.close(waits)
 
     def begin(self, told: object) -> None:
