@@ -65,29 +65,6 @@ def layer_activation_bytes(
     return tokens * (whole + (element_bytes * saved.split + heads) / layout.tp)
 
 
-def model_activation_bytes(
-    config: ModelConfig,
-    *,
-    microbatch_size: Numbers,
-    seq_len: Numbers,
-    recompute: Recompute = "none",
-    element_bytes: float = 4,
-) -> Numbers:
-    """Return the bytes autograd saves in a forward of `model.Transformer`, up to its logits, on one process.
-
-    Layers as `layer_activation_bytes` in autograd mode, the final norm, both RoPE tables and the tokens.
-    Oracle: the storages that `torch.autograd.graph.saved_tensors_hooks` sees.
-    """
-    layout = Layout(microbatch_size=microbatch_size)
-    layer = layer_activation_bytes(
-        config, layout, seq_len, mode="autograd", recompute=recompute, element_bytes=element_bytes
-    )
-    tokens = microbatch_size * seq_len
-    norm = element_bytes * (3 * config.model_dim + 1) * tokens
-    tables = element_bytes * seq_len * config.head_dim
-    return config.num_layers * layer + norm + tables + 8 * tokens
-
-
 def _saved(config: ModelConfig, mode: Mode, recompute: Recompute) -> _Saved:
     if mode not in get_args(Mode):
         raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}; got {mode!r}. Choose one.")

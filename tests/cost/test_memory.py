@@ -12,7 +12,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from course_lib.config import ModelConfig
-from course_lib.cost.activations import layer_activation_bytes, model_activation_bytes
+from course_lib.cost.activations import layer_activation_bytes
+from course_lib.cost.flops import Numbers, Recompute
 from course_lib.cost.layout import Layout
 from course_lib.cost.memory import (
     Memory,
@@ -84,6 +85,29 @@ def saved_bytes(config: ModelConfig, dtype: torch.dtype, shape: tuple[int, int])
         out = net(torch.zeros(shape, dtype=torch.int64))
     assert out.requires_grad
     return sum(seen.values())
+
+
+def model_activation_bytes(
+    config: ModelConfig,
+    *,
+    microbatch_size: Numbers,
+    seq_len: Numbers,
+    recompute: Recompute = "none",
+    element_bytes: float = 4,
+) -> Numbers:
+    """Return the bytes autograd saves in a forward of `model.Transformer`, up to its logits, on one process.
+
+    Layers as `layer_activation_bytes` in autograd mode, the final norm, both RoPE tables and the tokens.
+    Oracle: the storages that `torch.autograd.graph.saved_tensors_hooks` sees.
+    """
+    layout = Layout(microbatch_size=microbatch_size)
+    layer = layer_activation_bytes(
+        config, layout, seq_len, mode="autograd", recompute=recompute, element_bytes=element_bytes
+    )
+    tokens = microbatch_size * seq_len
+    norm = element_bytes * (3 * config.model_dim + 1) * tokens
+    tables = element_bytes * seq_len * config.head_dim
+    return config.num_layers * layer + norm + tables + 8 * tokens
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])

@@ -73,7 +73,7 @@ def cut_into_units(
 
 def _unit_names(model: nn.Module, units: Sequence[nn.Module]) -> dict[nn.Module, str]:
     """Name the model and its units, in the model's order."""
-    check_not_compiled(model)
+    check_not_compiled(model.named_modules())
     inside = {module: name for name, module in model.named_modules()}
     for unit in units:
         if unit is model or unit not in inside:
@@ -91,9 +91,9 @@ def _unit_names(model: nn.Module, units: Sequence[nn.Module]) -> dict[nn.Module,
     }
 
 
-def check_not_compiled(model: nn.Module) -> None:
+def check_not_compiled(modules: Iterable[tuple[str, nn.Module]]) -> None:
     """Raise ValueError for a compiled module."""
-    for name, module in model.named_modules():
+    for name, module in modules:
         if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
             raise ValueError(
                 f"FSDP's hooks must stay outside torch.compile; got the compiled module {name!r}. Compile "

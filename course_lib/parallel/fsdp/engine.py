@@ -139,7 +139,7 @@ class FSDP(Wrapper):
             self._reset()  # after a backward that failed
         if torch.is_grad_enabled():
             self._check_parameters()
-        check_not_compiled(self.module)
+        check_not_compiled((unit.name, unit.module) for unit in self._units)
         if self.param_dtype is not None:
             args, kwargs = cast_floating((args, kwargs), self.param_dtype)
         self._phase, self._calls = "forward", []
