@@ -19,7 +19,7 @@ from course_grader.inside.toy_models import (
     toy_weights,
     trainable,
 )
-from course_grader.labs.lab03_data_parallel import _supplied_ddp as supplied_ddp
+from course_grader.labs.lab03_data_parallel import _supplied_ddp
 from course_grader.parts.common import Window
 from course_grader.types import Array, Case, Expected, Scenario, rng
 
@@ -32,7 +32,7 @@ Shares = Callable[[Sizes], Sequence[Sequence[float]]]
 def case(world_size: int) -> Case:
     """Ranks with micro-batches of different sizes and numbers; the seed draws them."""
     words = f"{world_size} rank{'s' * (world_size > 1)}, uneven micro-batches"
-    params = {"model": MODEL, "ddp": supplied_ddp.source()}
+    params = {"model": MODEL, "ddp": _supplied_ddp.source()}
     return Case(world_size=world_size, params=params, label=words)
 
 

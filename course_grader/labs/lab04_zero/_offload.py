@@ -13,7 +13,7 @@ from course_grader.labs.lab04_zero import _sharded_training as training
 from course_grader.parts.common import Window
 from course_grader.types import Array, Case, Expected, Scenario
 
-Log = list[list[Any]]  # (kind, number of the transfer, bytes), see `host_store.HostStore`
+Log = list[list[Any]]  # (kind, number of the transfer, bytes), see `HostStore` of the program
 CALLS = [Window(f"begin {step}", f"called {step}", f"in the call of step {step}") for step in range(STEPS)]
 TOUCHED = "a tensor was read or written to while it travelled, and is NaN: touch neither end before wait()"
 MISTAKES: dict[str, dict[str, Any]] = {

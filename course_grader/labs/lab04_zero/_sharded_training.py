@@ -33,7 +33,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
 def case(
     world_size: int, optimizer: str, microbatches: int = 1, *, optional_from: int = 0, **model: Any
 ) -> Case:
-    """Ranks that train a toy with an inner optimizer (a key of `zero_toy_models.INNER`).
+    """Ranks that train a toy with an inner optimizer (a key of `INNER` of their program).
 
     Args:
         microbatches: backwards before each step.

@@ -46,7 +46,7 @@ MISTAKES_OF_A_STEP: dict[str, dict[str, Any]] = {
 
 
 def case(world_size: int, kinds: list[str], **more: Any) -> Case:
-    """Ranks with a chain of units of these kinds (`fsdp_toy_models.KINDS`).
+    """Ranks with a chain of units of these kinds (`KINDS` of their program).
 
     Args:
         more: width, placement ("shards" or "owners"), dtype, and what else ranks may know.

@@ -76,12 +76,6 @@ def dispatch(x, experts, num_experts, group):
 # %% right: torchtitan's way, a functional all_to_all
 # from: the plain way
 # change: got = all_to_all(x[token], group, counts.sum(1).tolist(), mine.sum(1).tolist()) -> import torch.distributed._functional_collectives as fc; got = fc.all_to_all_single_autograd(x[token], counts.sum(1).tolist(), mine.sum(1).tolist(), group)
-# %% wrong values: does nothing
-def dispatch(x, experts, num_experts, group):
-    local = num_experts // dist.get_world_size(group)
-    return x, torch.zeros(dist.get_world_size(group), local, dtype=torch.int64)
-
-
 # %% wrong values: rows as they arrive
 # says: sender by sender
 # from: the plain way

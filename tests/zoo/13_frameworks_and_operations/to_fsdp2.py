@@ -124,11 +124,6 @@ def to_fsdp2(model, mesh):
     return nn.parallel.DistributedDataParallel(model, process_group=group).module
 
 
-# %% wrong values: does nothing
-def to_fsdp2(model, mesh):
-    return model
-
-
 # %% wrong values: returns the blocks
 # says: must return the model
 # change: return fully_shard(model, mesh=mesh) -> return model.blocks
