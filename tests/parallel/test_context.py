@@ -279,7 +279,7 @@ def counts_from_0(kind: type[ContextParallel]) -> None:
 @pytest.mark.parametrize("kind", [RingAttention, AllGatherAttention, UlyssesAttention])
 def test_positions_that_are_not_the_tokens_are_refused(kind: type[ContextParallel]) -> None:
     """They would hang nothing and mask nothing: only RoPE would be wrong."""
-    with pytest.raises(RanksError, match=r"local token \d of rank ., which stands at \d+ of 24") as caught:
+    with pytest.raises(RanksError, match=r"local token \d of rank ., which is at \d+ of 24") as caught:
         run_ranks(counts_from_0, 2, kind, quiet=True)
     assert "in places: model(" in str(caught.value), "the caller's line, however deep in the library"
 
