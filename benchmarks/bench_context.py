@@ -104,7 +104,7 @@ def rows() -> list[Row]:
                 f"time; 4 ranks on {CORES} cores: {seconds:.2f} s",
             ),
             (
-                f"{name}, one process / a rank",
+                f"{name}, one process / one rank",
                 alone_bytes / peak,
                 "x",
                 f"peak memory; {peak / 1e6:.1f} MB per rank",

@@ -54,7 +54,7 @@ def rows() -> list[Row]:
     return [
         ("replay of a step", replay_s, "s", f"goal: at most 0.5; {WORLD_SIZE} ranks, 10 layers"),
         ("events", num_events, "", "of all ranks together"),
-        ("events a second", num_events / replay_s, "", "goal: at least 100,000"),
+        ("events per second", num_events / replay_s, "", "goal: at least 100,000"),
         ("this machine's roof, float32", ours / 1e9, "GFLOP/s", "as lab 01 draws it"),
         ("the best of numpy's and torch's matmul", best / 1e9, "GFLOP/s", f"square, {SIZES}"),
         ("roof / best", ours / best, "x", "goal: 0.85 to 1.15"),

@@ -51,7 +51,7 @@ def rows() -> list[Row]:
             "s",
             f"goal: at most 60; {RECORDED} micro-batches recorded",
         ),
-        ("16 stages of 16 micro-batches replayed", step_s, "s", "a class a stage, 16,384 ranks"),
+        ("16 stages of 16 micro-batches replayed", step_s, "s", "a class per stage, 16,384 ranks"),
         ("events replayed a second", replayed / step_s, "", "goal: at least 100,000"),
         ("memory of this process", gigabytes, "GB", "goal: at most 1"),
     ]

@@ -12,7 +12,7 @@ app = typer.Typer(no_args_is_help=True, help="Fit the planner's constants to you
 
 @app.command()
 def measure(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="the CSV to write, a row a measurement")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="the CSV to write, a row per measurement")],
     device: Annotated[str, typer.Option(help="cuda; cpu, with small sizes, to try the command")] = "cuda",
     seconds: Annotated[float, typer.Option(help="about how long kernels are timed")] = 180.0,
 ) -> None:

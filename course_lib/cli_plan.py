@@ -24,9 +24,9 @@ def plan(
         str, typer.Option(help='servers of a GPU instead of a cluster: b200, with --network "400 Gb/s"')
     ] = "",
     gpus: Annotated[str, typer.Option(help="number of GPUs")] = "16384",
-    seq: Annotated[str, typer.Option(help="tokens of a sequence: 8192 or 8K")] = "8192",
+    seq: Annotated[str, typer.Option(help="tokens per sequence: 8192 or 8K")] = "8192",
     tokens: Annotated[
-        str, typer.Option(help="tokens of a step, all GPUs together: 16M is 16,777,216")
+        str, typer.Option(help="tokens per step, all GPUs together: 16M is 16,777,216")
     ] = "16M",
     memory: Annotated[str, typer.Option(help='what if a GPU had "192 GB"; empty: what it has')] = "",
     network: Annotated[

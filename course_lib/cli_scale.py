@@ -16,7 +16,7 @@ def train(context: typer.Context) -> None:
     """Train a small model on this machine's ranks."""
     from course_lib.train.__main__ import main as run
 
-    raise typer.Exit(code=run(context.args))
+    raise typer.Exit(code=run(context.args, "course train"))
 
 
 def submit(

@@ -29,22 +29,22 @@ def simulate(
     ep: Annotated[int, typer.Option(help="expert parallel, a part of dp", min=1)] = 1,
     dp_replicate: Annotated[int, typer.Option(help="copies of that, state replicated", min=1)] = 1,
     gpus: Annotated[
-        str, typer.Option(help="how many the degrees must multiply to; empty: what they do")
+        str, typer.Option(help="what the degrees must multiply to; empty: any number")
     ] = "",
-    seq: Annotated[str, typer.Option(help="tokens of a sequence: 8192 or 8K")] = "8192",
-    tokens: Annotated[str, typer.Option(help="tokens of a step, all GPUs together: 16M")] = "",
+    seq: Annotated[str, typer.Option(help="tokens per sequence: 8192 or 8K")] = "8192",
+    tokens: Annotated[str, typer.Option(help="tokens per step, all GPUs together: 16M")] = "",
     batch: Annotated[str, typer.Option(help="the same in sequences; neither: 16M tokens")] = "",
-    microbatch: Annotated[int, typer.Option(help="sequences of a micro-batch", min=1)] = 1,
+    microbatch: Annotated[int, typer.Option(help="sequences per micro-batch", min=1)] = 1,
     schedule: Annotated[str, typer.Option(help="1f1b, gpipe or interleaved")] = "1f1b",
-    virtual_stages: Annotated[int, typer.Option(help="chunks of a rank, for interleaved", min=1)] = 1,
+    virtual_stages: Annotated[int, typer.Option(help="chunks per rank, for interleaved", min=1)] = 1,
     recompute: Annotated[bool, typer.Option("--recompute", help="blocks keep their input only")] = False,
     efficiency: Annotated[float, typer.Option(help="share of the peak FLOP/s that matmuls reach")] = 0.8,
-    out: Annotated[str, typer.Option(metavar="FILE", help="write the time line for ui.perfetto.dev")] = "",
+    out: Annotated[str, typer.Option(metavar="FILE", help="write the timeline for ui.perfetto.dev")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print plain data")] = False,
 ) -> None:
     """Run the 4-D step at full size on fake ranks.
 
-    Says its time, its bubble, bytes by axis, memory.
+    Prints its time, its bubble, bytes per axis, memory.
     """
     from course_lib.compose import Degrees
     from course_lib.planner.named import cluster_named, model_named
@@ -127,7 +127,7 @@ def _sequences(tokens: str, batch: str, seq_len: int) -> int:
     if total % seq_len:
         below = max(1, total // seq_len) * seq_len
         raise ValueError(
-            f"the tokens of a step must be whole sequences of {seq_len:,} tokens; got {total:,}. "
+            f"the tokens per step must be whole sequences of {seq_len:,} tokens; got {total:,}. "
             f"Use {below:,} or {below + seq_len:,}."
         )
     return total // seq_len
@@ -138,7 +138,7 @@ def _microbatches(sequences: int, ranks: int, size: int) -> int:
     if sequences % (ranks * size):
         more = -(-sequences // (ranks * size)) * ranks * size
         raise ValueError(
-            f"data-parallel ranks x micro-batch must divide the {sequences:,} sequences of a step; got "
+            f"data-parallel ranks x micro-batch must divide the {sequences:,} sequences per step; got "
             f"{ranks} x {size}. Use --batch {more}, or other degrees."
         )
     return sequences // (ranks * size)

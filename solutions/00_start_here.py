@@ -283,7 +283,7 @@ def mean_gradient(model, loss_fn, x, y):
     model: any module, equal weights on every rank; they must stay as they are.
     loss_fn: any loss; loss_fn(prediction, target) is the mean over the rows it is given.
     x, y: this rank's rows; every rank has equally many.
-    Returns: one tensor a parameter, in the order of model.parameters().
+    Returns: one tensor per parameter, in the order of model.parameters().
     Communication: every gradient through all_reduce once.
     """
     ### BEGIN SOLUTION

@@ -313,7 +313,7 @@ def ring_reduce_scatter(tensor, group=None):
     """Return this rank's chunk of the sum of all members' tensors, 1-D; `tensor` stays as it is.
 
     Layout: S elements on every rank -> the r-th of n chunks (torch.tensor_split) on the group's r-th rank.
-    Communication: n-1 messages of at most ceil(S/n) elements sent a rank.
+    Communication: n-1 messages of at most ceil(S/n) elements sent per rank.
     """
     ### BEGIN SOLUTION
     ring, me = dist.get_process_group_ranks(group), dist.get_rank(group)
@@ -339,7 +339,7 @@ def ring_all_gather(chunk, numel, group=None):
     """Return the 1-D tensor of `numel` elements whose chunks the members hold; `chunk` stays as it is.
 
     chunk: this rank's part of it, as torch.tensor_split cuts it into n.
-    Communication: n-1 messages of at most ceil(numel/n) elements sent a rank.
+    Communication: n-1 messages of at most ceil(numel/n) elements sent per rank.
     """
     ### BEGIN SOLUTION
     ring, me = dist.get_process_group_ranks(group), dist.get_rank(group)
@@ -370,7 +370,7 @@ def ring_all_reduce_(tensor, reduce_scatter, all_gather, group=None):
 
     tensor: contiguous, of any shape.
     reduce_scatter(tensor, group) and all_gather(chunk, numel, group) return 1-D tensors.
-    Communication: at most 2(n-1) ceil(S/n) elements sent a rank.
+    Communication: at most 2(n-1) ceil(S/n) elements sent per rank.
     """
     ### BEGIN SOLUTION
     chunk = reduce_scatter(tensor, group)

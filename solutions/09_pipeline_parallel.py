@@ -568,7 +568,7 @@ HALF = StageCosts(forward_s=0.5, input_s=0.5, weight_s=0.5)  # a chunk is half o
 CHUNKS = {"1F1B": BOTH["1F1B"], "interleaved": simulate(library.interleaved(4, 8, 2), HALF)}
 for name, run in CHUNKS.items():
     print(f"{name}: {float(run.bubble):.0%} of the time idle")
-draw_schedules(CHUNKS, title="Two chunks a rank, the second one paler")
+draw_schedules(CHUNKS, title="Two chunks per rank, the second one paler")
 
 # %% [markdown]
 # It is not free: v times as many messages, also from the last rank back to the first. A message must have
@@ -729,7 +729,7 @@ draw_schedules(
         "1F1B": BOTH["1F1B"],
         "yours, 2 chunks": timeline("yours", interleaved_schedule(4, 8, 2), HALF),
     },
-    title="Two chunks a rank, the second one paler",
+    title="Two chunks per rank, the second one paler",
 )
 
 # %% [markdown]

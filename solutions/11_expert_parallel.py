@@ -680,7 +680,7 @@ _ = grading.check("expert_parallel_backward", like_replicas)
 # layer and one at the end.
 #
 # **DeepSeek-V3**: 61 layers, the first three dense; then 256 experts of width 2,048 and one shared, eight of
-# the 256 per token; D = 7,168. All experts are SwiGLU. Dispatch sends one byte an element, combine two. 64
+# the 256 per token; D = 7,168. All experts are SwiGLU. Dispatch sends one byte per element, combine two. 64
 # GPUs in 8 servers share the experts, routing is even; a GPU has 4,096 tokens, computes 989e12 FLOP/s, and
 # sends 50e9 bytes/s to other servers.
 #

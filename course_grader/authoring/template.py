@@ -65,7 +65,7 @@ def at_end(lab: str) -> list[NotebookNode]:
     where = f"[{solution}]({REPOSITORY}/blob/v{__version__}/{solution})" if IS_PUBLISHED else f"`{solution}`"
     links = new_markdown_cell(
         "## Your map of this lab\n\n"
-        "One row an exercise, with the verdict of its last check. `course progress` shows the same for all "
+        "One row per exercise, with the verdict of its last check. `course progress` shows the same for all "
         f"labs, `course check {lab.split('_')[0]} --full` checks with the sizes of the grade. "
         "(On Colab: `!course progress`, and `grading.check(exercise, globals(), hidden=True)` in a cell.)\n\n"
         "<details><summary>Solutions of this lab, and answers to its reflections: open them when you have "

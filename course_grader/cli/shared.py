@@ -17,7 +17,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Students: doctor to restore. Instructors: release to address.",
+    help="Students use the commands from doctor to restore, instructors from release to address, "
+    "authors from build to style. Those from train to calibrate need no lab.",
 )
 console = Console()
 

@@ -1,1 +1,1 @@
-"""Exercises, one file each, in a folder a lab. Judge side: never in a rank, not there in the sandbox."""
+"""Exercises, one file each, in a folder per lab. Judge side: never in a rank, not there in the sandbox."""

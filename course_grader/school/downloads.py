@@ -1,4 +1,4 @@
-"""`course collect LAB`: from what a learning platform lets you download to a folder a student.
+"""`course collect LAB`: from what a learning platform lets you download to a folder per student.
 
 Known are nbgrader's own names, and what Canvas and Moodle put into the zip of all submissions:
 

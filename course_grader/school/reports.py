@@ -103,7 +103,7 @@ def _texts(root: Path, lab: str) -> tuple[dict[str, str], str]:
 
 
 def _similar(alike: Iterable[similar.Pair]) -> list[list[str]]:
-    """Return one line a pair: who, and how much of each is in the other."""
+    """Return one line per pair: who, and how much of each is in the other."""
     head = ["one", "other", "of one in other", "of other in one"]
     return [head, *([p.one, p.other, *(f"{share:.2f}" for share in p.share)] for p in alike)]
 
@@ -192,7 +192,7 @@ def number(points: float | None) -> str:
 
 
 def by_exercise(lab: str, entries: Iterable[Entry]) -> list[list[str]]:
-    """Return one line a student: state and its reason, points of each exercise, and why not more."""
+    """Return one line per student: state and its reason, points of each exercise, and why not more."""
     chosen = exercises(lab)
     head = ["student", "state", "reason", *(e.id for e in chosen), *(f"{e.id}: why" for e in chosen)]
     table = [head]

@@ -1,4 +1,4 @@
-"""A verdict as JupyterLab shows it: what went wrong first, then a row a part, the rest below folds.
+"""A verdict as JupyterLab shows it: what went wrong first, then a row per part, the rest below folds.
 
 Signs and words say what colours say. The text colour is the page's own, so the card reads on a light and on a
 dark theme. A terminal, and nbgrader's cells, get `report.render` instead.

@@ -36,7 +36,7 @@ Fields = TypeVar("Fields", ModelSizes, StepLayout, Machine)
 
 @dataclass(frozen=True)
 class Runs:
-    """Hold runs: what a step's time is computed from, a row a run, and the seconds it took."""
+    """Hold runs: what a step's time is computed from, a row per run, and the seconds it took."""
 
     sizes: ModelSizes
     layout: StepLayout

@@ -1,4 +1,4 @@
-"""Hold what was measured on one GPU: a row a kernel or collective, conditions in lines that start with #.
+"""Hold what was measured on one GPU: a row per kernel or collective, conditions in lines that start with #.
 
 A row is seconds of one call. Sides are those of a matmul: [rows, inner] @ [inner, cols], `groups` of them;
 attention's are queries, keys and the size of a head, `groups` = sequences x heads, causal. `bytes` of a
@@ -54,7 +54,7 @@ class Row:
 
     @property
     def flops(self) -> float:
-        """FLOPs of one call: 2 a number of a matmul, half of 4 a score of causal attention, 2.5 times in
+        """FLOPs of one call: 2 per number of a matmul, half of 4 per score of causal attention, 2.5 times in
         backward."""
         sides = float(self.groups) * self.rows * self.cols * self.inner
         return {"attention_backward": 5.0}.get(self.kind, 2.0) * sides

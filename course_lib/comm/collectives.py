@@ -1,6 +1,6 @@
 """Collectives made of sends and receives: trees for latency, rings for bandwidth, both for clusters.
 
-A ring moves 2 (n-1)/n of the data a rank for an all_reduce, the least possible, in 2 (n-1) steps; a binomial
+A ring moves 2 (n-1)/n of the data per rank for an all_reduce, the least possible, in 2 (n-1) steps; a binomial
 tree needs ceil(log2 n) rounds and moves all the data in each. Lab 02 teaches them. NCCL chooses between rings
 and (double binary) trees by size, and runs them in GPU kernels over chunks.
 
@@ -51,7 +51,7 @@ def ring_reduce_scatter(
     """Return this rank's chunk of the combination of all members' tensors; 1-D, the input is unchanged.
 
     Layout: full_x [S] Partial -> local_x [S/n] Shard.
-    Communication: n-1 messages of at most ceil(S/n) elements sent a rank.
+    Communication: n-1 messages of at most ceil(S/n) elements sent per rank.
     """
     ring = members(group)
     chunks = list(tensor.detach().reshape(-1).clone().tensor_split(len(ring)))
@@ -63,7 +63,7 @@ def ring_all_gather(chunk: torch.Tensor, numel: int, group: dist.ProcessGroup | 
     """Return the 1-D tensor of `numel` elements whose chunks the members hold.
 
     Layout: local_x [S/n] Shard -> full_x [S] Replicate.
-    Communication: n-1 messages of at most ceil(S/n) elements sent a rank.
+    Communication: n-1 messages of at most ceil(S/n) elements sent per rank.
 
     Raises:
         ValueError: the chunk is not this rank's share of `numel` elements.
@@ -87,7 +87,7 @@ def ring_all_reduce_(
 ) -> None:
     """Replace every member's tensor by the combination of all: reduce_scatter, then all_gather.
 
-    Communication: 2 (n-1) messages of at most ceil(S/n) elements sent a rank.
+    Communication: 2 (n-1) messages of at most ceil(S/n) elements sent per rank.
     """
     with _flat_view(tensor) as flat:
         _ring_all_reduce_(flat, members(group), group, _combination(op))
@@ -125,7 +125,7 @@ def all_to_all(
 ) -> None:
     """Fill `outputs[j]` with member j's `inputs[i]`, where i is this rank's place; shapes may differ by pair.
 
-    Communication: n-1 messages sent a rank; every pair of ranks exchanges in its own round.
+    Communication: n-1 messages sent per rank; every pair of ranks exchanges in its own round.
 
     Raises:
         ValueError: not one input and one output a member.

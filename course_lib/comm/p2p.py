@@ -94,7 +94,7 @@ def ring_shift(
 ) -> torch.Tensor:
     """Return the tensor of the rank `steps` places before this one in the ring; all shapes are equal.
 
-    Communication: one message of the tensor's bytes sent and one received a rank; none when the ring is
+    Communication: one message of the tensor's bytes sent and one received per rank; none when the ring is
     turned by a multiple of its length.
     """
     ring = Ring(group)

@@ -3,7 +3,7 @@
 A group along a mesh axis is n ranks at equal distance (`stride`). It lies inside a server, or g of its ranks
 share a server and their rings share the server's network cards. A ring that leaves a pod crosses its border
 once: what counts there is the pod's uplink shared by all groups of the axis. Latency is that of a ring, a
-step a rank: on Ethernet with 8 GPUs per server it outweighs bandwidth from four servers on. Switches of a
+step per rank: on Ethernet with 8 GPUs per server it outweighs bandwidth from four servers on. Switches of a
 server that add up (NVLS) make an all_reduce cheaper than its two halves; a network's (SHARP) are not
 counted. `cost/collectives` prices one group exactly; this module prices 100,000 layouts per second. Lab 12
 and `planner` use it.

@@ -126,7 +126,7 @@ def _accumulate(model: ModelSizes, layout: StepLayout, machine: Machine) -> Pass
 def _tensor_parallel(
     model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration, linears: Pass
 ) -> Pass:
-    """Two all_reduces a pass; with sequence parallelism reduce_scatter and all_gather.
+    """Two all_reduces per pass; with sequence parallelism reduce_scatter and all_gather.
 
     Overlapped, they run in tiles beside the matmul that needs or makes them: what cannot hide is the first
     tile, what a matmul does not outlast, and the share that both lose by sharing the GPU. `ring` has tp
@@ -158,7 +158,7 @@ def _tensor_parallel(
 def _experts_s(
     model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration, block: Pass
 ) -> Array:
-    """Dispatch and combine, forward and backward: four all_to_alls a block, in 16 bits.
+    """Dispatch and combine, forward and backward: four all_to_alls per block, in 16 bits.
 
     Full recomputation runs the forward's two again. Overlapped, a forward runs beside the backward of another
     micro-batch and each hides the other's, but while the pipeline fills and drains: it has no pair there.

@@ -82,7 +82,7 @@ class Placement:
 
     @classmethod
     def strided(cls, world_size: int, stride: int) -> Placement:
-        """Put rank r on device r * stride: with the server size, one rank a server."""
+        """Put rank r on device r * stride: with the server size, one rank per server."""
         return cls(tuple(range(0, world_size * stride, stride)))
 
 
@@ -224,7 +224,7 @@ def laptop(num_ranks: int = 8) -> Cluster:
 
 
 def dgx_h100(num_servers: int = 1) -> Cluster:
-    """Return servers of 8 H100 behind NVSwitch, with one 400 Gbit/s network card a GPU."""
+    """Return servers of 8 H100 behind NVSwitch, with one 400 Gbit/s network card per GPU."""
     _count("num_servers", num_servers)
     return _preset("dgx_h100", {"cluster": 8 * num_servers})
 

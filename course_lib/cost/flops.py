@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from course_lib.config import ModelConfig
 
 Numbers: TypeAlias = int | float | NDArray[np.float64]
-"""A number, or an array of them: one a layout, or a sequence length, or a step."""
+"""A number, or an array of them: one per layout, per sequence length, or a step."""
 Recompute = Literal["none", "selective", "full"]
 
 IN_BLOCKS = ("attention_projections", "attention", "ffn", "router")

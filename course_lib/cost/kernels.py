@@ -81,7 +81,7 @@ def attention_time_s(
     queries: Array, keys: Array, heads: Array, head_dim: Array, fused: Flags, efficiency: Array,
     machine: Machine, fitted: Calibration,
 ) -> Pass:  # fmt: skip
-    """Time the core of attention for `queries` x `keys` scores a head.
+    """Time the core of attention for `queries` x `keys` scores per head.
 
     Fused: the causal half of 4 queries keys H FLOPs per head, backward 2.5 times forward. Not fused: the full
     product, and softmax_bytes for each score.

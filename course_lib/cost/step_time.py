@@ -186,7 +186,7 @@ def _reduce_s(
 
 
 def _beyond(seconds: Array, compute: Array, count: Array) -> Array:
-    """Return what `compute` does not hide of a collective sent in `count` buckets, a block each.
+    """Return what `compute` does not hide of a collective sent in `count` buckets, one per block.
 
     A bucket hides only under blocks still to come: the last one of backward has none, nor the first one of
     forward. Reference: Calculon (SC'23), section 2.

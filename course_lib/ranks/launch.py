@@ -1,7 +1,7 @@
 """Run a function on several ranks of this machine: `run_ranks(fn, 4)`.
 
 Works for functions defined in a notebook cell, never hangs, and says what went wrong in terms of ranks,
-calls and lines. The same call uses one GPU a rank with NCCL where there are enough, and under torchrun the
+calls and lines. The same call uses one GPU per rank with NCCL where there are enough, and under torchrun the
 ranks that exist. Production code starts ranks with torchrun or Slurm instead, and finds hangs with torch's
 flight recorder; lab 00 teaches this one, lab 13 those.
 """
@@ -99,7 +99,7 @@ def run_ranks(
         timeout_s: seconds after which the world is ended with a report. It ends sooner when it is provably
             stuck, and when a rank that others wait for is stalled.
         stall_s: seconds, idle or in Python code without any torch operation, after which a rank is stalled.
-        device: "cpu" (gloo), "cuda" (NCCL, one GPU a rank) or "auto": cuda where there are enough GPUs.
+        device: "cpu" (gloo), "cuda" (NCCL, one GPU per rank) or "auto": cuda where there are enough GPUs.
         trace: record operations, communication and memory into `result.trace`.
         monitor: diagnose hangs and mismatched calls; False only to measure bare speed.
         quiet: do not print the ranks' output (it is in `result.stdout`).
@@ -189,7 +189,7 @@ def _choose_device(device: str, world_size: int) -> str:
     num_gpus = torch.cuda.device_count()
     if device == "cuda" and num_gpus < world_size:
         raise ValueError(
-            f'device="cuda" needs one GPU a rank; got {num_gpus} GPUs for {world_size} ranks. '
+            f'device="cuda" needs one GPU per rank; got {num_gpus} GPUs for {world_size} ranks. '
             'Use device="cpu".'
         )
     return "cuda" if device != "cpu" and num_gpus >= world_size else "cpu"

@@ -43,7 +43,7 @@ def one_f_one_b(num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def interleaved(num_ranks: int, num_microbatches: int, num_chunks: int) -> Schedule:
-    """1F1B with v chunks of the model a rank: stage c * p + r on rank r, so that filling costs 1/v.
+    """1F1B with v chunks of the model per rank: stage c * p + r on rank r, so that filling costs 1/v.
 
     Memory: up to p * v + p - 1 chunks of 1/v of a rank's layers in flight, 1 + (p - 1) / (p * v) times
     1F1B's. Micro-batches go through in rounds of m / max(1, m // p).

@@ -13,11 +13,11 @@ from course_lib.ranks import RanksError
 from course_lib.train import TrainResult, parse, train
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m course_lib.train") -> int:
     """Run one command line; a wrong input is one message and exit code 1, said by the first rank."""
     is_first = os.environ.get("RANK", "0") == "0"
     try:
-        options = parse(sys.argv[1:] if argv is None else argv)
+        options = parse(sys.argv[1:] if argv is None else argv, prog)
     except ValueError as error:
         return _failed(error, is_said=is_first)
     try:

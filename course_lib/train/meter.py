@@ -62,7 +62,7 @@ def learning_rate_at(
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run measured: one dict of metrics a step, and the peak its MFU divides by."""
+    """What a run measured: one dict of metrics per step, and the peak its MFU divides by."""
 
     steps: list[dict[str, Any]]
     peak: Peak

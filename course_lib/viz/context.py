@@ -21,7 +21,7 @@ RANKS = (
     style.VERMILLION,
     style.GREY,
 )
-_TOKENS = 4  # a rank, in the picture
+_TOKENS = 4  # per rank, in the picture
 
 
 def draw_attention_matrix(layouts: Sequence[TokenLayout], cp_size: int = 4, *, causal: bool = True) -> Figure:

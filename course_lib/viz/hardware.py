@@ -35,7 +35,7 @@ def memory_levels() -> list[tuple[str, float, float, str]]:
     return [
         # an FMA a clock in each of 128 cores reads three operands of 4 bytes
         ("registers", sms * gpu.register_bytes_per_sm, sms * 128 * 12 * clock_hz, f"{sms} x 256 KiB"),
-        # 128 bytes a clock and SM
+        # 128 bytes per clock and SM
         ("L1 / shared memory", sms * gpu.l1_bytes_per_sm, sms * 128 * clock_hz, f"{sms} x 256 KiB"),
         # Simplification: as microbenchmarks find it; NVIDIA prints none
         ("L2", gpu.l2_bytes, 5.5e12, "one, shared"),

@@ -25,7 +25,7 @@ COLORS: dict[Kind, str] = {"F": style.BLUE, "B": style.GREEN, "I": style.GREEN, 
 IDLE = style.FAINT
 SCOPE = re.compile(r"(?P<kind>[FBIW]) microbatch=(?P<microbatch>\d+) stage=(?P<stage>\d+)")
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-_ROW = 0.3  # inches a rank
+_ROW = 0.3  # inches per rank
 _LETTER = 0.085  # inches a digit needs
 
 

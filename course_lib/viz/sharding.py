@@ -43,7 +43,7 @@ def _held_bytes(stage: int, num_ranks: int) -> float:
 
 
 def _draw_stage(ax: Axes, stage: int, num_ranks: int) -> None:
-    """A column a rank; of what is sharded, each rank's own range is filled."""
+    """A column per rank; of what is sharded, each rank's own range is filled."""
     for rank in range(num_ranks):
         bottom = 0.0
         for name, size, first in _STATES:
@@ -131,7 +131,7 @@ def draw_owners_and_shards(units: Mapping[str, int], num_ranks: int) -> style.Co
 
 
 def _draw_kept(ax: Axes, ranks: Sequence[Mapping[str, float]], names: Sequence[str]) -> None:
-    """A column a rank, units from below in their order."""
+    """A column per rank, units from below in their order."""
     for rank, kept in enumerate(ranks):
         bottom = 0.0
         for name, numel in kept.items():

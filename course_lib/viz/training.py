@@ -11,9 +11,9 @@ def draw_losses(
     """Draw the loss of each run over its steps.
 
     Args:
-        runs: label -> loss of each step, in nats a token. The second and later lines are dashed, so that
+        runs: label -> loss of each step, in nats per token. The second and later lines are dashed, so that
             equal runs show on top of one another.
-        floor: entropy of the text in nats a token, the least mean loss there is; drawn where it is known.
+        floor: entropy of the text in nats per token, the least mean loss there is; drawn where it is known.
 
     Raises: ValueError if there is no run, or one has no step.
     """
@@ -31,7 +31,7 @@ def draw_losses(
         if floor is not None:
             ax.axhline(floor, color=style.GREY, lw=1, label=f"entropy of the text, {floor:.2f}")
             ax.set_ylim(bottom=0)
-        ax.set(xlabel="step", ylabel="loss, nats a token", title=title)
+        ax.set(xlabel="step", ylabel="loss, nats per token", title=title)
         ax.grid(True)
         ax.legend()
     return figure

@@ -103,7 +103,7 @@ def test_bad_input(logits, k, words):
     ("asked", "words"),
     [
         ({"score": "sofmax"}, "must be softmax or sigmoid; got 'sofmax'"),
-        ({"bias": torch.zeros(3)}, "one number an expert"),
+        ({"bias": torch.zeros(3)}, "one number per expert"),
         ({"bias": torch.full((4,), math.nan)}, "bias must be finite"),
         ({"capacity": 0}, "capacity must be 1 or more"),
     ],

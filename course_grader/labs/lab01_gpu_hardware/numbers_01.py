@@ -52,7 +52,7 @@ def _gpus(weight_bytes: int, gpu_bytes: float) -> Number:
         ),
         "you round down: a part-filled GPU is a GPU": int((weights + _CACHE) // gpu_bytes),
         "you do not round: GPUs come whole": (weights + _CACHE) / gpu_bytes,
-        "the cache counts keys or values only, or one byte an entry": _up(weights + _CACHE / 2, gpu_bytes),
+        "the cache counts keys or values only, or one byte per entry": _up(weights + _CACHE / 2, gpu_bytes),
         "weights take 4 bytes": _up(4 * _PARAMS + _CACHE, gpu_bytes),
         "weights take 2 bytes": _up(2 * _PARAMS + _CACHE, gpu_bytes),
         "weights take the 16 bytes of training": _up(16 * _PARAMS + _CACHE, gpu_bytes),

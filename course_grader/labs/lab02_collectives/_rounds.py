@@ -72,7 +72,7 @@ class _Cursor:
 
 
 def rounds(traces: Sequence[RankTrace]) -> list[Message]:
-    """Return all messages with the earliest round of each, if a rank sends one message a round.
+    """Return all messages with the earliest round of each, if a rank sends one message per round.
 
     A message can leave one round after the previous one of its sender, and one round after everything the
     sender had waited for when it was launched. No measured time is used.

@@ -103,9 +103,9 @@ _MISTAKES: Mapping[str, Mapping[str, Cost]] = {
         "whole messages go round: each step carries a chunk of size/n": lambda s, n, a, b: (
             2 * (n - 1) * (a + s / b)
         ),
-        "there are n steps a half instead of n-1": lambda s, n, a, b: 2 * n * (a + s / n / b),
+        "there are n steps per half instead of n-1": lambda s, n, a, b: 2 * n * (a + s / n / b),
         "latency is paid once instead of in every step": lambda s, n, a, b: a + 2 * (n - 1) / n * s / b,
-        "latency is paid once a half instead of in every step": lambda s, n, a, b: (
+        "latency is paid once per half instead of in every step": lambda s, n, a, b: (
             2 * a + 2 * (n - 1) / n * s / b
         ),
         "latency is left out": lambda s, n, _a, b: 2 * (n - 1) / n * s / b,

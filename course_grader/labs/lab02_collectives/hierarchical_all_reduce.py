@@ -87,14 +87,14 @@ def _bound(case: Case) -> int:
 
 
 def _looks_like(case: Case, crossed: list[float]) -> str:
-    """A leader a server, a ring that ignores servers, or all of S across."""
+    """A leader per server, a ring that ignores servers, or all of S across."""
     k, numel = case.params["server_size"], rank_input(case, 0).size
     m = case.world_size // k
     if case.params.get("dtype") == "float32" and max(crossed) <= 2 * _bound(case):
         return "Float64 on the wire for a float32 tensor?"
     if k > 1 and sum(elements > 0 for elements in crossed) == m:
         return (
-            "One rank a server carries everything: is it one ring over all, or a leader? Let all k share it."
+            "One rank per server carries everything: is it one ring over all, or a leader? Let all k share it."
         )
     if k > 1 and min(crossed) >= 2 * (m - 1) * (numel // m):
         return "All k ranks carry the whole tensor: reduce_scatter inside comes first."

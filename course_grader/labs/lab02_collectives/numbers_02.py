@@ -26,7 +26,7 @@ EXERCISE = Exercise(
     hints=(
         "For each number write down first: how many steps one after the other, and how many bytes in each.",
         "A star has one sender. In a tree the holders double. A tiny message costs its latency, whatever the "
-        "bandwidth. busbw rescales size/time by what a ring must send a rank.",
+        "bandwidth. busbw rescales size/time by what a ring must send per rank.",
         "Crossing: each of the k ranks of a server carries a k-th of S through an all_reduce over m servers.",
     ),
 )
@@ -70,7 +70,7 @@ PARTS = answers(
             rel=5e-4,
             mistakes={
                 "only one half is counted: an all_reduce goes round twice": _TINY_S / 2,
-                "there are n steps a half instead of n-1": 2 * 1024 * 10e-6,
+                "there are n steps per half instead of n-1": 2 * 1024 * 10e-6,
                 "latency is paid once": 10e-6,
                 "a tree is counted: a ring is asked": 20 * 10e-6,
                 "the result is in milliseconds: give seconds": 1e3 * _TINY_S,

@@ -66,7 +66,7 @@ def whole_batch(case: Case, shards: Sequence[Mapping[str, Tensor]]) -> dict[str,
 def replicas(
     case: Case, shards: Sequence[Mapping[str, Tensor]], combine: Combine, *, own: str = ""
 ) -> dict[str, list[Tensor]]:
-    """A model a rank, gradients by `combine`; own: what starts as each rank made it (`_own_state`)."""
+    """A model per rank, gradients by `combine`; own: what starts as each rank made it (`_own_state`)."""
     n = case.world_size
     models = [build_toy(case.params["model"], shards[0]) for _ in range(n)]
     for model, shard in zip(models, shards, strict=True):

@@ -42,7 +42,7 @@ def case(
         model: options of ToyNet beside the usual width and depth.
     """
     shape = {"width": 24, "depth": 7, **model}
-    more = f", {microbatches} backwards a step" if microbatches > 1 else ""
+    more = f", {microbatches} backwards per step" if microbatches > 1 else ""
     kinds = "".join(f", {kind}" for kind in ("tied", "frozen", "unused") if model.get(kind))
     kinds += ", a layer that only later steps use" if optional_from else ""
     return Case(

@@ -25,7 +25,7 @@ EXERCISE = Exercise(
     },
     details="1 to 4 ranks (hidden: 6), models and inner optimizers as for stage 1; all ranks use the same "
     "parameters; each call was waited for when the constructor, `step` and `zero_grad` return. P parameters "
-    "in T tensors. Bytes: with m backwards a step moves at most (m + 1)(P + n T) elements, where an "
+    "in T tensors. Bytes: with m backwards per step moves at most (m + 1)(P + n T) elements, where an "
     "all_reduce counts double and an all_gather counts its output; the constructor at most P + n T. Memory, "
     "from 2 ranks on, where a shard is P/n + T elements and V counts the values of state per parameter: "
     "torch optimizers hold at most V (P/n + the largest parameter) elements of state; after step and "

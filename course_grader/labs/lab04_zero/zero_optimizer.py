@@ -23,7 +23,7 @@ EXERCISE = Exercise(
         "memory": "The optimizer's state is a shard's, and nothing of the model's size stays.",
     },
     details="1 to 4 ranks (hidden: 5, 6), with Adam, SGD and momentum, tied, frozen and unused weights, a "
-    "layer that is used from the second step on, two backwards a step; each call was waited for when the "
+    "layer that is used from the second step on, two backwards per step; each call was waited for when the "
     "constructor, `step` and `zero_grad` return. P parameters in T tensors. Bytes: a step moves at most "
     "2 (P + n T) elements, where an all_reduce counts double and an all_gather counts its output; the "
     "constructor at most P + n T. Memory, from 2 ranks on, where a shard is P/n + T elements and V counts "

@@ -15,7 +15,7 @@ AXES = ("dp_replicate", "dp_shard")
 
 
 def case(replicas: int, shards: int, numel: int, dtype: str = "float64") -> Case:
-    """A mesh of `replicas` servers with `shards` ranks each; `numel` elements a gradient."""
+    """A mesh of `replicas` servers with `shards` ranks each; `numel` elements per gradient."""
     words = (
         f"{replicas} x {shards} rank{'s' * (replicas * shards > 1)}, {numel:,} element{'s' * (numel != 1)}"
     )

@@ -27,7 +27,7 @@ EXERCISE = Exercise(
         "min_gpus": "Exactly.",
     },
     hints=(
-        "A ring all_gather or reduce_scatter of S bytes over n ranks sends (n - 1)/n S a rank, an "
+        "A ring all_gather or reduce_scatter of S bytes over n ranks sends (n - 1)/n S per rank, an "
         "all_reduce twice that. Count the moves of a step first.",
         "In HSDP only the all_reduce of the shard crosses servers; its ring has as many ranks as there are "
         "servers. A rank's shard is S divided by the ranks of one server.",

@@ -55,10 +55,10 @@ EXERCISE = Exercise(
     forbids=("cost model",),
     scenario=samples(stream=61, draw=_draw, expand=_points),
     hints=(
-        "Both modes begin with tokens = batch_size * seq_len. Count elements a token, then multiply.",
+        "Both modes begin with tokens = batch_size * seq_len. Count elements per token, then multiply.",
         "paper: the term 5 N S / D times B S D is 5 N S^2 B, the scores. 'full' keeps the layer's input "
-        "alone, 2 bytes an element.",
-        "autograd: 4 bytes an element; 'none' adds up the table. For 'selective' list the seven products "
+        "alone, 2 bytes per element.",
+        "autograd: 4 bytes per element; 'none' adds up the table. For 'selective' list the seven products "
         "with weights: how wide is the result of each? The block's input is kept beside all seven.",
     ),
 )

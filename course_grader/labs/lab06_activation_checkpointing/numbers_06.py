@@ -30,7 +30,7 @@ EXERCISE = Exercise(
     signature="()",
     scenario=numbers(),
     hints=(
-        "Korthikanti: B S D (34 + 5 N S / D) bytes a layer. Recomputed in full, a layer saves its input.",
+        "Korthikanti: B S D (34 + 5 N S / D) bytes per layer. Recomputed in full, a layer saves its input.",
         "Backward costs twice the forward. With recomputation the forward is paid twice.",
         "crossing_tokens: which two terms of the formula are then equal? root_segments: where is the "
         "derivative of the peak by C zero?",

@@ -31,7 +31,7 @@ EXERCISE = Exercise(
     scenario=numbers(),
     hints=(
         "Count the all_reduces of a block first: attention and feed-forward, forward and backward. A ring "
-        "all_reduce of S bytes sends 2(n - 1)/n S a rank.",
+        "all_reduce of S bytes sends 2(n - 1)/n S per rank.",
         "The time of the products: 6 FLOPs per parameter and token, an eighth of them on each rank, at the "
         "stated rate. The share is sending / (sending + computing), nothing hidden.",
         "34 of the 34 units of B S D bytes are divided with sequence parallelism; without it 24 are divided, "

@@ -47,7 +47,7 @@ EXERCISE = Exercise(
         "bytes": "A step moves a few numbers per token, however large the vocabulary.",
         "memory": "No rank holds the full logits.",
     },
-    details="1 to 4 ranks (hidden: 5, and 1.5 MB of logits a rank), a mesh of data and tensor "
+    details="1 to 4 ranks (hidden: 5, and 1.5 MB of logits per rank), a mesh of data and tensor "
     "parallelism (2 x 2). logits [B, S, V/n], targets [B, S] (numbers of the whole vocabulary), losses "
     "[B, S] on every rank. copy_to and reduce_from of course_lib.comm.autograd are open. Bytes: a step "
     "moves at most 8 numbers per token (an all_reduce counts double). Memory: at most 6 tensors of the "

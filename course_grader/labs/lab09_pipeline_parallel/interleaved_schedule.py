@@ -1,4 +1,4 @@
-"""`interleaved_schedule`: several chunks of the model a rank, for a smaller bubble."""
+"""`interleaved_schedule`: several chunks of the model per rank, for a smaller bubble."""
 
 from itertools import product
 

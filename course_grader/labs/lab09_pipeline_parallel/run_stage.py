@@ -29,7 +29,7 @@ EXERCISE = Exercise(
     details="GPipe and 1F1B with 1 to 4 ranks and 1 to 8 micro-batches (hidden: up to 6 ranks), and valid "
     "lists in which micro-batches do not come in the order of their numbers. Bytes: a rank sends at most "
     "its outputs and the gradients of its inputs, and moves nothing else. Memory: at the peak, for each "
-    "micro-batch in flight what its forward saves (its input and two tensors a layer), 8 such tensors for "
+    "micro-batch in flight what its forward saves (its input and two tensors per layer), 8 such tensors for "
     "the work, and what was sent.",
     signature="(actions, module, inputs, targets, loss_fn, like)",
     forbids=("pipeline parallelism", "schedules"),

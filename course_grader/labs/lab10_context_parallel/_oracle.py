@@ -93,7 +93,7 @@ def least_bytes(case: Case) -> int:
 
 
 def spare_bytes(case: Case) -> int:
-    """Beside blocks: eight numbers a query; with fewer than 6 ranks, where nobody can hoard, much more."""
+    """Beside blocks: eight numbers per query; with fewer than 6 ranks, where nobody can hoard, much more."""
     few = 8 * block_bytes(case, case.params["heads"]) if cp_size(case) < 6 else 0
     return 64 * int(case.params["batch"] * case.params["heads"] * case.params["block"]) + few
 

@@ -33,7 +33,7 @@ def case(ep: int, dp: int, *, tokens: int = 4, dp_inside: bool = False, idle: bo
     dp_inside: the ranks of dp are the neighbours, not those of ep. idle: in the first line no token chooses
     an expert of the last rank of ep.
     """
-    label = f"ep {ep} x dp {dp}{', dp inside' * dp_inside}, {tokens} tokens and more a rank"
+    label = f"ep {ep} x dp {dp}{', dp inside' * dp_inside}, {tokens} tokens and more per rank"
     label += ", experts without any in one line" * idle
     mesh = {"ep": ep, "dp": dp} if dp_inside else {"dp": dp, "ep": ep}
     params: dict[str, Any] = {"tokens": tokens, "config": asdict(CONFIG), "model_seed": MODEL_SEED}

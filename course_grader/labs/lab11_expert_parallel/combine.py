@@ -36,7 +36,7 @@ EXERCISE = Exercise(
     details="As dispatch: 1 to 4 ranks (hidden: 6), groups that are not the world nor neighbours, empty "
     "experts, ranks that get nothing back, or have nothing at all, float64. counts int64 [ep, E/ep] and "
     "experts [T, k] (-1: dropped) are those of dispatch; a token whose choices were all dropped gets 0. "
-    "Bytes, a rank: forward at most its rows times D elements, backward at most its tokens' kept choices "
+    "Bytes per rank: forward at most its rows times D elements, backward at most its tokens' kept choices "
     "times D; no counts.",
     signature="(rows, counts, experts, weights, group)",
     forbids=("expert parallelism",),

@@ -33,7 +33,7 @@ EXERCISE = Exercise(
     details="1 to 4 ranks (hidden: 6), groups that are not the world nor neighbours, as many tokens on a "
     "rank as it happens to have, experts without any token, ranks that send or get nothing, or neither; "
     "float64. rows [R, D]: by expert, then by the rank of the group they come from, then by token. counts "
-    "int64 [ep, E/ep]. A choice of -1 was dropped. Bytes, a rank: forward at most its kept choices times D "
+    "int64 [ep, E/ep]. A choice of -1 was dropped. Bytes per rank: forward at most its kept choices times D "
     "elements, rows for itself among them, and ep x E counts; backward the same without the counts.",
     signature="(x, experts, num_experts, group)",
     forbids=("expert parallelism",),

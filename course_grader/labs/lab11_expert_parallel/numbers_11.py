@@ -94,7 +94,7 @@ PARTS = answers(
                 "all rows leave the server: 8 of 64 GPUs are in it": ACROSS_S * 8 / 7,
                 "all rows but those for the GPU itself leave the server": ACROSS_S * 63 / 56,
                 "rows are in bf16": ACROSS_S * 2,
-                "one row a token is counted": ACROSS_S / 8,
+                "one row per token is counted": ACROSS_S / 8,
                 "combine is counted, too": ACROSS_S * 3,
             },
         ),

@@ -32,7 +32,7 @@ EXERCISE = Exercise(
     hints=(
         "Each problem names its numbers; write down the axes first, then what each divides.",
         "16 M tokens are 16 x 2^20. Interleaving divides the bubble's numerator by v.",
-        "The gather over cp brings the other ranks' parts of K and V, two bytes a number, of the heads this "
+        "The gather over cp brings the other ranks' parts of K and V, two bytes per number, of the heads this "
         "rank of tp has.",
     ),
 )

@@ -34,7 +34,7 @@ def _problem(point: Point, answer: Any) -> Why | None:
     want = {axis: _coords(point)[axis] for axis, _ in point["sizes"]}
     if answer == want:
         return None
-    return Why(f"the place of a rank must be one number an axis, {want}", f"got {answer!r}")
+    return Why(f"the place of a rank must be one number per axis, {want}", f"got {answer!r}")
 
 
 EXERCISE = Exercise(

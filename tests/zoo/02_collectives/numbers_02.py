@@ -26,7 +26,7 @@ def numbers_02():
 # says: only 5 rounds
 # change: dict(right) -> right | {"tree_s": 5 * 0.32}
 # %% wrong tiny_ring_s: n steps instead of n-1
-# says: n steps a half
+# says: n steps per half
 # change: dict(right) -> right | {"tiny_ring_s": 2 * 1024 * 10e-6}
 # %% wrong tiny_ring_s: in milliseconds
 # says: give seconds
