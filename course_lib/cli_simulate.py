@@ -28,9 +28,7 @@ def simulate(
     dp: Annotated[int, typer.Option(help="data parallel, state sharded", min=1)] = 128,
     ep: Annotated[int, typer.Option(help="expert parallel, a part of dp", min=1)] = 1,
     dp_replicate: Annotated[int, typer.Option(help="copies of that, state replicated", min=1)] = 1,
-    gpus: Annotated[
-        str, typer.Option(help="what the degrees must multiply to; empty: any number")
-    ] = "",
+    gpus: Annotated[str, typer.Option(help="what the degrees must multiply to; empty: any number")] = "",
     seq: Annotated[str, typer.Option(help="tokens per sequence: 8192 or 8K")] = "8192",
     tokens: Annotated[str, typer.Option(help="tokens per step, all GPUs together: 16M")] = "",
     batch: Annotated[str, typer.Option(help="the same in sequences; neither: 16M tokens")] = "",

@@ -806,8 +806,8 @@ def numbers_04() -> dict[str, float]:
 # ## Words
 #
 # **ZeRO**: Zero Redundancy Optimizer. **Shard**: one rank's equal part of a flat vector. **Master weights**:
-# the float32 parameters that the optimizer updates. **K**: bytes of optimizer per parameter. **Offload**: keep
-# and update on the host. **Element-wise**: an optimizer that treats each number by itself.
+# the float32 parameters that the optimizer updates. **K**: bytes of optimizer per parameter. **Offload**:
+# keep and update on the host. **Element-wise**: an optimizer that treats each number by itself.
 #
 # ## References
 #

@@ -1,8 +1,8 @@
 """Collectives made of sends and receives: trees for latency, rings for bandwidth, both for clusters.
 
-A ring moves 2 (n-1)/n of the data per rank for an all_reduce, the least possible, in 2 (n-1) steps; a binomial
-tree needs ceil(log2 n) rounds and moves all the data in each. Lab 02 teaches them. NCCL chooses between rings
-and (double binary) trees by size, and runs them in GPU kernels over chunks.
+A ring moves 2 (n-1)/n of the data per rank for an all_reduce, the least possible, in 2 (n-1) steps; a
+binomial tree needs ceil(log2 n) rounds and moves all the data in each. Lab 02 teaches them. NCCL chooses
+between rings and (double binary) trees by size, and runs them in GPU kernels over chunks.
 
 A tensor is cut into n chunks as `torch.tensor_split` cuts it: the first S mod n chunks have one element more.
 """

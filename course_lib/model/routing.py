@@ -133,8 +133,8 @@ def _check(logits: Tensor, k: int, capacity: int | None, score: str, bias: Tenso
         )
     if bias is not None and bias.shape != logits.shape[1:]:
         raise ValueError(
-            f"bias must be one number per expert; got shape {list(bias.shape)} for {logits.shape[1]} experts. "
-            "Pass the bias of this router."
+            f"bias must be one number per expert; got shape {list(bias.shape)} for {logits.shape[1]} "
+            "experts. Pass the bias of this router."
         )
     if capacity is not None and capacity < 1:
         raise ValueError(f"capacity must be 1 or more; got {capacity}. Use None to keep all tokens.")

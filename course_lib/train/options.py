@@ -80,7 +80,7 @@ class TrainOptions:
     memory: str = option("auto", 'what a device has, "16 GB"; auto: ask it')
     seed: int = option(0, "of weights and data")
     out: str = option("", "folder for metrics.jsonl, loss.png and saves; empty: nothing is written")
-    save_every: int = option(0, "steps from one save to the next in OUT/saves; SIGTERM saves and ends; 0: none")
+    save_every: int = option(0, "steps between saves in OUT/saves; SIGTERM saves and ends; 0: none")
     keep: int = option(2, "how many of the newest saves stay")
     resume: bool = option(False, "go on from the newest save in OUT/saves, on any layout")
     timeout: float = option(60.0, "seconds for which ranks under torchrun wait for one another")

@@ -94,7 +94,7 @@ def _looks_like(case: Case, crossed: list[float]) -> str:
         return "Float64 on the wire for a float32 tensor?"
     if k > 1 and sum(elements > 0 for elements in crossed) == m:
         return (
-            "One rank per server carries everything: is it one ring over all, or a leader? Let all k share it."
+            "One rank per server carries everything: is it one ring over all, or a leader? Let all k share."
         )
     if k > 1 and min(crossed) >= 2 * (m - 1) * (numel // m):
         return "All k ranks carry the whole tensor: reduce_scatter inside comes first."

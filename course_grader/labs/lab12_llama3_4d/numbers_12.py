@@ -32,8 +32,8 @@ EXERCISE = Exercise(
     hints=(
         "Each problem names its numbers; write down the axes first, then what each divides.",
         "16 M tokens are 16 x 2^20. Interleaving divides the bubble's numerator by v.",
-        "The gather over cp brings the other ranks' parts of K and V, two bytes per number, of the heads this "
-        "rank of tp has.",
+        "The gather over cp brings the other ranks' parts of K and V, two bytes per number, of the heads "
+        "this rank of tp has.",
     ),
 )
 
