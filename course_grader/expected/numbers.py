@@ -1,4 +1,4 @@
-"""Judge's half of `scenarios/numbers`: one process, nothing drawn."""
+"""Judge's half of `inside/scenarios/numbers`: one process, nothing drawn."""
 
 from __future__ import annotations
 

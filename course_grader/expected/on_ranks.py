@@ -1,4 +1,4 @@
-"""Judge's half of `scenarios/on_ranks`: cases on a mesh, data that all ranks share or each has its own of."""
+"""Judge's half of `inside/scenarios/on_ranks`: cases on a mesh, data shared by all ranks or of each."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def on_ranks(
     state: Sequence[str] = (),
     parts: Callable[[Case, int], dict[str, Array]] | None = None,
 ) -> Scenario:
-    """The answer on every rank of a mesh; the arguments are described in `scenarios/on_ranks`.
+    """The answer on every rank of a mesh; the arguments are described in `inside/scenarios/on_ranks`.
 
     Args:
         inputs: (case, rank) -> this rank's arrays; "grad_<result>" is where backward begins from.

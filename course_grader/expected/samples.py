@@ -1,4 +1,4 @@
-"""Judge's half of `scenarios/samples`: points that are listed, and points that the seed draws."""
+"""Judge's half of `inside/scenarios/samples`: points that are listed, and points that the seed draws."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def samples(
         draw: (generator, how many) -> rows.
         expand: a row -> its points, where a row stands for several.
         stream: keeps the draws of exercises apart.
-        options: as in `scenarios/samples`.
+        options: as in `inside/scenarios/samples`.
     """
 
     def cases(chosen: Sequence[Any], seed: int) -> list[Case]:

@@ -1,4 +1,4 @@
-"""Judge's half of `scenarios/torchrun_script`: data, and the training repeated in one process, with numpy."""
+"""Judge's half of `inside/scenarios/torchrun_script`: data, and the training in one process, with numpy."""
 
 from __future__ import annotations
 

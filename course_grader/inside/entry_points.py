@@ -13,7 +13,7 @@ _MESSAGES = (
     *("alltoall_base", "broadcast", "gather", "recv", "recv_anysource", "reduce", "reduce_scatter"),
     *("_reduce_scatter_base", "scatter", "send"),
 )
-SIDE_DOORS = (
+BYPASSES = (
     *(f"torch._C._distributed_c10d:Backend.{name}" for name in _MESSAGES),  # a group's, that no trace sees
     "torch.distributed.rpc:init_rpc",
     "torch._C._distributed_rpc:TensorPipeAgent",
@@ -151,7 +151,7 @@ def torch_entries(closed: str) -> tuple[str, ...]:
 def every_entry() -> frozenset[str]:
     """Return the entries of all groups, which `import_guard` looks for before it knows the exercise."""
     groups = [f"torch:{group}" for group in TORCH] + [f"torch:collectives:{name}" for name in _COLLECTIVES]
-    return frozenset(SIDE_DOORS).union(*map(torch_entries, groups))
+    return frozenset(BYPASSES).union(*map(torch_entries, groups))
 
 
 def closed_ops(closed: Sequence[str]) -> frozenset[str]:

@@ -25,7 +25,7 @@ import torch
 import course_lib
 from course_grader.exercise import GateFailed
 from course_grader.forbids import JUDGE_SIDE, is_course
-from course_grader.inside.entry_points import SIDE_DOORS, every_entry, torch_entries
+from course_grader.inside.entry_points import BYPASSES, every_entry, torch_entries
 from course_grader.why import Why
 
 ALWAYS = (*JUDGE_SIDE, "course_grader.inside.scenarios", "course_grader.inside.programs")
@@ -112,7 +112,7 @@ class Guard(importlib.abc.MetaPathFinder):
         self.reached: list[Why] = []
         self.modules = (*ALWAYS, *(_full_name(c) for c in closed if not c.startswith("torch:")))
         asked = (entry for c in closed if c.startswith("torch:") for entry in torch_entries(c))
-        self.entries = [*SIDE_DOORS, *asked]
+        self.entries = [*BYPASSES, *asked]
         self._importing = 0  # modules with entries that are being imported, one inside the other
         self._brought: list[str] = []  # entries that they bring
 
@@ -125,11 +125,11 @@ class Guard(importlib.abc.MetaPathFinder):
 
     def refuse(self, name: str) -> NoReturn:
         """Note that a closed module or entry point was reached, and raise."""
-        if any(name == door.replace(":", ".") for door in SIDE_DOORS):
-            self.refuse_side_door(name)
+        if any(name == door.replace(":", ".") for door in BYPASSES):
+            self.refuse_bypass(name)
         self._raise(closed_here(self.exercise_id, name))
 
-    def refuse_side_door(self, what: str) -> NoReturn:
+    def refuse_bypass(self, what: str) -> NoReturn:
         """Note that the answer used another way between ranks than torch.distributed, and raise."""
         self._raise(
             Why(

@@ -48,8 +48,8 @@ tempfile.gettempdir()  # the first call of a process writes a file
 _STORE_METHODS = [name for name, held in vars(_c10d.Store).items() if callable(held) and name[0] != "_"]
 
 
-def shut(refuse: Callable[[str], None]) -> None:
-    """Call `refuse(what)` when the answer opens a side door, directly or through any library."""
+def lock_down(refuse: Callable[[str], None]) -> None:
+    """Call `refuse(what)` when the answer takes a bypass, directly or through any library."""
     # Local copies: an answer may patch this module and builtins.
     events, writes, devnull, by_answer = dict(_EVENTS), _WRITES, os.devnull, _watcher()
     is_a, number, kind, memory = isinstance, int, type, io.BytesIO

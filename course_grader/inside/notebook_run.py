@@ -16,7 +16,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
-from course_grader import frames as wire
+from course_grader import frames
 from course_grader.inside.standby import Standby
 from course_grader.kernels import LimitedRun, PrivateKernel
 
@@ -77,7 +77,7 @@ def run(plain: dict[str, Any], answers: int, kernel: Standby) -> None:
 
     def ended(cell: Any, cell_index: int, **_: Any) -> None:
         if cell_index:
-            wire.send(answers, wire.pack({"cell": cell_index - 1, "outputs": _outputs(cell)}))
+            frames.send(answers, frames.pack({"cell": cell_index - 1, "outputs": _outputs(cell)}))
 
     client = LimitedRun(
         notebook,
@@ -99,7 +99,7 @@ def run(plain: dict[str, Any], answers: int, kernel: Standby) -> None:
         end = DIED
     except Exception:  # whatever a message that is none makes nbclient raise
         end = NO_MESSAGE
-    wire.send(answers, wire.pack({"end": end}))
+    frames.send(answers, frames.pack({"end": end}))
 
 
 def _outputs(cell: Any) -> list[Any]:

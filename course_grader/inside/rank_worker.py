@@ -72,7 +72,7 @@ def rank_job(job: Job) -> dict[str, Any]:
     guard.install()
     io_guard.close_files(guard.files(), guard.refuse)
     if dist.get_world_size() > 1:
-        io_guard.shut(guard.refuse_side_door)
+        io_guard.lock_down(guard.refuse_bypass)
     try:
         impl = prepare(load(job), job)
     except GateFailed as failed:

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from course_grader import frames as wire
+from course_grader import frames
 from course_grader.answer.source import FromSource, definitions
 from course_grader.exercise import Array, Case, GateFailed
 from course_grader.inside.causes import TooMuchTime
@@ -48,24 +48,24 @@ def serve(requests: int, answers: int, kernel: Standby) -> None:
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: ranks cannot read or trace this process
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: what a rank leaves is found here
     serialize.load_plain_data_only()
-    wire.send(answers, wire.pack({"ready": True}))  # before it has read anything of a student
+    frames.send(answers, frames.pack({"ready": True}))  # before it has read anything of a student
     while True:
         try:
-            plain, arrays = wire.unpack(wire.receive(requests))
-        except wire.Broken:
+            plain, arrays = frames.unpack(frames.receive(requests))
+        except frames.Broken:
             os._exit(0)
         if "sources" in plain:
             # Imported now: most of a second, where a page is asked for.
             importlib.import_module("course_grader.inside.notebook_run").run(plain, answers, kernel)
         else:
-            wire.send(answers, _answer(plain, arrays, kernel.pid))
+            frames.send(answers, _answer(plain, arrays, kernel.pid))
 
 
 def _answer(plain: dict[str, Any], arrays: dict[str, Array], kernel: int) -> bytes:
     try:
         if "cells" in plain:
             answer = definitions(plain["cells"], plain["symbol"], plain["exercise_id"])
-            return wire.pack({"text": answer.text, "before": answer.before, "note": answer.note})
+            return frames.pack({"text": answer.text, "before": answer.before, "note": answer.note})
         return _run(plain, arrays, kernel)
     except GateFailed as failed:
         gate, why = failed.gate, failed.why
@@ -74,7 +74,7 @@ def _answer(plain: dict[str, Any], arrays: dict[str, Array], kernel: int) -> byt
             gate = "terminates"
         if why.cause is Cause.DISK:
             why = dataclasses.replace(why, report="\n".join(filter(None, (why.report, _WRITE_LESS))))
-        return wire.pack({"failed": [gate, *why.texts()], "output": output})
+        return frames.pack({"failed": [gate, *why.texts()], "output": output})
 
 
 def _run(plain: dict[str, Any], arrays: dict[str, Array], kernel: int) -> bytes:
@@ -96,14 +96,14 @@ def _run(plain: dict[str, Any], arrays: dict[str, Array], kernel: int) -> bytes:
         for r in got
     ]
     tensors = {f"{rank}/{name}": a for rank, r in enumerate(got) for name, a in r.tensors.items()}
-    return wire.pack({"ranks": ranks}, tensors)
+    return frames.pack({"ranks": ranks}, tensors)
 
 
 def _read(frame: Any) -> dict[str, Any]:
-    """Read what `_limited_job` returned on a rank. Raises: wire.Broken if a student's code forged it."""
+    """Read what `_limited_job` returned on a rank. Raises: frames.Broken if a student's code forged it."""
     if not isinstance(frame, bytes):
-        raise wire.Broken("not a frame")
-    plain, tensors = wire.unpack(frame[8:])
+        raise frames.Broken("not a frame")
+    plain, tensors = frames.unpack(frame[8:])
     return {**plain, "tensors": tensors}
 
 
@@ -137,7 +137,7 @@ def _end_left_behind(kernel: int) -> None:
 def _limited_job(cpu_s: int, job: Job) -> bytes:
     """Run `rank_job` for at most `cpu_s` seconds of processor time, however loaded the machine is.
 
-    Returns a frame of `wire` with what `rank_job` does.
+    Returns a frame of `frames` with what `rank_job` does.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
     limit_s = int(used.ru_utime + used.ru_stime) + max(5, cpu_s)
@@ -146,7 +146,7 @@ def _limited_job(cpu_s: int, job: Job) -> bytes:
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard))
     result = rank_job(job)
     tensors = result.pop("tensors", {})
-    return wire.pack(result, tensors)
+    return frames.pack(result, tensors)
 
 
 def _too_much(cpu_s: int, *_: object) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from course_grader import frames as wire
+from course_grader import frames
 from course_grader.answer.source import FromSource
 from course_grader.exercise import GATES, Array, Case, Exercise, GateFailed, RankData
 from course_grader.inside.launcher import Shards
@@ -74,13 +74,13 @@ class SandboxRunner:
         """
         request = {"cells": cells, "symbol": exercise.symbol, "exercise_id": exercise.id}
         try:
-            plain, _ = self._ask(wire.pack(request), GRACE_S)
+            plain, _ = self._ask(frames.pack(request), GRACE_S)
             text, before, note = (plain.get(name) for name in ("text", "before", "note"))
             if not (isinstance(text, str) and isinstance(before, str) and isinstance(note, str)):
-                raise wire.Broken("no text")
+                raise frames.Broken("no text")
         except GateFailed as failed:
             raise GateFailed(failed.gate, failed.why) from failed
-        except wire.Broken as error:
+        except frames.Broken as error:
             self._broken(error)  # ended: a late reply would be taken for the answer to the next request
             raise GateFailed(
                 "implemented", Why(f"the notebook's cells could not be read: {error}.")
@@ -93,33 +93,33 @@ class SandboxRunner:
         Raises: GateFailed.
         """
         arrays = {f"{rank}/{name}": a for rank, shard in enumerate(shards) for name, a in shard.items()}
-        frame = wire.pack(_request(job, case), arrays)
+        frame = frames.pack(_request(job, case), arrays)
         before = self._count()
         try:
             plain, tensors = self._ask(frame, case.timeout_s + GRACE_S)
             got = _rank_data(plain, tensors, case)
             check_traffic([data.trace for data in got], before, self._count())
-        except wire.Broken as error:
+        except frames.Broken as error:
             raise self._broken(error) from error
         return got
 
     def pieces(self, request: dict[str, Any], within_s: float, most_bytes: int) -> Iterator[dict[str, Any]]:
         """Send a request and yield what comes, until there is an "end"; the sandbox ends with it.
 
-        Raises: wire.Broken; SandboxMissing.
+        Raises: frames.Broken; SandboxMissing.
         """
         self.clean()
         until_s = time.monotonic() + within_s
         try:
             if self._box is None:
                 self._open()
-            wire.send(self._to, wire.pack(request))
+            frames.send(self._to, frames.pack(request))
             plain: dict[str, Any] = {}
             while "end" not in plain:
                 left_s = max(0.0, until_s - time.monotonic())
-                plain, _ = wire.unpack(wire.receive(self._from, left_s, most_bytes))
+                plain, _ = frames.unpack(frames.receive(self._from, left_s, most_bytes))
                 yield plain
-        except wire.Broken as error:
+        except frames.Broken as error:
             self._broken(error)
             raise
         finally:
@@ -131,8 +131,8 @@ class SandboxRunner:
     def _ask(self, frame: bytes, timeout_s: float) -> tuple[dict[str, Any], dict[str, Array]]:
         if self._box is None:
             self._open()
-        wire.send(self._to, frame)
-        plain, arrays = wire.unpack(wire.receive(self._from, timeout_s))
+        frames.send(self._to, frame)
+        plain, arrays = frames.unpack(frames.receive(self._from, timeout_s))
         if "failed" in plain:
             raise _failed(plain)
         return plain, arrays
@@ -145,8 +145,8 @@ class SandboxRunner:
         os.close(inward)
         os.close(outward)
         try:
-            wire.receive(self._from, START_S)
-        except wire.Broken as error:
+            frames.receive(self._from, START_S)
+        except frames.Broken as error:
             how = f"limit on {self._box.killed}" if self._box.killed else "still running"
             with contextlib.suppress(subprocess.TimeoutExpired):
                 how = f"exit status {self._box.wait(0.5)}"
@@ -158,7 +158,7 @@ class SandboxRunner:
             ) from error
         self._processes = len(self._box.processes())  # before any student's code
 
-    def _broken(self, error: wire.Broken) -> GateFailed:
+    def _broken(self, error: frames.Broken) -> GateFailed:
         """Say why the sandbox gave no answer, and end it."""
         assert self._box is not None
         with contextlib.suppress(Exception):
@@ -170,7 +170,7 @@ class SandboxRunner:
             return GateFailed(
                 "runs", Why(f"the limit on {limit} was reached; everything it had started was ended.")
             )
-        if isinstance(error, wire.TooSlow):
+        if isinstance(error, frames.TooSlow):
             self.killed.append("time")
             return GateFailed(
                 "terminates", Why("no result came in time; everything it had started was ended.")
@@ -212,28 +212,28 @@ def _failed(plain: dict[str, Any]) -> GateFailed:
             why = dataclasses.replace(why, cause=Cause.OTHER)
         return GateFailed(gate if gate in GATES else "runs", why, output)
     except Exception as error:
-        raise wire.Broken("a failure without a reason") from error
+        raise frames.Broken("a failure without a reason") from error
 
 
 def _check_numbers(traces: Sequence[RankTrace | None], world_size: int) -> None:
-    """Refuse a forged trace with NaN, which passes every bound. Raises: wire.Broken."""
+    """Refuse a forged trace with NaN, which passes every bound. Raises: frames.Broken."""
     for trace in traces:
         for call in trace.launches() if trace is not None else ():
             counts = (call.bytes_, *call.group.ranks)
             if not all(type(count) is int and 0 <= count < 1 << 50 for count in counts):
-                raise wire.Broken("a traced call must move a number of bytes among ranks")
+                raise frames.Broken("a traced call must move a number of bytes among ranks")
             if type(call.op) is not str:
-                raise wire.Broken("a traced call must have a name")
+                raise frames.Broken("a traced call must have a name")
             if len(set(call.group.ranks)) != len(call.group.ranks) or max(call.group.ranks) >= world_size:
-                raise wire.Broken("a traced call must be among ranks of its world")
+                raise frames.Broken("a traced call must be among ranks of its world")
 
 
 def _rank_data(plain: dict[str, Any], tensors: dict[str, Array], case: Case) -> list[RankData]:
-    """Read what the ranks returned. Raises: wire.Broken."""
+    """Read what the ranks returned. Raises: frames.Broken."""
     try:
         ranks = plain["ranks"]
         if len(ranks) != case.world_size:
-            raise wire.Broken(f"{len(ranks)} ranks of {case.world_size}")
+            raise frames.Broken(f"{len(ranks)} ranks of {case.world_size}")
         mine: list[dict[str, Array]] = [{} for _ in ranks]
         for key, array in tensors.items():
             rank, _, name = key.partition("/")
@@ -246,7 +246,7 @@ def _rank_data(plain: dict[str, Any], tensors: dict[str, Array], case: Case) -> 
             RankData(mine[r], dict(rank["values"]), traces[r], dict(rank["dtypes"]))
             for r, rank in enumerate(ranks)
         ]
-    except wire.Broken:
+    except frames.Broken:
         raise
     except Exception as error:
-        raise wire.Broken(f"results of an unknown form ({type(error).__name__})") from error
+        raise frames.Broken(f"results of an unknown form ({type(error).__name__})") from error

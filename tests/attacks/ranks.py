@@ -150,7 +150,7 @@ def rank_hello(secret):
     return rank, size, secret
 """
 
-# A process that outlives the world of one rank, where no side door is shut, and reads what later ones get.
+# A process that outlives the world of one rank, where no bypass is closed, and reads what later ones get.
 _SPY = """\
 import ctypes
 import glob

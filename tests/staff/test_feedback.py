@@ -14,7 +14,7 @@ import pytest
 from bs4 import BeautifulSoup
 from small_class import formgrader_page
 
-from course_grader import frames as wire
+from course_grader import frames
 from course_grader.inside import notebook_run
 from course_grader.judge.sandbox import Sandbox
 from course_grader.judge.sandbox_runner import SandboxRunner
@@ -229,16 +229,16 @@ def shown(*frames: bytes) -> list[str]:
 
 
 def said(cell: Any, text: str) -> bytes:
-    return wire.pack({"cell": cell, "outputs": [{"output_type": "stream", "name": "stdout", "text": text}]})
+    return frames.pack({"cell": cell, "outputs": [{"output_type": "stream", "name": "stdout", "text": text}]})
 
 
 @pytest.mark.parametrize(
     "forged",
     [
         *(said(cell, "forged") for cell in (float("inf"), -1_000_000, 0, 3, True, None, "1", [], 1.5)),
-        wire.pack({"cell": 1, "outputs": {}}),
-        wire.pack({"end": "graded by hand: 100 points"}),
-        wire.pack({"end": []}),
+        frames.pack({"cell": 1, "outputs": {}}),
+        frames.pack({"end": "graded by hand: 100 points"}),
+        frames.pack({"end": []}),
         b"\0" * 7 + b"\x09" + b"no frame",
     ],
 )
@@ -251,7 +251,7 @@ def test_a_forged_frame_ends_the_page_and_nothing_else(forged: bytes) -> None:
 
 def test_a_page_as_a_whole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feedback_run, "MAX_PAGE_BYTES", 1000)
-    texts = shown(said(0, "a" * 800), said(1, "b" * 800), said(2, ""), wire.pack({"end": ""}))
+    texts = shown(said(0, "a" * 800), said(1, "b" * 800), said(2, ""), frames.pack({"end": ""}))
     assert texts[0] == "a" * 800
     assert texts[1].startswith("Not shown: ")
 
