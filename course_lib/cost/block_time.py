@@ -65,10 +65,19 @@ def block_time(
     kv_heads = model.num_kv_heads / np.minimum(layout.tp, model.num_kv_heads)
     kv_bytes = 2 * 2 * layout.microbatch_size * layout.seq_len * kv_heads * model.head_dim
     gather = gather_time_s(layout.cp, layout.tp, kv_bytes, machine, fitted)
-    exposed = np.where(layout.recompute == FULL, 4.0, 3.0) * (1 - fitted["context_hidden"]) * gather
+    exposed = (3 + recomputed_share(model, layout)) * (1 - fitted["context_hidden"]) * gather
     selective = np.where(layout.fused_attention, 0.0, core.forward)
-    again = np.choose(layout.recompute, [np.zeros_like(block.forward), selective, block.forward])
+    full = recomputed_share(model, layout) * block.forward
+    again = np.choose(layout.recompute, [0 * block.forward, selective, full])
     return block, again, exposed, _experts_s(model, layout, machine, fitted, block)
+
+
+def recomputed_share(model: ModelSizes, layout: StepLayout) -> Array:
+    """Return how many of a stage's layers run their forward again, of one."""
+    # Simplification: of an average stage; a longer one is charged in proportion, a shorter one has them all.
+    layers = model.num_layers / layout.pp
+    some: Array = np.minimum(layout.recompute_layers * layout.virtual_stages, layers) / layers
+    return np.where(layout.recompute == FULL, some, 0.0)
 
 
 def _with_host(model: ModelSizes, device: Array, host: Array) -> Array:
@@ -166,7 +175,7 @@ def _experts_s(
     --overlap-moe-expert-parallel-comm.
     """
     # Simplification: sending takes some of the GPU's multiprocessors (DeepEP: 20 of 132); not priced.
-    times = np.where(layout.recompute == FULL, 6.0, 4.0)
+    times = 4 + 2 * recomputed_share(model, layout)
     whole = times * dispatch_s(model, layout, machine, fitted)
     p, v = layout.pp, layout.virtual_stages
     alone = np.minimum((2 * (p - 1) + (v - 1) * p + 1) / (v * layout.num_microbatches), 1)

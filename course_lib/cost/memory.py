@@ -122,6 +122,7 @@ def memory_per_gpu(
     stage: Numbers = 0,
     num_stage_layers: Numbers | None = None,
     recompute: Recompute = "none",
+    recompute_layers: Numbers = np.inf,
     mode: Mode = "fused",
     precision: Precision = MIXED,
     schedule: Schedule = "1f1b",
@@ -129,12 +130,17 @@ def memory_per_gpu(
     """Return the bytes of one GPU of a pipeline stage, by category.
 
     Layout: every size may be an array; results have the shape they broadcast to. `num_stage_layers` is
-    ceil(L / pp) unless given (Llama 3's first and last stage have one less).
+    ceil(L / pp) unless given (Llama 3's first and last stage have one less). `recompute_layers`: how many
+    recompute, the first of each virtual stage, as Megatron's "block" does: backward meets them when what the
+    others kept is gone, so that what one makes again adds to the peak only where all recompute.
     Units: bytes. `mode` says which activations are counted: `cost.activations`.
-    Raises: ValueError for a stage that is not there, an unknown mode, recomputation or schedule.
+    Raises: ValueError for a stage that is not there, negative layers, an unknown mode, recomputation or
+        schedule.
     """
     if np.any((array(stage) < 0) | (array(stage) >= array(layout.pp))):
         raise ValueError(f"stage must be 0 to pp - 1; got stage={stage}, pp={layout.pp}. Count from 0.")
+    if np.any(array(recompute_layers) < 0):
+        raise ValueError(f"recompute_layers must be 0 or more; got {recompute_layers}. 0 keeps all.")
     layers = layers_of_stage(config, layout.pp) if num_stage_layers is None else num_stage_layers
     dense, routed = _layer_params(config, layout)
     dense_of_stage = layers * dense + edge_params(config, layout, stage)
@@ -153,7 +159,8 @@ def memory_per_gpu(
             config, layout, seq_len, mode=mode, recompute=recompute, element_bytes=size
         )
 
-    kept = saved_by_layer(recompute)
+    kept, whole = saved_by_layer(recompute), saved_by_layer("none")
+    again = np.minimum(recompute_layers * array(layout.virtual_stages), layers)
     in_flight = in_flight_microbatches(layout, stage, schedule)
     is_resharded = np.asarray(layout.reshard_after_forward, dtype=bool)
     gathered = np.where(is_resharded, 2 * (dense + routed), dense_of_stage + layers * routed)
@@ -161,11 +168,11 @@ def memory_per_gpu(
         parameters=sharded(precision.param_bytes, 3),
         gradients=sharded(precision.grad_bytes, 2),
         optimizer=sharded(precision.optimizer_bytes, 1),
-        activations=in_flight * layers * kept,
+        activations=in_flight * (again * kept + (layers - again) * whole),
         logits=_logits_bytes(config, layout, seq_len, stage),
         temporary=array(zero == 3)
         * (precision.param_bytes * gathered + precision.grad_bytes * (dense + routed))
-        + (saved_by_layer("none") - kept),
+        + (again == layers) * (whole - kept),
     )
 
 

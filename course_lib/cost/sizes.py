@@ -108,6 +108,8 @@ class StepLayout(Layout):
     """1 if gradients are reduced during the last backward."""
     grad_bytes: Array
     stack: Index
+    recompute_layers: Array | float = np.inf
+    """With recompute 2, how many layers of each virtual stage; all if it has no more."""
     overlap_gather: Array | float = 0.0
     """1 if ZeRO-1's weights are gathered during the next forward."""
     zero_bubble: Flags | bool = False

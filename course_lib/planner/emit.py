@@ -44,6 +44,7 @@ def emit(layout: Settings, request: Request, form: str) -> str:
     for what, value, only in (
         ("FP8", request.precision == "fp8", ("torchtitan", "megatron", "megatron-bridge")),
         ("ZB-H1", request.schedule == "zb-h1", ("torchtitan", "megatron")),
+        ("Recomputing some layers", layout["recompute"].isdecimal(), ("megatron", "megatron-bridge")),
         ("Offloading", request.offload != "none", ("megatron", "megatron-bridge", "deepspeed")),
     ):
         if value and form not in only:
@@ -98,7 +99,6 @@ def _torchtitan(layout: Settings, request: Request) -> str:
     known = TITAN_MODELS.get(request.name)
     if not known:
         notes.append("# add --module and --config of your model")
-    recompute = "full" if layout["recompute"] == "full" else "none"
     flags: Settings = {"module": "llama3", "config": known} if known else {}
     flags |= {
         "training.local_batch_size": request.num_sequences // (replicate * shard),
@@ -114,7 +114,7 @@ def _torchtitan(layout: Settings, request: Request) -> str:
         **(_torchtitan_pipeline(layout, request) if layout["pp"] > 1 else {}),
     }
     text = [f"--{name} {value}" for name, value in flags.items()]
-    return "\n".join([*notes, " \\\n".join([*text, f"activation_checkpoint:{recompute}"])])
+    return "\n".join([*notes, " \\\n".join([*text, f"activation_checkpoint:{layout['recompute']}"])])
 
 
 def _torchtitan_pipeline(layout: Settings, request: Request) -> Settings:
@@ -227,14 +227,15 @@ def _megatron_settings(layout: Settings, request: Request) -> tuple[list[str], S
             flags |= {"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "deepep"}
             flags["moe-router-dtype"] = "fp32"
         flags |= {"overlap-moe-expert-parallel-comm": True} if overlapped else {}
-    if layout["recompute"] == "full":
-        flags |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
+    if layout["recompute"] != "none":  # uniform: all layers, each a piece; block: so many of a virtual stage
+        method, count = ("uniform", 1) if layout["recompute"] == "full" else ("block", layout["recompute"])
+        flags |= {"recompute-granularity": "full", "recompute-method": method, "recompute-num-layers": count}
     return notes, flags
 
 
 def _overlaps_experts(layout: Settings, request: Request) -> bool:
     """Whether Megatron sends tokens to experts beside another micro-batch's pass: in chunks, if in stages."""
-    can = layout["ep"] > 1 and (layout["pp"] == 1 or layout["v"] > 1) and layout["recompute"] != "full"
+    can = layout["ep"] > 1 and (layout["pp"] == 1 or layout["v"] > 1) and layout["recompute"] == "none"
     return bool(can and request.ep_overlap != "none")
 
 

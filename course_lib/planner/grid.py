@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from course_lib.config import ModelConfig
-from course_lib.cost.flops import Recompute
+from course_lib.planner.recompute import FULL, LAYERS, layers_of, name_of
 from course_lib.planner.request import Request
 from course_lib.planner.stages import Counts, Flags, splits
 
 AXES = ("tp", "cp", "pp", "v", "dp_replicate", "dp_shard", "ep", "zero", "mbs", "recompute")
-"""Columns of a table of layouts; recompute is 0 nothing, 1 attention's core, 2 all."""
-RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+"""Columns of a table of layouts; recompute is a code of `planner.recompute`."""
 ALL = 0  # in the grid: shard over all data-parallel ranks
 
 
@@ -27,6 +26,7 @@ def can_run(request: Request, table: Counts) -> Flags:
     ends = layers + 2  # embedding and head count as a layer each
     runs: Flags = (chunks <= layers) | (chunks == ends)
     runs &= (columns["v"] > 1) | splits(layers, columns["pp"], columns["v"])
+    runs &= _has_layers(columns, layers)
     runs &= (request.config.num_heads % columns["tp"] == 0) & (request.seq_len % (2 * columns["cp"]) == 0)
     for rule in _rules(request).values():
         runs &= rule(columns)
@@ -56,7 +56,7 @@ def chosen(request: Request) -> str:
     """Return what was fixed and forbidden as the options say it; empty if nothing."""
     said = []
     for option, axes in (("--fix", request.fixed), ("--forbid", request.forbidden)):
-        words = [f"{axis}={RECOMPUTE[n] if axis == 'recompute' else n}" for axis, n in axes]
+        words = [f"{axis}={name_of(n) if axis == 'recompute' else n}" for axis, n in axes]
         said += [f"{option} {','.join(words)}"] if words else []
     return " ".join(said)
 
@@ -98,8 +98,17 @@ def _grid(request: Request) -> Counts:
     sharded = np.choose(zero, [shard == 1, is_all, is_all, shard > 1])
     c = grid.where(sharded, "ZeRO-0 shards nothing, 1 and 2 over all data-parallel ranks, 3 over two or more")
     grid.with_axis("mbs", [1, 2, 4, 8])
-    c = grid.with_axis("recompute", [0, 2])  # fused attention stores no scores: nothing to select
+    # Fused attention stores no scores: nothing to select. How many layers follows from memory (`search`).
+    c = grid.with_axis("recompute", [0, LAYERS if ("recompute", FULL) in request.forbidden else FULL])
+    c = grid.where(_has_layers(c, layers), "recompute must be at most the layers of a (virtual) stage")
     return np.stack([c[axis] for axis in AXES], axis=1)
+
+
+def _has_layers(c: dict[str, Counts], layers: int) -> Flags:
+    """Whether the longest chunk of a stage has the layers to recompute."""
+    counted = layers_of(c["recompute"])
+    holds: Flags = np.isinf(counted) | (counted <= np.ceil(layers / (c["pp"] * c["v"])))
+    return holds
 
 
 def _experts_rule(experts: int) -> str:

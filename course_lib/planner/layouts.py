@@ -8,13 +8,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from course_lib.planner.grid import AXES, RECOMPUTE, split_widths
-from course_lib.planner.request import Request, choice_of
+from course_lib.planner.grid import AXES, split_widths
+from course_lib.planner.recompute import LAYERS, code_of
+from course_lib.planner.request import Request
 from course_lib.planner.stages import Counts, splits
 
 EMPTY = {"tp": 1, "cp": 1, "pp": 1, "v": 1, "dp_replicate": 1, "dp_shard": 0, "ep": 1, "zero": 1, "mbs": 1}
-PARTS_OF_A_BLOCK = ("layernorm", "mlp", "moe", "moe_act", "shared_experts", "mla_up_proj")
-"""What Megatron recomputes beside attention's core, by its names."""
 OFFLOAD = ("offload", "cpu_offload", "offload_optimizer", "offload_activations")
 SHORT = {"dp": "dp_shard", "vp": "v"}
 
@@ -31,6 +30,7 @@ def layout_of(text: str, request: Request) -> Counts:
         values[name] = _size(name, value)
     values["dp_shard"] = _shards(values, request.num_gpus)
     _check_model(values, request)
+    _check_recompute(values, request.config.num_layers)
     _check_batch(values, request)
     if values["zero"] == 0:
         values |= {"dp_replicate": values["dp_replicate"] * values["dp_shard"], "dp_shard": 1}
@@ -82,7 +82,7 @@ def _items(text: str) -> list[str]:
 
 def _size(name: str, text: str) -> int:
     if name == "recompute":
-        return _recomputed(text)
+        return code_of(text)
     if name == "zero" and text not in ("0", "1", "2", "3"):
         raise ValueError(
             f"zero must be 0 to 3; got {text!r}. 1 shards optimizer state, 3 weights too (FSDP)."
@@ -90,25 +90,6 @@ def _size(name: str, text: str) -> int:
     if name != "zero" and (not text.isdecimal() or int(text) < 1):
         raise ValueError(f"{name} must be a whole number of 1 or more; got {text!r}. Write {name}=1.")
     return int(text)
-
-
-def _recomputed(text: str) -> int:
-    """Read none or full; refuse what saves nothing, and what no published run was found to test.
-
-    References: NVIDIA Megatron-Bridge 0.7, guide on activation recomputation, and its pull request 5570.
-    """
-    if text in ("selective", "core_attn"):
-        raise ValueError(
-            f"recompute must save memory; got recompute={text}: attention is fused and stores no scores, "
-            "so that running its core again saves nothing. Use recompute=full, a smaller mbs, or none."
-        )
-    if text in PARTS_OF_A_BLOCK or text.isdecimal():
-        what = "some layers" if text.isdecimal() else "a part of each block"
-        raise ValueError(
-            f"recompute must be none or full; got recompute={text}: recomputing {what} is not priced, "
-            "since no published run was found to test its memory with. Use full: less memory, more time."
-        )
-    return RECOMPUTE.index(choice_of("recompute", text, RECOMPUTE))
 
 
 def _shards(values: dict[str, int], num_gpus: int) -> int:
@@ -172,6 +153,21 @@ def _check_model(values: dict[str, int], request: Request) -> None:
     if ranks % ep:
         raise ValueError(
             f"ep must divide data-parallel x cp x tp ranks, {ranks:,}; got ep={ep}. Use a smaller ep."
+        )
+
+
+def _check_recompute(values: dict[str, int], layers: int) -> None:
+    """Refuse more layers than the longest chunk of a stage has, and a number that is not given."""
+    longest = -(-layers // (values["pp"] * values["v"]))
+    if values["recompute"] == LAYERS:
+        raise ValueError(
+            "recompute must be none, full or a number of layers in a layout; got layers. Use --fix "
+            "recompute=layers to search: it finds the fewest that fit."
+        )
+    if values["recompute"] > LAYERS + longest:
+        raise ValueError(
+            f"recompute must be at most the {longest} layers of a stage, or of each of its virtual stages; "
+            f"got {values['recompute'] - LAYERS}. Use fewer, or full."
         )
 
 

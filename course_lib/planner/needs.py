@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +11,7 @@ from course_lib.cost.flops import Recompute
 from course_lib.cost.memory import Memory, Precision, memory_per_gpu, worse_of
 from course_lib.cost.peak import at_peak
 from course_lib.cost.sizes import StepLayout, rows_of
-from course_lib.planner.grid import RECOMPUTE
+from course_lib.planner.recompute import FULL, RECOMPUTE, kind_of
 from course_lib.planner.request import Request
 from course_lib.planner.rows import step_layout
 from course_lib.planner.stages import stage_layers
@@ -17,21 +19,21 @@ from course_lib.planner.stages import stage_layers
 
 def memory_of(request: Request, c: dict[str, NDArray[np.float64]]) -> Memory:
     """Price each kind of recomputation for its own rows."""
-    out: dict[str, NDArray[np.float64]] = {}
+    out = {part.name: np.zeros(len(c["recompute"])) for part in fields(Memory)}
     for kind, name in enumerate(RECOMPUTE):
-        rows = c["recompute"] == kind
+        rows = kind_of(c["recompute"]) == kind
         if not rows.any():
             continue
         layout = step_layout(request, {axis: values[rows] for axis, values in c.items()})
         for category, value in _heaviest(request, layout, name).items():
-            out.setdefault(category, np.zeros(len(rows)))[rows] = value
+            out[category][rows] = value
     return Memory(**out)
 
 
 def by_stage(request: Request, c: dict[str, NDArray[np.float64]], i: int) -> list[tuple[str, float]]:
     """Return the bytes of layout `i` on its first stage, those in between (the second) and the last."""
     layout = step_layout(request, {axis: values[i : i + 1] for axis, values in c.items()})
-    recompute, pp = RECOMPUTE[int(c["recompute"][i])], np.asarray(layout.pp)
+    recompute, pp = RECOMPUTE[int(layout.recompute[0])], np.asarray(layout.pp)
     layers = stage_layers(request.config.num_layers, pp, layout.virtual_stages)
     stages = {"first": (0 * pp, layers[0])}
     stages |= {"in between": (np.ones_like(pp), layers[1])} if pp[0] > 2 else {}
@@ -62,6 +64,31 @@ def _heaviest(request: Request, layout: StepLayout, recompute: Recompute) -> dic
     return {name: np.asarray(value) for name, value in found.items()}
 
 
+def fewest_layers(request: Request, c: dict[str, NDArray[np.float64]], room: float) -> NDArray[np.int64]:
+    """Return how many layers of each virtual stage must recompute, one at least, for all stages to fit.
+
+    Each layer that recomputes saves a stage the same, up to the last but one: two prices give the line, and
+    n is where it meets `room` bytes. Layouts must fit with all.
+    """
+    layout = step_layout(request, c | {"recompute": np.full(len(c["pp"]), float(FULL))})
+    pp, v = np.asarray(layout.pp), np.asarray(layout.virtual_stages)
+    first, middle, last = stage_layers(request.config.num_layers, pp, v)
+    second = np.minimum(1, pp - 1), np.where(pp > 2, middle, last)
+    found = np.ones(len(pp))
+    for stage, layers in ((0 * pp, first), second, (pp - 1, last)):
+        none, one = (
+            np.asarray(
+                _stage_memory(
+                    request, replace(layout, recompute_layers=np.full(len(pp), n)), stage, layers, "full"
+                ).total
+            )
+            for n in (0.0, 1.0)
+        )
+        needed = np.ceil(np.maximum(none - room, 0) / np.maximum(none - one, 1.0) + 1e-9)
+        found = np.maximum(found, np.minimum(needed, np.ceil(layers / v)))
+    return found.astype(np.int64)
+
+
 def _stage_memory(
     request: Request,
     layout: StepLayout,
@@ -77,6 +104,7 @@ def _stage_memory(
         stage=stage,
         num_stage_layers=layers,
         recompute=recompute,
+        recompute_layers=layout.recompute_layers,
         precision=Precision(grad_bytes=request.grad_bytes, optimizer_bytes=request.optimizer_bytes),
     )
     return at_peak(config, layout, seq_len=seq_len, stage=stage, resident=kept)

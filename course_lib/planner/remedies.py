@@ -7,12 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from course_lib.planner.grid import AXES, RECOMPUTE, can_run
-from course_lib.planner.search import (
-    RESERVED_BYTES,
-    Plan,
-    price,
-)
+from course_lib.planner.grid import AXES, can_run
+from course_lib.planner.recompute import FULL, name_of
+from course_lib.planner.search import RESERVED_BYTES, Plan, price, with_fewest_layers
 from course_lib.planner.stages import Counts
 
 MOST = 4  # changes that are named
@@ -28,7 +25,7 @@ def of(found: Plan, i: int) -> list[str]:
     parts = {name: float(np.asarray(value)[i]) for name, value in found.memory.by_category().items()}
     largest = max(parts, key=lambda name: parts[name])
     zero = f"ZeRO-{row['zero']}" if row["zero"] else "nothing sharded over data parallelism (zero=0)"
-    how = f"v={row['v']}, mbs={row['mbs']}, recompute={RECOMPUTE[row['recompute']]}"
+    how = f"v={row['v']}, mbs={row['mbs']}, recompute={name_of(row['recompute'])}"
     return [
         f"  the largest part: {largest}, {parts[largest] / 1e9:.1f} GB",
         f"  priced with {zero}, {how}",
@@ -55,7 +52,7 @@ def _with_options(found: Plan, i: int, row: dict[str, int]) -> Iterator[str]:
 
 def _that_fit(found: Plan, i: int, row: dict[str, int]) -> Iterator[str]:
     yield from _with_options(found, i, row)
-    tried = list(_changes(row))
+    tried = [*_changes(row), *_fewest_layers(found, i)]
     rows = [{**row, **change} for change in tried]
     table: Counts = np.array([[one[axis] for axis in AXES] for one in rows], dtype=np.int64)
     runs = can_run(found.request, table)
@@ -78,13 +75,21 @@ def _that_fit(found: Plan, i: int, row: dict[str, int]) -> Iterator[str]:
         yield f"  it fits with {_words(tried[k])}: {need[k] / 1e9:.1f} GB, {slower:+.1f}% time"
 
 
+def _fewest_layers(found: Plan, i: int) -> Iterator[dict[str, int]]:
+    """Yield the fewest layers that layout `i` must recompute, if that is not all."""
+    full = found.table[i : i + 1].copy()
+    full[:, AXES.index("recompute")] = FULL
+    for code in with_fewest_layers(found.request, full)[:, AXES.index("recompute")]:
+        yield {"recompute": int(code)}
+
+
 def _changes(row: dict[str, int]) -> Iterator[dict[str, int]]:
     """Yield axes to change: sharding, recomputation, smaller micro-batches, data-parallel ranks elsewhere."""
     dp = row["dp_replicate"] * row["dp_shard"]
     for zero in range(row["zero"] + 1, 4):
         yield {"zero": zero, "dp_replicate": 1, "dp_shard": dp}
-    if row["recompute"] < 2:
-        yield {"recompute": 2}
+    if row["recompute"] != FULL:
+        yield {"recompute": FULL}
     if row["mbs"] > 1:
         yield {"mbs": row["mbs"] // 2}
     if row["v"] > 1:
@@ -98,4 +103,4 @@ def _words(change: dict[str, int]) -> str:
     told = {
         name: value for name, value in change.items() if not (name.startswith("dp_") and "zero" in change)
     }
-    return ", ".join(f"{name}={RECOMPUTE[v] if name == 'recompute' else v}" for name, v in told.items())
+    return ", ".join(f"{name}={name_of(v) if name == 'recompute' else v}" for name, v in told.items())

@@ -10,9 +10,10 @@ import numpy as np
 from course_lib.cost.flops import CONVENTIONS, step_flops
 from course_lib.cost.tables import rows
 from course_lib.planner import costs, remedies
-from course_lib.planner.grid import AXES, RECOMPUTE, chosen
+from course_lib.planner.grid import AXES, chosen
 from course_lib.planner.layouts import layout_of
 from course_lib.planner.needs import by_stage
+from course_lib.planner.recompute import name_of
 from course_lib.planner.request import Request
 from course_lib.planner.search import (
     RESERVED_BYTES,
@@ -68,7 +69,7 @@ def interval(request: Request) -> Compared | None:
 def layout_at(found: Plan, i: int) -> dict[str, Any]:
     """Return one layout, axis -> value; recompute by its name."""
     layout: dict[str, Any] = {axis: int(value) for axis, value in zip(AXES, found.table[i], strict=True)}
-    return layout | {"recompute": RECOMPUTE[layout["recompute"]]}
+    return layout | {"recompute": name_of(layout["recompute"])}
 
 
 def row_of(found: Plan, i: int) -> dict[str, Any]:
@@ -133,6 +134,11 @@ def unusual(request: Request, layout: dict[str, Any]) -> list[str]:
             f"ep={layout['ep']} with overlap: no published run overlapped more than {OVERLAPPED_EP} ranks, "
             "and what sending takes of the GPU is not priced"
         )
+    if layout["recompute"].isdecimal():
+        said.append(
+            f"recompute={layout['recompute']}: no published run that recomputes some of its layers was "
+            "compared; --forbid recompute=layers leaves it out"
+        )
     if layout["zero"] >= 2 and layout["pp"] > 1:
         said.append(
             f"ZeRO-{layout['zero']} with a pipeline: no published run was compared, and in Megatron it needs "
@@ -196,12 +202,19 @@ def _memory_by_stage(found: Plan, i: int) -> list[str]:
 
 
 def _stages(layout: dict[str, Any], request: Request) -> list[str]:
-    """Return one line on stages of unequal layers, else none."""
-    first, middle, last = stage_layers(request.config.num_layers, layout["pp"], layout["v"])
-    if first == middle == last:
-        return []
-    between = f"{layout['pp'] - 2} x {middle}, " if layout["pp"] > 2 else ""
-    return [f"layers by stage: {first}, {between}{last}; the longest sets the pace"]
+    """Return a line on stages of unequal layers, and one where some of a stage's layers recompute."""
+    layers, said = request.config.num_layers, []
+    first, middle, last = stage_layers(layers, layout["pp"], layout["v"])
+    if not first == middle == last:
+        between = f"{layout['pp'] - 2} x {middle}, " if layout["pp"] > 2 else ""
+        said = [f"layers by stage: {first}, {between}{last}; the longest sets the pace"]
+    if layout["recompute"].isdecimal():
+        longest, chunk = -(-layers // (layout["pp"] * layout["v"])), "virtual " * (layout["v"] > 1)
+        said.append(
+            f"recomputed: {layout['recompute']} of the {longest} layers of each {chunk}stage keep their "
+            "input only, and run their forward again"
+        )
+    return said
 
 
 def _compared(row: dict[str, Any], request: Request) -> str:

@@ -51,7 +51,7 @@ class Request:
     """What gradients are kept and reduced in: "fp32", as Llama 3, or "bf16", as NVIDIA's recipes for H100."""
 
     fixed: tuple[tuple[str, int], ...] = ()
-    """(axis, value): what every layout must have; recompute by its place in `grid.RECOMPUTE`."""
+    """(axis, value): what every layout must have; recompute by its code in `planner.recompute`."""
     forbidden: tuple[tuple[str, int], ...] = ()
     """(axis, value): what none may have."""
     train_tokens: float = 0.0

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from course_lib.config import ModelConfig
 from course_lib.cost.constants import STACKS, TP_OVERLAP
 from course_lib.cost.sizes import ModelSizes, StepLayout
-from course_lib.planner.grid import RECOMPUTE
+from course_lib.planner.recompute import FULL, kind_of, layers_of
 from course_lib.planner.request import Request
 
 
@@ -52,7 +52,8 @@ def step_layout(request: Request, c: dict[str, NDArray[np.float64]]) -> StepLayo
         zero_stage=c["zero"].astype(np.int64),
         microbatch_size=c["mbs"],
         num_microbatches=request.num_sequences / (dp * c["mbs"]),
-        recompute=c["recompute"].astype(np.int64),
+        recompute=kind_of(c["recompute"]),
+        recompute_layers=layers_of(c["recompute"]),
         sequence_parallel=c["tp"] > 1,
         fused_attention=np.full(count, True),
         overlap_reduce=np.ones(count),
@@ -69,7 +70,7 @@ def step_layout(request: Request, c: dict[str, NDArray[np.float64]]) -> StepLayo
 
 def _ep_overlap(request: Request, c: dict[str, NDArray[np.float64]]) -> NDArray[np.bool_]:
     """Megatron overlaps without a pipeline or in chunks of one, and not beside full recomputation."""
-    can_be = ((c["pp"] == 1) | (c["v"] > 1)) & (c["recompute"] != RECOMPUTE.index("full"))
+    can_be = ((c["pp"] == 1) | (c["v"] > 1)) & (c["recompute"] < FULL)
     overlapped: NDArray[np.bool_] = can_be & (request.ep_overlap != "none")
     return overlapped
 

@@ -17,10 +17,11 @@ from course_lib.cost.memory import Memory
 from course_lib.cost.sizes import ModelSizes, StepLayout, rows_of
 from course_lib.cost.step_time import StepTime, step_time
 from course_lib.planner.grid import AXES, candidates, chosen
-from course_lib.planner.needs import memory_of
+from course_lib.planner.needs import fewest_layers, memory_of
+from course_lib.planner.recompute import FULL, LAYERS
 from course_lib.planner.request import Request
 from course_lib.planner.rows import sizes_of, step_layout
-from course_lib.planner.stages import Counts
+from course_lib.planner.stages import Counts, Flags
 
 RESERVED_BYTES = 2e9  # CUDA context, communication buffers, fragments
 
@@ -59,30 +60,78 @@ def plan(request: Request) -> Plan:
     table, left_out = candidates(request)
     if not len(table):
         raise ValueError(_none_can_run(request, left_out))
-    found = price(request, table)
-    fits = np.asarray(found.memory.total) + RESERVED_BYTES <= request.cluster.accelerator.usable_memory_bytes
+    memory = memory_of(request, _columns(table))
+    fits = np.asarray(memory.total) <= _room(request)
     left_out["memory: does not fit"] = int((~fits).sum())
-    least = float(np.min(found.memory.total))
+    least = float(np.min(memory.total))
     if not fits.any():
         raise ValueError(_nothing_fits(request, least))
-    order = np.flatnonzero(fits)[np.argsort(found.step_s[fits], kind="stable")]
-    time, memory = rows_of(found.time, order), rows_of(found.memory, order)
-    return Plan(request, table[order], time, memory, left_out, least)
+    partly = _that_recompute_some(request, table, fits)
+    fits &= table[:, -1] != LAYERS
+    table = np.concatenate([table[fits], partly])
+    if not len(table):
+        raise ValueError(
+            f"some layout must fit with some of its layers recomputed; got none with {chosen(request)}: "
+            "those that fit need all, or have one layer per stage. Use recompute=full."
+        )
+    parts = rows_of(memory, fits).by_category(), memory_of(request, _columns(partly)).by_category()
+    memory = Memory(**{name: np.concatenate([parts[0][name], parts[1][name]]) for name in parts[0]})
+    time = _time_of(request, table, memory)
+    order = np.argsort(time.total_s, kind="stable")
+    return Plan(request, table[order], rows_of(time, order), rows_of(memory, order), left_out, least)
+
+
+def _that_recompute_some(request: Request, table: Counts, fits: Flags) -> Counts:
+    """Return rows that recompute the fewest layers with which they fit: more memory is free, time is not.
+
+    One for each row that fits if all layers recompute, and not beside one that fits without.
+    """
+    codes, allowed = table[:, -1], dict(request.fixed).get("recompute", LAYERS) == LAYERS
+    if not allowed or ("recompute", LAYERS) in request.forbidden:
+        return table[:0]
+    keeps = np.zeros(len(table), dtype=bool)  # the row before is the same layout, and fits without
+    keeps[1:] = fits[:-1] & (codes[:-1] == 0) & np.all(table[1:, :-1] == table[:-1, :-1], axis=1)
+    rows = table[fits & (codes >= FULL) & ~keeps]
+    return with_fewest_layers(request, rows)
+
+
+def with_fewest_layers(request: Request, table: Counts) -> Counts:
+    """Return layouts with the fewest layers recomputed with which they fit; leave out those that need all.
+
+    They must fit with full recomputation.
+    """
+    columns = _columns(table)
+    count = fewest_layers(request, columns, _room(request))
+    some = count < np.ceil(request.config.num_layers / (columns["pp"] * columns["v"]))
+    found = np.concatenate([table[:, :-1], LAYERS + count[:, None]], axis=1)
+    forbidden = [value for axis, value in request.forbidden if axis == "recompute"]
+    return found[some & ~np.isin(found[:, -1], forbidden)]
+
+
+def _columns(table: Counts) -> dict[str, NDArray[np.float64]]:
+    return dict(zip(AXES, table.T.astype(np.float64), strict=True))
+
+
+def _room(request: Request) -> float:
+    return request.cluster.accelerator.usable_memory_bytes - RESERVED_BYTES
 
 
 def price(request: Request, table: Counts) -> Plan:
     """Price given layouts, in the given order, whether they fit or not."""
-    memory = memory_of(request, dict(zip(AXES, table.T.astype(np.float64), strict=True)))
-    used = np.asarray(memory.total, dtype=np.float64)
+    memory = memory_of(request, _columns(table))
+    least = float(np.min(memory.total)) if len(table) else np.inf
+    return Plan(request, table, _time_of(request, table, memory), memory, {}, least)
+
+
+def _time_of(request: Request, table: Counts, memory: Memory) -> StepTime:
     sizes, layout, machine = step_inputs(request, table)
-    time = step_time(sizes, layout, machine, request.constants or calibration(), used)
-    return Plan(request, table, time, memory, {}, float(used.min()) if len(used) else np.inf)
+    used = np.asarray(memory.total, dtype=np.float64)
+    return step_time(sizes, layout, machine, request.constants or calibration(), used)
 
 
 def step_inputs(request: Request, table: Counts) -> tuple[ModelSizes, StepLayout, Machine]:
     """Return what a step's time is computed from, for given layouts."""
-    columns = dict(zip(AXES, table.T.astype(np.float64), strict=True))
-    return sizes_of(request.config), step_layout(request, columns), machine_of(request.cluster)
+    return sizes_of(request.config), step_layout(request, _columns(table)), machine_of(request.cluster)
 
 
 def _none_can_run(request: Request, left_out: dict[str, int]) -> str:
@@ -102,7 +151,7 @@ def batch_that_divides(request: Request) -> str:
 
 
 def _nothing_fits(request: Request, least: float) -> str:
-    have = request.cluster.accelerator.usable_memory_bytes - RESERVED_BYTES
+    have = _room(request)
     enough = _gpus_that_fit(request, least / have)
     use = f"Use {enough:,} GPUs" if enough else "Use several times as many GPUs"
     halved = "" if request.grads == "bf16" else _with_bf16_gradients(request, have)
@@ -117,8 +166,7 @@ def _nothing_fits(request: Request, least: float) -> str:
 def _with_bf16_gradients(request: Request, have: float) -> str:
     """Say how far gradients in bf16 go on the same GPUs."""
     table, _ = candidates(request)
-    columns = dict(zip(AXES, table.T.astype(np.float64), strict=True))
-    least = float(np.min(memory_of(replace(request, grads="bf16"), columns).total))
+    least = float(np.min(memory_of(replace(request, grads="bf16"), _columns(table)).total))
     return f"--grads bf16 ({least / 1e9:.1f} GB: {'fits' if least <= have else 'still too much'}), "
 
 
@@ -132,9 +180,8 @@ def _gpus_that_fit(request: Request, times: float) -> int:
             table, _ = candidates(more)
         except ValueError:  # what is fixed does not divide so many
             continue
-        columns = dict(zip(AXES, table.T.astype(np.float64), strict=True))
-        need = np.asarray(memory_of(more, columns).total) if len(table) else np.array([np.inf])
-        if need.min() + RESERVED_BYTES <= request.cluster.accelerator.usable_memory_bytes:
+        need = np.asarray(memory_of(more, _columns(table)).total) if len(table) else np.array([np.inf])
+        if need.min() <= _room(more):
             return more.num_gpus
     return 0
 

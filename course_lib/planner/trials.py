@@ -12,7 +12,8 @@ import numpy as np
 
 from course_lib.cost.flops import Numbers, flops_per_token
 from course_lib.cost.trials import Setting, Trials
-from course_lib.planner.grid import AXES, RECOMPUTE
+from course_lib.planner.grid import AXES
+from course_lib.planner.recompute import code_of
 from course_lib.planner.request import Request
 from course_lib.planner.search import RESERVED_BYTES, price
 
@@ -55,6 +56,6 @@ def _row(setting: Setting, gpus: int) -> list[int]:
         "dp_shard": shard,
         "zero": 3 if shard > 1 else 0,
         "mbs": microbatch_size,
-        "recompute": RECOMPUTE.index(recompute),
+        "recompute": code_of(recompute),
     }
     return [columns[axis] for axis in AXES]

@@ -190,6 +190,37 @@ def test_autograd_mode_is_what_a_rank_holds_after_forward_with_every_recomputati
             assert held[1] - held[0] == config.num_layers * layer, (recompute, config)
 
 
+def run_with_n(batch: int, seq_len: int) -> None:
+    """Run blocks of which the first n recompute, as Megatron's "block" does, forward and backward."""
+    config, positions = BLOCKS[0], torch.arange(seq_len)
+    tables = rope_tables(positions, config.head_dim, 1e4, torch.float32)
+    for n in range(config.num_layers + 1):
+        x = torch.ones(batch, seq_len, config.model_dim, requires_grad=True)
+        net = Transformer(config)
+        mark(f"{n} begins")
+        for i, block in enumerate(net.blocks):
+            x = HOW["full" if i < n else "none"](block, x, *tables, positions)
+        x.sum().backward()
+        mark(f"{n} ends")
+
+
+def test_recomputing_the_first_n_layers_has_the_peak_that_one_process_shows() -> None:
+    """The activations' peak of forward and backward together; beside them the loss, one number."""
+    trace, config = run_ranks(run_with_n, 1, 2, 32, trace=True).trace[0], BLOCKS[0]
+    for n in range(config.num_layers + 1):
+        formula = memory_per_gpu(
+            config,
+            Layout(microbatch_size=2),
+            seq_len=32,
+            recompute="full",
+            recompute_layers=n,
+            mode="autograd",
+            precision=Precision(activation_bytes=4),
+        )
+        peak = trace.between(f"{n} begins", f"{n} ends").peak_bytes("activations")
+        assert peak - 4 == formula.activations + formula.temporary, n
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_stages_together_hold_the_models_parameters(tied: bool) -> None:
     config = ModelConfig(num_layers=8, tied_embeddings=tied)
@@ -272,6 +303,10 @@ def test_categories_add_up() -> None:
         (
             lambda: memory_per_gpu(ModelConfig(), Layout(pp=2), seq_len=8, stage=2),
             "stage must be 0 to pp - 1",
+        ),
+        (
+            lambda: memory_per_gpu(ModelConfig(), Layout(), seq_len=8, recompute_layers=-1),
+            "recompute_layers must be 0 or more; got -1",
         ),
         (
             lambda: memory_per_gpu(ModelConfig(), Layout(), seq_len=8, mode="real"),  # type: ignore[arg-type]

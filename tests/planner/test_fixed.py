@@ -31,7 +31,8 @@ def asked(fix: str = "", forbid: str = "") -> Request:
     [
         ("tp=8", ""), ("", "zero=2"), ("tp=2,pp=4", "zero=2,zero=3"), ("dp_replicate=8", ""),
         ("dp_shard=8", ""),
-        ("recompute=full", "v=1"), ("mbs=2", "cp=1"), ("", "dp_shard=64,tp=1"), ("", "dp_replicate=1"),
+        ("recompute=full", "v=1"), ("", "recompute=full"),
+        ("mbs=2", "cp=1"), ("", "dp_shard=64,tp=1"), ("", "dp_replicate=1"),
     ],
 )  # fmt: skip
 def test_what_is_left_is_what_the_free_search_has_of_it(fix: str, forbid: str) -> None:
@@ -64,7 +65,7 @@ def test_a_fixed_value_may_be_one_the_search_does_not_try() -> None:
         ("dp_shard=3", "", "dp_replicate x dp_shard must be what remains"),
         ("mbs=3", "", 'the last left out by the rule "batch: data-parallel ranks x micro-batch'),
         ("tp=32", "cp=1,cp=2", "tp x cp x pp must divide 64 GPUs; got --fix tp=32 --forbid cp=1,cp=2"),
-        ("", "recompute=none,recompute=full", "recompute must have a value that is left"),
+        ("", "recompute=none,recompute=full,recompute=layers", "recompute must have a value that is left"),
     ],
 )
 def test_what_leaves_nothing_names_the_rule(fix: str, forbid: str, said: str) -> None:
