@@ -25,7 +25,7 @@ html_theme = "furo"
 html_title = project
 html_static_path = ["_static"]
 html_css_files = ["course.css"]
-html_show_sourcelink = False
+html_show_sourcelink = html_show_copyright = False
 html_theme_options = {"source_repository": REPOSITORY, "source_branch": "main"} if IS_PUBLISHED else {}
 html_theme_options["top_of_page_buttons"] = []
 

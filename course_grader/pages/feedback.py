@@ -41,7 +41,7 @@ _LINKED, _LINKED_ELSEWHERE = re.compile(r"\](?=[(\[:])"), re.compile(r"\](?=[(\[
 _MADE_TAGS, _MADE_NAMES = _TAGS | {"input"}, ("style", "start", "type", "checked", "disabled")
 _TEST_CELL = re.compile(r'<a href="#(test_)([\w-]+)">Test cell</a>')  # of nbgrader's table of contents
 _COMMENT = re.compile(r'<a href="#comment-([\w-]+)">Comment</a>')
-# Added to nbgrader's own style, which has no rules for wide screens and tables.
+# Added to nbgrader's own style, which has no rules for phones, wide and dark screens, and tables.
 _STYLE = """<style>
 div#notebook-container { padding: 15px; }
 .container { max-width: 1000px; width: auto; }
@@ -51,10 +51,15 @@ div.prompt { display: none; }
 .rendered_html { overflow-wrap: break-word; }
 summary { display: list-item; cursor: pointer; }
 .rendered_html img, .output_png img { max-width: 100%; }
-.output_area pre, .input_area pre { white-space: pre-wrap; overflow-wrap: break-word; word-break: normal; }
+pre { white-space: pre-wrap; overflow-wrap: break-word; word-break: normal; }
+div.nbgrader_cell .panel-heading { height: auto; overflow: hidden; }
 .rendered_html th:empty { padding: 0; border: none; }
 .anchor-link { display: none; }
 div#toc ol { columns: 22em auto; }
+@media (prefers-color-scheme: dark) {
+  html { background: #151515; }
+  body { background: #fff; filter: invert(.93) hue-rotate(180deg); }
+}
 </style>"""
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.S)  # of nbconvert's templates, for formulas say
 # A page may load and send nothing, and run nothing: its formulas are pictures.

@@ -48,7 +48,9 @@
   const show = () => {
     const key = ["model", "cluster", "gpus", "seq"].map((name) => form[name].value).join("/");
     const found = data.plans[key];
-    out.replaceChildren(make("p", {}, make("code", {}, found.command)));
+    // A line breaks between options, never inside one.
+    const options = found.command.split(/ (?=--)/).flatMap((word) => [make("span", {}, word), " "]);
+    out.replaceChildren(make("p", {}, make("code", {}, ...options)));
     if (found.none) {
       out.append(make("p", {}, found.none));
       return;
