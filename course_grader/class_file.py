@@ -8,7 +8,7 @@ percent_a_day = 10              # of the points reached, for each day begun
 most_percent = 50               # never more than that
 
 [limits]                        # what a submission may use; what is not named stays as `limits.Limits` says
-submission_s = 300              # judging all its exercises
+submission_s = 300              # until its last exercise begins; one case has its own time limit
 page_s = 150                    # running its notebook for the feedback page; page_cell_s: one cell of it
 memory_gb = 6                   # of all its processes; disk_mb, file_mb, output_mb, processes, sandbox_s
 

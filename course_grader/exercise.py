@@ -41,7 +41,7 @@ class Exercise:
     Attributes:
         order: position in the lab, from 1.
         title: a few words for tables.
-        minutes: honest working time, at most 30.
+        minutes: honest working time, at most 45.
         difficulty: 1 to 5 stars.
         importance: 1 to 5 stars.
         lines: about how many lines the answer has.

@@ -10,7 +10,8 @@ class Limits:
     """Limits of one submission. Units: bytes, seconds of wall time.
 
     Attributes:
-        submission_s: judging all of its exercises; what is left after that counts as killed.
+        submission_s: until its last exercise begins; what begins later counts as killed. One case has its own
+            limit, `Case.timeout_s`.
         wall_s: the whole life of one sandbox.
         page_s: running its notebook for the feedback page.
         page_cell_s: one cell of that run.

@@ -63,7 +63,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say whether the slow set was left out, how many tests lacked which program, and what installs it."""
-    if terminalreporter.stats.get("deselected") or not _wants_all(terminalreporter.config):
+    if not _wants_all(terminalreporter.config):
         terminalreporter.line(
             "The slow set (whole notebooks and classes) did not run. `make test ALL=1` runs all tests, as CI "
             "does; so does pytest with a file's name."

@@ -33,29 +33,35 @@ for name in ("bubblewrap", "postgresql"):
 """
 
 
-def said_without(folder: Path, ci: str) -> str:
+def said_without(folder: Path, ci: str, *words: str) -> str:
     """Run three tests with this folder's conftest on a machine that seems to lack two programs."""
     conftest = Path(__file__).with_name("conftest.py").read_text(encoding="utf-8")
     (folder / "conftest.py").write_text(conftest + HIDES, encoding="utf-8")
     (folder / "test_three.py").write_text(TESTS, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = needs\n", encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
-    environment = os.environ | {"CI": ci}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    environment = os.environ | {"CI": ci, "ALL": ""}
     return subprocess.run(
         command, cwd=folder, env=environment, check=False, capture_output=True, text=True
     ).stdout
 
 
 def test_skips_are_counted_and_what_installs_the_programs_is_said(tmp_path: Path) -> None:
-    said = said_without(tmp_path, "")
+    said = said_without(tmp_path, "", str(tmp_path))
     assert "1 passed, 2 skipped" in said
     assert "2 tests were skipped for want of a program" in said
     assert "1 need bubblewrap\n1 need bubblewrap and postgresql\n" in said
     assert "Debian, Ubuntu: sudo apt-get install bubblewrap" in said
 
 
+def test_the_slow_set_is_missed_where_nobody_named_a_file(tmp_path: Path) -> None:
+    missed = "The slow set (whole notebooks and classes) did not run."
+    assert missed in said_without(tmp_path, "", "-k", "neither")
+    assert missed not in said_without(tmp_path, "", "-k", "neither", str(tmp_path))
+
+
 def test_in_ci_a_skip_is_a_failure(tmp_path: Path) -> None:
-    said = said_without(tmp_path, "true")
+    said = said_without(tmp_path, "true", str(tmp_path))
     assert "1 passed, 2 errors" in said
     assert "in CI no test may lack a program" in said
 

@@ -228,6 +228,14 @@ class ExerciseFile:
                     type(values).__name__ if not isinstance(values, list) else len(values),
                     "Write [value] * case.world_size where all ranks hold the same.",
                 )
+            scalar = next((value for value in values if isinstance(value, np.generic)), None)
+            if scalar is not None:
+                raise self._error(
+                    f"expected(case)[{name!r}] must hold arrays where the answer returns tensors, and plain "
+                    "numbers where it returns numbers",
+                    f"numpy's scalar {scalar!r}",
+                    "Write np.asarray(...) for a tensor without dims, float(...) or int(...) for a number.",
+                )
         return found
 
 

@@ -223,7 +223,7 @@ def diagnosis(verdict: dict[str, Any]) -> str:
         return ""
     failed = [(name, part) for name, part in verdict["parts"].items() if not part["ok"]]
     where, what = (verdict["gate"], verdict) if verdict["gate"] else failed[0]
-    text = re.sub(r"(?<!\w)\d[\d,.]*(e[+-]?\d+)?", "#", printable(first_line(Why.of_plain(what))))
+    text = re.sub(r"(?<!\w)\d+([,.]\d+)*(e[+-]?\d+)?", "#", printable(first_line(Why.of_plain(what))))
     return f"{where}: {textwrap.shorten(text, MAX_WORDS, placeholder=' ...')}"
 
 

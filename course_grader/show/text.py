@@ -1,4 +1,4 @@
-"""A `Why` as text: the one place where its fields become a sentence."""
+"""A `Why` as a line, for the terminal, the page and the tables; `report_card` lays out the same fields."""
 
 from __future__ import annotations
 

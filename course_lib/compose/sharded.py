@@ -4,10 +4,9 @@ Llama 3's choice: weights are gathered once per step, after the optimizer, and s
 (arXiv:2407.21783, section 3.3.2). Parameters are views of one flat vector; each rank updates its slice of it
 in higher precision, and an all_gather brings the vector together again.
 
-It is the `FlatShard` of labs 04 and 05 with `reshard_after_forward=False`: FSDP would gather and free a unit
-around every forward and backward, 3 P per micro-batch instead of 2 P per step, and a pipeline's stages run
-backwards in two halves, which have no one end at which FSDP could free a unit. Gradients go in buckets while
-the last backward computes, as in lab 03.
+It is the `FlatShard` of labs 04 and 05, never freed: FSDP would gather around every forward and backward of
+every micro-batch, 3 P per micro-batch instead of 2 P per step. Gradients go in buckets while the last
+backward computes, as in lab 03.
 """
 
 from __future__ import annotations

@@ -71,8 +71,9 @@ class ComposedTraining:
             optimizer: makes an optimizer of the flat shards.
             dtype: of weights and activations; master_dtype: of the slices that are updated (dtype if None).
             max_norm: clip the global gradient norm to it.
-            bucket_numel: parameters reduced together, while the last backward goes on; Megatron's default,
-                40 million and one per data-parallel rank, if None.
+            bucket_numel: parameters reduced together, while the last backward goes on; if None the larger of
+                40 million and a million per rank of dp_shard and dp_replicate, as Megatron, which counts ep
+                and cp as well.
             mesh: made by `mesh_of(degrees)` unless given.
             experts: what a mixture becomes; `EvenlyRoutedMoE` on fake ranks.
             attention: makes the core that attends over cp: Llama 3's all-gather, `RingAttention` with any

@@ -244,6 +244,15 @@ def test_expected_has_one_value_a_rank() -> None:
         file.oracle(file.cases(1, False)[0])
 
 
+@pytest.mark.parametrize("value", [np.float64(2.5), np.ones(2).max()])
+def test_expected_has_no_scalar_of_numpy(value: np.float64) -> None:
+    module = column_linear()
+    module.expected = lambda case: {"y": [value] * case.world_size}
+    file = ExerciseFile(module)
+    with pytest.raises(ValueError, match=rf"{WHERE}.*arrays.*numpy's scalar.*Write np.asarray\("):
+        file.oracle(file.cases(1, False)[0])
+
+
 def test_forbidding_a_technique_closes_its_folder_and_torchs() -> None:
     assert {"course_lib.parallel", "torch:fsdp"} <= set(closed_by(("fsdp",)))
 

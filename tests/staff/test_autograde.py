@@ -191,6 +191,12 @@ def test_a_message_is_short_and_a_terminal_obeys_none() -> None:
     assert reports.diagnosis(verdict) == "runs: ValueError: ]#;mine [#J31m"
 
 
+def test_a_diagnosis_has_numbers_as_signs_and_keeps_the_dots_around_them() -> None:
+    why = Why("`0.weight` must have 1,024 elements", "got 2.5e-07, 3", "Pass 1.")
+    verdict = {"passed": False, "gate": "values", "why": why.to_plain(), "parts": {}}
+    assert reports.diagnosis(verdict) == "values: `#.weight` must have # elements; got #, #. Pass #."
+
+
 def test_a_report_counts_who_handed_in_and_shows_mistakes_first() -> None:
     stub, renamed = (
         {"gate": "implemented", "why": failed.why.to_plain()}

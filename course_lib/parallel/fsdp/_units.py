@@ -53,9 +53,9 @@ def cut_into_units(
 ) -> list[Unit]:
     """Shard a model in place; return its units, the root first.
 
-    Afterwards the model's parameters are this rank's parts, under the old names; `module.weight` is still the
-    old one, which holds values while its unit is gathered. One unit at a time holds data, if the model is on
-    the meta device.
+    Afterwards the model's parameters are this rank's parts, under the old names; `module.weight` is the old
+    one while its unit is gathered, else a stand-in that refuses to be read. One unit at a time holds data,
+    if the model is on the meta device.
     Raises: ValueError for units that are not inside the model, a parameter in two units, or meta parameters
     that nothing initialises.
     """
@@ -162,7 +162,7 @@ def _by_kind(slots: list[Slot]) -> list[list[Slot]]:
 
 
 def _register(flats: list[FlatParam]) -> None:
-    """Make this rank's parts the modules' parameters; the old ones, plain attributes, are found first."""
+    """Make this rank's parts the modules' parameters; stand-ins, plain attributes, are found first."""
     for flat in flats:
         for slot, part in zip(flat.slots, flat.parts, strict=True):
             slot.show(slot.stand_in)

@@ -1,9 +1,10 @@
 """FSDP as a loop: gather a unit, compute, free it; in backward gather, compute, reduce_scatter, free.
 
 A unit is a module that the next one follows: `transformer_stages(model, n)` cuts the course's model into n.
-Lab 05. `engine.py` runs the same four verbs from hooks, so that a model runs as usual, and begins the next
-gather while a unit computes: nothing here overlaps. torch's `fully_shard` does it in
-`torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`: unshard, reshard, reduce_grad.
+Units share no parameter; the engine refuses that by name. Lab 05. `engine.py` runs the same four verbs from
+hooks, so that a model runs as usual, and begins the next gather while a unit computes: nothing here overlaps.
+torch's `fully_shard` does it in `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`: unshard, reshard,
+reduce_grad.
 
 Layout (local shapes): each unit's shard [S/n] Shard; its parameters Replicate between gather and free; the
     batch Shard(0).
