@@ -1,4 +1,4 @@
-"""Measure this machine's own roof: the FLOP/s of its best matmul and the bytes/s of its best copy.
+"""Measure this machine's own roofline: the FLOP/s of its best matmul and the bytes/s of its best copy.
 
 A roof is a ceiling, so the best of several tries counts, of several sizes, of numpy and of torch: another
 program on the machine can only make a try slower. Lab 01 draws it beside an H100's. Production: `mamf-finder`

@@ -203,17 +203,17 @@ def _plans() -> str:
     return kept.read_text(encoding="utf-8")
 
 
-def mend() -> None:
+def make_accessible() -> None:
     """Give every page what readers without a mouse or eyes need, and the theme leaves out."""
     for path in HTML.rglob("*.html"):
         text = path.read_text(encoding="utf-8")
-        mended = text.replace('role="heading">', 'role="heading" aria-level="2">')
-        mended = re.sub(r"<pre(?! tabindex)(?=[ >])", '<pre tabindex="0"', mended)
-        mended = mended.replace("<table>", '<table tabindex="0">')
-        mended = mended.replace("<table style=", '<table tabindex="0" style=')
-        mended = re.sub(r'<div (?!tabindex)(?=class="table-wrapper)', '<div tabindex="0" ', mended)
-        if mended != text:
-            path.write_text(mended, encoding="utf-8")
+        accessible = text.replace('role="heading">', 'role="heading" aria-level="2">')
+        accessible = re.sub(r"<pre(?! tabindex)(?=[ >])", '<pre tabindex="0"', accessible)
+        accessible = accessible.replace("<table>", '<table tabindex="0">')
+        accessible = accessible.replace("<table style=", '<table tabindex="0" style=')
+        accessible = re.sub(r'<div (?!tabindex)(?=class="table-wrapper)', '<div tabindex="0" ', accessible)
+        if accessible != text:
+            path.write_text(accessible, encoding="utf-8")
 
 
 def faults() -> list[str]:
@@ -246,7 +246,7 @@ def main() -> int:
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(SOURCE), str(HTML)], check=False
     )
-    mend()
+    make_accessible()
     found = [] if done.returncode else faults()
     for fault in found:
         print(fault)

@@ -53,7 +53,7 @@ def executed(
         problems = list(_clean(result, name, folder))
     if problems:
         raise BuildError(
-            "an executed solution must be clean; got\n  " + "\n  ".join(problems) + "\nmend these cells"
+            "an executed solution must be clean; got\n  " + "\n  ".join(problems) + "\nfix these cells"
         )
     result.metadata = copy.deepcopy(notebook.metadata)
     for cell in result.cells:  # a slider without its kernel is an error message

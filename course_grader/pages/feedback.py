@@ -79,7 +79,7 @@ def _is_harmless(tag: str, name: str, value: str) -> bool:
 
 
 def make_harmless(notebook: Any, release: Any) -> None:
-    """Change a student's text so that it acts nowhere; what the course itself wrote stays as it is."""
+    """Change a student's text so that none of it runs or loads anything; the course's own stays as it is."""
     ours = {str(cell.source) for cell in release.cells if cell.cell_type == "markdown"}
     deadline_s = time.monotonic() + RENDER_S
     for place, cell in enumerate(notebook.cells):
@@ -90,7 +90,7 @@ def make_harmless(notebook: Any, release: Any) -> None:
 
 
 def harmless(source: str, attachments: Mapping[str, Any], deadline_s: float) -> str:
-    """Return markdown that reads the same and acts nowhere, rendered raw by nbconvert or not.
+    """Return markdown that reads the same and runs or loads nothing, rendered raw by nbconvert or not.
 
     A space behind each "<" keeps it from opening a tag. If the rendered text still holds a link that is
     unsafe, links are broken in the same way, those to attached pictures last. If that is not enough, or after

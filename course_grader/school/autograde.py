@@ -101,7 +101,7 @@ def command(
             f"there must be submissions of {lab} in {root / submissions.SUBMITTED}; got none. "
             f"run `course collect {lab}`, or put them there as <student>/{lab}/{lab}.ipynb"
         )
-    with alone(root), whole_or_not(root):
+    with single_run_lock(root), report_disk_full(root):
         limits = class_file.limits(root)
         options = Options(root=root, lab=lab, trust=trust, show=show, only=only, limits=limits)
         ledger = Ledger(root / LEDGER)
@@ -169,7 +169,7 @@ def roster(root: Path, lab: str, db_url: str | None = None) -> set[str]:
 
 
 @contextlib.contextmanager
-def alone(root: Path) -> Iterator[None]:
+def single_run_lock(root: Path) -> Iterator[None]:
     """Keep a second `course autograde` out of this course while one runs. Raises: ValueError."""
     path = root / "grading" / ".autograde.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ def alone(root: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def whole_or_not(root: Path) -> Iterator[None]:
+def report_disk_full(root: Path) -> Iterator[None]:
     """Turn a full disk into a message. Raises: DiskFull."""
     try:
         yield
@@ -249,7 +249,7 @@ def _grade_all(run: Run, tasks: list[Task], console: Console) -> dict[str, str]:
         task = bar.add_task(run.options.lab, total=len(tasks), rate="")
         start = time.monotonic()
         for done, (one, outcome) in enumerate(found, start=1):
-            entry, problem = settle(run, one, outcome)
+            entry, problem = record_outcome(run, one, outcome)
             bar.update(task, advance=1, rate=f"{done / (time.monotonic() - start) * 60:.1f} a minute")
             text = problem or entry.detail
             if problem:
@@ -259,7 +259,7 @@ def _grade_all(run: Run, tasks: list[Task], console: Console) -> dict[str, str]:
     return problems
 
 
-def settle(run: Run, one: Submission, outcome: Outcome) -> tuple[Entry, str]:
+def record_outcome(run: Run, one: Submission, outcome: Outcome) -> tuple[Entry, str]:
     """Write what a worker found: ledger, gradebook, a note that both agree. Return why not, "" if so.
 
     Raises: what a full disk raises.

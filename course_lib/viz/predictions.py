@@ -1,4 +1,4 @@
-"""What a student expected beside what was measured: a bar and a diamond a row.
+"""What a student expected beside what was measured: a bar and a diamond per row.
 
 A prediction is worth no points. It is drawn so that one looks at the difference. Labs 01 to 05.
 """

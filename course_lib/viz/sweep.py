@@ -1,4 +1,4 @@
-"""A sweep of plans: TFLOP/s of a GPU, and days or seconds of a step, over what was varied."""
+"""A sweep of plans: TFLOP/s per GPU, and days or seconds per step, over what was varied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from course_lib.planner.sweep import numbers
 from course_lib.viz import style
 
 LABELS = {
-    "gpus": "GPUs", "seq": "tokens of a sequence", "tokens": "tokens of a step", "memory": "GB of a GPU",
+    "gpus": "GPUs", "seq": "tokens per sequence", "tokens": "tokens per step", "memory": "GB per GPU",
     "network": "GB/s of a GPU's network",
 }  # fmt: skip
 MARKS = "osD^vP*"

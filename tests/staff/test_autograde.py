@@ -254,5 +254,5 @@ def test_what_the_ledger_refuses_is_one_students_problem(
     monkeypatch.setattr(Ledger, "write", lambda *_: "\ud800".encode())
     run = autograde.Run(options=grade_one.Options(root=tmp_path, lab=LAB), ledger=ledger)
     one = submissions.Submission("a", tmp_path / "a" / LAB, None)
-    _, problem = autograde.settle(run, one, grade_one.Outcome(half))
+    _, problem = autograde.record_outcome(run, one, grade_one.Outcome(half))
     assert problem.startswith("it could not be entered")

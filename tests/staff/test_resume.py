@@ -93,5 +93,5 @@ def test_a_submission_that_ends_its_worker_is_named_and_the_others_are_graded(tm
 def test_two_commands_at_once_do_not_work_on_one_course(tmp_path: Path) -> None:
     small_course(tmp_path)
     hand_in_class(tmp_path, 1)
-    with autograde.alone(tmp_path), pytest.raises(ValueError, match="another is running"):
+    with autograde.single_run_lock(tmp_path), pytest.raises(ValueError, match="another is running"):
         autograde.command(tmp_path, LAB, Console(quiet=True))
