@@ -157,15 +157,18 @@ def constraint_lines() -> list[str]:
 def test_the_map_is_the_territory() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## The map")[1]
     tree = text.split("```")[1].splitlines()
-    parent, missing = "", []
+    parent, missing, named = "", [], set()
     for line in tree:
         name = line.split()[0] if line.split() else ""
         if not name or name == "text":
             continue
         parent = parent if line.startswith(" ") else (name if name.endswith("/") else "")
         path = ROOT / (parent + name if line.startswith(" ") else name)
+        named.add(path)
         missing += [] if path.exists() else [str(path.relative_to(ROOT))]
     assert missing == []
+    rooms = [path for package in ("course_lib", "course_grader") for path in (ROOT / package).iterdir()]
+    assert {path for path in rooms if path.name[0].isalpha()} <= named
 
 
 def test_the_commands_of_the_readme_exist() -> None:
