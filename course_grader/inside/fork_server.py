@@ -6,7 +6,6 @@ Loading torch is most of what a sandbox costs, and multiprocessing would start a
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 import os
 import threading
@@ -14,16 +13,12 @@ from collections.abc import Callable, Sequence
 from multiprocessing import forkserver, resource_tracker, util
 from typing import Any
 
-from course_lib.ranks.forkserver import preloaded
 
-
-def fork_server(modules: Sequence[str] = (), prepare: Callable[[], None] = lambda: None) -> None:
-    """Load `modules`, or what ranks need, and fork their server; call it before this process has threads.
+def fork_server(prepare: Callable[[], None] = lambda: None) -> None:
+    """Fork a server of ranks from what this process has loaded; call it before this process has threads.
 
     The server calls `prepare` before it serves.
     """
-    for name in modules or preloaded():
-        importlib.import_module(name)
     resource_tracker.ensure_running()  # started in the usual way: it is asked for first
     start: Any = util  # forkserver starts its server by a function of this module
     usual = start.spawnv_passfds

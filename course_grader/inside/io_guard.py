@@ -14,7 +14,7 @@ import os
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ _STORE_METHODS = [name for name, held in vars(_c10d.Store).items() if callable(h
 def lock_down(refuse: Callable[[str], None]) -> None:
     """Call `refuse(what)` when the answer takes a bypass, directly or through any library."""
     # Local copies: an answer may patch this module and builtins.
-    events, writes, devnull, by_answer = dict(_EVENTS), _WRITES, os.devnull, _watcher()
+    events, writes, devnull, by_answer = dict(_EVENTS), _WRITES, os.devnull, _watcher(_TRUSTED)
     is_a, number, kind, memory = isinstance, int, type, io.BytesIO
 
     def audit(event: str, args: tuple[Any, ...]) -> None:
@@ -82,41 +82,31 @@ def lock_down(refuse: Callable[[str], None]) -> None:
 
 
 def close_files(folders: tuple[str, ...], refuse: Callable[[str], None]) -> None:
-    """Call `refuse(path)` when the answer reads what lies in `folders`, or is one of them."""
-    inside, absolute, is_a, text, by_answer = folders, os.path.abspath, isinstance, str, _reader()
+    """Call `refuse(path)` when the answer reads what lies in `folders`, or is one of them.
+
+    The lines of a traceback may be read, and a report may be made when the answer has ended.
+    """
+    inside, absolute, decoded, is_a, number = folders, os.path.abspath, os.fsdecode, isinstance, int
+    by_answer = _watcher((linecache.updatecache, rank_main))
 
     def audit(event: str, args: tuple[Any, ...]) -> None:
-        if event == "open" and is_a(args[0], text):
-            path = absolute(args[0])
+        if event == "open" and not is_a(args[0], number):  # a descriptor's file was opened before
+            path = absolute(decoded(args[0]))
             if path.startswith(inside) and by_answer():
                 refuse(path)
 
     sys.addaudithook(audit)
 
 
-def _reader() -> Callable[[], bool]:
-    """Return what says whether the answer is among the callers, and not for the lines of a traceback."""
-    libraries, frame_of, starts = _LIBRARIES, sys._getframe, str.startswith
-    others = frozenset((rank_main.__code__, linecache.updatecache.__code__))
-
-    def by_answer() -> bool:
-        frame: Any = frame_of(2)
-        while frame is not None and starts(frame.f_code.co_filename, libraries):
-            frame = None if frame.f_code in others else frame.f_back
-        return frame is not None
-
-    return by_answer
-
-
-def _watcher() -> Callable[[], bool]:
+def _watcher(trusted: Iterable[Callable[..., Any]]) -> Callable[[], bool]:
     """Return what says whether the answer does this: it does, unless a trusted function is nearer."""
-    trusted, libraries = frozenset(id(function.__code__) for function in _TRUSTED), _LIBRARIES
+    codes, libraries = frozenset(id(function.__code__) for function in trusted), _LIBRARIES
     frame_of, starts, name_of = sys._getframe, str.startswith, id
 
     def by_answer() -> bool:
         frame: Any = frame_of(2)
         while frame is not None and starts(frame.f_code.co_filename, libraries):
-            if name_of(frame.f_code) in trusted:
+            if name_of(frame.f_code) in codes:
                 return False
             frame = frame.f_back
         return True

@@ -49,7 +49,9 @@ def main() -> None:
     """Run the script that the command line names; an exit code of 0 says that every worker ended well."""
     from course_grader.inside.fork_server import fork_server
 
-    fork_server(_FIRST)  # one process loads torch for both, before the agent has threads
+    for name in _FIRST:  # once for the agent and its workers
+        importlib.import_module(name)
+    fork_server()  # before the agent has threads
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 

@@ -16,13 +16,13 @@ from course_lib.cost.constants import Array, Calibration
 from course_lib.cost.kernels import Pass, linear_time_s, smooth_max
 from course_lib.cost.sizes import ModelSizes, StepLayout
 
-MATMULS = Pass(forward=2.0, backward=4.0)  # type: ignore[arg-type]
-"""Launches of an expert: its two layers; backward, for each, the gradients of input and weight."""
+LAUNCHES = (2.0, 4.0)
+"""Of an expert, forward: its two layers; backward: for each, the gradients of input and weight."""
 CASTS = 4.0
 """In FP8 each layer's input (forward) or output gradient (backward) is cast: its scale, and the cast."""
-BIAS_BYTES = Pass(forward=28.0, backward=40.0)  # type: ignore[arg-type]
-"""Bytes moved for each number a biased expert gives: the bias times the token's weight, in float32, is added
-and cast back, each operation by itself."""
+BIAS_BYTES = (28.0, 40.0)
+"""Bytes moved, forward and backward, for each number a biased expert gives: the bias times the token's
+weight, in float32, is added and cast back, each operation by itself."""
 
 
 def expert_matmuls(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Pass:
@@ -46,8 +46,8 @@ def expert_matmuls(model: ModelSizes, layout: StepLayout, machine: Machine, fitt
         return np.where(several, smooth_max(alone, local * launches * fitted["launch_s"]), alone)
 
     return Pass(
-        forward=launched(one.forward, MATMULS.forward + casts),
-        backward=launched(one.backward, MATMULS.backward + casts),
+        forward=launched(one.forward, LAUNCHES[0] + casts),
+        backward=launched(one.backward, LAUNCHES[1] + casts),
     )
 
 
@@ -89,7 +89,7 @@ def biases(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Cali
     """Time the biases of experts' second layers, each added in float32 by several passes."""
     numbers = np.where(model.expert_bias, routed_tokens(model, layout) * model.model_dim, 0.0)
     each = numbers / (fitted["eager_efficiency"] * machine.memory_bytes_per_s)
-    return Pass(forward=BIAS_BYTES.forward * each, backward=BIAS_BYTES.backward * each)
+    return Pass(forward=BIAS_BYTES[0] * each, backward=BIAS_BYTES[1] * each)
 
 
 def dispatch_s(model: ModelSizes, layout: StepLayout, machine: Machine, fitted: Calibration) -> Array:

@@ -116,6 +116,7 @@ def test_open(what):
     "way",
     [
         "open(file).read()",
+        "open(file.encode()).read()",
         "__import__('pathlib').Path(file).read_text()",
         "__import__('os').open(file, 0)",
         "__import__('importlib.machinery').machinery.SourceFileLoader('elsewhere', file).load_module()",
